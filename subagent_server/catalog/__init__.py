@@ -1,0 +1,1 @@
+"""Agent files become agent definitions."""

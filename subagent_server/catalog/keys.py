@@ -1,0 +1,72 @@
+"""The keys of agent files, and how they may be spelled.
+
+`maxTurns`, `max_turns`, `max-turns` and `MaxTurns` are one key. Which keys exist follows from the fields of
+the domain's definitions, so that a new field needs no second list here.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
+
+from subagent_server.domain.definitions import AgentDefinition, Limits
+
+_NOT_FOR_FILES = frozenset({"source", "faults", "warnings", "unknown"})
+_FILES_ONLY = ("system_prompt_path", "output_schema_path")
+
+
+def canonical(key: str) -> str:
+    """Return the form in which two spellings of one key are equal."""
+    return key.replace("-", "").replace("_", "").lower()
+
+
+def camel(field: str) -> str:
+    """Return the spelling that people are shown."""
+    return to_camel(field)
+
+
+def table(fields: Iterable[str]) -> Mapping[str, str]:
+    """Return canonical spelling -> field name."""
+    return {canonical(field): field for field in fields}
+
+
+def fields_of(kind: type[BaseModel]) -> Mapping[str, str]:
+    """Return the keys of one part of a definition: canonical spelling -> field name."""
+    return table(kind.model_fields)
+
+
+LIMIT_FIELDS = fields_of(Limits)
+AGENT_FIELDS = table([*(f for f in AgentDefinition.model_fields if f not in _NOT_FOR_FILES), *_FILES_ONLY])
+
+ELSEWHERE = frozenset(
+    canonical(key)
+    for key in (
+        "allowed-tools",
+        "argument-hint",
+        "author",
+        "background",
+        "category",
+        "color",
+        "hooks",
+        "icon",
+        "initialPrompt",
+        "license",
+        "memory",
+        "metadata",
+        "mode",
+        "permissionMode",
+        "priority",
+        "skills",
+        "tags",
+        "temperature",
+        "type",
+        "version",
+    )
+)
+"""Keys that other tools put into such files: nothing here knows them, but they are keys and not prose."""
+
+
+def is_known(key: str) -> bool:
+    """Whether `key`, in any spelling, is a key of agent files, here or elsewhere."""
+    form = canonical(key)
+    return form in AGENT_FIELDS or form in LIMIT_FIELDS or form in ELSEWHERE

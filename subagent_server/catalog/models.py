@@ -1,0 +1,29 @@
+"""The one table from the names people give models to the ids the Messages API knows."""
+
+from collections.abc import Mapping
+
+_SONNET = "claude-sonnet-5-5"
+
+DEFAULT_MODEL = _SONNET
+"""The model of an agent that names none, or says `inherit`: a run has no session to inherit one from."""
+
+ALIASES: Mapping[str, str] = {
+    "sonnet": _SONNET,
+    "opus": "claude-opus-5-5",
+    "haiku": "claude-haiku-5-5",
+    "fable": "claude-fable-5-2",
+    "mythos": "claude-mythos-5-2",
+    "inherit": DEFAULT_MODEL,
+    "default": DEFAULT_MODEL,
+}
+
+
+def resolve_model(name: str | None) -> str:
+    """Return the model id that `name` stands for; a name that is no alias is an id and stays as it is.
+
+    Case does not matter to an alias. The long-context mark of agent files in the wild (`sonnet[1m]`) and a
+    provider before the id (`anthropic/claude-...`) are dropped: the API knows neither.
+    """
+    text = (name or "").strip()
+    bare = text.removeprefix("anthropic/").removesuffix("[1m]")
+    return ALIASES.get(bare.lower(), bare) or DEFAULT_MODEL

@@ -1,0 +1,103 @@
+"""What a file says before anybody knows what it means: text, lists and mappings.
+
+Every scalar stays the text that was written, so that an agent may be called `123`, `yes` or `2026-01-02`.
+Only where a field wants a number or a truth value is the text read as one.
+"""
+
+import math
+import re
+from typing import TypeAlias
+
+Value: TypeAlias = "str | list[Value] | Block"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+
+class Plain(str):
+    """Text that stood unquoted: it may be meant as a number, a truth value or nothing at all."""
+
+    __slots__ = ()
+
+
+class Block(dict[str, "Value"]):
+    """A mapping that knows the line (from 1) of each of its keys, and which of them came more than once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: dict[str, int] = {}
+        self.repeated: list[tuple[str, int]] = []
+
+    def put(self, key: str, value: Value, line: int) -> None:
+        """Add a key; the first of several of one name stays, and the others are remembered."""
+        if key in self:
+            self.repeated.append((key, line))
+            return
+        self[key] = value
+        self.lines[key] = line
+
+
+class WrongValue(Exception):
+    """A value of a kind that its key cannot have; the message goes after the key's name."""
+
+
+_NULL = frozenset({"", "~", "null", "Null", "NULL"})
+_TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
+_FLOAT = re.compile(r"[-+]?([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][-+]?[0-9]{1,3})?")
+_LEADING_ZERO = re.compile(r"[-+]?0[0-9]")
+_NAME = re.compile(r"(?:\([^()]*\)|[^\s,()]|[()])+")
+
+
+def is_null(value: Value) -> bool:
+    """Whether nothing was written, or one of YAML's words for nothing."""
+    return isinstance(value, Plain) and value in _NULL
+
+
+def as_json(value: Value) -> Json:
+    """Return `value` as JSON data, unquoted scalars read by the rules of YAML 1.2 (so `yes` is text)."""
+    if isinstance(value, list):
+        return [as_json(item) for item in value]
+    if isinstance(value, Block):
+        return {str(key): as_json(item) for key, item in value.items()}
+    return _scalar(value) if isinstance(value, Plain) else str(value)
+
+
+def _scalar(text: Plain) -> Json:
+    if text in _NULL:
+        return None
+    if text in _TRUTH:
+        return _TRUTH[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text) and not _LEADING_ZERO.match(text) and math.isfinite(float(text)):
+        return float(text)
+    return str(text)
+
+
+def as_text_tree(value: Value) -> object:
+    """Return `value` with every scalar as text, nothing as the empty text: what a typed field reads."""
+    if isinstance(value, list):
+        return [as_text_tree(item) for item in value]
+    if isinstance(value, Block):
+        return {str(key): as_text_tree(item) for key, item in value.items()}
+    return "" if is_null(value) else str(value)
+
+
+def as_names(value: Value) -> list[str]:
+    """Return names given as a list or as one text with commas or spaces between them, each once.
+
+    What stands in brackets belongs to its name: `Bash(git diff:*, git log:*)` is one.
+
+    Raises:
+        WrongValue: it is a mapping, or a list of anything but text.
+    """
+    if isinstance(value, Block):
+        raise WrongValue("must be a list of names")
+    if isinstance(value, list):
+        return list(dict.fromkeys(name for item in value for name in _names_of(item)))
+    return [] if is_null(value) else list(dict.fromkeys(_NAME.findall(value)))
+
+
+def _names_of(item: Value) -> list[str]:
+    if not isinstance(item, str):
+        raise WrongValue("must be a list of names")
+    return as_names(item)

@@ -1,0 +1,171 @@
+"""From one state of a run to the next: the only code that changes a `RunMeta`."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from subagent_server.domain import events
+from subagent_server.domain.errors import MessageClosed, UnknownMessage
+from subagent_server.domain.events import RunEvent
+from subagent_server.domain.records import Message, RunMeta, Transition
+from subagent_server.domain.states import MessageStatus, Status, is_settled, may_follow, next_status
+
+_OPEN = frozenset({MessageStatus.PENDING, MessageStatus.REPLIED})
+
+
+def apply(meta: RunMeta, event: RunEvent, now: datetime) -> RunMeta:
+    """Return the run after `event`; the very same object where the event changes nothing.
+
+    The message table is asked first, so repeating an answer or an acknowledgement succeeds whatever the
+    run's status. A second end of a run that has ended succeeds too (seed `agent_mcp_server`: idempotent).
+
+    Raises:
+        IllegalTransition, UnknownMessage, MessageClosed: the event is refused; `meta` is as it was.
+    """
+    if is_settled(meta.status, event.event):
+        return meta
+    changed = _change_messages(meta, event, now)
+    if changed is None:
+        return meta
+    status = next_status(
+        meta.run_id,
+        meta.status,
+        event.event,
+        (m.message_status for m in changed.get("messages", meta.messages)),
+    )
+    changed |= _facts(meta, event, now)
+    if status.is_terminal and not meta.status.is_terminal:
+        changed["messages"] = [_cancelled(message) for message in changed.get("messages", meta.messages)]
+        changed["stopped_at" if status is Status.STOPPED else "completed_at"] = now
+    return _advanced(meta, event, status, changed, now)
+
+
+def _advanced(
+    meta: RunMeta, event: RunEvent, status: Status, changed: dict[str, Any], now: datetime
+) -> RunMeta:
+    step = Transition(event=event.event, from_status=meta.status, to_status=status, at=now)
+    messages: list[Message] = changed.get("messages", meta.messages)
+    return meta.model_copy(
+        update={
+            **changed,
+            "status": status,
+            "revision": meta.revision + 1,
+            "pending_questions": sum(m.message_status is MessageStatus.PENDING for m in messages),
+            "transitions": [*meta.transitions, step],
+        }
+    )
+
+
+def _change_messages(meta: RunMeta, event: RunEvent, now: datetime) -> dict[str, Any] | None:
+    """Return the questions as `event` leaves them, or None where it has already happened."""
+    if isinstance(event, events.QuestionAsked):
+        return {"messages": [*meta.messages, _asked(meta, event, now)]}
+    change = _MESSAGE_CHANGES.get(type(event))
+    if change is None:
+        return {}
+    message = _named(meta, event)
+    after = change(meta, message, event, now)
+    if after is message:
+        return None
+    return {"messages": [after if m is message else m for m in meta.messages]}
+
+
+def _named(meta: RunMeta, event: Any) -> Message:
+    message = meta.message(event.message_id)
+    if message is None:
+        raise UnknownMessage(meta.run_id, event.message_id, [m.message_id for m in meta.pending])
+    return message
+
+
+def _asked(meta: RunMeta, event: events.QuestionAsked, now: datetime) -> Message:
+    return Message(
+        message_id=f"q{len(meta.messages) + 1}",
+        question_content=event.question,
+        options=list(event.options) or None,
+        question_timestamp=now,
+        asked_revision=meta.revision + 1,
+        expires_at=event.expires_at,
+        message_status=MessageStatus.PENDING,
+    )
+
+
+def _answered(meta: RunMeta, message: Message, event: events.ReplyGiven, now: datetime) -> Message:
+    if message.answer_content == event.answer:
+        return message
+    if not may_follow(message.message_status, MessageStatus.REPLIED):
+        raise MessageClosed(_why_closed(meta, message))
+    return message.model_copy(
+        update={
+            "answer_content": event.answer,
+            "answer_timestamp": now,
+            "answered_by": event.answered_by,
+            "message_status": MessageStatus.REPLIED,
+        }
+    )
+
+
+def _acknowledged(meta: RunMeta, message: Message, event: events.ReplyAcknowledged, now: datetime) -> Message:
+    if message.message_status is MessageStatus.ACKNOWLEDGED:
+        return message
+    if not may_follow(message.message_status, MessageStatus.ACKNOWLEDGED):
+        raise MessageClosed(
+            f"Question {message.message_id} of run {meta.run_id} is {message.message_status.value}, "
+            "so there is no answer to acknowledge: check_status shows what it waits for."
+        )
+    return message.model_copy(update={"message_status": MessageStatus.ACKNOWLEDGED})
+
+
+def _expired(meta: RunMeta, message: Message, event: events.QuestionExpired, now: datetime) -> Message:
+    """An answer that came first counts: only a question that is still pending expires."""
+    if not may_follow(message.message_status, MessageStatus.EXPIRED):
+        return message
+    return message.model_copy(update={"message_status": MessageStatus.EXPIRED})
+
+
+_MESSAGE_CHANGES: dict[type[Any], Callable[[RunMeta, Message, Any, datetime], Message]] = {
+    events.ReplyGiven: _answered,
+    events.ReplyAcknowledged: _acknowledged,
+    events.QuestionExpired: _expired,
+}
+
+
+def _cancelled(message: Message) -> Message:
+    if message.message_status not in _OPEN:
+        return message
+    return message.model_copy(update={"message_status": MessageStatus.CANCELLED})
+
+
+def _why_closed(meta: RunMeta, message: Message) -> str:
+    where = f"Question {message.message_id} of run {meta.run_id}"
+    if message.answer_content is not None:
+        at = message.answer_timestamp.isoformat(timespec="seconds") if message.answer_timestamp else "earlier"
+        return (
+            f"{where} was answered by the {message.answered_by or 'parent'} at {at} and keeps that answer: "
+            "check_status shows it; tell the agent more with its next question."
+        )
+    if message.message_status is MessageStatus.EXPIRED:
+        return f"{where} expired without an answer and the agent went on: wait for its next question."
+    return f"{where} was cancelled when the run ended ({meta.status.value}): start or continue a run instead."
+
+
+def _facts(meta: RunMeta, event: RunEvent, now: datetime) -> dict[str, Any]:
+    """Return the fields that `event` brings along, whatever the status becomes."""
+    facts: dict[str, Any] = {}
+    usage = getattr(event, "usage", None)
+    if usage is not None:
+        facts["usage"] = meta.usage.merged(usage)
+        facts["with_descendants"] = meta.with_descendants.merged(facts["usage"])
+    match event:
+        case events.WorkerStarted(worker=worker):
+            facts |= {"worker": worker, "started_at": now}
+        case events.Finished(summary=summary, payload=payload):
+            facts |= {"summary": summary or meta.summary, "payload": payload or meta.payload}
+        case events.RunFailed(failure=failure):
+            facts["error"] = failure
+        case events.StopRequested(reason=str(reason)):
+            facts["summary"] = reason
+        case events.ProgressReported(summary=str(summary)):
+            facts["summary"] = summary
+        case _:
+            pass
+    return facts

@@ -1,0 +1,104 @@
+"""An agent, whatever file it came from."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from subagent_server.domain.records import Money, Record
+
+JsonSchema = dict[str, object] | bool
+Runner = Literal["messages", "claude", "codex", "gemini", "command"]
+
+
+class ServerDefinition(Record):
+    """One MCP server of a run (SPEC section 8). `timeout` and `call_timeout_seconds` are in seconds."""
+
+    type: Literal["stdio", "http", "sse"] = "stdio"
+    command: str | None = None
+    args: list[str] = Field(default_factory=list)
+    env: dict[str, str] = Field(default_factory=dict)
+    url: str | None = None
+    headers: dict[str, str] = Field(default_factory=dict)
+    timeout: float = 60
+    call_timeout_seconds: float = 600
+    enabled_tools: list[str] | None = None
+    disabled_tools: list[str] | None = None
+    prefix: bool = False
+
+
+class CodeMode(Record):
+    """Whether the run's MCP tools are offered as functions of one program (SPEC section 9)."""
+
+    enabled: bool = False
+    excluded_tools: list[str] = Field(default_factory=list)
+    max_timeout_seconds: int = 300
+    python: str | None = None
+
+
+class Limits(Record):
+    """What ends a run. Seconds are of working time: waiting for a slot or an answer does not count."""
+
+    max_turns: int = Field(default=100, ge=1)
+    timeout_seconds: float = Field(default=3600, gt=0)
+    budget_usd: Money | None = None
+    ask_timeout_seconds: float = Field(default=3600, gt=0)
+    on_ask_timeout: Literal["continue", "fail"] = "continue"
+
+
+class SandboxLimits(Record):
+    """Bounds of what a run's programs may use: bytes of memory, processes, bytes of one file."""
+
+    memory_bytes: int = 4 << 30
+    processes: int = 256
+    file_bytes: int = 1 << 30
+
+
+class AgentDefinition(Record):
+    """Everything a run needs to know of its agent (SPEC section 3).
+
+    `tools` is None where the file has no such key: everything is offered. `faults` are mistakes in the file
+    that make its run be refused with `config`; `warnings` are worth telling and stop nothing; `unknown`
+    keeps the keys nobody here knows.
+    """
+
+    name: str
+    description: str = ""
+    system_prompt: str = ""
+    runner: Runner = "messages"
+    model: str | None = None
+    base_url: str | None = None
+    api_key_env: str = "ANTHROPIC_API_KEY"
+    max_tokens: int | None = Field(default=None, ge=1)
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    tools: list[str] | None = None
+    disallowed_tools: list[str] = Field(default_factory=list)
+    agents: list[str] = Field(default_factory=list)
+    mcp_servers: dict[str, ServerDefinition] = Field(default_factory=dict)
+    code_mode: CodeMode | None = None
+    sandbox: Literal["auto", "bwrap", "none"] = "auto"
+    network: bool = True
+    sandbox_limits: SandboxLimits | None = None
+    output_schema: JsonSchema | None = None
+    limits: Limits = Limits()
+    max_concurrent: int | None = Field(default=None, ge=1)
+    isolation: Literal["none", "worktree"] = "none"
+    env: dict[str, str] = Field(default_factory=dict)
+    cwd: str | None = None
+    command: str | None = None
+    args: list[str] = Field(default_factory=list)
+    source: Path | None = None
+    faults: list[str] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list)
+    unknown: dict[str, object] = Field(default_factory=dict)
+
+    @property
+    def tool_name(self) -> str:
+        """The name of the MCP tool that starts this agent."""
+        return tool_name(self.name)
+
+
+def tool_name(agent_name: str) -> str:
+    """Return `run_<name>`: lower case, what is not `[a-z0-9_]` becomes `_`, the name cut at 48 characters."""
+    safe = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in agent_name.lower())
+    return f"run_{safe[:48]}"

@@ -1,0 +1,195 @@
+"""Everything that can go wrong, in three families by whose move is next.
+
+`CallerError`: whoever asked can put it right. `RunError`: the run ended badly. `HostError`: the machine.
+Each class has a stable `code`; each instance is one sentence that says what could not be done and what to
+do next, the same for a tool caller, a terminal and the log. Standard library only: the shim imports this.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar
+
+
+def shorten(text: str, limit: int = 80) -> str:
+    """Return `text` as a quoted literal of at most about `limit` characters, safe to show anywhere."""
+    return repr(text if len(text) <= limit else text[: limit - 1] + "…")
+
+
+class SubagentError(Exception):
+    """The base of every error of this product; never raised itself."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.sentence, self.__dict__))
+
+
+def _rebuild(kind: type[SubagentError], sentence: str, facts: dict[str, object]) -> SubagentError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, sentence)
+    error.__dict__.update(facts)
+    return error
+
+
+class CallerError(SubagentError):
+    """The caller can put it right."""
+
+    code = "bad_request"
+
+
+class RunError(SubagentError):
+    """A run ended badly; `code` is the code its meta file gets."""
+
+    code = "agent_error"
+
+
+class HostError(SubagentError):
+    """The machine refused: disk, lock, process."""
+
+    code = "environment"
+
+
+class BadArgument(CallerError):
+    """An argument cannot be used as it is; the sentence says which and how to mend it."""
+
+    code = "bad_argument"
+
+
+class InvalidRunId(CallerError):
+    """A text that cannot be a run id."""
+
+    code = "bad_run_id"
+
+    def __init__(self, text: str) -> None:
+        super().__init__(
+            f"{shorten(text)} is not a run id: use an id as run_<agent> or list_runs gave it "
+            "(at most 32 of a-z, 0-9 and '-')."
+        )
+
+
+class UnknownRun(CallerError):
+    """No run has this id, prefix or name."""
+
+    code = "unknown_run"
+
+    def __init__(self, name: str, root: Path) -> None:
+        super().__init__(f"There is no run {shorten(name)} in {root}: list_runs or `subagent ls` shows them.")
+
+
+class AmbiguousRun(CallerError):
+    """A prefix fits several runs."""
+
+    code = "ambiguous_run"
+
+    def __init__(self, prefix: str, matches: Iterable[str]) -> None:
+        shown = ", ".join(list(matches)[:4])
+        super().__init__(
+            f"{shorten(prefix)} is the start of several run ids ({shown}, ...): give more of it."
+        )
+
+
+class UnknownAgent(CallerError):
+    """No agent of this name was loaded."""
+
+    code = "unknown_agent"
+
+    def __init__(self, name: str, known: Iterable[str], reason: str | None = None) -> None:
+        names = ", ".join(sorted(known)) or "none"
+        because = f" ({reason})" if reason else ""
+        super().__init__(
+            f"There is no agent {shorten(name)}{because}: the agents here are {names}; "
+            "`subagent agents` says why a file is missing."
+        )
+
+
+class IllegalTransition(CallerError):
+    """The event is not legal in the status of the run; nothing was changed."""
+
+    code = "wrong_state"
+
+    def __init__(self, run_id: str, status: str, event: str, legal: Iterable[str]) -> None:
+        possible = ", ".join(legal) or "nothing, it has ended"
+        super().__init__(f"Run {run_id} is {status}, so {event} is not possible now: possible is {possible}.")
+        self.run_id = run_id
+        self.status = status
+        self.event = event
+
+
+class UnknownMessage(CallerError):
+    """The run has no question of this id."""
+
+    code = "unknown_message"
+
+    def __init__(self, run_id: str, message_id: str, open_ids: Iterable[str]) -> None:
+        open_list = ", ".join(open_ids)
+        todo = f"open are {open_list}" if open_list else "none is open"
+        super().__init__(f"Run {run_id} has no question {shorten(message_id)}: {todo}.")
+
+
+class MessageClosed(CallerError):
+    """A question that takes no answer any more: answered otherwise, expired or cancelled."""
+
+    code = "message_closed"
+
+
+class NewerSchema(CallerError):
+    """The meta file was written by a later version; it can be read but not changed here."""
+
+    code = "newer_schema"
+
+    def __init__(self, run_id: str, version: int, known: int) -> None:
+        super().__init__(
+            f"Run {run_id} was written by a later version (schema {version}, this one knows {known}): "
+            "upgrade subagent-server to change it."
+        )
+
+
+class RunRefused(RunError):
+    """A run cannot go on for a reason that its own failure code names."""
+
+    def __init__(self, code: str, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.failure_code = code
+        self.hint = hint
+
+
+class UnreadableMeta(HostError):
+    """A `run.meta.json` that is missing, torn or not of the schema."""
+
+    code = "unreadable_meta"
+
+    def __init__(self, run_id: str, path: Path, why: str) -> None:
+        super().__init__(
+            f"The state of run {run_id} cannot be read ({path}: {why}); other runs are not affected."
+        )
+
+
+class StorageFailed(HostError):
+    """The disk refused a write; what was there before is whole."""
+
+    code = "storage"
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(
+            f"{path} could not be written ({why}); what was there is unchanged: "
+            "free space or mend the disk, then try again."
+        )
+
+
+class LockTimeout(HostError):
+    """Somebody held the lock of a run for longer than any sane writer does."""
+
+    code = "lock_timeout"
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        super().__init__(f"{path} was held by another process for {seconds:g} s: try again.")
+
+
+class LaunchFailed(HostError):
+    """The process of a run could not be started."""
+
+    code = "launch_failed"

@@ -1,0 +1,207 @@
+"""What a run's meta file holds, and how an event changes it.
+
+`apply` is the only way from one `RunMeta` to the next. JSON is camelCase, Python snake_case; one alias
+generator maps them. Times are ISO 8601 UTC with milliseconds, money is a decimal string in USD.
+"""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic.alias_generators import to_camel
+
+from subagent_server.domain.states import Event, MessageStatus, Status
+
+SCHEMA_VERSION = 2
+"""Version 2 added `rootRunId`, `depth`, `withDescendants` and `launch`; version 1 files load."""
+
+
+def timestamp(moment: datetime) -> str:
+    """Return `moment` as this product writes times: UTC, milliseconds, `Z`."""
+    utc = moment.astimezone(UTC)
+    return f"{utc:%Y-%m-%dT%H:%M:%S}.{utc.microsecond // 1000:03d}Z"
+
+
+Moment = Annotated[AwareDatetime, PlainSerializer(timestamp, return_type=str)]
+Money = Annotated[Decimal, PlainSerializer(lambda amount: f"{amount:f}", return_type=str)]
+
+
+class Record(BaseModel):
+    """The base of everything that is stored or shown: frozen, camelCase outside, snake_case inside."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore", serialize_by_alias=True
+    )
+
+    def to_json(self) -> bytes:
+        """Return the record as a file holds it: indented JSON without the fields that are empty."""
+        return (self.model_dump_json(exclude_none=True, indent=1) + "\n").encode()
+
+
+class Usage(Record):
+    """What a run has cost so far. Totals, never differences, so that recording one twice changes nothing."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    cost_usd: Money | None = None
+    turns: int = 0
+    tool_calls: int = 0
+
+    def merged(self, other: "Usage | None") -> "Usage":
+        """Return the larger of each figure: totals only grow."""
+        if other is None:
+            return self
+        costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
+        return Usage(
+            **{name: max(getattr(self, name), getattr(other, name)) for name in _COUNTS},
+            cost_usd=max(costs, default=None),
+        )
+
+    def plus(self, other: "Usage") -> "Usage":
+        """Return the sum of two runs' usage."""
+        costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
+        return Usage(
+            **{name: getattr(self, name) + getattr(other, name) for name in _COUNTS},
+            cost_usd=sum(costs, Decimal(0)) if costs else None,
+        )
+
+
+_COUNTS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "turns", "tool_calls")
+
+
+class Failure(Record):
+    """Why a run failed: a stable code, one sentence, and what to try."""
+
+    code: str
+    message: str
+    hint: str | None = None
+
+
+class PayloadInfo(Record):
+    """A stored payload: its uncompressed size in bytes and its file."""
+
+    size: int
+    path: str
+
+
+class Message(Record):
+    """One question of the subagent and what became of it."""
+
+    message_id: str
+    question_content: str
+    options: list[str] | None = None
+    question_timestamp: Moment
+    asked_revision: int
+    expires_at: Moment | None = None
+    answer_content: str | None = None
+    answer_timestamp: Moment | None = None
+    answered_by: str | None = None
+    message_status: MessageStatus
+
+
+class Transition(Record):
+    """One step of the run, as it was taken."""
+
+    event: Event
+    from_status: Status = Field(alias="from")
+    to_status: Status = Field(alias="to")
+    at: Moment
+
+
+class LaunchInfo(Record):
+    """Who started the run's process, and where."""
+
+    kind: str = "local"
+    host: str
+    boot_id: str
+
+
+class WorkerIdentity(Record):
+    """A process: pid, its start time in clock ticks since boot, boot and host. A pid alone names nobody."""
+
+    host: str
+    pid: int
+    start_time: int
+    boot_id: str
+
+
+class RunMeta(Record):
+    """The state of a run: the content of `run.meta.json`."""
+
+    schema_version: int = SCHEMA_VERSION
+    revision: int = 0
+    run_id: str
+    agent_name: str
+    label: str | None = None
+    status: Status = Status.READY
+    pending_questions: int = 0
+    continues_run_id: str | None = None
+    parent_run_id: str | None = None
+    root_run_id: str
+    depth: int = 0
+    created_at: Moment
+    started_at: Moment | None = None
+    completed_at: Moment | None = None
+    stopped_at: Moment | None = None
+    summary: str | None = None
+    payload: PayloadInfo | None = None
+    error: Failure | None = None
+    usage: Usage = Usage()
+    with_descendants: Usage = Usage()
+    messages: list[Message] = Field(default_factory=list)
+    transitions: list[Transition] = Field(default_factory=list)
+    launch: LaunchInfo | None = None
+    worker: WorkerIdentity | None = None
+    external_session_id: str | None = None
+    child_token_hash: str | None = None
+
+    @property
+    def pending(self) -> list[Message]:
+        """The questions that wait for an answer, oldest first."""
+        return [m for m in self.messages if m.message_status is MessageStatus.PENDING]
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When the run ended, however it did."""
+        return self.completed_at or self.stopped_at
+
+    def message(self, message_id: str) -> Message | None:
+        """Return the question of this id."""
+        return next((m for m in self.messages if m.message_id == message_id), None)
+
+
+class RunRequest(Record):
+    """What was asked of a run: the content of `request.json`. Never changed after the start."""
+
+    run_id: str
+    agent: dict[str, object]
+    prompt: str
+    inputs: list[str] = Field(default_factory=list)
+    cwd: str
+    label: str | None = None
+    parent_run_id: str | None = None
+    root_run_id: str
+    depth: int = 0
+    created_at: Moment
+
+
+class RunResult(Record):
+    """How a run ended, in its own words: the content of `result.json`."""
+
+    outcome: Status
+    text: str = ""
+    output: Any = None
+    summary: str | None = None
+    error: Failure | None = None
+
+    @property
+    def has_output(self) -> bool:
+        """Whether there is a structured result; it may be null."""
+        return "output" in self.model_fields_set
+
+    def to_json(self) -> bytes:
+        """Return the record as a file holds it; an output of null is kept."""
+        return (self.model_dump_json(exclude_unset=True, indent=1) + "\n").encode()

@@ -1,0 +1,75 @@
+"""Files that are either the old or the new, whatever happens: temp, fsync, rename, fsync directory.
+
+Standard library only: the shim imports this module.
+"""
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from subagent_server.domain.errors import StorageFailed
+
+
+def prepare(path: Path, data: bytes) -> Path:
+    """Write `data` durably under a temporary name beside `path` and return that name.
+
+    Raises:
+        StorageFailed: the disk refused; nothing is left behind.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        _write(temporary, data)
+    except OSError as error:
+        discard(temporary)
+        raise StorageFailed(path, error.strerror or str(error)) from error
+    return temporary
+
+
+def commit(temporary: Path, path: Path) -> None:
+    """Give a prepared file its name, durably.
+
+    Raises:
+        StorageFailed: the rename or the sync of the directory failed.
+    """
+    try:
+        temporary.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        discard(temporary)
+        raise StorageFailed(path, error.strerror or str(error)) from error
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace the content of `path` with `data`, durably and at once for every reader.
+
+    Raises:
+        StorageFailed: the disk refused; the old content is whole.
+    """
+    commit(prepare(path, data), path)
+
+
+def discard(temporary: Path) -> None:
+    """Remove a prepared file that is not wanted any more."""
+    with suppress(OSError):
+        temporary.unlink(missing_ok=True)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in `directory` durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

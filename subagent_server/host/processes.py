@@ -1,0 +1,175 @@
+"""Who a process is, whether it lives, and how to end it and what it left behind.
+
+A pid alone is never trusted: a process is pid + start time + boot id, on one host. Dead only on proof.
+Standard library only: the shim imports this module. Everything here reads `/proc` (proc(5)).
+"""
+
+import os
+import signal
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_PROC = Path("/proc")
+_DEAD_STATES = frozenset("ZX")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A process for ever: `start_time` is in clock ticks since boot."""
+
+    host: str
+    pid: int
+    start_time: int
+    boot_id: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the camelCase mapping that is stored."""
+        facts = asdict(self)
+        return {
+            "host": facts["host"],
+            "pid": facts["pid"],
+            "startTime": facts["start_time"],
+            "bootId": facts["boot_id"],
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> "Identity | None":
+        """Return the identity that `data` describes, or None where it describes none."""
+        try:
+            return cls(str(data["host"]), int(data["pid"]), int(data["startTime"]), str(data["bootId"]))
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
+@dataclass(frozen=True)
+class _Stat:
+    state: str
+    parent: int
+    start_time: int
+
+
+@cache
+def host_name() -> str:
+    """Return the name of this host."""
+    return socket.gethostname()
+
+
+@cache
+def boot_id() -> str:
+    """Return what tells this boot of the machine from every other."""
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return "unknown"
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        text = (_PROC / str(pid) / "stat").read_bytes().decode("ascii", "replace")
+    except OSError:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold anything, also ')'
+    return _Stat(state=fields[0], parent=int(fields[1]), start_time=int(fields[19]))
+
+
+def identify(pid: int) -> Identity | None:
+    """Return the identity of the process that has `pid` now, or None where none has."""
+    stat = _stat(pid)
+    return None if stat is None else Identity(host_name(), pid, stat.start_time, boot_id())
+
+
+def this_process() -> Identity:
+    """Return the identity of the calling process."""
+    identity = identify(os.getpid())
+    if identity is None:
+        return Identity(host_name(), os.getpid(), 0, boot_id())
+    return identity
+
+
+def is_alive(identity: Identity) -> bool:
+    """Whether that very process lives on this host; a zombie does not."""
+    if identity.boot_id != boot_id() or identity.host != host_name():
+        return False
+    stat = _stat(identity.pid)
+    return stat is not None and stat.start_time == identity.start_time and stat.state not in _DEAD_STATES
+
+
+def send_signal(identity: Identity, number: int) -> bool:
+    """Send a signal to that very process and to no other that has its pid by now. False where it is gone."""
+    if not is_alive(identity):
+        return False
+    try:
+        descriptor = os.pidfd_open(identity.pid)
+    except (ProcessLookupError, PermissionError):
+        return False
+    try:
+        if not is_alive(identity):  # the pid may have come again before the descriptor was open
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _pids() -> Iterator[int]:
+    for entry in os.scandir(_PROC):
+        if entry.name.isdigit():
+            yield int(entry.name)
+
+
+def environment_of(pid: int) -> frozenset[bytes]:
+    """Return the `NAME=value` entries the process was started with; empty where it cannot be read."""
+    try:
+        return frozenset((_PROC / str(pid) / "environ").read_bytes().split(b"\0"))
+    except OSError:
+        return frozenset()
+
+
+def marked(mark: str) -> list[Identity]:
+    """Return the live processes that were started with `mark` (`NAME=value`) in their environment."""
+    wanted = mark.encode()
+    found = [identify(pid) for pid in _pids() if wanted in environment_of(pid)]
+    return [identity for identity in found if identity is not None and is_alive(identity)]
+
+
+def descendants(roots: Iterable[int], *, spare: str) -> list[Identity]:
+    """Return the live processes below `roots` (not these), each before its children.
+
+    A process whose environment names a variable `spare`, and all below it, is somebody else's and left out.
+    """
+    children: dict[int, list[int]] = {}
+    for pid in _pids():
+        stat = _stat(pid)
+        if stat is not None and stat.state not in _DEAD_STATES:
+            children.setdefault(stat.parent, []).append(pid)
+    prefix = f"{spare}=".encode()
+    found: list[Identity] = []
+    queue = [child for root in roots for child in children.get(root, [])]
+    while queue:
+        pid = queue.pop(0)
+        if any(entry.startswith(prefix) for entry in environment_of(pid)):
+            continue
+        identity = identify(pid)
+        if identity is not None:
+            found.append(identity)
+        queue.extend(children.get(pid, []))
+    return found
+
+
+def reap_children() -> dict[int, int]:
+    """Collect every child of this process that has ended: pid to wait status."""
+    ended: dict[int, int] = {}
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ended[pid] = status
+    return ended

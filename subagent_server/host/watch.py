@@ -1,0 +1,72 @@
+"""Hearing of changes in flat directories: one observer a process, whatever it watches.
+
+Where the system gives no observer (its instances are used up), callers are left to their slow poll.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from watchdog.events import FileSystemEvent, FileSystemEventHandler
+from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver, ObservedWatch
+
+Listener = Callable[[str], None]
+"""Called with the name of the file that changed, from the observer's thread."""
+
+_RELEVANT = frozenset({"created", "modified", "attrib", "deleted", "moved", "closed"})
+
+
+class _Forward(FileSystemEventHandler):
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        if event.event_type in _RELEVANT:
+            self._listener(Path(str(event.dest_path or event.src_path)).name)
+
+
+class Watcher:
+    """Tells listeners of changes in directories. `active` is False where only the slow poll is left."""
+
+    def __init__(self) -> None:
+        self._observer: BaseObserver | None = None
+        self._lock = threading.Lock()
+        self.active = True
+
+    def watch(self, directory: Path, listener: Listener, *, recursive: bool = False) -> Callable[[], None]:
+        """Call `listener` for every change in `directory`; returns what ends it.
+
+        Nothing is raised where the system refuses (EMFILE, ENOSPC, a directory that is gone): `active`
+        turns False and the caller's slow poll does the work.
+        """
+        with self._lock:
+            try:
+                watch = self._started().schedule(_Forward(listener), str(directory), recursive=recursive)
+            except OSError:
+                self.active = False
+                return lambda: None
+        return lambda: self._forget(watch)
+
+    def close(self) -> None:
+        """Stop the observer's threads."""
+        with self._lock:
+            if self._observer is not None:
+                self._observer.stop()
+                self._observer = None
+
+    def _started(self) -> BaseObserver:
+        if self._observer is None:
+            observer = Observer()
+            observer.daemon = True
+            observer.start()
+            self._observer = observer
+        return self._observer
+
+    def _forget(self, watch: ObservedWatch) -> None:
+        with self._lock:
+            if self._observer is not None:
+                try:
+                    self._observer.unschedule(watch)
+                except (KeyError, OSError):
+                    self.active = self._observer.is_alive()

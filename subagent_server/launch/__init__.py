@@ -1,0 +1,1 @@
+"""From the intent to run to a living worker."""

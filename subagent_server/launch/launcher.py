@@ -1,0 +1,60 @@
+"""The seam between deciding that a run should live and the machine that makes it live."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from subagent_server.store.paths import RunPaths
+
+
+@dataclass(frozen=True)
+class LaunchPackage:
+    """What reaches the worker through memory and never the disk.
+
+    `definition` is the agent with its secrets; `environment` is the whole environment of the worker.
+    """
+
+    definition: dict[str, Any]
+    environment: dict[str, str]
+    token: str
+    cwd: str
+    slots: dict[str, int] = field(default_factory=dict)
+    """Slot name to how many may hold it at once, in the order in which they are taken."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the mapping that the shim and the worker read."""
+        return {
+            "definition": self.definition,
+            "environment": self.environment,
+            "token": self.token,
+            "cwd": self.cwd,
+            "slots": self.slots,
+        }
+
+
+class Reservation(Protocol):
+    """A run that is held alive for a process that does not exist yet."""
+
+    def start(self, package: LaunchPackage) -> None:
+        """Start the run's process and hand the run over to it.
+
+        Raises:
+            LaunchFailed: there is no process; the reservation is given up.
+        """
+        ...
+
+    def give_up(self) -> None:
+        """Let go of the run without starting it."""
+        ...
+
+
+class Launcher(Protocol):
+    """A way of starting the processes of runs. All of them start the same shim."""
+
+    @property
+    def kind(self) -> str:
+        """The name that the run's meta file records."""
+        ...
+
+    def reserve(self, run: RunPaths) -> Reservation:
+        """Hold the run's `live.lock`: from now on a run that is `ready` and unlocked is provably dead."""
+        ...

@@ -1,0 +1,1 @@
+"""The built-in loop on the Anthropic Messages API."""

@@ -1,0 +1,1 @@
+"""The verbs that every door calls, a file per verb group."""

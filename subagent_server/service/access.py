@@ -1,0 +1,84 @@
+"""Who asks, and what is open to them (SPEC sections 5 and 13).
+
+The caller of the parent tools is trusted as the user is. A child proves itself with the token of its run,
+whose hash is in the meta file; it opens that run and the runs it started, and nothing else.
+"""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+
+from subagent_server.domain.errors import CallerError, SubagentError
+from subagent_server.domain.records import RunMeta
+from subagent_server.settings import Settings
+from subagent_server.store.runs import RunStore
+
+
+class NotAllowed(CallerError):
+    """A child reached for a run that is not its own."""
+
+    code = "not_allowed"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Somebody who asks: the user's own side (`run_id` None), or the child that is run `run_id`."""
+
+    run_id: str | None = None
+
+    @property
+    def is_child(self) -> bool:
+        """Whether the caller is a run."""
+        return self.run_id is not None
+
+    def may_open(self, meta: RunMeta) -> bool:
+        """Whether this run is the caller's own or one it started."""
+        return self.run_id is None or self.run_id in (meta.run_id, meta.parent_run_id)
+
+
+USER = Caller()
+
+
+def new_token() -> str:
+    """Return a token that nobody can guess."""
+    return secrets.token_urlsafe(24)
+
+
+def token_hash(token: str) -> str:
+    """Return what is stored of a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def caller_of(settings: Settings, store: RunStore) -> Caller:
+    """Return who the environment says this process is.
+
+    Raises:
+        NotAllowed: it names a run but does not prove to be its child.
+    """
+    run_id, token = settings.child_run_id, settings.child_token
+    if run_id is None and token is None:
+        return USER
+    try:
+        expected = store.read(run_id or "").child_token_hash or ""
+    except SubagentError as error:
+        raise NotAllowed(f"SUBAGENT_RUN_ID names no run that can be read here: {error.sentence}") from error
+    if not hmac.compare_digest(expected, token_hash(token or "")):
+        raise NotAllowed(
+            f"SUBAGENT_RUN_TOKEN does not open run {run_id}: unset SUBAGENT_RUN_ID and SUBAGENT_RUN_TOKEN "
+            "to act as the user, or use the environment that the run was given."
+        )
+    return Caller(run_id)
+
+
+def check_open(caller: Caller, meta: RunMeta) -> None:
+    """Refuse a child that reaches for a run which is neither its own nor started by it.
+
+    Raises:
+        NotAllowed.
+    """
+    if not caller.may_open(meta):
+        raise NotAllowed(
+            f"Run {meta.run_id} is not open to run {caller.run_id}: a subagent reaches its own run "
+            "and those it started."
+        )

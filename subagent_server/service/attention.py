@@ -1,0 +1,146 @@
+"""Which runs need or deserve their parent's attention, and what it has been shown already."""
+
+import base64
+import binascii
+import json
+from typing import Literal
+
+from subagent_server.domain.errors import BadArgument, SubagentError, UnknownRun
+from subagent_server.domain.records import Record, RunMeta
+from subagent_server.service.access import Caller, check_open
+from subagent_server.service.context import Service
+from subagent_server.service.reconcile import Observed, observe
+from subagent_server.service.views import RunView, run_view
+
+WaitFor = Literal["any", "all"]
+Shown = dict[str, int]
+"""Run id to the revision that its parent has been shown."""
+
+
+class Attention(Record):
+    """The answer of `wait_for_runs`."""
+
+    runs: list[RunView]
+    working: list[str]
+    cursor: str
+    unreadable: list[str] | None = None
+    instructions: str = ""
+    wait_note: str | None = None
+
+
+def read_cursor(cursor: str | None) -> Shown:
+    """Return what a cursor stands for.
+
+    Raises:
+        BadArgument: it is none of ours.
+    """
+    if not cursor:
+        return {}
+    try:
+        data = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+        return {str(run_id): int(revision) for run_id, revision in data.items()}
+    except (ValueError, AttributeError, TypeError, binascii.Error) as error:
+        raise BadArgument(f"{cursor[:40]!r} is no cursor: use the last answer's, or none.") from error
+
+
+def write_cursor(shown: Shown) -> str:
+    """Return the opaque text of a cursor."""
+    return base64.urlsafe_b64encode(json.dumps(shown, separators=(",", ":")).encode()).decode()
+
+
+def needs_parent(meta: RunMeta, shown: int) -> bool:
+    """Whether a question is open that its parent has not been shown (SPEC section 5, "Waits")."""
+    return any(message.asked_revision > shown for message in meta.pending)
+
+
+def is_settled(meta: RunMeta) -> bool:
+    """Whether waiting for this run is over for its parent: it has ended, or a question is open."""
+    return meta.status.is_terminal or meta.pending_questions > 0
+
+
+class Watchlist:
+    """The runs of one `wait_for_runs`: those named, else the live ones that the caller started."""
+
+    def __init__(
+        self, service: Service, run_ids: list[str] | None, cursor: str | None, caller: Caller
+    ) -> None:
+        self._service = service
+        self._shown = read_cursor(cursor)
+        self._caller = caller
+        self.run_ids = self._named(run_ids) if run_ids else self._own()
+
+    def look(self, wait_for: WaitFor) -> Attention | None:
+        """Return what deserves attention now, or None while there is nothing to say."""
+        found = [self._observed(run_id) for run_id in self.run_ids]
+        runs = [item for item in found if isinstance(item, Observed)]
+        news = [r for r in runs if self._is_news(r.meta)]
+        asking = any(needs_parent(r.meta, self._shown.get(r.meta.run_id, -1)) for r in news)
+        working = [r for r in runs if not r.meta.status.is_terminal]
+        if working and not asking and not (news and wait_for == "any"):
+            return None
+        return self._attention(runs, news, [e for e in found if isinstance(e, SubagentError)])
+
+    def now(self) -> Attention:
+        """Return how things stand when the time is over."""
+        found = [self._observed(run_id) for run_id in self.run_ids]
+        runs = [item for item in found if isinstance(item, Observed)]
+        news = [r for r in runs if self._is_news(r.meta)]
+        return self._attention(runs, news, [e for e in found if isinstance(e, SubagentError)])
+
+    def _attention(
+        self, runs: list[Observed], news: list[Observed], unreadable: list[SubagentError]
+    ) -> Attention:
+        views = [run_view(self._service.store, observed) for observed in news]
+        working = [r.meta.run_id for r in runs if not r.meta.status.is_terminal]
+        shown = self._shown | {view.run_id: view.revision for view in views}
+        relevant = {run_id: shown[run_id] for run_id in self.run_ids if run_id in shown}
+        return Attention(
+            runs=views,
+            working=working,
+            cursor=write_cursor(relevant),
+            unreadable=[error.sentence for error in unreadable] or None,
+            instructions=_instructions(views, working, write_cursor(relevant)),
+        )
+
+    def _is_news(self, meta: RunMeta) -> bool:
+        shown = self._shown.get(meta.run_id, -1)
+        if meta.status.is_terminal:
+            return meta.revision > shown
+        return needs_parent(meta, shown)
+
+    def _named(self, run_ids: list[str]) -> list[str]:
+        for run_id in run_ids:
+            check_open(self._caller, self._service.store.read(run_id))
+        return list(dict.fromkeys(run_ids))
+
+    def _own(self) -> list[str]:
+        """The live runs that the caller started, and those of the cursor, which may have ended since."""
+        own: list[str] = [run_id for run_id in self._shown if self._is_own(run_id)]
+        return own + [
+            run_id for run_id in self._service.store.live_ids() if run_id not in own and self._is_own(run_id)
+        ]
+
+    def _is_own(self, run_id: str) -> bool:
+        try:
+            meta = self._service.store.read(run_id)
+        except UnknownRun:
+            return False
+        except SubagentError:
+            return True  # shown as unreadable rather than left out
+        return meta.parent_run_id == self._caller.run_id
+
+    def _observed(self, run_id: str) -> Observed | SubagentError:
+        try:
+            return observe(self._service.store, run_id)
+        except SubagentError as error:
+            return error
+
+
+def _instructions(views: list[RunView], working: list[str], cursor: str) -> str:
+    if any(view.messages for view in views):
+        return (
+            "Answer the open questions with reply_subagent, then call wait_for_runs again with this cursor."
+        )
+    if working:
+        return f'Still working: {len(working)}. Next: wait_for_runs(waitSeconds=45, cursor="{cursor}").'
+    return "Nothing is left to wait for."

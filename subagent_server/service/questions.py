@@ -1,0 +1,77 @@
+"""Asking and answering. An answer never depends on anybody being there to take it."""
+
+from datetime import timedelta
+
+from subagent_server.domain import events
+from subagent_server.domain.errors import BadArgument, MessageClosed
+from subagent_server.domain.records import Message, RunMeta
+from subagent_server.host.clock import now
+from subagent_server.service.access import USER, Caller, check_open
+from subagent_server.service.context import Service
+from subagent_server.service.reconcile import Observed, observe
+from subagent_server.store.runs import RunStore
+
+MAX_QUESTION_CHARACTERS = 20_000
+MAX_ANSWER_CHARACTERS = 200_000
+
+
+def ask(
+    store: RunStore, run_id: str, question: str, options: list[str] | None, timeout_seconds: float
+) -> Message:
+    """Record a question and return it. `timeout_seconds` is how long an answer is waited for.
+
+    Raises:
+        BadArgument: the question is empty or too long.
+        IllegalTransition: the run has ended or has not begun.
+    """
+    if not question.strip():
+        raise BadArgument("The question is empty: say what the parent shall decide.")
+    if len(question) > MAX_QUESTION_CHARACTERS:
+        raise BadArgument(
+            f"The question has more than {MAX_QUESTION_CHARACTERS:,} characters: ask shorter, "
+            "and put the material into a file."
+        )
+    moment = now()
+    event = events.QuestionAsked(
+        question=question,
+        options=tuple(options or ()),
+        expires_at=moment + timedelta(seconds=timeout_seconds),
+    )
+    return store.update(run_id, event, moment).messages[-1]
+
+
+def reply(
+    service: Service,
+    run_id: str,
+    answer: str,
+    message_id: str | None = None,
+    *,
+    answered_by: str = "parent",
+    caller: Caller = USER,
+) -> Observed:
+    """Record an answer. `message_id` may be left out where exactly one question is open.
+
+    Repeating the same answer succeeds and changes nothing.
+
+    Raises:
+        BadArgument, UnknownMessage, MessageClosed, InvalidRunId, UnknownRun, NotAllowed.
+    """
+    if len(answer) > MAX_ANSWER_CHARACTERS:
+        raise BadArgument(f"The answer has more than {MAX_ANSWER_CHARACTERS:,} characters: shorten it.")
+    check_open(caller, service.store.read(run_id))
+    meta = observe(service.store, run_id).meta
+    named = message_id or _the_only_open_one(meta)
+    event = events.ReplyGiven(message_id=named, answer=answer, answered_by=answered_by)
+    service.store.update(run_id, event, now())
+    return observe(service.store, run_id)
+
+
+def _the_only_open_one(meta: RunMeta) -> str:
+    if not meta.pending:
+        raise MessageClosed(
+            f"Run {meta.run_id} ({meta.status.value}) has no open question: check_status shows what it does."
+        )
+    if len(meta.pending) > 1:
+        names = ", ".join(f'{m.message_id} "{m.question_content[:60]}"' for m in meta.pending)
+        raise BadArgument(f"Run {meta.run_id} has several open questions ({names}): name one with messageId.")
+    return meta.pending[0].message_id

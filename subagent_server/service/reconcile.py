@@ -1,0 +1,221 @@
+"""Making the state of a run agree with what the machine knows of it. Whoever reads a run does this first.
+
+The order of the looks is what keeps a run that finished from being called lost (`docs/architecture.md`).
+"""
+
+import json
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from subagent_server.domain import events
+from subagent_server.domain.errors import SubagentError
+from subagent_server.domain.records import Failure, RunMeta
+from subagent_server.domain.states import MessageStatus
+from subagent_server.host import atomic, locks, processes
+from subagent_server.host.clock import now
+from subagent_server.host.exclusive import exclusive
+from subagent_server.store.logs import RunJournal, has_ended, recorded_usage
+from subagent_server.store.paths import RunPaths
+from subagent_server.store.runs import RunStore
+
+SHIM_MARK = "SUBAGENT_SHIM"
+_HINT_LOGS = "get_logs shows how far it came; start it again or continue it."
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A run as it is: its state, and whether its processes live (None where another host would know)."""
+
+    meta: RunMeta
+    live: bool | None
+
+
+def observe(store: RunStore, run_id: str) -> Observed:
+    """Return the run after reconciling it.
+
+    Raises:
+        InvalidRunId, UnknownRun, UnreadableMeta: it cannot be read.
+        StorageFailed, LockTimeout: what has to be written cannot be.
+    """
+    meta = store.read(run_id)
+    run = store.paths.run(run_id)
+    if not _is_here(meta):
+        return Observed(_expire_questions(store, meta), None)
+    if meta.status.is_terminal:
+        return Observed(meta, _settle_tree(store, run, meta))
+    meta = _roll_forward(store, run, meta)
+    if meta.status.is_terminal:
+        return Observed(meta, _settle_tree(store, run, meta))
+    ended = read_exit(run)
+    if ended is None and locks.is_held(run.live_lock):
+        return Observed(_expire_questions(store, meta), True)
+    return _declare_dead(store, run, ended)
+
+
+def reconcile_after_worker(store: RunStore, run_id: str) -> RunMeta:
+    """Write how a run ended whose worker the shim has just collected (`worker --reconcile`)."""
+    run = store.paths.run(run_id)
+    meta = _roll_forward(store, run, store.read(run_id))
+    if not meta.status.is_terminal:
+        meta = _fail(store, run, _verdict(run, read_exit(run)))
+    _close_journal(run, meta)
+    return meta
+
+
+def read_exit(run: RunPaths) -> dict[str, Any] | None:
+    """Return how the worker ended, as the shim recorded it."""
+    return _read_object(run.exit)
+
+
+def read_shim(run: RunPaths) -> dict[str, Any]:
+    """Return who shim and worker are; empty where no shim ever recorded itself."""
+    return _read_object(run.shim) or {}
+
+
+def _is_here(meta: RunMeta) -> bool:
+    return meta.launch is None or meta.launch.host == processes.host_name()
+
+
+def _roll_forward(store: RunStore, run: RunPaths, meta: RunMeta) -> RunMeta:
+    if not meta.status.is_terminal and run.result.exists():
+        return store.roll_forward(run.run_id, now())
+    return meta
+
+
+def _declare_dead(store: RunStore, run: RunPaths, ended: dict[str, Any] | None) -> Observed:
+    """The worker's end is recorded, or nobody holds the run: look again, sweep, look again, then judge."""
+    for sweep in (False, True):
+        if sweep and ended is None:
+            sweep_orphans(run)
+        meta = _roll_forward(store, run, store.read(run.run_id))
+        ended = read_exit(run)
+        if meta.status.is_terminal:
+            return Observed(meta, _settle_tree(store, run, meta))
+        if ended is not None:
+            break
+    meta = _fail(store, run, _verdict(run, ended))
+    return Observed(meta, _settle_tree(store, run, meta))
+
+
+def _verdict(run: RunPaths, ended: dict[str, Any] | None) -> Failure:
+    """Return what to say of a run that left no result."""
+    if ended is not None and ended.get("workerStarted"):
+        return _crashed(run, ended)
+    if ended is not None or "worker" not in read_shim(run):
+        return Failure(
+            code="launch_failed",
+            message="The run's worker never started: its process ended before.",
+            hint=f"Start it again; {run.worker_out.name} in its directory holds what was printed.",
+        )
+    return Failure(
+        code="lost",
+        message="Nobody is left to say how the run ended: its worker and its keeper are gone.",
+        hint=_HINT_LOGS,
+    )
+
+
+def _crashed(run: RunPaths, ended: dict[str, Any]) -> Failure:
+    if "signal" in ended:
+        how = f"was killed by {_signal_name(int(ended['signal']))}"
+    else:
+        how = f"ended with exit code {ended.get('exitCode')}"
+    return Failure(
+        code="crashed",
+        message=f"The worker {how} without a result.",
+        hint=f"{run.worker_out.name} in its directory holds what it printed; {_HINT_LOGS}",
+    )
+
+
+def _fail(store: RunStore, run: RunPaths, failure: Failure) -> RunMeta:
+    usage = recorded_usage(run)
+    return store.update(run.run_id, events.RunFailed(failure=failure, usage=usage), now())
+
+
+def _settle_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
+    """Return whether the processes of an ended run still live; where nobody keeps them any more, end them."""
+    ended = read_exit(run)
+    if ended is not None and ended.get("treeGone"):
+        return False
+    if locks.is_held(run.live_lock):
+        return True
+    sweep_orphans(run)
+    _close_journal(run, meta)
+    record = {"workerStarted": "worker" in read_shim(run), **(ended or {}), "treeGone": True}
+    with exclusive(run.meta_lock):
+        atomic.write_durably(run.exit, (json.dumps(record, indent=1) + "\n").encode())
+    store.retire(run)
+    return False
+
+
+def sweep_orphans(run: RunPaths) -> None:
+    """Kill what is left of a run whose keeper is gone: its worker, all below it, and all that carry its mark.
+
+    Other runs' shims and their trees are spared. Two looks that find nothing end it.
+    """
+    worker = processes.Identity.from_json(read_shim(run).get("worker"))
+    quiet = 0
+    while quiet < 2:
+        left = processes.marked(f"SUBAGENT_RUN_ID={run.run_id}")
+        if worker is not None and processes.is_alive(worker):
+            left += [worker, *processes.descendants([worker.pid], spare=SHIM_MARK)]
+        for identity in left:
+            processes.send_signal(identity, signal.SIGKILL)
+        quiet = 0 if left else quiet + 1
+
+
+def _close_journal(run: RunPaths, meta: RunMeta) -> None:
+    """Say in the journal how the run ended, where the worker could not: it is provably gone."""
+    with exclusive(run.meta_lock):
+        if not has_ended(run):
+            RunJournal(run).append("run_ended", now(), ending_facts(meta))
+
+
+def ending_facts(meta: RunMeta) -> dict[str, Any]:
+    """Return what the journal says of a run's end."""
+    facts: dict[str, Any] = {
+        "status": meta.status.value,
+        "usage": meta.usage.model_dump(mode="json", exclude_none=True),
+    }
+    if meta.error is not None:
+        facts["error"] = meta.error.model_dump(mode="json", exclude_none=True)
+    if meta.summary:
+        facts["summary"] = meta.summary
+    return facts
+
+
+def _expire_questions(store: RunStore, meta: RunMeta) -> RunMeta:
+    """Write the expiry of questions whose time is over. The worker does so too; whoever is first."""
+    moment = now()
+    for message in meta.messages:
+        due = message.message_status is MessageStatus.PENDING and message.expires_at is not None
+        if due and message.expires_at is not None and message.expires_at <= moment:
+            meta = store.update(meta.run_id, events.QuestionExpired(message_id=message.message_id), moment)
+    return meta
+
+
+def observe_all(store: RunStore, run_ids: list[str]) -> list[Observed | SubagentError]:
+    """Return each run, or why it cannot be read."""
+    found: list[Observed | SubagentError] = []
+    for run_id in run_ids:
+        try:
+            found.append(observe(store, run_id))
+        except SubagentError as error:
+            found.append(error)
+    return found
+
+
+def _read_object(path: Path) -> dict[str, Any] | None:
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,46 @@
+"""A run's word about itself from outside the built-in loop: `update_status` of a child."""
+
+from typing import Literal
+
+from subagent_server.domain import events
+from subagent_server.domain.records import Failure, RunResult
+from subagent_server.domain.states import Status
+from subagent_server.host.clock import now
+from subagent_server.service.access import USER, Caller, check_open
+from subagent_server.service.context import Service
+from subagent_server.service.reconcile import Observed, observe
+from subagent_server.service.stop import stop_children, tell_keeper
+
+Reported = Literal["running", "completed", "failed"]
+
+
+def update_status(
+    service: Service,
+    run_id: str,
+    status: Reported,
+    summary: str | None = None,
+    payload: str | None = None,
+    caller: Caller = USER,
+) -> Observed:
+    """Record that a run goes on, is done, or failed. An end is final; a second one changes nothing.
+
+    Raises:
+        IllegalTransition, InvalidRunId, UnknownRun, NotAllowed, StorageFailed.
+    """
+    store = service.store
+    check_open(caller, store.read(run_id))
+    observe(store, run_id)
+    if status == "running":
+        store.update(run_id, events.ProgressReported(summary=summary), now())
+        return observe(store, run_id)
+    if status == "completed":
+        result = RunResult(outcome=Status.COMPLETED, text=summary or "", summary=summary)
+        data = None if payload is None else payload.encode()
+        store.update(run_id, events.Finished(summary=summary), now(), result=result, payload=data)
+    else:
+        failure = Failure(code="agent_error", message=summary or "The agent reported that it failed.")
+        result = RunResult(outcome=Status.FAILED, text=summary or "", error=failure)
+        store.update(run_id, events.RunFailed(failure=failure), now(), result=result)
+    tell_keeper(store, run_id)
+    stop_children(store, run_id)
+    return observe(store, run_id)

@@ -1,0 +1,190 @@
+"""Starting a run: everything is checked before anything is made."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from subagent_server.catalog.expand import expand
+from subagent_server.catalog.redact import redact
+from subagent_server.domain import events
+from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.errors import BadArgument, SubagentError
+from subagent_server.domain.ids import make_run_id
+from subagent_server.domain.records import Failure, LaunchInfo, RunMeta, RunRequest
+from subagent_server.host import processes
+from subagent_server.host.clock import now
+from subagent_server.launch.launcher import LaunchPackage, Reservation
+from subagent_server.service.access import USER, Caller, new_token, token_hash
+from subagent_server.service.context import Service
+from subagent_server.service.inputs import InputFile, check_inputs, copy_inputs
+from subagent_server.service.support import refusals
+from subagent_server.store.paths import RunPaths
+
+MAX_PROMPT_CHARACTERS = 1_000_000
+MAX_LABEL_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class StartOrder:
+    """What somebody wants done. `inputs` are paths relative to `cwd`, which is relative to the caller's."""
+
+    agent: str
+    prompt: str
+    inputs: list[str] = field(default_factory=list)
+    cwd: str | None = None
+    label: str | None = None
+
+
+def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta:
+    """Start a run and return its first state; it is on its way, and nothing here needs to stay alive.
+
+    A definition that asks for what cannot be done gives a run that has failed with `config` already.
+
+    Raises:
+        UnknownAgent, BadArgument: nothing was made.
+        StorageFailed, LaunchFailed: the machine refused; nothing half-made is left.
+    """
+    agent = service.shelf.get(order.agent)
+    cwd = _checked_cwd(service, order, agent)
+    _check_texts(order)
+    files = check_inputs(order.inputs, cwd)
+    request = _request(agent, order, cwd, files, caller)
+    token = new_token()
+    meta = _first_state(service, request, token)
+    run = service.store.create(request)
+    try:
+        copy_inputs(files, run)
+        reservation = service.launcher.reserve(run)
+    except SubagentError:
+        service.store.discard(run)
+        raise
+    return _launch(service, run, meta, agent, reservation, token, cwd)
+
+
+def _launch(
+    service: Service,
+    run: RunPaths,
+    meta: RunMeta,
+    agent: AgentDefinition,
+    reservation: Reservation,
+    token: str,
+    cwd: Path,
+) -> RunMeta:
+    """Publish the run and hand it to its process; a run that cannot live ends here, with its reason."""
+    try:
+        service.store.publish(meta)
+    except SubagentError:
+        reservation.give_up()
+        service.store.discard(run)
+        raise
+    try:
+        package = _package(service, run, agent, token, cwd)
+    except BadArgument as error:
+        reservation.give_up()
+        return _refuse(service, run, error.sentence)
+    reasons = refusals(agent)
+    if reasons:
+        reservation.give_up()
+        return _refuse(service, run, " ".join(reasons))
+    try:
+        reservation.start(package)
+    except SubagentError as error:
+        failure = Failure(code="launch_failed", message=error.sentence)
+        return service.store.update(run.run_id, events.RunFailed(failure=failure), now())
+    return meta
+
+
+def _refuse(service: Service, run: RunPaths, why: str) -> RunMeta:
+    failure = Failure(
+        code="config",
+        message=why,
+        hint="Mend the agent file (`subagent doctor` lists what is wrong with it), then start it again.",
+    )
+    return service.store.update(run.run_id, events.RunFailed(failure=failure), now())
+
+
+def _checked_cwd(service: Service, order: StartOrder, agent: AgentDefinition) -> Path:
+    named = order.cwd if order.cwd is not None else agent.cwd
+    if named is not None and ("\0" in named or not named):
+        raise BadArgument("cwd is empty or holds a NUL byte: name a directory.")
+    cwd = service.settings.cwd / Path(named).expanduser() if named else service.settings.cwd
+    if not cwd.is_dir():
+        raise BadArgument(f"cwd {str(cwd)[:200]!r} is no directory: name one that exists.")
+    return Path(os.path.normpath(cwd))
+
+
+def _check_texts(order: StartOrder) -> None:
+    if not order.prompt.strip():
+        raise BadArgument("The prompt is empty: say what the agent shall do.")
+    if len(order.prompt) > MAX_PROMPT_CHARACTERS:
+        raise BadArgument(
+            f"The prompt has {len(order.prompt):,} characters, more than {MAX_PROMPT_CHARACTERS:,}: "
+            "put the material into files and name them in `inputs`."
+        )
+    if order.label is not None and len(order.label) > MAX_LABEL_CHARACTERS:
+        raise BadArgument(f"The label has more than {MAX_LABEL_CHARACTERS} characters: shorten it.")
+
+
+def _request(
+    agent: AgentDefinition, order: StartOrder, cwd: Path, files: list[InputFile], caller: Caller
+) -> RunRequest:
+    moment = now()
+    run_id = make_run_id(moment, os.urandom(6))
+    return RunRequest(
+        run_id=run_id,
+        agent=redact(agent),
+        prompt=order.prompt,
+        inputs=[str(file.path) for file in files],
+        cwd=str(cwd),
+        label=order.label,
+        parent_run_id=caller.run_id,
+        root_run_id=caller.run_id or run_id,
+        created_at=moment,
+    )
+
+
+def _first_state(service: Service, request: RunRequest, token: str) -> RunMeta:
+    parent = service.store.read(request.parent_run_id) if request.parent_run_id else None
+    return RunMeta(
+        run_id=request.run_id,
+        agent_name=str(request.agent["name"]),
+        label=request.label,
+        parent_run_id=request.parent_run_id,
+        root_run_id=parent.root_run_id if parent else request.run_id,
+        depth=parent.depth + 1 if parent else 0,
+        created_at=request.created_at,
+        launch=LaunchInfo(
+            kind=service.launcher.kind, host=processes.host_name(), boot_id=processes.boot_id()
+        ),
+        child_token_hash=token_hash(token),
+    )
+
+
+def _package(service: Service, run: RunPaths, agent: AgentDefinition, token: str, cwd: Path) -> LaunchPackage:
+    environment = dict(service.settings.environment)
+    environment |= {name: expand(value, environment) for name, value in agent.env.items()}
+    environment |= {
+        "SUBAGENT_RUN_ID": run.run_id,
+        "SUBAGENT_RUN_TOKEN": token,
+        "SUBAGENT_RUNS": str(service.settings.runs_root),
+        "SUBAGENT_AGENTS": os.pathsep.join(str(path) for path in service.settings.agent_directories),
+        "PWD": str(cwd),
+    }
+    return LaunchPackage(
+        definition=_dumped(agent),
+        environment=environment,
+        token=token,
+        cwd=str(cwd),
+        slots=_slots(service, agent),
+    )
+
+
+def _slots(service: Service, agent: AgentDefinition) -> dict[str, int]:
+    """The agent's slots before the root's: who waits for its own kind holds up nobody else."""
+    own = {f"agent-{agent.tool_name}": agent.max_concurrent} if agent.max_concurrent else {}
+    return {**own, "root": service.settings.max_runs}
+
+
+def _dumped(agent: AgentDefinition) -> dict[str, Any]:
+    return agent.model_dump(mode="json", by_alias=True, exclude_none=True)

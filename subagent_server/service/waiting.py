@@ -1,0 +1,101 @@
+"""Waiting for runs without polling: subscribe, read, then wait. Nothing is lost in between.
+
+The end of a wait never touches the run.
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from subagent_server.host.wake import SLOW_POLL_SECONDS
+from subagent_server.host.watch import Watcher
+from subagent_server.store.runs import RunStore
+
+T = TypeVar("T")
+PROGRESS_SECONDS = 10.0
+
+
+class Changes:
+    """Hears of every change of a live run under one root, by one watch however many wait."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._watcher = Watcher()
+        self._waiters: dict[object, Callable[[str], None]] = {}
+        self._lock = threading.Lock()
+        self._watching = False
+
+    def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        """Call `listener(run_id)` at each change, from another thread; returns what ends it."""
+        key = object()
+        with self._lock:
+            self._waiters[key] = listener
+            if not self._watching:
+                self._store.make_root()
+                self._watcher.watch(self._store.paths.changes, self._tell)
+                self._watching = True
+
+        def unsubscribe() -> None:
+            with self._lock:
+                self._waiters.pop(key, None)
+
+        return unsubscribe
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._watcher.close()
+
+    def _tell(self, run_id: str) -> None:
+        with self._lock:
+            listeners = list(self._waiters.values())
+        for listener in listeners:
+            listener(run_id)
+
+
+@dataclass
+class Wait:
+    """How long to wait, for changes of which runs (None: any), and whom to tell that it goes on."""
+
+    seconds: float
+    run_ids: frozenset[str] | None = None
+    progress: Callable[[float], Awaitable[None]] | None = None
+    poll_seconds: float = field(default=SLOW_POLL_SECONDS)
+
+
+async def wait_until(changes: Changes, check: Callable[[], T | None], wait: Wait) -> T | None:
+    """Return what `check` gives as soon as it gives anything, or None when the time is over.
+
+    `check` reads files, so it runs in a thread; it is called first, after each change, and at a slow poll.
+    """
+    loop = asyncio.get_running_loop()
+    changed = asyncio.Event()
+
+    def hear(run_id: str) -> None:
+        if (wait.run_ids is None or run_id in wait.run_ids) and not loop.is_closed():
+            loop.call_soon_threadsafe(changed.set)
+
+    unsubscribe = await asyncio.to_thread(changes.subscribe, hear)
+    began = told = loop.time()
+    try:
+        while True:
+            changed.clear()
+            found = await asyncio.to_thread(check)
+            remaining = began + wait.seconds - loop.time()
+            if found is not None or remaining <= 0:
+                return found
+            await _sleep(changed, min(remaining, wait.poll_seconds))
+            if wait.progress is not None and loop.time() - told >= PROGRESS_SECONDS - wait.poll_seconds:
+                told = loop.time()
+                await wait.progress(told - began)
+    finally:
+        unsubscribe()
+
+
+async def _sleep(changed: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await changed.wait()
+    except TimeoutError:
+        return

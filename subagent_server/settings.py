@@ -1,0 +1,98 @@
+"""Environment and flags, read once, as one frozen value that is handed down."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from subagent_server.domain.errors import BadArgument
+
+Role = Literal["all", "parent", "child"]
+
+DEFAULT_AGENT_DIRECTORIES = ("agents", ".claude/agents")
+DEFAULT_MAX_RUNS = 64
+OUR_RUNS_MARK = ".changes"
+"""What tells a `runs/` folder of ours from somebody else's."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where agents and runs are, and the bounds of this installation.
+
+    `agent_directories` are looked at in order, the earlier wins. `max_runs` is how many runs of the root work
+    at once. `max_wait_seconds` bounds one waiting call; None leaves it to what the client bears.
+    """
+
+    agent_directories: tuple[Path, ...]
+    runs_root: Path
+    cwd: Path
+    environment: Mapping[str, str]
+    max_runs: int = DEFAULT_MAX_RUNS
+    max_wait_seconds: float | None = None
+    max_depth: int = 3
+    max_descendants: int = 50
+
+    @property
+    def child_run_id(self) -> str | None:
+        """The run whose child this process is, where its environment says so."""
+        return self.environment.get("SUBAGENT_RUN_ID")
+
+    @property
+    def child_token(self) -> str | None:
+        """What proves that this process is that run's child."""
+        return self.environment.get("SUBAGENT_RUN_TOKEN")
+
+
+def read_settings(
+    *,
+    agents: Sequence[Path] = (),
+    runs: Path | None = None,
+    max_runs: int | None = None,
+    max_wait_seconds: float | None = None,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Settings:
+    """Return the settings that flags, environment and working directory give, in this order of strength.
+
+    Raises:
+        BadArgument: a variable that should be a number is none.
+    """
+    environment = dict(os.environ) if environment is None else environment
+    cwd = Path.cwd() if cwd is None else cwd
+    return Settings(
+        agent_directories=_agent_directories(agents, environment, cwd),
+        runs_root=_runs_root(runs, environment, cwd),
+        cwd=cwd,
+        environment=environment,
+        max_runs=max_runs or _number(environment, "SUBAGENT_MAX_RUNS", DEFAULT_MAX_RUNS),
+        max_wait_seconds=max_wait_seconds,
+        max_depth=_number(environment, "SUBAGENT_MAX_DEPTH", 3),
+        max_descendants=_number(environment, "SUBAGENT_MAX_DESCENDANTS", 50),
+    )
+
+
+def _agent_directories(flags: Sequence[Path], environment: Mapping[str, str], cwd: Path) -> tuple[Path, ...]:
+    if flags:
+        return tuple(cwd / path for path in flags)
+    named = [name for name in environment.get("SUBAGENT_AGENTS", "").split(os.pathsep) if name]
+    return tuple(cwd / name for name in named or DEFAULT_AGENT_DIRECTORIES)
+
+
+def _runs_root(flag: Path | None, environment: Mapping[str, str], cwd: Path) -> Path:
+    named = flag or environment.get("SUBAGENT_RUNS")
+    if named:
+        return cwd / named
+    for directory in (cwd, *cwd.parents):
+        if (directory / "runs" / OUR_RUNS_MARK).is_dir():
+            return directory / "runs"
+    return cwd / "runs"
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name, "")
+    if not text:
+        return default
+    if not text.isdecimal() or int(text) < 1:
+        raise BadArgument(f"{name} is {text[:40]!r}: set it to a whole number of at least 1, or unset it.")
+    return int(text)

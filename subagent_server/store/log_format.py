@@ -1,0 +1,155 @@
+"""The journal for people: one event becomes a few lines that read well under `tail -f`."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+Event = dict[str, Any]
+
+_INDENT = " " * 11
+_PREVIEW_LINES = 8
+_PREVIEW_WIDTH = 160
+
+
+def render(event: Event) -> str:
+    """Return the lines of one event, each ended by a newline; control characters are made visible."""
+    draw = _RENDERERS.get(event.get("type", ""), _other)
+    head, *rest = draw(event).split("\n")
+    clock = str(event.get("at", ""))[11:19]
+    return "\n".join([f"{clock} {_safe(head)}", *(_INDENT + _safe(line) for line in rest)]) + "\n"
+
+
+def preview(text: str, lines: int = _PREVIEW_LINES) -> str:
+    """Return the first lines of `text`, each cut to a readable width, and how much is left out."""
+    every = text.rstrip("\n").split("\n")
+    shown = [
+        line if len(line) <= _PREVIEW_WIDTH else line[: _PREVIEW_WIDTH - 1] + "…" for line in every[:lines]
+    ]
+    if len(every) > lines:
+        shown.append(f"… {len(every) - lines} more lines")
+    return "\n".join(shown)
+
+
+def usage_line(usage: dict[str, Any]) -> str:
+    """Return a run's usage in a few words."""
+    read = usage.get("cacheReadTokens", 0)
+    tokens = (
+        usage.get("inputTokens", 0) + usage.get("outputTokens", 0) + read + usage.get("cacheWriteTokens", 0)
+    )
+    words = [
+        f"{usage.get('turns', 0)} turns",
+        f"{usage.get('toolCalls', 0)} tool calls",
+        f"{tokens:,} tokens",
+    ]
+    if usage.get("costUsd") is not None:
+        words.append(f"${usage['costUsd']}")
+    return ", ".join(words)
+
+
+def one_line(arguments: Any, width: int = _PREVIEW_WIDTH) -> str:
+    """Return the arguments of a call on one line: the value alone where there is one short text."""
+    if isinstance(arguments, dict) and len(arguments) == 1:
+        (value,) = arguments.values()
+        if isinstance(value, str):
+            return _cut(" ⏎ ".join(value.strip().split("\n")), width)
+    return _cut(json.dumps(arguments, ensure_ascii=False, default=str), width)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _safe(line: str) -> str:
+    """Escape what would move the cursor or colour the terminal of whoever reads the log."""
+    if line.isprintable():
+        return line
+    return "".join(
+        c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode("ascii") for c in line
+    )
+
+
+def _started(e: Event) -> str:
+    lines = [f"▶ {e.get('agent')} started ({e.get('model') or e.get('runner')}) in {e.get('cwd')}"]
+    if e.get("sandbox"):
+        lines.append(f"sandbox: {e['sandbox']}")
+    return "\n".join([*lines, preview(str(e.get("prompt", "")))])
+
+
+def _turn(e: Event) -> str:
+    return f"── turn {e.get('turn')}"
+
+
+def _thought(e: Event) -> str:
+    return f"~ {preview(str(e.get('text', '')), 4)}"
+
+
+def _text(e: Event) -> str:
+    return preview(str(e.get("text", "")), 40)
+
+
+def _call(e: Event) -> str:
+    return f"→ {e.get('toolName')} {one_line(e.get('arguments'))}".rstrip()
+
+
+def _result(e: Event) -> str:
+    text = str(e.get("text", ""))
+    mark = "✗" if e.get("isError") else "←"
+    head = f"{mark} {e.get('toolName')} ({e.get('seconds', 0):.1f} s)"
+    return f"{head}\n{preview(text, 4)}" if text.strip() else head
+
+
+def _question(e: Event) -> str:
+    options = f"  [{' | '.join(e['options'])}]" if e.get("options") else ""
+    return f"? {e.get('messageId')}: {preview(str(e.get('question', '')))}{options}"
+
+
+def _reply(e: Event) -> str:
+    return (
+        f"! {e.get('messageId')} answered by the {e.get('answeredBy')}: {preview(str(e.get('answer', '')))}"
+    )
+
+
+def _no_reply(e: Event) -> str:
+    return f"! {e.get('messageId')} expired without an answer"
+
+
+def _warning(e: Event) -> str:
+    return f"⚠ {e.get('message')}"
+
+
+def _usage(e: Event) -> str:
+    return f"· {usage_line(e)}"
+
+
+def _ended(e: Event) -> str:
+    marks = {"completed": "✔", "failed": "✘", "stopped": "■"}
+    lines = [f"{marks.get(str(e.get('status')), '•')} {e.get('status')}: {usage_line(e.get('usage') or {})}"]
+    error = e.get("error")
+    if isinstance(error, dict):
+        lines.append(f"{error.get('code')}: {error.get('message')}")
+        if error.get("hint"):
+            lines.append(f"hint: {error['hint']}")
+    elif e.get("summary"):
+        lines.append(preview(str(e["summary"])))
+    return "\n".join(lines)
+
+
+def _other(e: Event) -> str:
+    facts = {key: value for key, value in e.items() if key not in ("seq", "at", "type")}
+    return f"{e.get('type')} {one_line(facts)}"
+
+
+_RENDERERS: dict[str, Callable[[Event], str]] = {
+    "run_started": _started,
+    "turn": _turn,
+    "thought": _thought,
+    "text": _text,
+    "tool_call": _call,
+    "tool_result": _result,
+    "question": _question,
+    "reply": _reply,
+    "no_reply": _no_reply,
+    "warning": _warning,
+    "usage": _usage,
+    "run_ended": _ended,
+}

@@ -1,0 +1,91 @@
+"""The journal of a run (`events.jsonl`), the same for people (`run.log`), and its transcript."""
+
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from subagent_server.domain.records import Usage, timestamp
+from subagent_server.host import journal
+from subagent_server.store.log_format import render
+from subagent_server.store.paths import RunPaths
+
+MAX_FIELD_CHARACTERS = 64_000
+"""A longer text in an event is cut in the middle; what tools printed is whole under `outputs/`."""
+
+
+class RunJournal:
+    """Writes events to both files. There is one writer at a time: the worker, then reconciliation.
+
+    A disk that refuses is a warning on stderr, and the run goes on (SPEC section 6).
+    """
+
+    def __init__(self, run: RunPaths) -> None:
+        self._run = run
+        self._seq = next_seq(run)
+
+    def append(self, kind: str, now: datetime, facts: dict[str, Any]) -> None:
+        """Append one event of type `kind` with these camelCase facts."""
+        event = {"seq": self._seq, "at": timestamp(now), "type": kind, **_bounded(facts)}
+        try:
+            journal.append_line(self._run.events, event)
+            self._seq += 1
+            journal.append_bytes(self._run.log, render(event).encode("utf-8", "replace"))
+        except OSError as error:
+            print(f"The journal of the run could not be written ({error}); the run goes on.", file=sys.stderr)
+
+
+def next_seq(run: RunPaths) -> int:
+    """Return the number of the next event."""
+    for line in reversed(journal.tail(run.events, 50).lines):
+        event = journal.parse(line)
+        if event is not None and isinstance(event.get("seq"), int):
+            return int(event["seq"]) + 1
+    return 1
+
+
+def has_ended(run: RunPaths) -> bool:
+    """Whether the journal says how the run ended."""
+    return "run_ended" in journal.latest(run.events, frozenset({"run_ended"}), within=50)
+
+
+def recorded_usage(run: RunPaths) -> Usage | None:
+    """Return the run's usage as its journal last told it: newer than the meta file while it works."""
+    event = journal.latest(run.events, frozenset({"usage"})).get("usage")
+    return None if event is None else Usage.model_validate(event)
+
+
+def latest_words(run: RunPaths) -> str | None:
+    """Return what the agent said or did last, for a preview."""
+    found = journal.latest(run.events, frozenset({"text", "tool_call"}), within=60)
+    if not found:
+        return None
+    event = max(found.values(), key=lambda e: int(e.get("seq", 0)))
+    return render(event)[9:].rstrip("\n")
+
+
+def append_transcript(run: RunPaths, message: dict[str, Any]) -> None:
+    """Append one message of the conversation. Raises OSError where the disk refuses."""
+    journal.append_line(run.transcript, message)
+
+
+def read_transcript(run: RunPaths) -> Iterator[dict[str, Any]]:
+    """Yield the whole messages of the conversation; a torn last line is left out."""
+    return journal.records(run.transcript)
+
+
+def page(path: Path, cursor: int | None, lines: int) -> journal.Page:
+    """Return a page of a line file: its last lines, or the lines from `cursor` on."""
+    return journal.tail(path, lines) if cursor is None else journal.read_from(path, cursor, lines)
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > MAX_FIELD_CHARACTERS:
+        half = MAX_FIELD_CHARACTERS // 2
+        return f"{value[:half]}\n… {len(value) - 2 * half} characters left out …\n{value[-half:]}"
+    if isinstance(value, dict):
+        return {key: _bounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_bounded(item) for item in value]
+    return value

@@ -1,0 +1,37 @@
+"""Older meta files, brought to the present schema while reading; a newer one is read as far as known."""
+
+from collections.abc import Callable
+from typing import Any
+
+from subagent_server.domain.records import SCHEMA_VERSION
+
+Mapping = dict[str, Any]
+
+
+def upgraded(data: Any) -> Any:
+    """Return a meta file's mapping as the present schema has it; what is no mapping comes back as it is."""
+    if not isinstance(data, dict):
+        return data
+    version = data.get("schemaVersion", 1)
+    while isinstance(version, int) and version < SCHEMA_VERSION:
+        data = _STEPS[version](data)
+        version += 1
+        data["schemaVersion"] = version
+    return data
+
+
+def _from_1(old: Mapping) -> Mapping:
+    """Version 1 knew no nesting, counted no changes, and called every end `completedAt`."""
+    new = dict(old)
+    new.setdefault("rootRunId", new.get("parentRunId") or new.get("runId"))
+    new.setdefault("revision", len(new.get("transitions", [])))
+    new.setdefault("withDescendants", new.get("usage", {}))
+    if new.get("status") == "stopped" and "stoppedAt" not in new:
+        new["stoppedAt"] = new.pop("completedAt", None)
+    new["messages"] = [{"askedRevision": 0, **message} for message in new.get("messages", [])]
+    pending = [m for m in new["messages"] if m.get("messageStatus") == "pending_parent_reply"]
+    new.setdefault("pendingQuestions", len(pending))
+    return new
+
+
+_STEPS: dict[int, Callable[[Mapping], Mapping]] = {1: _from_1}

@@ -1,0 +1,299 @@
+"""The run directories: making, reading, listing, and the one function that changes a run's state."""
+
+import gzip
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from subagent_server.domain import events
+from subagent_server.domain.apply import apply
+from subagent_server.domain.errors import InvalidRunId, NewerSchema, StorageFailed, UnknownRun, UnreadableMeta
+from subagent_server.domain.events import RunEvent
+from subagent_server.domain.ids import check_run_id
+from subagent_server.domain.records import (
+    SCHEMA_VERSION,
+    Failure,
+    PayloadInfo,
+    RunMeta,
+    RunRequest,
+    RunResult,
+)
+from subagent_server.domain.states import Status
+from subagent_server.host import atomic, wake
+from subagent_server.host.exclusive import exclusive
+from subagent_server.store.migrate import upgraded
+from subagent_server.store.paths import RootPaths, RunPaths
+
+_IGNORE_EVERYTHING = "# Run directories are records of this machine, not part of the project.\n*\n"
+
+
+class RunStore:
+    """The runs under one root. Holds no state: two stores on one root are one store."""
+
+    def __init__(self, root: Path) -> None:
+        self.paths = RootPaths(root)
+
+    def make_root(self) -> None:
+        """Make the root on first use, with a `.gitignore` inside.
+
+        Raises:
+            StorageFailed: it cannot be made.
+        """
+        try:
+            for directory in (self.paths.root, self.paths.changes, self.paths.slots):
+                directory.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError), self.paths.gitignore.open("x", encoding="utf-8") as file:
+                file.write(_IGNORE_EVERYTHING)
+        except OSError as error:
+            raise StorageFailed(self.paths.root, error.strerror or str(error)) from error
+
+    def create(self, request: RunRequest) -> RunPaths:
+        """Make the directory of a run, exclusively, with its mark in its parent's and its `request.json`.
+
+        Raises:
+            StorageFailed: nothing of it is left behind.
+        """
+        self.make_root()
+        run = self.paths.run(request.run_id)
+        try:
+            run.directory.mkdir(mode=0o700)
+            if request.parent_run_id is not None:
+                children = self.paths.run(request.parent_run_id).children
+                children.mkdir(exist_ok=True)
+                (children / request.run_id).touch(exist_ok=False)
+            atomic.write_durably(run.request, request.to_json())
+            atomic.sync_directory(self.paths.root)
+        except (OSError, StorageFailed) as error:
+            self.discard(run)
+            if isinstance(error, StorageFailed):
+                raise
+            raise StorageFailed(run.directory, error.strerror or str(error)) from error
+        return run
+
+    def publish(self, meta: RunMeta) -> None:
+        """Write the first state of a run: from here on it exists for everybody.
+
+        Raises:
+            StorageFailed: there is no run then.
+        """
+        run = self.paths.run(meta.run_id)
+        with exclusive(run.meta_lock):
+            self.paths.change_mark(meta.run_id).touch()
+            atomic.write_durably(run.meta, meta.to_json())
+
+    def discard(self, run: RunPaths) -> None:
+        """Remove a run directory that never became a run."""
+        shutil.rmtree(run.directory, ignore_errors=True)
+        with suppress(OSError):
+            self.paths.change_mark(run.run_id).unlink(missing_ok=True)
+
+    def read(self, run_id: str) -> RunMeta:
+        """Return the state of a run as it is on disk. Takes no lock.
+
+        Raises:
+            InvalidRunId, UnknownRun, UnreadableMeta.
+        """
+        run = self.paths.run(run_id)
+        try:
+            raw = run.meta.read_bytes()
+        except FileNotFoundError as error:
+            raise UnknownRun(run_id, self.paths.root) from error
+        except OSError as error:
+            raise UnreadableMeta(run_id, run.meta, error.strerror or str(error)) from error
+        return _decoded_meta(run, raw)
+
+    def read_request(self, run_id: str) -> RunRequest:
+        """Return what was asked of a run.
+
+        Raises:
+            InvalidRunId, UnreadableMeta.
+        """
+        run = self.paths.run(run_id)
+        try:
+            return RunRequest.model_validate_json(run.request.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise UnreadableMeta(run_id, run.request, _reason(error)) from error
+
+    def read_result(self, run_id: str) -> RunResult | None:
+        """Return how a run ended in its own words, or None where it left no result.
+
+        Raises:
+            InvalidRunId, UnreadableMeta.
+        """
+        run = self.paths.run(run_id)
+        try:
+            return RunResult.model_validate_json(run.result.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            raise UnreadableMeta(run_id, run.result, _reason(error)) from error
+
+    def read_payload(self, run_id: str) -> bytes | None:
+        """Return the payload of a run, uncompressed, or None where it has none."""
+        try:
+            return gzip.decompress(self.paths.run(run_id).payload.read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def update(
+        self,
+        run_id: str,
+        event: RunEvent,
+        now: datetime,
+        *,
+        result: RunResult | None = None,
+        payload: bytes | None = None,
+    ) -> RunMeta:
+        """Apply `event` to a run: the only function that writes `run.meta.json` after its first state.
+
+        Under the lock it reads, rolls a result forward that the state lacks, applies, and replaces the file.
+        `result` and `payload` are made durable before the lock is taken and get their names just before
+        the terminal status, in the same hold, only if this event is what ends the run. Watchers are woken
+        after.
+
+        Raises:
+            IllegalTransition, MessageClosed, UnknownMessage, NewerSchema: refused, no byte is changed.
+            LockTimeout, StorageFailed, UnreadableMeta: the machine; the old state is whole.
+        """
+        run = self.paths.run(run_id)
+        files = [(run.payload, gzip.compress(payload))] if payload is not None else []
+        if payload is not None and isinstance(event, events.Finished):
+            event = events.Finished(
+                summary=event.summary,
+                usage=event.usage,
+                payload=PayloadInfo(size=len(payload), path=run.payload.name),
+            )
+        if result is not None:
+            files.append((run.result, result.to_json()))
+        prepared = [(atomic.prepare(path, data), path) for path, data in files]
+        try:
+            with exclusive(run.meta_lock):
+                before = self.rolled_forward(run, now)
+                after = apply(before, event, now)
+                if after is before:
+                    return after
+                if after.status.is_terminal and not before.status.is_terminal:
+                    for temporary, path in prepared:
+                        atomic.commit(temporary, path)
+                atomic.write_durably(run.meta, after.to_json())
+        finally:
+            for temporary, _ in prepared:
+                atomic.discard(temporary)
+        self.announce(run)
+        return after
+
+    def rolled_forward(self, run: RunPaths, now: datetime) -> RunMeta:
+        """Return the state, with a `result.json` that it lacks applied first. Call it under the lock."""
+        meta = self.read(run.run_id)
+        if meta.schema_version > SCHEMA_VERSION:
+            raise NewerSchema(run.run_id, meta.schema_version, SCHEMA_VERSION)
+        if meta.status.is_terminal:
+            return meta
+        result = self.read_result(run.run_id)
+        if result is None:
+            return meta
+        meta = apply(meta, _ending(result, run), now)
+        atomic.write_durably(run.meta, meta.to_json())
+        return meta
+
+    def roll_forward(self, run_id: str, now: datetime) -> RunMeta:
+        """Apply a `result.json` that the state lacks, if there is one, and return the state."""
+        run = self.paths.run(run_id)
+        with exclusive(run.meta_lock):
+            meta = self.rolled_forward(run, now)
+        self.announce(run)
+        return meta
+
+    def announce(self, run: RunPaths) -> None:
+        """Wake everybody who waits for a change of this run. Losing it costs them a slow poll."""
+        with suppress(OSError):
+            mark = self.paths.change_mark(run.run_id)
+            if mark.exists():
+                os.utime(mark)
+            for fifo in run.sleepers():
+                wake.poke(fifo)
+
+    def retire(self, run: RunPaths) -> None:
+        """Take a run whose tree is gone off the list of those that may be live; its watchers hear of it."""
+        with suppress(OSError):
+            self.paths.change_mark(run.run_id).unlink(missing_ok=True)
+            for fifo in run.sleepers():
+                wake.poke(fifo)
+
+    def run_ids(self, *, newest_first: bool = True) -> list[str]:
+        """Return the ids of all run directories, also of those without a state."""
+        try:
+            names = [entry.name for entry in os.scandir(self.paths.root) if not entry.name.startswith(".")]
+        except FileNotFoundError:
+            return []
+        return sorted((name for name in names if _is_run_id(name)), reverse=newest_first)
+
+    def live_ids(self) -> list[str]:
+        """Return the ids of the runs whose tree is not recorded as gone."""
+        return [name for name in self.paths.live_marks() if _is_run_id(name)]
+
+    def children_of(self, run_id: str) -> list[str]:
+        """Return the ids of the runs that this one started."""
+        try:
+            return sorted(e.name for e in self.paths.run(run_id).children.iterdir() if _is_run_id(e.name))
+        except FileNotFoundError:
+            return []
+
+    def metas(self) -> Iterator[RunMeta | UnreadableMeta]:
+        """Yield the state of each run, newest first; what cannot be read comes as its error."""
+        for run_id in self.run_ids():
+            try:
+                yield self.read(run_id)
+            except UnknownRun:
+                continue  # a start that never was
+            except UnreadableMeta as error:
+                yield error
+
+
+def _decoded_meta(run: RunPaths, raw: bytes) -> RunMeta:
+    try:
+        data = json.loads(raw)
+        meta = RunMeta.model_validate(upgraded(data))
+    except (ValueError, ValidationError, TypeError, RecursionError) as error:
+        raise UnreadableMeta(run.run_id, run.meta, _reason(error)) from error
+    if meta.run_id != run.run_id:
+        raise UnreadableMeta(run.run_id, run.meta, f"it is the state of run {meta.run_id[:40]!r}")
+    return meta
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error)[:200]
+
+
+def _ending(result: RunResult, run: RunPaths) -> RunEvent:
+    """Return the event that a stored result stands for."""
+    if result.outcome is Status.COMPLETED:
+        payload = None
+        if run.payload.exists():
+            size = len(gzip.decompress(run.payload.read_bytes()))
+            payload = PayloadInfo(size=size, path=run.payload.name)
+        return events.Finished(summary=result.summary, payload=payload)
+    if result.outcome is Status.STOPPED:
+        return events.StopRequested()
+    return events.RunFailed(
+        failure=result.error or Failure(code="agent_error", message="The run failed without saying why.")
+    )
+
+
+def _is_run_id(name: str) -> bool:
+    try:
+        check_run_id(name)
+    except InvalidRunId:
+        return False
+    return True

@@ -1,0 +1,58 @@
+"""What every tool of an agent looks like to the loop."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+ContentBlock = dict[str, Any]
+"""A content block of the Messages API: `{"type": "text", "text": ...}`, an image, a document."""
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a call gave back, as the model will see it. A failure is a result that `is_error`."""
+
+    content: list[ContentBlock] = field(default_factory=list)
+    is_error: bool = False
+
+    @classmethod
+    def of_text(cls, text: str) -> "ToolResult":
+        """Return a plain text result."""
+        return cls([{"type": "text", "text": text}])
+
+    @classmethod
+    def failure(cls, text: str) -> "ToolResult":
+        """Return an error that the model reads and can adapt to."""
+        return cls([{"type": "text", "text": text}], is_error=True)
+
+    @property
+    def text(self) -> str:
+        """The text blocks, joined by blank lines; other blocks as `[type]`."""
+        return "\n\n".join(
+            b["text"] if b.get("type") == "text" else f"[{b.get('type')}]" for b in self.content
+        )
+
+
+class Tool(Protocol):
+    """One tool. `sequential` tools of a turn run in the order of their calls, the others all at once."""
+
+    @property
+    def name(self) -> str:
+        """The name the model calls."""
+        ...
+
+    @property
+    def sequential(self) -> bool:
+        """Whether calls of one turn must not overlap with other sequential calls."""
+        ...
+
+    def definition(self) -> dict[str, Any]:
+        """Return the entry of `tools` in a Messages request."""
+        ...
+
+    async def call(self, arguments: dict[str, Any]) -> ToolResult:
+        """Run the tool. What the model can act on comes back as a failure, not as an exception."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give back what the tool holds (processes, connections). Called once, before the worker leaves."""
+        ...
