@@ -38,35 +38,41 @@ def fields_of(kind: type[BaseModel]) -> Mapping[str, str]:
 LIMIT_FIELDS = fields_of(Limits)
 AGENT_FIELDS = table([*(f for f in AgentDefinition.model_fields if f not in _NOT_FOR_FILES), *_FILES_ONLY])
 
-ELSEWHERE = frozenset(
+_CLAUDE_CODE = frozenset(
+    canonical(key)
+    for key in ("background", "color", "hooks", "initialPrompt", "memory", "permissionMode", "skills")
+)
+_ELSEWHERE = frozenset(
     canonical(key)
     for key in (
         "allowed-tools",
         "argument-hint",
         "author",
-        "background",
         "category",
-        "color",
-        "hooks",
         "icon",
-        "initialPrompt",
         "license",
-        "memory",
         "metadata",
         "mode",
-        "permissionMode",
         "priority",
-        "skills",
         "tags",
         "temperature",
         "type",
         "version",
     )
 )
-"""Keys that other tools put into such files: nothing here knows them, but they are keys and not prose."""
+
+
+def is_ours(key: str) -> bool:
+    """Whether `key`, in any spelling, means something here."""
+    form = canonical(key)
+    return form in AGENT_FIELDS or form in LIMIT_FIELDS
+
+
+def is_surely_a_key(key: str) -> bool:
+    """Whether a line `key: ...` is a key even where prose runs on at the margin."""
+    return key[0].islower() and (is_ours(key) or canonical(key) in _CLAUDE_CODE)
 
 
 def is_known(key: str) -> bool:
-    """Whether `key`, in any spelling, is a key of agent files, here or elsewhere."""
-    form = canonical(key)
-    return form in AGENT_FIELDS or form in LIMIT_FIELDS or form in ELSEWHERE
+    """Whether `key`, in any spelling, is a key of agent files, here or in another tool."""
+    return is_ours(key) or canonical(key) in _CLAUDE_CODE or canonical(key) in _ELSEWHERE

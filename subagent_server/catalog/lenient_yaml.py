@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from subagent_server.catalog.keys import canonical, is_known
+from subagent_server.catalog.keys import canonical, is_known, is_surely_a_key
 from subagent_server.catalog.strict_yaml import NotYaml, parse
 from subagent_server.catalog.values import Block, Plain, Value
 
@@ -56,7 +56,7 @@ class LenientRead:
 
 
 def parse_leniently(text: str, first_line: int) -> LenientRead | None:
-    """Return the keys of front matter that is not YAML as a whole; None where it has no key that anyone knows.
+    """Return the keys of front matter that is not YAML as a whole; None where it has no key of agent files.
 
     `first_line` is the line of the file on which `text` begins.
     """
@@ -89,7 +89,7 @@ def _cut(lines: list[str], first_line: int) -> tuple[list[_Piece], list[int]]:
 
 def _begins_piece(key: str, current: _Piece | None) -> bool:
     if current is not None and current.is_prose:
-        return is_known(key) and key[0].islower()
+        return is_surely_a_key(key)
     return is_known(key) or (key[0].islower() and key.lower() not in _DIALOGUE)
 
 

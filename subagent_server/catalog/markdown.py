@@ -1,4 +1,4 @@
-"""An agent as a Markdown file: front matter between two lines of `---`, and a body that is the system prompt."""
+"""An agent as a Markdown file: front matter between two lines of `---`, then the system prompt."""
 
 import re
 from dataclasses import dataclass

@@ -22,6 +22,7 @@ Part = TypeVar("Part", bound=Record)
 NAME_LISTS = frozenset(
     {"tools", "disallowed_tools", "agents", "excluded_tools", "enabled_tools", "disabled_tools"}
 )
+CHOICES = frozenset({"type", "runner", "effort", "sandbox", "isolation", "on_ask_timeout"})
 _PRIVATE = frozenset({"env", "headers", "args", "url", "command", "api_key_env"})
 _LEAST: Mapping[str, float] = {
     "memory_bytes": 1,
@@ -61,7 +62,7 @@ class Reading:
     def report_unknown(self) -> None:
         """Give the one warning that names every unknown key."""
         if self.unknown:
-            keys = ", ".join(shorten(key, 60).strip("'") for key in list(self.unknown)[:20])
+            keys = ", ".join(shorten(key, 60) for key in list(self.unknown)[:20])
             more = ", ..." if len(self.unknown) > 20 else ""
             self.notes.warn(f"unknown keys are kept and not used: {keys}{more}")
 
@@ -70,7 +71,6 @@ def read_part(kind: type[Part], value: Value, where: str, line: int | None, read
     """Return a part whose fields are all plain (limits, a server, code mode) from the mapping of its keys."""
     draft = Draft(where)
     if isinstance(value, Block):
-        report_repeated(value, where, reading.notes)
         fill(draft, value, fields_of(kind), reading)
     elif not is_null(value):
         reading.notes.fault(f"{where} must be a mapping of keys", line)
@@ -93,11 +93,18 @@ def put(draft: Draft, name: str, value: Value, line: int | None, notes: Notes) -
         notes.fault(f"{draft.name(name)} is given twice, so say it once", line)
         return
     try:
-        draft.values[name] = as_names(value) if name in NAME_LISTS else as_text_tree(value)
+        draft.values[name] = _content(name, value)
     except WrongValue as error:
         notes.fault(f"{draft.name(name)} {error}", line)
     if line is not None:
         draft.lines[name] = line
+
+
+def _content(name: str, value: Value) -> object:
+    if name in NAME_LISTS:
+        return as_names(value)
+    content = as_text_tree(value)
+    return content.strip().lower() if name in CHOICES and isinstance(content, str) else content
 
 
 def settle(kind: type[Part], draft: Draft, notes: Notes, line: int | None = None) -> Part:
@@ -140,9 +147,15 @@ def _in_plain_words(error: ValidationError, draft: Draft) -> dict[str, str]:
     return wrong
 
 
-def report_repeated(block: Block, where: str, notes: Notes) -> None:
-    """Give a fault for each key that came twice in one mapping of the file."""
-    for key, line in block.repeated:
-        name = f"{where}.{key}" if where else key
-        first = block.lines[key]
-        notes.fault(f"{shorten(name)} is given twice (first on line {first}), so say it once", line)
+def report_repeated(value: Value, where: str, notes: Notes) -> None:
+    """Give a fault for each key that came twice in one mapping, at any depth of `value`."""
+    if isinstance(value, list):
+        for item in value:
+            report_repeated(item, where, notes)
+    if not isinstance(value, Block):
+        return
+    for key, line in value.repeated.items():
+        first = value.lines[key]
+        notes.fault(f"{where}.{key} is given twice (first on line {first}), so say it once", line)
+    for key, item in value.items():
+        report_repeated(item, f"{where}.{key}", notes)

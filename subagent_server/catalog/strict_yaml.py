@@ -4,6 +4,7 @@ Built on parser events, not on a loader: a deep nesting, a chain of aliases that
 laughs") or a tag that names a class is refused before anything large exists.
 """
 
+import re
 from collections.abc import Iterator
 
 import yaml
@@ -18,6 +19,7 @@ _CORE = "tag:yaml.org,2002:"
 _COLLECTIONS = frozenset({_CORE + "map", _CORE + "seq", "!"})
 _UNTYPED = frozenset({_CORE + name for name in ("int", "float", "bool", "null")})
 _TEXT = frozenset({_CORE + "str", "!"})
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class NotYaml(Exception):
@@ -39,8 +41,7 @@ def parse(text: str, first_line: int = 1) -> Value:
     try:
         return builder.document()
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise NotYaml(_plain_words(error), first_line + (mark.line if mark else 0)) from error
+        raise NotYaml(_plain_words(error), first_line + _blamed_line(error)) from error
     except yaml.YAMLError as error:  # a character that no YAML text may hold
         position = getattr(error, "position", 0)
         raise NotYaml(
@@ -53,6 +54,14 @@ def parse(text: str, first_line: int = 1) -> Value:
 
 def _plain_words(error: yaml.MarkedYAMLError) -> str:
     return " ".join(part for part in (error.problem, error.context) if part)
+
+
+def _blamed_line(error: yaml.MarkedYAMLError) -> int:
+    """Return where it begins for a key or quote that does not end, else where it was noticed; from 0."""
+    is_unfinished = (error.context or "").startswith("while scanning a")
+    first, second = error.problem_mark, error.context_mark
+    mark = (second or first) if is_unfinished else (first or second)
+    return mark.line if mark else 0
 
 
 class _Builder:
@@ -119,6 +128,8 @@ class _Builder:
 
     def _scalar(self, event: yaml.ScalarEvent) -> str:
         text = str(event.value)
+        if _SURROGATE.search(text):  # libyaml refuses it; the loader in Python does not
+            raise NotYaml("an escape that is half a character", self._line(event))
         if event.tag is None or event.tag in _UNTYPED:
             return Plain(text) if event.implicit[0] or event.tag in _UNTYPED else text
         if event.tag not in _TEXT:

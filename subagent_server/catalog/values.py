@@ -24,12 +24,12 @@ class Block(dict[str, "Value"]):
     def __init__(self) -> None:
         super().__init__()
         self.lines: dict[str, int] = {}
-        self.repeated: list[tuple[str, int]] = []
+        self.repeated: dict[str, int] = {}
 
     def put(self, key: str, value: Value, line: int) -> None:
         """Add a key; the first of several of one name stays, and the others are remembered."""
         if key in self:
-            self.repeated.append((key, line))
+            self.repeated.setdefault(key, line)
             return
         self[key] = value
         self.lines[key] = line
@@ -74,12 +74,29 @@ def _scalar(text: Plain) -> Json:
 
 
 def as_text_tree(value: Value) -> object:
-    """Return `value` with every scalar as text, nothing as the empty text: what a typed field reads."""
+    """Return `value` with every scalar as text, nothing as the empty text: what a typed field reads.
+
+    Raises:
+        WrongValue: a text holds a NUL character, which no argument or variable of a program can.
+    """
     if isinstance(value, list):
         return [as_text_tree(item) for item in value]
     if isinstance(value, Block):
         return {str(key): as_text_tree(item) for key, item in value.items()}
-    return "" if is_null(value) else str(value)
+    return "" if is_null(value) else as_text(value)
+
+
+def as_text(value: Value) -> str:
+    """Return the text that was written.
+
+    Raises:
+        WrongValue: it is a list or a mapping, or holds a NUL character.
+    """
+    if not isinstance(value, str):
+        raise WrongValue("must be text")
+    if "\0" in value:
+        raise WrongValue("must not hold a NUL character")
+    return str(value)
 
 
 def as_names(value: Value) -> list[str]:
@@ -94,7 +111,10 @@ def as_names(value: Value) -> list[str]:
         raise WrongValue("must be a list of names")
     if isinstance(value, list):
         return list(dict.fromkeys(name for item in value for name in _names_of(item)))
-    return [] if is_null(value) else list(dict.fromkeys(_NAME.findall(value)))
+    if is_null(value):
+        return []
+    words = (word.strip("[]\"'") for word in _NAME.findall(as_text(value)))
+    return list(dict.fromkeys(word for word in words if word and word != "-"))
 
 
 def _names_of(item: Value) -> list[str]:

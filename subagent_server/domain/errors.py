@@ -86,10 +86,9 @@ class AmbiguousRun(CallerError):
     code = "ambiguous_run"
 
     def __init__(self, prefix: str, matches: Iterable[str]) -> None:
-        shown = ", ".join(list(matches)[:4])
-        super().__init__(
-            f"{shorten(prefix)} is the start of several run ids ({shown}, ...): give more of it."
-        )
+        every = list(matches)
+        shown = ", ".join([*every[:4], "..."] if len(every) > 4 else every)
+        super().__init__(f"{shorten(prefix)} is the start of several run ids ({shown}): give more of it.")
 
 
 class UnknownAgent(CallerError):

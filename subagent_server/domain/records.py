@@ -4,12 +4,14 @@
 generator maps them. Times are ISO 8601 UTC with milliseconds, money is a decimal string in USD.
 """
 
+import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticSerializationError
 
 from subagent_server.domain.states import Event, MessageStatus, Status
 
@@ -36,7 +38,17 @@ class Record(BaseModel):
 
     def to_json(self) -> bytes:
         """Return the record as a file holds it: indented JSON without the fields that are empty."""
-        return (self.model_dump_json(exclude_none=True, indent=1) + "\n").encode()
+        return _encoded(self, exclude_none=True)
+
+
+def _encoded(record: BaseModel, *, exclude_none: bool = False, exclude_unset: bool = False) -> bytes:
+    """Return a record as indented JSON. What UTF-8 cannot hold (half a surrogate pair) becomes `?`."""
+    try:
+        text = record.model_dump_json(exclude_none=exclude_none, exclude_unset=exclude_unset, indent=1)
+    except PydanticSerializationError:
+        data = record.model_dump(mode="json", exclude_none=exclude_none, exclude_unset=exclude_unset)
+        text = json.dumps(data, ensure_ascii=False, indent=1)
+    return text.encode("utf-8", "replace") + b"\n"
 
 
 class Usage(Record):
@@ -204,4 +216,4 @@ class RunResult(Record):
 
     def to_json(self) -> bytes:
         """Return the record as a file holds it; an output of null is kept."""
-        return (self.model_dump_json(exclude_unset=True, indent=1) + "\n").encode()
+        return _encoded(self, exclude_unset=True)

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 from subagent_server.domain import events
+from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, MessageClosed
 from subagent_server.domain.records import Message, RunMeta
 from subagent_server.host.clock import now
@@ -38,6 +39,20 @@ def ask(
         expires_at=moment + timedelta(seconds=timeout_seconds),
     )
     return store.update(run_id, event, moment).messages[-1]
+
+
+def ask_as_child(
+    service: Service, run_id: str, question: str, options: list[str] | None, caller: Caller = USER
+) -> Message:
+    """Record a question that a run asks through a tool; it waits as long as its agent's file says.
+
+    Raises:
+        BadArgument, IllegalTransition, InvalidRunId, UnknownRun, NotAllowed.
+    """
+    check_open(caller, service.store.read(run_id))
+    observe(service.store, run_id)
+    agent = AgentDefinition.model_validate(service.store.read_request(run_id).agent)
+    return ask(service.store, run_id, question, options, agent.limits.ask_timeout_seconds)
 
 
 def reply(

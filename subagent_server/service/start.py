@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from subagent_server.catalog.expand import expand
 from subagent_server.catalog.redact import redact
+from subagent_server.catalog.variables import expand_definition
 from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import BadArgument, SubagentError
+from subagent_server.domain.errors import BadArgument, CallerError, SubagentError
 from subagent_server.domain.ids import make_run_id
 from subagent_server.domain.records import Failure, LaunchInfo, RunMeta, RunRequest
 from subagent_server.host import processes
@@ -80,7 +80,7 @@ def _launch(
         raise
     try:
         package = _package(service, run, agent, token, cwd)
-    except BadArgument as error:
+    except CallerError as error:
         reservation.give_up()
         return _refuse(service, run, error.sentence)
     reasons = refusals(agent)
@@ -162,9 +162,10 @@ def _first_state(service: Service, request: RunRequest, token: str) -> RunMeta:
 
 
 def _package(service: Service, run: RunPaths, agent: AgentDefinition, token: str, cwd: Path) -> LaunchPackage:
-    environment = dict(service.settings.environment)
-    environment |= {name: expand(value, environment) for name, value in agent.env.items()}
-    environment |= {
+    agent = expand_definition(agent, service.settings.environment)
+    environment = {
+        **service.settings.environment,
+        **agent.env,
         "SUBAGENT_RUN_ID": run.run_id,
         "SUBAGENT_RUN_TOKEN": token,
         "SUBAGENT_RUNS": str(service.settings.runs_root),

@@ -1,4 +1,4 @@
-"""What can go wrong at the simulator: a script that cannot be used, and a request that the API would refuse."""
+"""What can go wrong: a script that cannot be used, and a request that the API would refuse."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ ERROR_TYPES = {
 
 
 class ScriptError(CallerError):
-    """A script that cannot be used; the sentence names the file, the place in it and what is allowed there."""
+    """A script that cannot be used; the sentence names the file, the place and what is allowed there."""
 
     code = "bad_script"
 

@@ -50,7 +50,7 @@ class Fault(Part):
 
     @model_validator(mode="after")
     def _one_kind(self) -> "Fault":
-        given = [kind for kind in FAULT_KINDS if getattr(self, kind) not in (None, False)]
+        given = self._given_kinds()
         if len(given) != 1:
             raise ValueError(f"must have exactly one of {', '.join(FAULT_KINDS)}, and has {len(given)}")
         for key, kinds in _COMPANIONS.items():
@@ -61,7 +61,11 @@ class Fault(Part):
     @property
     def kind(self) -> str:
         """Which of `FAULT_KINDS` this is."""
-        return next(kind for kind in FAULT_KINDS if getattr(self, kind) not in (None, False))
+        return self._given_kinds()[0]
+
+    def _given_kinds(self) -> list[str]:
+        values = {kind: getattr(self, kind) for kind in FAULT_KINDS}
+        return [kind for kind, value in values.items() if value is not None and value is not False]
 
 
 class FaultLedger:

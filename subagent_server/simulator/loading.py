@@ -1,6 +1,7 @@
 """From a file or a dict to a `Script`, with one sentence for whatever is wrong in it."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -128,4 +129,4 @@ def _problem(problem: Any) -> str:
     if problem["type"] == "union_tag_invalid":
         return f"has the unknown type {problem['ctx']['tag']!r}: allowed are {', '.join(sorted(_BLOCK_TAGS))}"
     message: str = problem["msg"]
-    return message.replace("Input should", "should", 1)
+    return re.sub(r"^\w+ should", "should", message)

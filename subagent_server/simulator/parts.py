@@ -130,7 +130,7 @@ class UsageOverride(Part):
 
 
 class Capture(Part):
-    """What `${name}` stands for: group 1 of the newest match (the whole match without groups), or `default`."""
+    """What `${name}` stands for: group 1 of the newest match (all of it without groups), or `default`."""
 
     pattern: Regex
     default: str = ""

@@ -1,0 +1,8 @@
+"""`python -m subagent_server` is `subagent`."""
+
+import sys
+
+from subagent_server.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,227 @@
+"""From the keys of an agent file, whichever format it has, to the one `AgentDefinition` (SPEC section 3)."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from subagent_server.catalog.files import Unreadable, read_text
+from subagent_server.catalog.keys import AGENT_FIELDS, LIMIT_FIELDS, canonical, is_ours
+from subagent_server.catalog.parts import Draft, Reading, fill, put, read_part, report_repeated, settle
+from subagent_server.catalog.problems import Notes, shown
+from subagent_server.catalog.schemas import BadSchema, inline_schema, schema_file
+from subagent_server.catalog.servers import is_http_url, read_servers
+from subagent_server.catalog.values import Block, Plain, Value, WrongValue, as_text, is_null
+from subagent_server.domain.definitions import AgentDefinition, CodeMode, JsonSchema, Limits, SandboxLimits
+from subagent_server.domain.errors import shorten
+
+MAX_NAME = 100
+_EVERYTHING = frozenset({"*", "all", "all tools"})
+_NONE = frozenset({"none"})
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a definition comes from: its file, the name it has if it gives none, and its body."""
+
+    path: Path
+    name: str
+    body: str = ""
+
+
+@dataclass
+class _Job:
+    """One file while it is read."""
+
+    origin: Origin
+    reading: Reading
+    draft: Draft = field(default_factory=Draft)
+    limits: Draft = field(default_factory=lambda: Draft("limits"))
+
+    @property
+    def notes(self) -> Notes:
+        return self.reading.notes
+
+
+def read_definition(block: Block, origin: Origin, notes: Notes) -> AgentDefinition:
+    """Return the agent that `block` describes.
+
+    What is wrong becomes a fault in `notes` and is left out; what nobody knows is kept under `unknown` with
+    one warning. The result has no `faults`, `warnings` and `source` yet: `notes` may still grow.
+    """
+    job = _Job(origin, Reading(notes))
+    if origin.body:
+        job.draft.values["system_prompt"] = origin.body
+    _report_repeated(block, notes)
+    for key, value in block.items():
+        _read_key(key, value, block.lines[key], job)
+    job.draft.values.setdefault("name", origin.name)
+    if job.limits.values:
+        job.draft.values["limits"] = settle(Limits, job.limits, notes)
+    definition = settle(AgentDefinition, job.draft, notes)
+    _check(definition, job)
+    job.reading.report_unknown()
+    return definition.model_copy(update={"unknown": job.reading.unknown})
+
+
+def _report_repeated(block: Block, notes: Notes) -> None:
+    for key, line in block.repeated.items():
+        tell = notes.fault if is_ours(key) else notes.warn
+        tell(f"{shorten(key)} is given twice (first on line {block.lines[key]}), so say it once", line)
+    for key, value in block.items():
+        if is_ours(key):
+            report_repeated(value, key, notes)
+
+
+def _read_key(key: str, value: Value, line: int, job: _Job) -> None:
+    form = canonical(key)
+    if form in LIMIT_FIELDS:
+        fill(job.limits, _alone(key, value, line), LIMIT_FIELDS, job.reading)
+        return
+    name = AGENT_FIELDS.get(form)
+    if name is None:
+        job.reading.keep_unknown(key, value)
+    elif name == "tools":
+        _tools(value, line, job)
+    elif not is_null(value):
+        reader = _READERS.get(name)
+        if reader is None:
+            put(job.draft, name, value, line, job.notes)
+        else:
+            reader(name, value, line, job)
+
+
+def _alone(key: str, value: Value, line: int) -> Block:
+    block = Block()
+    block.put(key, value, line)
+    return block
+
+
+def _set(job: _Job, name: str, value: object, line: int) -> None:
+    if name in job.draft.values:
+        job.notes.fault(f"{job.draft.name(name)} is given twice, so say it once", line)
+    else:
+        job.draft.values[name] = value
+        job.draft.lines[name] = line
+
+
+def _name(name: str, value: Value, line: int, job: _Job) -> None:
+    try:
+        text = as_text(value).strip()
+    except WrongValue as error:
+        job.notes.fault(f"name {error}", line)
+        return
+    if not text.isprintable() or len(text) > MAX_NAME:
+        job.notes.fault(f"name must be at most {MAX_NAME} printable characters on one line", line)
+        text = "".join(c if c.isprintable() else " " for c in text)[:MAX_NAME].strip()
+    if text:
+        _set(job, name, text, line)
+
+
+def _description(name: str, value: Value, line: int, job: _Job) -> None:
+    try:
+        text = as_text(value).strip()
+    except WrongValue as error:
+        job.notes.fault(f"description {error}", line)
+        return
+    # Files in the wild write line ends as \n into text without quotes, where YAML leaves them as they are.
+    _set(job, name, text.replace("\\n", "\n") if isinstance(value, Plain) else text, line)
+
+
+def _tools(value: Value, line: int, job: _Job) -> None:
+    if "*" in value if isinstance(value, list) else str(value).strip().lower() in _EVERYTHING:
+        return
+    if is_null(value) or (isinstance(value, str) and value.strip().lower() in _NONE):
+        job.notes.warn("tools is empty, so the run has none: without the key it has all", line)
+        value = []
+    put(job.draft, "tools", value, line, job.notes)
+
+
+def _limits(_: str, value: Value, line: int, job: _Job) -> None:
+    if isinstance(value, Block):
+        fill(job.limits, value, LIMIT_FIELDS, job.reading)
+    else:
+        job.notes.fault("limits must be a mapping of keys", line)
+
+
+def _servers(name: str, value: Value, line: int, job: _Job) -> None:
+    _set(job, name, read_servers(value, line, job.reading), line)
+
+
+def _sandbox_limits(name: str, value: Value, line: int, job: _Job) -> None:
+    _set(job, name, read_part(SandboxLimits, value, "sandboxLimits", line, job.reading), line)
+
+
+def _code_mode(name: str, value: Value, line: int, job: _Job) -> None:
+    _set(job, name, read_code_mode(value, line, job.reading), line)
+
+
+def read_code_mode(value: Value, line: int | None, reading: Reading) -> CodeMode:
+    """Return code mode from `true`, `false` or a mapping of its keys."""
+    if isinstance(value, str):
+        block = Block()
+        block.put("enabled", value, line or 0)
+        value = block
+    return read_part(CodeMode, value, "codeMode", line, reading)
+
+
+def _schema(_: str, value: Value, line: int, job: _Job) -> None:
+    try:
+        schema: JsonSchema = inline_schema(value)
+    except BadSchema as error:
+        job.notes.fault(f"outputSchema: {error}", line)
+        return
+    _set(job, "output_schema", schema, line)
+
+
+def _schema_path(_: str, value: Value, line: int, job: _Job) -> None:
+    try:
+        schema = schema_file(as_text(value), job.origin.path.parent)
+    except (BadSchema, WrongValue) as error:
+        job.notes.fault(f"outputSchemaPath {error}", line)
+        return
+    _set(job, "output_schema", schema, line)
+
+
+def _prompt_path(_: str, value: Value, line: int, job: _Job) -> None:
+    try:
+        path = job.origin.path.parent / as_text(value)
+    except WrongValue as error:
+        job.notes.fault(f"systemPromptPath {error}", line)
+        return
+    try:
+        _set(job, "system_prompt", read_text(path).strip("\n"), line)
+    except Unreadable as error:
+        job.notes.fault(f"systemPromptPath {shown(path)}: {error.reason}", line)
+
+
+_READERS: Mapping[str, Callable[[str, Value, int, _Job], None]] = {
+    "name": _name,
+    "description": _description,
+    "limits": _limits,
+    "mcp_servers": _servers,
+    "sandbox_limits": _sandbox_limits,
+    "code_mode": _code_mode,
+    "output_schema": _schema,
+    "output_schema_path": _schema_path,
+    "system_prompt_path": _prompt_path,
+}
+
+
+def _check(definition: AgentDefinition, job: _Job) -> None:
+    """Apply the rules that are about what a value means, and about two values together."""
+    lines = job.draft.lines
+    if definition.base_url and not is_http_url(definition.base_url):
+        job.notes.fault("baseUrl must begin with http:// or https:// and name a host", lines.get("base_url"))
+    if not _VARIABLE.fullmatch(definition.api_key_env):
+        rule = "must be the name of an environment variable, not the key itself"
+        job.notes.fault(f"apiKeyEnv {rule}", lines.get("api_key_env"))
+    if any(not name or "=" in name for name in definition.env):
+        job.notes.fault("env has a variable without a proper name", lines.get("env"))
+    if definition.runner == "command" and not definition.command:
+        job.notes.fault("command is missing, and runner: command needs one", lines.get("runner"))
+    if not definition.description:
+        job.notes.warn("there is no description, so nobody can tell when to use this agent")
+    if not definition.system_prompt and definition.runner == "messages":
+        job.notes.warn("there is no system prompt")

@@ -1,0 +1,84 @@
+"""From a path to an agent, in either format."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from subagent_server.catalog.cpe_config import read_config
+from subagent_server.catalog.files import Unreadable, read_text
+from subagent_server.catalog.markdown import read_markdown
+from subagent_server.catalog.problems import AgentFileError, Note, Notes, shown
+from subagent_server.catalog.variables import MissingVariable, expand_definition
+from subagent_server.domain.definitions import AgentDefinition
+
+MARKDOWN = frozenset({".md", ".markdown"})
+CONFIGURATION = frozenset({".yaml", ".yml"})
+
+
+@dataclass(frozen=True)
+class LoadedFile:
+    """An agent, and what was found on the way with the line of each."""
+
+    definition: AgentDefinition
+    notes: list[Note]
+
+
+def load_file(path: Path) -> LoadedFile:
+    """Return the agent in `path` with its notes: Markdown where the name says so, else a CPE configuration.
+
+    Raises:
+        NotAnAgent: the file is readable and does not set out to be an agent.
+        AgentFileError: it cannot be read or understood.
+    """
+    if shown(path) != str(path):
+        raise AgentFileError(path, "its name is not UTF-8, so rename it")
+    try:
+        text = read_text(path)
+    except Unreadable as error:
+        raise AgentFileError(path, error.reason, error.line) from error
+    notes = Notes()
+    read = read_markdown if path.suffix.lower() in MARKDOWN else read_config
+    definition = read(path, text, notes)
+    whole = definition.model_copy(
+        update={
+            "source": path.absolute(),
+            "faults": notes.reasons("fault"),
+            "warnings": notes.reasons("warning"),
+        }
+    )
+    return LoadedFile(whole, notes.found)
+
+
+def load_agent_file(path: Path) -> AgentDefinition:
+    """Return the agent in `path`; what is wrong with it and leaves it loadable is in its `faults`.
+
+    Raises:
+        AgentFileError: it cannot be read or understood, or is no agent.
+    """
+    return load_file(path).definition
+
+
+def load_config(path: Path, environment: Mapping[str, str]) -> AgentDefinition:
+    """Return the one agent of `serve --config FILE`, which nothing may be wrong with.
+
+    Variables stay unexpanded in the result, but every one of them must be set.
+
+    Raises:
+        AgentFileError: the file cannot be read, defines no agent, has a fault, or names a variable that is
+            not set in `environment`.
+    """
+    loaded = load_file(path)
+    faults = [note for note in loaded.notes if note.kind == "fault"]
+    if faults:
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise AgentFileError(path, faults[0].reason + more, faults[0].line)
+    definition = loaded.definition
+    if definition.runner == "messages" and not environment.get(definition.api_key_env):
+        raise AgentFileError(
+            path, f"the variable {definition.api_key_env} with its key is not set: export it"
+        )
+    try:
+        expand_definition(definition, environment)
+    except MissingVariable as error:
+        raise AgentFileError(path, error.sentence.rstrip(".")) from error
+    return definition

@@ -1,0 +1,97 @@
+"""`${VAR}` in agent files: left as it is until a run starts, then taken from the run's environment."""
+
+import re
+from collections.abc import Mapping
+
+from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
+from subagent_server.domain.errors import CallerError
+
+REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
+"""`${VAR}`, `${VAR:-text where it is unset}`, and `$${` for a literal `${`."""
+
+
+class MissingVariable(CallerError):
+    """A definition refers to a variable that is not set."""
+
+    code = "missing_variable"
+
+    def __init__(self, variable: str, where: str = "") -> None:
+        place = f" for {where}" if where else ""
+        super().__init__(
+            f"The environment variable {variable} is not set{place}: set it where the server starts."
+        )
+        self.variable = variable
+
+
+def expand(value: str, environment: Mapping[str, str], where: str = "") -> str:
+    """Return `value` with every `${VAR}` replaced from `environment`; `where` goes into the error.
+
+    Anything else with a dollar sign (`$HOME`, `${x%.py}`) stays: it is for a shell to read.
+
+    Raises:
+        MissingVariable: a variable is not set and has no default.
+    """
+
+    def replacement(match: re.Match[str]) -> str:
+        name, default = match["name"], match["default"]
+        if name is None:
+            return "${"
+        found = environment.get(name)
+        if found is None or (default is not None and not found):
+            found = default
+        if found is None:
+            raise MissingVariable(name, where)
+        return found
+
+    return REFERENCE.sub(replacement, value)
+
+
+def expand_definition(definition: AgentDefinition, environment: Mapping[str, str]) -> AgentDefinition:
+    """Return `definition` ready for a run: variables replaced in `env`, programs, URLs and servers.
+
+    The agent's own `env` is read against `environment`; everything else sees both. Prompts, descriptions and
+    schemas are literal.
+
+    Raises:
+        MissingVariable: a variable is not set; the error names it and the field.
+    """
+    env = _expand_all(definition.env, environment, "env")
+    both = {**environment, **env}
+    return definition.model_copy(
+        update={
+            "env": env,
+            "cwd": _expand_some(definition.cwd, both, "cwd"),
+            "base_url": _expand_some(definition.base_url, both, "baseUrl"),
+            "command": _expand_some(definition.command, both, "command"),
+            "args": [expand(arg, both, "args") for arg in definition.args],
+            "mcp_servers": {
+                name: expand_server(server, both, f"mcpServers.{name}")
+                for name, server in definition.mcp_servers.items()
+            },
+        }
+    )
+
+
+def expand_server(server: ServerDefinition, environment: Mapping[str, str], where: str) -> ServerDefinition:
+    """Return `server` with variables replaced in its command, arguments, environment, URL and headers.
+
+    Raises:
+        MissingVariable: a variable is not set.
+    """
+    return server.model_copy(
+        update={
+            "command": _expand_some(server.command, environment, f"{where}.command"),
+            "args": [expand(arg, environment, f"{where}.args") for arg in server.args],
+            "env": _expand_all(server.env, environment, f"{where}.env"),
+            "url": _expand_some(server.url, environment, f"{where}.url"),
+            "headers": _expand_all(server.headers, environment, f"{where}.headers"),
+        }
+    )
+
+
+def _expand_some(value: str | None, environment: Mapping[str, str], where: str) -> str | None:
+    return None if value is None else expand(value, environment, where)
+
+
+def _expand_all(values: Mapping[str, str], environment: Mapping[str, str], where: str) -> dict[str, str]:
+    return {key: expand(value, environment, f"{where}.{key}") for key, value in values.items()}

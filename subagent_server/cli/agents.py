@@ -1,0 +1,90 @@
+"""`subagent agents`: who can be started, and which files cannot be used, with the reason."""
+
+from typing import Any
+
+import click
+
+from subagent_server.catalog.problems import Problem
+from subagent_server.cli.exits import ExitCode
+from subagent_server.cli.flags import json_option
+from subagent_server.cli.output import out, out_json, talk
+from subagent_server.cli.session import Session, pass_session
+from subagent_server.cli.text import GAP, coloured, one_line, table
+from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.service.support import refusals
+
+_LIMITS = (24, 40)
+_BREAKING = frozenset({"error", "duplicate", "clash", "fault"})
+
+
+@click.command()
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Leave with 2 where a file cannot be used, or runs of an agent would be refused.",
+)
+@json_option
+@pass_session
+def agents(session: Session, strict: bool, as_json: bool) -> ExitCode:
+    """List the agents, and what is wrong with their files.
+
+    No file is left out silently: one that cannot be used is listed with its line and the reason.
+    """
+    shelf = session.service.shelf
+    found, problems = shelf.agents(), shelf.catalog().problems
+    if as_json:
+        out_json(
+            {"agents": [_wire(agent) for agent in found], "problems": [_problem_wire(p) for p in problems]}
+        )
+    else:
+        _print(session, found, problems)
+    broken = any(p.kind in _BREAKING for p in problems) or any(refusals(agent) for agent in found)
+    return ExitCode.USAGE if strict and broken else ExitCode.OK
+
+
+def _print(session: Session, found: list[AgentDefinition], problems: list[Problem]) -> None:
+    rows = [_cells(session, agent) for agent in found]
+    lines: list[str] = []
+    for agent, line in zip(found, table(rows, _LIMITS), strict=True):
+        lines += [line, *(f"{GAP}{coloured('✘ refused:', 'red')} {one_line(why)}" for why in refusals(agent))]
+    if problems:
+        lines += ["", "PROBLEMS"] if lines else ["PROBLEMS"]
+        lines += [_problem(session, problem) for problem in problems]
+    if lines:
+        out("\n".join(lines))
+    if not found:
+        where = ", ".join(session.shown(path) for path in session.settings.agent_directories)
+        talk(f"No agents in {one_line(where)}: write agents/NAME.md, or name a directory with --agents.")
+
+
+def _cells(session: Session, agent: AgentDefinition) -> tuple[str, ...]:
+    source = "" if agent.source is None else session.shown(agent.source)
+    return (one_line(agent.name), one_line(source), one_line(agent.description))
+
+
+def _problem(session: Session, problem: Problem) -> str:
+    line = "" if problem.line is None else f":{problem.line}"
+    return one_line(f"{session.shown(problem.path)}{line}: {problem.kind}: {problem.reason}")
+
+
+def _wire(agent: AgentDefinition) -> dict[str, Any]:
+    return {
+        "name": agent.name,
+        "tool": agent.tool_name,
+        "description": agent.description,
+        "file": None if agent.source is None else str(agent.source),
+        "runner": agent.runner,
+        "model": agent.model,
+        "refusals": refusals(agent),
+        "warnings": agent.warnings,
+    }
+
+
+def _problem_wire(problem: Problem) -> dict[str, Any]:
+    return {
+        "file": str(problem.path),
+        "line": problem.line,
+        "kind": problem.kind,
+        "reason": problem.reason,
+        "agent": problem.agent,
+    }

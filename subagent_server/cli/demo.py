@@ -1,0 +1,198 @@
+"""`subagent demo`: a parent hands a review to a subagent, answers its question and gets the result.
+
+Everything is real but the model: a real MCP client starts the real server over stdio, the run is a real
+process, its tools read the real repository. With ANTHROPIC_API_KEY set the model is real too.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from mcp import Client, StdioServerParameters
+
+from subagent_server.cli.exits import ExitCode, Leave
+from subagent_server.cli.flags import DIRECTORY
+from subagent_server.cli.output import out
+from subagent_server.cli.session import Session, pass_session
+from subagent_server.cli.text import one_line
+from subagent_server.domain.errors import BadArgument
+from subagent_server.host.journal import read_from
+from subagent_server.service.context import Service
+from subagent_server.simulator import Simulator, load_script
+
+AGENT = "reviewer"
+PROMPT = (
+    "Review the last commit of this repository (git show HEAD). Ask me once whether to look at correctness "
+    "only or at style too, before you judge."
+)
+_SCRIPT = Path(__file__).with_name("demo_review.yaml")
+_SHIPPED_AGENTS = Path(__file__).resolve().parents[2] / "agents"
+_WAIT_SECONDS = 45
+_FOLLOW_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The demo's parent agent: prints each call it makes and what it gets."""
+
+    client: Client
+
+    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """Call a tool and return its answer.
+
+        Raises:
+            Leave: the tool refused.
+        """
+        out(f"\nparent → {tool}({_shown(arguments)})")
+        result = await self.client.call_tool(tool, arguments, read_timeout_seconds=_WAIT_SECONDS + 30)
+        if result.is_error:
+            raise Leave(ExitCode.FAILED, "; ".join(getattr(block, "text", "") for block in result.content))
+        answer: dict[str, Any] = result.structured_content or {}
+        view = answer.get("updatedMetadata", answer)
+        out(f"parent ← {view.get('status')}: {one_line(str(view.get('instructions', '')))}")
+        return answer
+
+
+@click.command()
+@click.option(
+    "--repo",
+    type=DIRECTORY,
+    default=".",
+    metavar="DIR",
+    help="The repository whose last commit is reviewed.  [default: where you stand]",
+)
+@pass_session
+def demo(session: Session, repo: Path) -> int:
+    """Watch a parent hand a review to a subagent, answer its question, and get the result.
+
+    The model is scripted unless ANTHROPIC_API_KEY is set; everything else is real.
+    """
+    root = _repository(session.settings.cwd / repo)
+    with _model(session.settings.environment.get("ANTHROPIC_API_KEY")) as environment:
+        parameters = StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "subagent_server", "serve", "--role", "parent", *_places(session)],
+            env={**os.environ, **environment},
+        )
+        view = asyncio.run(_delegate(session.service, parameters, root))
+    _conclude(session, view)
+    return ExitCode.OK if view.get("status") == "completed" else ExitCode.FAILED
+
+
+def _repository(path: Path) -> Path:
+    """Return the repository that `path` stands in.
+
+    Raises:
+        BadArgument: git finds none with a commit.
+    """
+    command = ["git", "-C", str(path), "rev-parse", "--show-toplevel", "--verify", "HEAD"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+    except FileNotFoundError as error:
+        raise BadArgument("git is not installed: install it to run the demo.") from error
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        raise BadArgument(
+            f"{path} is in no git repository with a commit: give one with --repo DIR."
+        ) from error
+    return Path(found.stdout.splitlines()[0])
+
+
+@contextmanager
+def _model(key: str | None) -> Iterator[dict[str, str]]:
+    """Say which model it is and give the environment that leads to it."""
+    if key:
+        out("The model is the real one: ANTHROPIC_API_KEY is set, and this will cost a little.")
+        yield {}
+        return
+    out("The model is scripted (set ANTHROPIC_API_KEY for the real one); everything else is real.")
+    with Simulator(load_script(_SCRIPT)) as simulator:
+        yield {"ANTHROPIC_BASE_URL": simulator.base_url, "ANTHROPIC_API_KEY": "scripted"}
+
+
+def _places(session: Session) -> list[str]:
+    """Return the flags that give the server the same agents and runs as this command has."""
+    directories = [*session.settings.agent_directories, _SHIPPED_AGENTS]
+    agents = [
+        flag for directory in directories if directory.is_dir() for flag in ("--agents", str(directory))
+    ]
+    return [*agents, "--runs", str(session.settings.runs_root)]
+
+
+async def _delegate(service: Service, parameters: StdioServerParameters, repository: Path) -> dict[str, Any]:
+    """Start the review, answer what it asks, and return the last view; its log is printed as it grows."""
+    async with Client(parameters) as client:
+        tools = await client.list_tools()
+        out(f"parent sees the tools: {', '.join(tool.name for tool in tools.tools)}")
+        parent = Parent(client)
+        view = await parent.call(f"run_{AGENT}", prompt=PROMPT, cwd=str(repository))
+        run_id = str(view["runId"])
+        following = asyncio.create_task(_follow(service, run_id))
+        try:
+            while not view.get("result") and "output" not in view and "error" not in view:
+                view = await _next(parent, run_id, view)
+        finally:
+            await asyncio.wait([following], timeout=5)
+            following.cancel()
+    return view
+
+
+async def _next(parent: Parent, run_id: str, view: dict[str, Any]) -> dict[str, Any]:
+    questions = view.get("messages")
+    if not questions:
+        return await parent.call("check_status", runId=run_id, waitSeconds=_WAIT_SECONDS)
+    question = questions[0]
+    out(f"parent is asked: {one_line(question['question'])}")
+    answer = (question.get("options") or ["Decide yourself."])[0]
+    answered = await parent.call(
+        "reply_subagent",
+        runId=run_id,
+        messageId=question["messageId"],
+        answer=answer,
+        waitSeconds=_WAIT_SECONDS,
+    )
+    updated: dict[str, Any] = answered["updatedMetadata"]
+    return updated
+
+
+async def _follow(service: Service, run_id: str) -> None:
+    """Print run.log as it grows, until the run has said how it ended."""
+    run = service.store.paths.run(run_id)
+    cursor = 0
+    while True:
+        ended = service.store.read(run_id).status.is_terminal
+        page = read_from(run.log, cursor, 500)
+        cursor = page.cursor
+        for line in page.lines:
+            out(f"   run.log | {line}")
+        if ended and not page.lines:
+            return
+        await asyncio.sleep(_FOLLOW_SECONDS)
+
+
+def _conclude(session: Session, view: dict[str, Any]) -> None:
+    run_id = str(view["runId"])
+    if "error" in view:
+        error = view["error"]
+        out(f"\nThe run failed with {error['code']}: {error['message']}")
+        with suppress(KeyError):
+            out(f"hint: {error['hint']}")
+    else:
+        out(f"\nresult, as {AGENT}'s schema has it:")
+        out(json.dumps(view.get("output", view.get("result")), indent=2, ensure_ascii=False))
+    run = session.service.store.paths.run(run_id)
+    out(f"\nEverything is in {session.shown(run.directory)}: run.log to read, run.meta.json for programs.")
+    out(f"Look again with: {session.command('show', run_id)}")
+
+
+def _shown(arguments: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name}={one_line(json.dumps(value, ensure_ascii=False))}" for name, value in arguments.items()
+    )

@@ -1,0 +1,52 @@
+"""What the command leaves with (SPEC section 11), and how a verb says that it leaves early."""
+
+from enum import IntEnum
+
+from subagent_server.domain.errors import (
+    CallerError,
+    HostError,
+    InvalidRunId,
+    RunError,
+    SubagentError,
+    UnknownAgent,
+    UnknownRun,
+)
+
+
+class ExitCode(IntEnum):
+    """The exit codes of every verb."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    UNKNOWN = 3
+    STOPPED = 4
+    NEEDS_ANSWER = 5
+    ENVIRONMENT = 6
+    TIMED_OUT = 124
+    INTERRUPTED = 130
+
+
+class Leave(Exception):
+    """The verb is over, with this code, and one sentence to people that says why."""
+
+    def __init__(self, code: ExitCode, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+        self.sentence = sentence
+
+
+_BY_FAMILY: tuple[tuple[type[SubagentError], ExitCode], ...] = (
+    (UnknownRun, ExitCode.UNKNOWN),
+    (InvalidRunId, ExitCode.UNKNOWN),
+    (UnknownAgent, ExitCode.UNKNOWN),
+    (CallerError, ExitCode.USAGE),
+    (RunError, ExitCode.FAILED),
+    (HostError, ExitCode.ENVIRONMENT),
+)
+"""The first that fits. An id that cannot be one names no run, so it is unknown too."""
+
+
+def exit_of_error(error: SubagentError) -> ExitCode:
+    """Return the exit code of an error, by whose move is next."""
+    return next((code for kind, code in _BY_FAMILY if isinstance(error, kind)), ExitCode.ENVIRONMENT)

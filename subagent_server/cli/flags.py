@@ -1,0 +1,107 @@
+"""The flags that belong to every verb, before its name or behind it, and the kinds of their values."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@dataclass
+class Flags:
+    """What the flags of every verb say. One behind the verb outweighs the same one before it."""
+
+    agents: tuple[Path, ...] = ()
+    runs: Path | None = None
+    max_runs: int | None = None
+    debug: bool = False
+
+
+class Text(click.ParamType[str]):
+    """Text that can be stored: not empty of meaning to UTF-8, as a file name of other bytes would be."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text, or fail as click does."""
+        try:
+            str(value).encode("utf-8")
+        except UnicodeEncodeError:
+            self.fail("it holds bytes that are not UTF-8: give text.", param, ctx)
+        return str(value)
+
+
+class Seconds(click.ParamType[float]):
+    """A number of seconds that can be waited for."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number, or fail as click does."""
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not (math.isfinite(seconds) and seconds >= 0):
+            self.fail(f"{value!r} is no number of seconds: give 0 or more.", param, ctx)
+        return seconds
+
+
+class Directory(click.ParamType[Path]):
+    """A directory, which need not exist yet."""
+
+    name = "directory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path, or fail as click does."""
+        if not str(value):
+            self.fail("it is empty: name a directory.", param, ctx)
+        return Path(value)
+
+
+TEXT = Text()
+SECONDS = Seconds()
+DIRECTORY = Directory()
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+def common_options() -> list[click.Parameter]:
+    """Return the options that every verb takes. Their values go into the context's `Flags`."""
+    return [
+        click.Option(
+            ["--agents"],
+            type=DIRECTORY,
+            multiple=True,
+            metavar="DIR",
+            help="Where agent files are; may be repeated, the earlier wins.  "
+            "[default: $SUBAGENT_AGENTS, else ./agents and ./.claude/agents]",
+            **_KEPT,
+        ),
+        click.Option(
+            ["--runs"],
+            type=DIRECTORY,
+            metavar="DIR",
+            help="Where runs are kept.  [default: $SUBAGENT_RUNS, else the nearest runs/ upwards]",
+            **_KEPT,
+        ),
+        click.Option(
+            ["--max-runs"],
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="How many runs work at once; more wait.  [default: $SUBAGENT_MAX_RUNS, else 64]",
+            **_KEPT,
+        ),
+        click.Option(
+            ["--debug"], is_flag=True, help="Show where in the program an error comes from.", **_KEPT
+        ),
+    ]
+
+
+def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    if value and param.name:
+        setattr(ctx.ensure_object(Flags), param.name, value)
+
+
+_KEPT: dict[str, Any] = {"expose_value": False, "callback": _keep}

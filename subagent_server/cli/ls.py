@@ -1,0 +1,119 @@
+"""`subagent ls`: the runs, those that need a person first."""
+
+import sys
+
+import click
+
+from subagent_server.cli.flags import TEXT, json_option
+from subagent_server.cli.output import is_terminal, out, out_json, talk
+from subagent_server.cli.session import Session, pass_session
+from subagent_server.cli.text import coloured, duration, look_of, one_line, table
+from subagent_server.domain.states import Status
+from subagent_server.service.status import RunRow, list_runs
+
+LAST = 10
+_EVERY = sys.maxsize
+_SHORT = {"waiting": Status.WAITING, "replied": Status.REPLIED}
+_NAMES = [status.value for status in Status] + list(_SHORT)
+_LIMITS = (12, 32, 16, 6)
+_HEADER = ("STATUS", "RUN", "AGENT", "TIME", "WHAT")
+
+
+@click.command()
+@click.option("-a", "--all", "everything", is_flag=True, help="List every run.")
+@click.option(
+    "--status",
+    "statuses",
+    type=click.Choice(_NAMES),
+    multiple=True,
+    metavar="STATUS",
+    help=f"Only runs of this status; may be repeated. One of {', '.join(_NAMES)}.",
+)
+@click.option("--agent", type=TEXT, metavar="NAME", help="Only runs of this agent.")
+@click.option("-n", "count", type=click.IntRange(min=0), metavar="N", help="List N runs at most.")
+@click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
+@json_option
+@pass_session
+def ls(
+    session: Session,
+    everything: bool,
+    statuses: tuple[str, ...],
+    agent: str | None,
+    count: int | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """List runs: those that need you, those that work, the last that ended.
+
+    Without -a or -n: every run that has not ended and the last 10 of the others. A run whose state cannot be
+    read is listed as such.
+    """
+    wanted = {_SHORT.get(name) or Status(name) for name in statuses}
+    rows = [
+        row
+        for row in list_runs(session.service, agent=agent, limit=_EVERY, caller=session.caller)
+        if not wanted or row.status in wanted
+    ]
+    shown = rows[:count] if count is not None else rows if everything else recent(rows)
+    if as_json:
+        out_json([row.model_dump(mode="json", exclude_none=True) for row in shown])
+    elif quiet:
+        _print("\n".join(row.run_id for row in shown))
+    else:
+        _print(_table(shown))
+        _remark(session, rows, shown)
+
+
+def recent(rows: list[RunRow]) -> list[RunRow]:
+    """Return the runs that are not over, in their order, and the last few of the others."""
+    over = [row for row in rows if is_over(row)]
+    return [row for row in rows if not is_over(row)] + over[:LAST]
+
+
+def is_over(row: RunRow) -> bool:
+    """Whether nothing is going on in a run, or nobody can say."""
+    return row.status is None or (row.status.is_terminal and not row.live)
+
+
+def _table(rows: list[RunRow]) -> str:
+    if not rows:
+        return ""
+    cells = [_HEADER, *(_cells(row) for row in rows)]
+    header, *lines = table(cells, _LIMITS)
+    looks = [look_of(row.status, row.pending_questions, row.live) for row in rows]
+    return "\n".join(
+        [
+            header,
+            *(
+                line.replace(look.text, coloured(look.text, look.colour), 1)
+                for line, look in zip(lines, looks, strict=True)
+            ),
+        ]
+    )
+
+
+def _cells(row: RunRow) -> tuple[str, ...]:
+    look = look_of(row.status, row.pending_questions, row.live)
+    if row.unreadable is not None:
+        return (look.text, row.run_id, "", "", one_line(row.unreadable))
+    time = "" if row.elapsed_seconds is None else duration(row.elapsed_seconds)
+    what = " · ".join(one_line(text) for text in (row.label, row.summary) if text)
+    return (look.text, row.run_id, one_line(row.agent or ""), time, what)
+
+
+def _print(text: str) -> None:
+    if text:
+        out(text)
+
+
+def _remark(session: Session, rows: list[RunRow], shown: list[RunRow]) -> None:
+    """Say what the list does not show: to people only."""
+    if not rows:
+        talk(f"No runs in {session.settings.runs_root}: `subagent run AGENT PROMPT` starts one.")
+        return
+    if not is_terminal(sys.stderr):
+        return
+    if asking := sum(bool(row.pending_questions) for row in rows):
+        talk(f"{asking} need{'s' if asking == 1 else ''} an answer: `{session.command('inbox')}`")
+    if hidden := len(rows) - len(shown):
+        talk(f"{hidden} more: `{session.command('ls', '-a')}`")

@@ -1,0 +1,58 @@
+"""`subagent reply`: answer a question of a run."""
+
+import click
+
+from subagent_server.cli.flags import TEXT, json_option
+from subagent_server.cli.output import out, out_json
+from subagent_server.cli.reading import argument_or_stdin
+from subagent_server.cli.session import Session, pass_session
+from subagent_server.cli.text import look_of
+from subagent_server.domain.errors import BadArgument
+from subagent_server.service import questions
+from subagent_server.service.access import NotAllowed
+from subagent_server.service.status import open_run
+from subagent_server.service.views import run_view
+
+
+@click.command()
+@click.argument("run")
+@click.argument("words", nargs=-1, type=TEXT, metavar="[MESSAGE] ANSWER|-")
+@json_option
+@pass_session
+def reply(session: Session, run: str, words: tuple[str, ...], as_json: bool) -> None:
+    """Answer a question of a run.
+
+    MESSAGE is the id of the question (q1, ...); it may be left out where one is open. `-` reads the answer
+    from stdin. An answer that begins with a dash goes behind `--`. Repeating an answer changes nothing.
+    """
+    if not 1 <= len(words) <= 2:
+        raise click.UsageError("Give the run, the question if several are open, and the answer in quotes.")
+    run_id = session.run_id(run)
+    message_id = words[0] if len(words) == 2 else None
+    caller = session.leader()
+    if caller.run_id == run_id:
+        raise NotAllowed(f"Run {run_id} asked that itself: its parent or a person answers it.")
+    if message_id is None:
+        _refuse_a_question_for_an_answer(session, run_id, words[0])
+    observed = questions.reply(
+        session.service,
+        run_id,
+        argument_or_stdin(words[-1], "answer"),
+        message_id,
+        answered_by="parent" if caller.is_child else "person",
+        caller=caller,
+    )
+    if as_json:
+        out_json(run_view(session.service.store, observed).to_wire())
+        return
+    meta = observed.meta
+    look = look_of(meta.status, meta.pending_questions, observed.live)
+    left = f", {meta.pending_questions} still open" if meta.pending_questions else ""
+    out(f"Answered {run_id}{left}: {look.word}")
+
+
+def _refuse_a_question_for_an_answer(session: Session, run_id: str, word: str) -> None:
+    """`reply RUN q1` is a forgotten answer; whoever means it writes `reply RUN q1 q1`."""
+    pending = open_run(session.service, run_id, session.caller).meta.pending
+    if any(message.message_id == word for message in pending):
+        raise BadArgument(f"{word} is the question: give the answer behind it.")

@@ -1,0 +1,83 @@
+"""`subagent serve`: the MCP server on stdin and stdout."""
+
+import os
+import signal
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+import click
+
+from subagent_server.catalog.loading import load_config
+from subagent_server.cli.exits import ExitCode
+from subagent_server.cli.flags import SECONDS
+from subagent_server.cli.session import Session, pass_session
+from subagent_server.domain.errors import BadArgument
+from subagent_server.launch.local import LocalLauncher
+from subagent_server.service.access import Caller
+from subagent_server.service.agents import AgentShelf
+from subagent_server.service.context import Service, open_service
+from subagent_server.settings import Role
+
+
+@click.command()
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Serve the one agent of this file instead of directories of agents.",
+)
+@click.option(
+    "--role",
+    type=click.Choice(["parent", "child"]),
+    help="Which tools to offer: `parent` without those of subagents, `child` only those.  [default: all]",
+)
+@click.option(
+    "--max-wait",
+    type=SECONDS,
+    metavar="S",
+    help="The longest wait of one call, in seconds.  [default: what the client is known to bear]",
+)
+@pass_session
+def serve(
+    session: Session, config: Path | None, role: Literal["parent", "child"] | None, max_wait: float | None
+) -> int:
+    """Serve the agents to an MCP client on stdin and stdout.
+
+    It leaves at the end of input, at SIGINT and at SIGTERM; the runs go on.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):  # until the loop takes over, which is after the imports
+        signal.signal(number, _leave)
+    service = _service(session, config, max_wait)
+    caller = session.caller
+    app = import_module("subagent_server.server.app")  # imports `mcp`, which takes most of a second
+    app.serve_stdio(service, _role(role, caller), caller)
+    return ExitCode.OK
+
+
+def _service(session: Session, config: Path | None, max_wait: float | None) -> Service:
+    settings = replace(session.settings, max_wait_seconds=max_wait)
+    shelf = None if config is None else AgentShelf.of_one(load_config(config, settings.environment))
+    return open_service(settings, LocalLauncher(), shelf)
+
+
+def _role(wanted: Literal["parent", "child"] | None, caller: Caller) -> Role:
+    """A child's environment forces its role; without one there is no child to serve.
+
+    Raises:
+        BadArgument.
+    """
+    if caller.is_child:
+        return "child"
+    if wanted == "child":
+        raise BadArgument(
+            "--role child needs SUBAGENT_RUN_ID and SUBAGENT_RUN_TOKEN, which a run gives to its programs: "
+            "leave --role out to serve yourself."
+        )
+    return wanted or "all"
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    os._exit(0)

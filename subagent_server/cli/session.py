@@ -1,0 +1,89 @@
+"""What a verb works with: the settings of its flags, the service, and who asks. Each made when needed."""
+
+import shlex
+from collections.abc import Callable, Iterable
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+import click
+
+from subagent_server.cli.flags import Flags
+from subagent_server.launch.local import LocalLauncher
+from subagent_server.service.access import Caller, NotAllowed, caller_of
+from subagent_server.service.context import Service, open_service
+from subagent_server.service.status import find_run
+from subagent_server.settings import Settings, read_settings
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Session:
+    """One call of the command line."""
+
+    def __init__(self, flags: Flags) -> None:
+        self._flags = flags
+
+    @cached_property
+    def settings(self) -> Settings:
+        """What flags, environment and working directory say. Raises BadArgument."""
+        return read_settings(agents=self._flags.agents, runs=self._flags.runs, max_runs=self._flags.max_runs)
+
+    @cached_property
+    def service(self) -> Service:
+        """The verbs' context."""
+        return open_service(self.settings, LocalLauncher())
+
+    @cached_property
+    def caller(self) -> Caller:
+        """Who asks: the command line obeys the token too (SPEC section 5). Raises NotAllowed."""
+        return caller_of(self.settings, self.service.store)
+
+    def leader(self, agent: str | None = None) -> Caller:
+        """Return who asks, for the verbs that start, answer and stop runs.
+
+        Raises:
+            NotAllowed: it is a child whose agent may not start others, or not this one.
+        """
+        if self.caller.run_id is not None:
+            allowed = self._agents_of(self.caller.run_id)
+            if not allowed or (agent is not None and agent not in allowed):
+                raise NotAllowed(
+                    f"Run {self.caller.run_id} may start {', '.join(sorted(allowed)) or 'no other agents'}, "
+                    "and lead only those: ask_parent reaches whoever can do more."
+                )
+        return self.caller
+
+    def _agents_of(self, run_id: str) -> set[str]:
+        listed = self.service.store.read_request(run_id).agent.get("agents")
+        return {str(name) for name in listed} if isinstance(listed, list) else set()
+
+    def run_id(self, name: str) -> str:
+        """Return the id of the run that a person names. Raises UnknownRun, AmbiguousRun."""
+        return find_run(self.service, name)
+
+    def run_ids(self, names: Iterable[str]) -> list[str]:
+        """Return the ids of the runs that are named, each once, in their order. Raises as `run_id` does."""
+        return list(dict.fromkeys(self.run_id(name) for name in names))
+
+    def command(self, *words: str) -> str:
+        """Return a command that a person can type next, with the runs root where a flag named it."""
+        root = ["--runs", str(self._flags.runs)] if self._flags.runs is not None else []
+        return shlex.join(["subagent", *root, *words])
+
+    def shown(self, path: Path) -> str:
+        """Return a path as it is shortest to read from here."""
+        here = self.settings.cwd
+        return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def pass_session(verb: Callable[Concatenate[Session, P], T]) -> Callable[P, T]:
+    """Give a verb the session of its flags as its first argument."""
+
+    @wraps(verb)
+    def with_session(*args: P.args, **kwargs: P.kwargs) -> T:
+        flags = click.get_current_context().ensure_object(Flags)
+        return verb(Session(flags), *args, **kwargs)
+
+    return with_session

@@ -1,0 +1,144 @@
+"""`subagent show`: everything that a person wants to know of a run."""
+
+import json
+from typing import Any
+
+import click
+
+from subagent_server.cli.flags import json_option
+from subagent_server.cli.output import out, out_json
+from subagent_server.cli.session import Session, pass_session
+from subagent_server.cli.text import coloured, duration, escape_lines, facts, head, look_of, moment, one_line
+from subagent_server.domain.errors import SubagentError
+from subagent_server.domain.records import Message, RunMeta
+from subagent_server.domain.states import MessageStatus
+from subagent_server.host import journal
+from subagent_server.service.reconcile import Observed
+from subagent_server.service.status import open_run
+from subagent_server.service.views import RunView, run_view
+from subagent_server.store.log_format import usage_line
+
+_PROMPT_LINES = 12
+_FIRST_EVENTS = 20
+
+
+@click.command()
+@click.argument("run")
+@json_option
+@pass_session
+def show(session: Session, run: str, as_json: bool) -> None:
+    """Show everything about a run.
+
+    What it was asked, how it stands, what it asked and what it was answered, what it cost, how it ended, and
+    where its files are. With --json: its view, as the MCP tools answer it.
+    """
+    observed = open_run(session.service, session.run_id(run), session.caller)
+    view = run_view(session.service.store, observed)
+    if as_json:
+        out_json(view.to_wire())
+        return
+    parts = [
+        _state(session, observed, view),
+        _asked(session, observed.meta),
+        *(_question(session, observed.meta, message) for message in observed.meta.messages),
+        _ending(session, view),
+    ]
+    out("\n\n".join(part for part in parts if part))
+
+
+def _state(session: Session, observed: Observed, view: RunView) -> str:
+    meta = observed.meta
+    look = look_of(meta.status, meta.pending_questions, observed.live)
+    exactly = "" if look.word == meta.status.value else f" ({meta.status.value})"
+    waits = " (waits for a slot)" if view.waiting_for_slot else ""
+    return facts(
+        [
+            ("run", meta.run_id),
+            ("agent", one_line(meta.agent_name)),
+            ("label", one_line(meta.label or "")),
+            ("status", f"{coloured(look.text, look.colour)}{exactly}{waits}"),
+            ("live", _live(observed)),
+            ("created", moment(meta.created_at)),
+            ("started", moment(meta.started_at) if meta.started_at else None),
+            ("ended", moment(meta.ended_at) if meta.ended_at else None),
+            ("elapsed", duration(view.elapsed_seconds)),
+            ("usage", one_line(usage_line(view.usage))),
+            ("sandbox", _sandbox(session, meta)),
+            ("parent", one_line(meta.parent_run_id or "")),
+            ("continues", one_line(meta.continues_run_id or "")),
+            ("children", "\n".join(session.service.store.children_of(meta.run_id))),
+            ("files", one_line(session.shown(session.service.store.paths.run(meta.run_id).directory))),
+            ("now", escape_lines(view.preview or "")),
+        ]
+    )
+
+
+def _live(observed: Observed) -> str:
+    if observed.live is None:
+        host = observed.meta.launch.host if observed.meta.launch else "another host"
+        return one_line(f"unknown here: it runs on {host}")
+    return "yes: its processes live" if observed.live else "no"
+
+
+def _sandbox(session: Session, meta: RunMeta) -> str | None:
+    """Return what the journal says of the sandbox: `unsandboxed` is a mark that must be seen."""
+    events = session.service.store.paths.run(meta.run_id).events
+    for line in journal.read_from(events, 0, _FIRST_EVENTS).lines:
+        event = journal.parse(line)
+        if event is not None and event.get("type") == "run_started":
+            return one_line(str(event.get("sandbox") or "")) or None
+    return None
+
+
+def _asked(session: Session, meta: RunMeta) -> str:
+    try:
+        request = session.service.store.read_request(meta.run_id)
+    except SubagentError as error:
+        return facts([("prompt", one_line(error.sentence))])
+    return facts(
+        [
+            ("cwd", one_line(request.cwd)),
+            ("inputs", "\n".join(one_line(name) for name in request.inputs)),
+            ("prompt", escape_lines(head(request.prompt, _PROMPT_LINES))),
+        ]
+    )
+
+
+def _question(session: Session, meta: RunMeta, message: Message) -> str:
+    options = " | ".join(one_line(option) for option in message.options or [])
+    answer: str | None = None
+    if message.answer_content is not None:
+        answer = (
+            f"{escape_lines(message.answer_content)}\n(by the {one_line(message.answered_by or 'parent')})"
+        )
+    elif message.message_status is MessageStatus.PENDING:
+        answer = f"none yet: {session.command('reply', meta.run_id, message.message_id, 'ANSWER')}"
+    else:
+        answer = f"none: {message.message_status.value}"
+    return facts(
+        [
+            (one_line(message.message_id), f"? {escape_lines(message.question_content)}"),
+            ("options", options),
+            ("answer", answer),
+        ]
+    )
+
+
+def _ending(session: Session, view: RunView) -> str:
+    result = session.service.store.read_result(view.run_id) if view.status.is_terminal else None
+    text = ""
+    if result is not None:
+        text = _output(result.output) if result.has_output else escape_lines(result.text)
+    error = view.error
+    return facts(
+        [
+            ("error", one_line(f"{error.code}: {error.message}") if error else None),
+            ("hint", one_line(error.hint or "") if error else None),
+            ("summary", escape_lines(view.summary or "") if view.summary != text else None),
+            ("result", text),
+        ]
+    )
+
+
+def _output(value: Any) -> str:
+    return escape_lines(json.dumps(value, ensure_ascii=False, indent=2))

@@ -1,0 +1,76 @@
+"""`subagent stop`: end runs, and say truthfully whether their processes are gone."""
+
+import click
+
+from subagent_server.cli.exits import ExitCode, exit_of_error
+from subagent_server.cli.flags import TEXT, json_option
+from subagent_server.cli.interrupts import watching
+from subagent_server.cli.output import complain, out, out_json
+from subagent_server.cli.session import Session, pass_session
+from subagent_server.cli.text import one_line
+from subagent_server.cli.verdict import row
+from subagent_server.cli.waiting import wait_for
+from subagent_server.domain.errors import SubagentError
+from subagent_server.service import stop as service
+from subagent_server.service.reconcile import Observed
+from subagent_server.service.status import open_run
+from subagent_server.service.views import run_view
+
+PATIENCE_SECONDS = 12.0
+"""A little more than the grace between TERM and KILL."""
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--reason", type=TEXT, metavar="TEXT", help="Why, for the record.")
+@json_option
+@pass_session
+def stop(session: Session, runs: tuple[str, ...], reason: str | None, as_json: bool) -> ExitCode:
+    """Stop runs, and the runs that they started.
+
+    Waits up to 12 s until their processes are gone; leaves with 124 where some are not. Stopping a run that
+    has ended changes nothing.
+    """
+    run_ids = session.run_ids(runs)
+    stopped, code = _order(session, run_ids, reason)
+    with watching(session, *run_ids):
+        observed = _until_gone(session, stopped)
+    _print(session, observed, as_json)
+    living = [one.meta.run_id for one in observed if one.live]
+    for run_id in living:
+        complain(f"run {run_id} has ended, but processes of it still live: they are killed soon.")
+    return code or (ExitCode.TIMED_OUT if living else ExitCode.OK)
+
+
+def _order(session: Session, run_ids: list[str], reason: str | None) -> tuple[list[str], ExitCode]:
+    """Order each run to stop; one that cannot be stopped does not keep the others alive."""
+    stopped, code, caller = [], ExitCode.OK, session.leader()
+    for run_id in run_ids:
+        try:
+            service.stop(session.service, run_id, reason, caller)
+            stopped.append(run_id)
+        except SubagentError as error:
+            complain(one_line(error.sentence))
+            code = code or exit_of_error(error)
+    return stopped, code
+
+
+def _until_gone(session: Session, run_ids: list[str]) -> list[Observed]:
+    def look() -> list[Observed]:
+        return [open_run(session.service, run_id, session.caller) for run_id in run_ids]
+
+    def check() -> list[Observed] | None:
+        observed = look()
+        return None if any(one.live for one in observed) else observed
+
+    if not run_ids:
+        return []
+    return wait_for(session, run_ids, check, PATIENCE_SECONDS) or look()
+
+
+def _print(session: Session, observed: list[Observed], as_json: bool) -> None:
+    views = [run_view(session.service.store, one) for one in observed]
+    if as_json:
+        out_json([view.to_wire() for view in views])
+    elif views:
+        out("\n".join(row(view) for view in views))

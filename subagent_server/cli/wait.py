@@ -1,0 +1,71 @@
+"""`subagent wait`: until runs end; the exit code says how."""
+
+import math
+
+import click
+
+from subagent_server.cli.exits import ExitCode, Leave
+from subagent_server.cli.flags import SECONDS, json_option
+from subagent_server.cli.interrupts import watching
+from subagent_server.cli.output import out, out_json
+from subagent_server.cli.session import Session, pass_session
+from subagent_server.cli.verdict import exit_of_run, row, tell, worst
+from subagent_server.cli.waiting import wait_for
+from subagent_server.service.reconcile import Observed
+from subagent_server.service.status import open_run
+from subagent_server.service.views import run_view
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--any", "any_of_them", is_flag=True, help="Leave when the first of them has ended.")
+@click.option(
+    "--timeout", type=SECONDS, metavar="SECONDS", help="Wait at most so long.  [default: without end]"
+)
+@json_option
+@pass_session
+def wait(
+    session: Session, runs: tuple[str, ...], any_of_them: bool, timeout: float | None, as_json: bool
+) -> ExitCode:
+    """Wait until runs end; the exit code says how.
+
+    5 as soon as one of them asks; else, when all have ended (with --any: one), the worst of those that have:
+    1 where one failed, 4 where one was stopped, 0 where all completed. 124 when the time is over. With
+    --json a list of all their views.
+    """
+    run_ids = session.run_ids(runs)
+
+    def look() -> list[Observed]:
+        return [open_run(session.service, run_id, session.caller) for run_id in run_ids]
+
+    def check() -> list[Observed] | None:
+        observed = look()
+        return observed if is_settled(observed, any_of_them=any_of_them) else None
+
+    with watching(session, *run_ids):
+        found = wait_for(session, run_ids, check, math.inf if timeout is None else timeout)
+    _print(session, found or look(), as_json)
+    if found is None:
+        raise Leave(
+            ExitCode.TIMED_OUT,
+            f"the {timeout:g} s are over and what has not ended goes on: "
+            f"`{session.command('wait', *run_ids)}` waits on.",
+        )
+    return worst(exit_of_run(one.meta) for one in found)
+
+
+def is_settled(observed: list[Observed], *, any_of_them: bool) -> bool:
+    """Whether there is nothing left to wait for."""
+    codes = [exit_of_run(one.meta) for one in observed]
+    enough = any if any_of_them else all
+    return ExitCode.NEEDS_ANSWER in codes or enough(code is not None for code in codes)
+
+
+def _print(session: Session, observed: list[Observed], as_json: bool) -> None:
+    views = [run_view(session.service.store, one) for one in observed]
+    if as_json:
+        out_json([view.to_wire() for view in views])
+    else:
+        out("\n".join(row(view) for view in views))
+    for view in views:
+        tell(session, view)

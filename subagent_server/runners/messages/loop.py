@@ -1,0 +1,182 @@
+"""Model, tools, model, tools, until there is a result or a limit: the whole of it fits a screen.
+
+The state is one list of messages. What the model did wrong becomes a message that it reads.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from subagent_server.domain.errors import RunRefused
+from subagent_server.domain.records import Failure, Usage
+from subagent_server.runners.messages.model import Model, Retry
+from subagent_server.runners.messages.reply import ModelReply, ToolCall
+from subagent_server.runners.outcome import Outcome
+from subagent_server.toolkit.final_answer import FinalAnswer
+from subagent_server.toolkit.run import RunDoor
+from subagent_server.toolkit.tool import Tool, ToolResult
+
+Message = dict[str, Any]
+
+_DEAD_ENDS = {
+    "max_tokens": ("The reply was cut at the limit of `maxTokens`.", "Raise `maxTokens` in the agent file."),
+    "refusal": ("The model refused to go on.", "Look at run.log, and word the task differently."),
+    "model_context_window_exceeded": (
+        "The conversation no longer fits the model's context window.",
+        "Give the agent a smaller task, or a model with a larger window.",
+    ),
+}
+
+
+@dataclass
+class Loop:
+    """One agent at work. `usage` and `text` are true at every moment, also when the loop is cancelled."""
+
+    run: RunDoor
+    model: Model
+    system: list[dict[str, Any]]
+    tools: Sequence[Tool]
+    max_turns: int
+    final: FinalAnswer | None = None
+    usage: Usage = field(default_factory=Usage)
+    text: str = ""
+
+    async def work(self, messages: list[Message]) -> Outcome:
+        """Carry the conversation on to its end.
+
+        Raises:
+            RunOver: somebody else ended the run.
+            RunRefused: it cannot go on, for the reason its code names.
+        """
+        while True:
+            if self.usage.turns >= self.max_turns:
+                raise RunRefused(
+                    "max_turns",
+                    f"The agent used all of its {self.max_turns} turns.",
+                    "Raise `maxTurns` in the agent file, or give it a smaller task.",
+                )
+            reply = await self._turn(messages)
+            if not reply.calls and reply.stop_reason != "pause_turn":
+                return self._ended(reply)
+            if reply.calls:
+                results = await self._use_tools(reply.calls)
+                self._say(messages, {"role": "user", "content": results})
+            if self.final is not None and self.final.given:
+                return Outcome(self.text, self.final.answer, has_output=True)
+
+    async def _turn(self, messages: list[Message]) -> ModelReply:
+        self.run.checkpoint()
+        self.run.record("turn", turn=self.usage.turns + 1)
+        definitions = [tool.definition() for tool in self.tools]
+        with self.run.model_call():
+            reply = await self.model.reply(self.system, messages, definitions, self._before_retry)
+        self._count(reply)
+        for thought in reply.thoughts:
+            self.run.record("thought", text=thought)
+        if reply.text:
+            self.text = reply.text
+            self.run.record("text", text=reply.text)
+        if content := reply.sendable():
+            self._say(messages, {"role": "assistant", "content": content})
+        return reply
+
+    async def _before_retry(self, retry: Retry) -> None:
+        self.run.record("warning", message=f"{retry.reason}; trying again in {retry.seconds:.1f} s")
+        await self.run.pause(retry.seconds)
+
+    def _say(self, messages: list[Message], message: Message) -> None:
+        messages.append(message)
+        self.run.remember(message)
+
+    def _count(self, reply: ModelReply) -> None:
+        told = reply.usage
+        self.usage = self.usage.plus(
+            Usage(
+                input_tokens=told.get("input_tokens", 0),
+                output_tokens=told.get("output_tokens", 0),
+                cache_read_tokens=told.get("cache_read_input_tokens", 0),
+                cache_write_tokens=told.get("cache_creation_input_tokens", 0),
+                turns=1,
+                tool_calls=len(reply.calls),
+            )
+        )
+        self.run.record("usage", **self.usage.model_dump(mode="json", exclude_none=True))
+
+    def _ended(self, reply: ModelReply) -> Outcome:
+        """Return what the run comes to when the model has stopped calling tools."""
+        if reply.stop_reason in _DEAD_ENDS:
+            message, hint = _DEAD_ENDS[reply.stop_reason]
+            return Outcome(self.text, failure=Failure(code="model_error", message=message, hint=hint))
+        if self.final is not None:
+            failure = Failure(
+                code="invalid_output",
+                message="The agent ended without a valid final_answer.",
+                hint="Its text is kept in result.json; tell it in its prompt to call final_answer.",
+            )
+            return Outcome(self.text, failure=failure)
+        if not self.text:
+            failure = Failure(
+                code="agent_error", message="The agent ended without a word.", hint="Look at run.log."
+            )
+            return Outcome("", failure=failure)
+        return Outcome(self.text)
+
+    # -- tools
+
+    async def _use_tools(self, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+        """Run the calls of one turn at the same time, the sequential ones among them in their order."""
+        by_name = {tool.name: tool for tool in self.tools}
+        ordered = [c for c in calls if c.name in by_name and by_name[c.name].sequential]
+        results: dict[str, ToolResult] = {}
+
+        async def in_order() -> None:
+            for call in ordered:
+                results[call.call_id] = await self._use(call, by_name.get(call.name))
+
+        async def alone(call: ToolCall) -> None:
+            results[call.call_id] = await self._use(call, by_name.get(call.name))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(in_order())
+                for call in calls:
+                    if call not in ordered:
+                        group.create_task(alone(call))
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from errors
+        return [_result_block(call, results[call.call_id]) for call in calls]
+
+    async def _use(self, call: ToolCall, tool: Tool | None) -> ToolResult:
+        self.run.checkpoint()
+        self.run.record("tool_call", toolCallId=call.call_id, toolName=call.name, arguments=call.arguments)
+        began = time.monotonic()
+        if call.problem is not None:
+            result = ToolResult.failure(call.problem)
+        elif tool is None:
+            names = ", ".join(sorted(t.name for t in self.tools))
+            result = ToolResult.failure(f"There is no tool {call.name!r}: the tools here are {names}.")
+        else:
+            with self.run.working():
+                result = await tool.call(call.arguments)
+        self.run.record(
+            "tool_result",
+            toolCallId=call.call_id,
+            toolName=call.name,
+            isError=result.is_error,
+            text=result.text,
+            seconds=round(time.monotonic() - began, 3),
+        )
+        return result
+
+
+def _result_block(call: ToolCall, result: ToolResult) -> dict[str, Any]:
+    block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call.call_id, "content": result.content}
+    return block | ({"is_error": True} if result.is_error else {})
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the one cause to tell: the tasks of a turn that fail together fail for the same reason."""
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,72 @@
+"""What the model is told before it begins: the agent's prompt, a short preamble, the task and its inputs."""
+
+import base64
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Block = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """The work as it was given. `inputs` are the copied files with their media types."""
+
+    run_id: str
+    agent_name: str
+    system_prompt: str
+    prompt: str
+    cwd: str
+    inputs: tuple[tuple[Path, str], ...] = ()
+
+
+def system_blocks(task: Task, *, may_ask: bool, structured: bool) -> list[Block]:
+    """Return the system prompt, literally, and the preamble behind it.
+
+    The prompt stands first and is a cache breakpoint: it is the same for every run of the agent.
+    """
+    blocks: list[Block] = []
+    if task.system_prompt.strip():
+        blocks.append({"type": "text", "text": task.system_prompt, "cache_control": {"type": "ephemeral"}})
+    blocks.append({"type": "text", "text": preamble(task, may_ask=may_ask, structured=structured)})
+    return blocks
+
+
+def preamble(task: Task, *, may_ask: bool, structured: bool) -> str:
+    """Return the few lines that every run gets: who it is, how to ask, how to finish."""
+    lines = [
+        f"You are run {task.run_id} of the subagent {task.agent_name}, working in {task.cwd}.",
+        "Another agent, your parent, gave you the task and sees only your final result, not your steps.",
+    ]
+    if may_ask:
+        lines.append(
+            "If you need a decision or a fact that only the parent has, call ask_parent; "
+            "otherwise decide yourself."
+        )
+    if structured:
+        lines.append("When you are done, call final_answer once with the whole result: that ends your work.")
+    else:
+        lines.append("When you are done, end with one message that holds the whole result.")
+    return "\n".join(lines)
+
+
+def first_message(task: Task) -> dict[str, Any]:
+    """Return the user message that begins the conversation: the inputs, then the prompt.
+
+    Raises:
+        OSError: a copied input cannot be read.
+    """
+    blocks = [block for path, media_type in task.inputs for block in _input_blocks(path, media_type)]
+    return {"role": "user", "content": [*blocks, {"type": "text", "text": task.prompt}]}
+
+
+def _input_blocks(path: Path, media_type: str) -> list[Block]:
+    name = path.name.split("-", 1)[-1]
+    if media_type == "text/plain":
+        return [
+            {"type": "text", "text": f"<input name={name!r}>\n{path.read_text(encoding='utf-8')}\n</input>"}
+        ]
+    data = base64.standard_b64encode(path.read_bytes()).decode("ascii")
+    source = {"type": "base64", "media_type": media_type, "data": data}
+    kind = "document" if media_type == "application/pdf" else "image"
+    return [{"type": "text", "text": f"Input {name!r}:"}, {"type": kind, "source": source}]

@@ -1,0 +1,116 @@
+"""One streamed reply of the model, put together from its events.
+
+The SDK's own helper parses a tool's arguments anew with each piece and takes cut-off JSON for whole; here
+they are parsed once, at the end, and what does not parse becomes an error that the model can mend.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from anthropic.types import RawMessageStreamEvent
+
+Block = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call the model made. `problem` says why its arguments could not be read, where they could not."""
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+    problem: str | None = None
+
+
+@dataclass
+class ModelReply:
+    """The reply so far; whole when `complete`."""
+
+    content: list[Block] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    stop_reason: str | None = None
+    usage: dict[str, int] = field(default_factory=dict)
+    complete: bool = False
+
+    @property
+    def text(self) -> str:
+        """All text of the reply."""
+        return "\n\n".join(b["text"] for b in self.content if b.get("type") == "text" and b["text"].strip())
+
+    @property
+    def thoughts(self) -> list[str]:
+        """The readable thoughts of the reply."""
+        return [b["thinking"] for b in self.content if b.get("type") == "thinking" and b.get("thinking")]
+
+    def sendable(self) -> list[Block]:
+        """The content as it goes back to the model: the API refuses empty texts."""
+        return [b for b in self.content if b.get("type") != "text" or b["text"].strip()]
+
+
+class ReplyBuilder:
+    """Takes the events of one stream in their order."""
+
+    def __init__(self) -> None:
+        self.reply = ModelReply()
+        self._pieces: dict[int, list[str]] = {}
+
+    def take(self, event: RawMessageStreamEvent) -> None:
+        """Add one event. Kinds that are new are passed over, as the API's versioning asks of clients."""
+        match event.type:
+            case "message_start":
+                self._count(event.message.usage.to_dict())
+            case "content_block_start":
+                self.reply.content.append(dict(event.content_block.to_dict()))
+            case "content_block_delta":
+                self._grow(event.index, event.delta.to_dict())
+            case "content_block_stop":
+                self._close(event.index)
+            case "message_delta":
+                self.reply.stop_reason = event.delta.stop_reason
+                self._count(event.usage.to_dict())
+            case "message_stop":
+                self.reply.complete = True
+
+    def _grow(self, index: int, delta: dict[str, Any]) -> None:
+        block = self.reply.content[index]
+        for source, target in _GROWS.items():
+            if source in delta:
+                self._pieces.setdefault(index, [])
+                if target is None:
+                    self._pieces[index].append(delta[source])
+                else:
+                    block[target] = block.get(target, "") + delta[source]
+        if "citation" in delta:
+            block["citations"] = [*(block.get("citations") or []), delta["citation"]]
+
+    def _close(self, index: int) -> None:
+        block = self.reply.content[index]
+        if block.get("type") != "tool_use":
+            return
+        raw = "".join(self._pieces.get(index, []))
+        arguments, problem = _parsed(raw) if raw else (block.get("input") or {}, None)
+        block["input"] = arguments
+        self.reply.calls.append(ToolCall(block["id"], block["name"], arguments, problem))
+
+    def _count(self, usage: dict[str, Any]) -> None:
+        self.reply.usage |= {key: value for key, value in usage.items() if isinstance(value, int)}
+
+
+_GROWS: dict[str, str | None] = {
+    "text": "text",
+    "thinking": "thinking",
+    "signature": "signature",
+    "partial_json": None,
+}
+"""Which field of a delta grows which field of its block; the JSON of a call is gathered apart."""
+
+
+def _parsed(raw: str) -> tuple[dict[str, Any], str | None]:
+    try:
+        value = json.loads(raw)
+    except ValueError as error:
+        return {}, f"The arguments are not valid JSON ({error}): send them again, whole."
+    if not isinstance(value, dict):
+        return {}, "The arguments are no JSON object: send an object with the tool's fields."
+    return value, None

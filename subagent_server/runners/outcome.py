@@ -1,0 +1,29 @@
+"""How an agent ended, before anything is written of it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from subagent_server.domain.records import Failure, RunResult
+from subagent_server.domain.states import Status
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A text, maybe a structured output, maybe a failure. Paid work is kept: a failure has its text too."""
+
+    text: str
+    output: Any = None
+    has_output: bool = False
+    failure: Failure | None = None
+
+    def to_result(self) -> RunResult:
+        """Return what `result.json` holds."""
+        facts: dict[str, Any] = {
+            "outcome": Status.FAILED if self.failure else Status.COMPLETED,
+            "text": self.text,
+        }
+        if self.has_output:
+            facts["output"] = self.output
+        if self.failure is not None:
+            facts["error"] = self.failure
+        return RunResult(**facts)

@@ -1,0 +1,186 @@
+"""An answer as the Messages API sends it: one JSON message, or the events of its stream."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any, Final
+
+from subagent_server.simulator.captures import filled_blocks
+from subagent_server.simulator.errors import error_body
+from subagent_server.simulator.faults import Fault
+from subagent_server.simulator.parts import Block, RedactedThinking, Text, Thinking
+from subagent_server.simulator.request_view import RequestView
+from subagent_server.simulator.script import Turn
+from subagent_server.simulator.signatures import signature_of
+from subagent_server.simulator.tokens import input_tokens, output_tokens
+
+Event = dict[str, Any]
+
+CUT: Final[Event] = {"type": "cut"}
+"""Stands in a list of events for the end of the connection."""
+
+_CHUNK = 24
+_MOST_CHUNKS = 200  # clients parse the whole tool input again at every fragment
+
+
+def compose(turn: Turn, request: RequestView, message_id: str) -> dict[str, Any]:
+    """Return the whole answer to `request` as one message, with captures filled in and usage estimated."""
+    content = _contents(filled_blocks(turn, request), request)
+    calls = any(block["type"] == "tool_use" for block in content)
+    stop_reason = turn.stop_reason or ("tool_use" if calls else "end_turn")
+    return {
+        "id": message_id,
+        "type": "message",
+        "role": "assistant",
+        "model": request.model,
+        "content": content,
+        "stop_reason": stop_reason,
+        "stop_sequence": turn.stop_sequence,
+        "stop_details": {"type": "refusal", "category": None, "explanation": None}
+        if stop_reason == "refusal"
+        else None,
+        "usage": _usage(turn, request, content),
+    }
+
+
+def _contents(blocks: list[Block], request: RequestView) -> list[dict[str, Any]]:
+    """Return the blocks as the API writes them. A call whose id is taken already gets a longer one."""
+    taken = set(request.tool_use_ids)
+    contents = []
+    for number, block in enumerate(blocks):
+        content = _content(block, request)
+        if content["type"] == "tool_use":
+            content["id"] = content["id"] or f"toolu_{_stable_id(request, number)}"
+            if content["id"] in taken:
+                content["id"] += f"_{request.turn}_{number}"
+            taken.add(content["id"])
+        contents.append(content)
+    return contents
+
+
+def _content(block: Block, request: RequestView) -> dict[str, Any]:
+    match block:
+        case Text():
+            return {"type": "text", "text": block.text}
+        case Thinking():
+            omitted = (request.body.get("thinking") or {}).get("display") == "omitted"
+            shown = "" if omitted else block.thinking
+            return {"type": "thinking", "thinking": shown, "signature": signature_of(shown)}
+        case RedactedThinking():
+            return {"type": "redacted_thinking", "data": block.data}
+    return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.input}
+
+
+def _stable_id(request: RequestView, number: int) -> str:
+    """Return an id that a retry of the request gets again, and no other turn of any conversation."""
+    return uuid.uuid5(uuid.NAMESPACE_OID, f"{request.conversation} {request.turn} {number}").hex[:24]
+
+
+def _usage(turn: Turn, request: RequestView, content: list[dict[str, Any]]) -> dict[str, Any]:
+    estimate = input_tokens(request.body)
+    counts = {
+        "input_tokens": estimate.uncached,
+        "cache_creation_input_tokens": estimate.written,
+        "cache_read_input_tokens": estimate.read,
+        "output_tokens": output_tokens(content),
+    } | turn.usage.model_dump(exclude_none=True)
+    written = counts["cache_creation_input_tokens"]
+    return counts | {
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": 0 if estimate.ttl == "1h" else written,
+            "ephemeral_1h_input_tokens": written if estimate.ttl == "1h" else 0,
+        },
+        "service_tier": "standard",
+    }
+
+
+def events_of(message: dict[str, Any], chunk_size: int | None, fault: Fault | None = None) -> Iterator[Event]:
+    """Yield the events of the stream that gives `message`, as far as `fault` lets it come.
+
+    `chunk_size` is in characters; without it short texts come in pieces of 24, long ones in 200 pieces.
+    """
+    malformed = fault.malformed_tool_json if fault else None
+    events = _whole_stream(message, chunk_size, malformed)
+    if fault is None or fault.kind not in ("cut_after", "stream_error"):
+        yield from events
+        return
+    last, limit = CUT, fault.cut_after
+    if fault.stream_error is not None:
+        last, limit = error_body(fault.stream_error, fault.message or "Simulated error"), fault.after
+    for number, event in enumerate(events):
+        if number == limit or event["type"] == "message_stop":
+            break
+        yield event
+    yield last
+
+
+def _whole_stream(message: dict[str, Any], chunk_size: int | None, malformed: str | None) -> Iterator[Event]:
+    usage = message["usage"]
+    opening: dict[str, Any] = {
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "stop_details": None,
+    }
+    yield {"type": "message_start", "message": message | opening | {"usage": usage | {"output_tokens": 1}}}
+    for index, block in enumerate(message["content"]):
+        yield {"type": "content_block_start", "index": index, "content_block": _opened(block)}
+        if index == 0:
+            yield {"type": "ping"}
+        for delta in _deltas(block, chunk_size, malformed):
+            yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+    closing = {key: message[key] for key in ("stop_reason", "stop_sequence", "stop_details")}
+    totals = {key: value for key, value in usage.items() if key.endswith("_tokens")}
+    yield {"type": "message_delta", "delta": closing, "usage": totals}
+    yield {"type": "message_stop"}
+
+
+_EMPTIED: dict[str, dict[str, Any]] = {
+    "text": {"text": ""},
+    "thinking": {"thinking": "", "signature": ""},
+    "tool_use": {"input": {}},
+}
+
+
+def _opened(block: dict[str, Any]) -> dict[str, Any]:
+    return block | _EMPTIED.get(block["type"], {})
+
+
+def _deltas(block: dict[str, Any], chunk_size: int | None, malformed: str | None) -> Iterator[Event]:
+    match block["type"]:
+        case "text":
+            for piece in _pieces(block["text"], chunk_size):
+                yield {"type": "text_delta", "text": piece}
+        case "thinking":
+            for piece in _pieces(block["thinking"], chunk_size):
+                yield {"type": "thinking_delta", "thinking": piece}
+            yield {"type": "signature_delta", "signature": block["signature"]}
+        case "tool_use":
+            for piece in ["", *_pieces(input_json(block["input"], malformed), chunk_size)]:
+                yield {"type": "input_json_delta", "partial_json": piece}
+
+
+def input_json(arguments: dict[str, Any], malformed: str | None = None) -> str:
+    """Return tool input as it is streamed: nothing at all for no arguments, as at the real API.
+
+    `malformed`: `truncated` ends in the middle, `garbled` is what even a lenient parser does not take.
+    """
+    whole = json.dumps(arguments, ensure_ascii=False)
+    if malformed == "truncated":
+        return whole[: max(1, len(whole) * 2 // 3)] if arguments else "{"
+    if malformed == "garbled":
+        return '{"": ]' + whole
+    return whole if arguments else ""
+
+
+def _pieces(text: str, chunk_size: int | None) -> Iterator[str]:
+    size = chunk_size or max(min(_CHUNK, -(-len(text) // 3)), -(-len(text) // _MOST_CHUNKS), 1)
+    for start in range(0, len(text), size):
+        yield text[start : start + size]
+
+
+def encode(event: Event) -> bytes:
+    """Return `event` as it goes over the wire, a server-sent event."""
+    data = json.dumps(event, ensure_ascii=False).encode("utf-8", "replace")
+    return b"event: %s\ndata: %s\n\n" % (str(event["type"]).encode("ascii"), data)

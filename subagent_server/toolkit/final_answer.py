@@ -1,0 +1,77 @@
+"""`final_answer`: the structured result of an agent that has an output schema (SPEC section 7)."""
+
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError, best_match
+
+from subagent_server.domain.definitions import JsonSchema
+from subagent_server.toolkit.tool import ToolResult
+
+WRAPPER = "value"
+
+
+class FinalAnswer:
+    """Keeps the arguments of the latest valid call. An invalid call is an error that the model may mend."""
+
+    name = "final_answer"
+    sequential = True
+
+    def __init__(self, schema: JsonSchema) -> None:
+        self._wrapped = not (isinstance(schema, dict) and schema.get("type") == "object")
+        self._schema = _in_object(schema) if self._wrapped else schema
+        self._validator = Draft202012Validator(self._schema)
+        self._answers: list[Any] = []
+
+    @property
+    def given(self) -> bool:
+        """Whether a valid answer has been given."""
+        return bool(self._answers)
+
+    @property
+    def answer(self) -> Any:
+        """The latest valid answer, unwrapped."""
+        return self._answers[-1]
+
+    def definition(self) -> dict[str, Any]:
+        """Return the tool as the model sees it: its input schema is the output schema."""
+        return {
+            "name": self.name,
+            "description": "Give the final result of your task. It ends your work: call it once, last.",
+            "input_schema": self._schema,
+        }
+
+    async def call(self, arguments: dict[str, Any]) -> ToolResult:
+        """Take the answer if it is valid."""
+        error = best_match(self._validator.iter_errors(arguments))
+        if error is not None:
+            return ToolResult.failure(
+                f"The answer does not fit its schema: {_told(error)}. Call it again, mended."
+            )
+        self._answers.append(arguments[WRAPPER] if self._wrapped else arguments)
+        return ToolResult.of_text("The answer is taken.")
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+def _in_object(schema: JsonSchema) -> dict[str, Any]:
+    """Wrap a schema whose root is no object; definitions stay at the root, where references look for them."""
+    wrapped: dict[str, Any] = {
+        "type": "object",
+        "properties": {WRAPPER: schema},
+        "required": [WRAPPER],
+        "additionalProperties": False,
+    }
+    if isinstance(schema, dict):
+        inner = dict(schema)
+        for key in ("$defs", "definitions", "$schema"):
+            if key in inner:
+                wrapped[key] = inner.pop(key)
+        wrapped["properties"] = {WRAPPER: inner}
+    return wrapped
+
+
+def _told(error: ValidationError) -> str:
+    message = error.message if len(error.message) <= 500 else error.message[:500] + "…"
+    return f"{error.json_path}: {message}"

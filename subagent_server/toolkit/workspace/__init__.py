@@ -1,0 +1,1 @@
+"""What a run can use on files and programs in its working directory."""

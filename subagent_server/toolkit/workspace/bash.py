@@ -1,0 +1,171 @@
+"""The tool `bash`: one shell for the whole run, where `cd` and exports last."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from subagent_server.domain.errors import BadArgument
+from subagent_server.toolkit.tool import ToolResult
+from subagent_server.toolkit.workspace.arguments import Arguments, parse_arguments
+from subagent_server.toolkit.workspace.off_loop import off_loop
+from subagent_server.toolkit.workspace.output import KEPT_BYTES, SHOWN_CHARACTERS, Capture
+from subagent_server.toolkit.workspace.shell import Ending, Reason, Shell
+
+
+class _BashArguments(Arguments):
+    command: str | None = None
+    restart: bool | None = None
+
+
+class BashTool:
+    """Runs commands in one shell, started on first use in `cwd` with exactly `environment`.
+
+    A command that takes longer than `timeout` seconds is ended with all that the shell has started (TERM,
+    after `grace` seconds KILL), and the next call gets a new shell. `output_dir` takes what is longer than
+    `shown_characters`, up to `kept_bytes` a command.
+    """
+
+    name = "bash"
+    sequential = True
+
+    def __init__(
+        self,
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        output_dir: Path,
+        timeout: float = 120.0,
+        grace: float = 2.0,
+        shown_characters: int = SHOWN_CHARACTERS,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
+        self._cwd = cwd
+        self._environment = dict(environment)
+        self._new_capture = lambda: Capture(output_dir, characters=shown_characters, kept=kept_bytes)
+        self._timeout = timeout
+        self._grace = grace
+        self._shell: Shell | None = None
+        self._turn = asyncio.Lock()
+        self._interrupt: Callable[[], None] | None = None
+        self._closed = False
+
+    def definition(self) -> dict[str, Any]:
+        """Return the entry of `tools`: Anthropic's definition, which the models know."""
+        return {"type": "bash_20250124", "name": self.name}
+
+    async def call(self, arguments: dict[str, Any]) -> ToolResult:
+        """Run `command`, or start afresh with `restart`. Cancelling it ends what runs before it returns."""
+        try:
+            wanted = _checked(parse_arguments(_BashArguments, arguments))
+        except BadArgument as error:
+            return ToolResult.failure(error.sentence)
+        async with self._turn:
+            if self._closed:
+                return ToolResult.failure("The shell is closed because the run is ending: finish now.")
+            return await self._interruptible(wanted)
+
+    async def aclose(self) -> None:
+        """End the shell and all that it has started. A command that still runs is interrupted."""
+        self._closed = True
+        if self._interrupt is not None:
+            self._interrupt()
+        async with self._turn:
+            await off_loop(self._drop_shell)
+
+    async def _interruptible(self, wanted: _BashArguments) -> ToolResult:
+        readable, writable = os.pipe()
+        self._interrupt = lambda: _poke(writable)
+        try:
+            return await off_loop(lambda: self._serve(wanted, readable), interrupt=self._interrupt)
+        finally:
+            self._interrupt = None
+            os.close(readable)
+            os.close(writable)
+
+    def _serve(self, wanted: _BashArguments, cancel: int) -> ToolResult:
+        notes = self._notes_on_former_shell(wanted)
+        if wanted.command is None:
+            return ToolResult.of_text(f"The shell was ended; the next command gets a new one in {self._cwd}.")
+        try:
+            shell = self._shell = self._shell or self._start()
+        except (OSError, ValueError) as error:
+            return ToolResult.failure(f"bash could not be started in {self._cwd} ({error}): use other tools.")
+        notes += _told_late(shell.take_output())
+        ending = shell.run(wanted.command, self._timeout, cancel)
+        remark = self._remark(ending)
+        text = shell.take_output().finish().rstrip("\n")
+        parts = [*notes, text if text.strip() else "", remark]
+        answer = "\n".join(part for part in parts if part) or "(no output)"
+        failed = ending.reason in (Reason.TIMED_OUT, Reason.INTERRUPTED)
+        return ToolResult.failure(answer) if failed else ToolResult.of_text(answer)
+
+    def _notes_on_former_shell(self, wanted: _BashArguments) -> list[str]:
+        """End the shell where it has to go, and return what the model should know of it."""
+        if wanted.restart:
+            self._drop_shell()
+        elif self._shell is not None and self._shell.has_ended:
+            former = self._shell
+            how = _how(self._end_shell())
+            return [
+                *_told_late(former.take_output()),
+                f"[the earlier shell {how}; this is a new one in {self._cwd}]",
+            ]
+        return []
+
+    def _remark(self, ending: Ending) -> str:
+        """Return what has to be said of the end of a command; where the shell is no more, end its rest."""
+        if ending.reason is Reason.DONE:
+            return f"[exit code {ending.exit_code}]" if ending.exit_code else ""
+        code = self._end_shell()
+        anew = f"the next call starts a new one in {self._cwd}"
+        if ending.reason is Reason.DIED:
+            return f"[the shell {_how(code)}, and what it had started was ended with it; {anew}]"
+        if ending.reason is Reason.INTERRUPTED:
+            return "[the command was ended because the run is being stopped]"
+        return (
+            f"[timed out after {self._timeout:g} s: the command was ended, and the shell with everything it "
+            f"had started; {anew}. Start what takes longer in the background, with its output in a file]"
+        )
+
+    def _start(self) -> Shell:
+        return Shell(cwd=self._cwd, environment=self._environment, new_capture=self._new_capture)
+
+    def _end_shell(self) -> int | None:
+        shell, self._shell = self._shell, None
+        return None if shell is None else shell.close(self._grace)
+
+    def _drop_shell(self) -> None:
+        shell = self._shell
+        self._end_shell()
+        if shell is not None:
+            shell.take_output().finish()
+
+
+def _checked(wanted: _BashArguments) -> _BashArguments:
+    if wanted.command is None and not wanted.restart:
+        raise BadArgument("The argument `command` is missing: give the command to run, or `restart`.")
+    if "\0" in (wanted.command or ""):
+        raise BadArgument("The command holds a NUL character, which no shell takes: leave it out.")
+    return wanted
+
+
+def _told_late(capture: Capture) -> list[str]:
+    """Return what background processes printed between two commands, for the model."""
+    text = capture.finish().strip("\n")
+    return [f"[background processes had printed:]\n{text}\n[this command:]"] if text.strip() else []
+
+
+def _how(code: int | None) -> str:
+    if code is None or code >= 0:
+        return "ended" if code is None else f"ended with exit code {code}"
+    with suppress(ValueError):
+        return f"was ended by {signal.Signals(-code).name} (exit code {128 - code})"
+    return f"was ended by signal {-code} (exit code {128 - code})"
+
+
+def _poke(descriptor: int) -> None:
+    os.write(descriptor, b"!")

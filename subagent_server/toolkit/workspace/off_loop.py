@@ -1,0 +1,29 @@
+"""Blocking work beside the event loop that never outlives its caller."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def off_loop(work: Callable[[], T], *, interrupt: Callable[[], None] | None = None) -> T:
+    """Run `work` in a thread and return what it returns.
+
+    Where the caller is cancelled, `interrupt` is called, the end of `work` is awaited, and only then the
+    cancellation goes on: nothing is left running that nobody waits for.
+    """
+    future = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        if interrupt is not None:
+            interrupt()
+        while not future.done():
+            try:
+                await asyncio.wait([future])
+            except asyncio.CancelledError:
+                continue  # asked again: it is on its way
+        if not future.cancelled():
+            future.exception()  # looked at, so that nobody is told it was not
+        raise

@@ -1,0 +1,118 @@
+"""What a program printed: head and tail for the model, the whole in a file, never all of it in memory."""
+
+import codecs
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+SHOWN_CHARACTERS = 30_000
+KEPT_BYTES = 64 << 20
+
+
+class Capture:
+    """Bytes as they come. Not safe for threads: its owner holds a lock.
+
+    Up to `characters` are shown. Of more, the model sees the head and the tail, and the first `kept` bytes
+    are in a new file under `directory`, which is made when it is needed.
+    """
+
+    def __init__(
+        self, directory: Path, *, characters: int = SHOWN_CHARACTERS, kept: int = KEPT_BYTES
+    ) -> None:
+        self.total = 0
+        self._directory = directory
+        self._characters = characters
+        self._kept = kept
+        self._room = 2 * characters  # bytes of head and of tail: half the characters at four bytes each
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._file: BinaryIO | None = None
+        self._path: Path | None = None
+        self._written = 0
+        self._trouble: str | None = None
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next bytes."""
+        if self._file is None and self.total + len(chunk) > 2 * self._room:
+            self._open_file()
+        self._store(chunk)
+        self.total += len(chunk)
+        missing = self._room - len(self._head)
+        self._head += chunk[:missing] if missing > 0 else b""
+        self._tail += chunk[max(missing, 0) :]
+        if len(self._tail) > 4 * self._room:
+            del self._tail[: -self._room]
+
+    def finish(self) -> str:
+        """Return what the model is to read and close the file. Nothing may be written afterwards."""
+        text = self._whole()
+        if text is None:
+            text = self._cut()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        return text.replace("\0", "\ufffd")
+
+    def _whole(self) -> str | None:
+        if self.total > 2 * self._room:
+            return None
+        text = bytes(self._head + self._tail).decode("utf-8", "replace")
+        return text if len(text) <= self._characters else None
+
+    def _cut(self) -> str:
+        if self._file is None:
+            self._open_file()
+        half = self._characters // 2
+        everything = self._head + self._tail if self.total <= 2 * self._room else None
+        head = _decode_head(everything or self._head)[:half]
+        tail = _decode_tail(everything or self._tail[-self._room :])[-half:]
+        hidden = self.total - len(head.encode()) - len(tail.encode())
+        return f"{head}\n[... about {max(hidden, 1):,} bytes left out here; {self._where()} ...]\n{tail}"
+
+    def _where(self) -> str:
+        if self._path is None or not self._written:
+            return f"the whole output ({self.total:,} bytes) could not be kept: {self._trouble}"
+        if self._written < self.total:
+            why = f" ({self._trouble})" if self._trouble else ""
+            return f"the first {self._written:,} of {self.total:,} bytes are in {self._path}{why}"
+        return f"the whole output ({self.total:,} bytes) is in {self._path}"
+
+    def _open_file(self) -> None:
+        if self._trouble is not None:
+            return
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._path, self._file = _new_file(self._directory)
+        except OSError as error:
+            self._trouble = error.strerror or str(error)
+            return
+        self._store(bytes(self._head + self._tail))
+
+    def _store(self, chunk: bytes) -> None:
+        if self._file is None or self._trouble is not None:
+            return
+        try:
+            self._written += self._file.write(chunk[: self._kept - self._written])
+        except OSError as error:
+            self._trouble = error.strerror or str(error)
+
+
+def _new_file(directory: Path) -> tuple[Path, BinaryIO]:
+    number = 1 + sum(1 for _ in directory.glob("output-*.txt"))
+    while True:
+        path = directory / f"output-{number:04d}.txt"
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            number += 1
+            continue
+        return path.absolute(), os.fdopen(descriptor, "wb", buffering=0)
+
+
+def _decode_head(data: bytes | bytearray) -> str:
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(data))
+
+
+def _decode_tail(data: bytes | bytearray) -> str:
+    start = next((n for n in range(min(4, len(data))) if data[n] & 0xC0 != 0x80), 0)
+    return bytes(data[start:]).decode("utf-8", "replace")

@@ -1,0 +1,62 @@
+"""Ending everything that a program of ours has started."""
+
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from subagent_server.host import processes
+from subagent_server.host.processes import Identity
+
+_SPARED = "SUBAGENT_SHIM"
+"""Names the shim of another run in its environment: that run outlives the command that started it."""
+
+_BOUND_AFTER_KILL = 5.0
+
+
+def end_tree(leader: int, grace: float) -> bool:
+    """End the session that process `leader` leads and all that descends from it: TERM, after `grace` s KILL.
+
+    `leader` may have ended but must not have been reaped, so that its number cannot name anybody else. Return
+    whether nothing is left; what the kernel cannot kill within a few seconds stays behind.
+    """
+    known: set[Identity] = set()
+    told: set[Identity] = set()
+    grace_ends = time.monotonic() + grace
+    pause = threading.Event()
+    for attempt in range(1_000_000):
+        known = _members(leader, known)
+        now = time.monotonic()
+        if not known or now > grace_ends + _BOUND_AFTER_KILL:
+            break
+        if now >= grace_ends:
+            _send(known, signal.SIGKILL)
+        else:
+            _send(known - told, signal.SIGTERM)
+            _send(known - told, signal.SIGCONT)  # what was stopped could not act on it
+            told |= known
+        pause.wait(min(0.005 * 2 ** min(attempt, 4), 0.08))
+    return not known
+
+
+def _members(leader: int, known: set[Identity]) -> set[Identity]:
+    """Return what lives of `known`, of the session, and below all these."""
+    alive = {identity for identity in known if processes.is_alive(identity)} | _session(leader)
+    roots = {leader, *(identity.pid for identity in alive)}
+    return alive | set(processes.descendants(roots, spare=_SPARED))
+
+
+def _session(leader: int) -> set[Identity]:
+    found = set()
+    for entry in Path("/proc").iterdir():
+        with suppress(ProcessLookupError, PermissionError, ValueError):
+            if os.getsid(int(entry.name)) == leader:
+                found.add(processes.identify(int(entry.name)))
+    return {identity for identity in found if identity is not None and processes.is_alive(identity)}
+
+
+def _send(targets: set[Identity], number: int) -> None:
+    for identity in targets:
+        processes.send_signal(identity, number)

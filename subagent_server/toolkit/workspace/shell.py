@@ -1,0 +1,227 @@
+"""One bash process that runs one command after the other, in a session of its own. Blocking.
+
+The shell is a small loop: it reads a command up to a NUL on its stdin, evaluates it with stdin from
+`/dev/null`, and writes a random token and the exit code to a pipe that the command cannot see. So nothing
+that a command prints, leaves unquoted or leaves running can be taken for its end. A thread reads what is
+printed, also between commands, so that background jobs never wait for a reader.
+"""
+
+import fcntl
+import math
+import os
+import secrets
+import select
+import struct
+import subprocess
+import termios
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from subagent_server.toolkit.workspace.output import Capture
+from subagent_server.toolkit.workspace.process_tree import end_tree
+
+_CHUNK = 1 << 16
+
+
+class Reason(Enum):
+    """Why `Shell.run` came back."""
+
+    DONE = "done"
+    DIED = "died"
+    TIMED_OUT = "timed out"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a command ended; the exit code is known where it is DONE."""
+
+    reason: Reason
+    exit_code: int | None = None
+
+
+class Shell:
+    """A running bash. `run` and `close` are for one thread at a time."""
+
+    def __init__(
+        self, *, cwd: Path, environment: Mapping[str, str], new_capture: Callable[[], Capture]
+    ) -> None:
+        """Start it in `cwd` with exactly `environment`.
+
+        Raises:
+            OSError: there is no bash, or no such directory.
+        """
+        self._token = secrets.token_hex(8)
+        self._new_capture = new_capture
+        self._capture = new_capture()
+        self._lock = threading.Lock()  # of the capture and of reading into it
+        self._output, output_end = os.pipe()
+        self._status, status_end = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                ["bash", "--noprofile", "--norc", "-c", _driver(self._token, status_end)],
+                stdin=subprocess.PIPE,
+                stdout=output_end,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(status_end,),
+                cwd=cwd,
+                env=dict(environment),
+                start_new_session=True,
+                bufsize=0,
+            )
+        except (OSError, ValueError):
+            os.close(self._output)
+            os.close(self._status)
+            raise
+        finally:
+            os.close(output_end)
+            os.close(status_end)
+        self._heard = _Lines(self._token, expected=1)  # the first tells that the shell is ready
+        self._ended = os.pidfd_open(self._process.pid)
+        self._wake, self._wake_end = os.pipe()
+        self._commands = self._process.stdin.fileno() if self._process.stdin else -1
+        for descriptor in (self._output, self._status, self._commands):
+            os.set_blocking(descriptor, False)
+        self._reader = threading.Thread(target=self._read_output, name="shell-output", daemon=True)
+        self._reader.start()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the shell process is over."""
+        poller = select.poll()
+        poller.register(self._ended, select.POLLIN)
+        return bool(poller.poll(0))
+
+    def run(self, command: str, seconds: float, cancel: int) -> Ending:
+        """Run `command`, without a NUL, until it ends, `seconds` are over or `cancel` becomes readable."""
+        unsent = memoryview(command.encode() + b"\0")
+        self._heard.expected += 1
+        deadline = time.monotonic() + seconds
+        poller = select.poll()
+        for descriptor in (self._status, self._ended, cancel):
+            poller.register(descriptor, select.POLLIN)
+        poller.register(self._commands, select.POLLOUT)
+        while (left := deadline - time.monotonic()) > 0:
+            ready = {descriptor for descriptor, _ in poller.poll(math.ceil(left * 1000))}
+            if cancel in ready:
+                return Ending(Reason.INTERRUPTED)
+            if self._commands in ready:
+                unsent = self._send(unsent)
+                if not unsent:
+                    poller.unregister(self._commands)
+            if self._status in ready and not self._heard.read(self._status):
+                poller.unregister(self._status)
+            if self._heard.complete:
+                return Ending(Reason.DONE, self._heard.exit_code)
+            if self._ended in ready:
+                return Ending(Reason.DIED)
+        return Ending(Reason.TIMED_OUT)
+
+    def take_output(self) -> Capture:
+        """Return all that was printed until now, since the last time."""
+        with self._lock:
+            self._absorb_pending()
+            taken, self._capture = self._capture, self._new_capture()
+        return taken
+
+    def close(self, grace: float) -> int | None:
+        """End the shell and what it has started: TERM, after `grace` seconds KILL.
+
+        Return the exit code (negative: the signal), None where the kernel would not let it go. `take_output`
+        still works afterwards.
+        """
+        end_tree(self._process.pid, grace)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        os.close(self._wake_end)
+        self._reader.join()
+        with self._lock:
+            self._absorb_pending()
+            for descriptor in (self._output, self._status, self._ended, self._wake):
+                os.close(descriptor)
+            self._output = -1
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        return self._process.returncode
+
+    def _send(self, unsent: memoryview) -> memoryview:
+        try:
+            return unsent[os.write(self._commands, unsent) :]
+        except BlockingIOError:
+            return unsent
+        except BrokenPipeError:  # the shell has just ended, which is noticed by itself
+            return memoryview(b"")
+
+    def _read_output(self) -> None:
+        poller = select.poll()
+        poller.register(self._output, select.POLLIN)
+        poller.register(self._wake, select.POLLIN)
+        open_ended = True
+        while open_ended:
+            if self._wake in {descriptor for descriptor, _ in poller.poll()}:
+                return
+            with self._lock:
+                open_ended = self._absorb(_CHUNK)
+
+    def _absorb(self, limit: int) -> bool:
+        try:
+            chunk = os.read(self._output, limit)
+        except BlockingIOError:
+            return True
+        self._capture.write(chunk)
+        return bool(chunk)
+
+    def _absorb_pending(self) -> None:
+        """Read what lies in the pipe now, and no more: something may go on printing for ever."""
+        if self._output < 0:
+            return
+        (pending,) = struct.unpack("i", fcntl.ioctl(self._output, termios.FIONREAD, bytes(4)))
+        until = self._capture.total + pending
+        while self._capture.total < until and self._absorb(min(_CHUNK, until - self._capture.total)):
+            pass
+
+
+@dataclass
+class _Lines:
+    """The lines `<token> <exit code>` that the shell writes."""
+
+    token: str
+    expected: int
+    exit_code: int | None = None
+    _rest: bytes = field(default=b"")
+
+    @property
+    def complete(self) -> bool:
+        return self.expected == 0
+
+    def read(self, descriptor: int) -> bool:
+        """Take what can be read; False at the end of input."""
+        try:
+            chunk = os.read(descriptor, 4096)
+        except BlockingIOError:
+            return True
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for words in map(bytes.split, lines):
+            if len(words) == 2 and words[0] == self.token.encode():
+                self.expected -= 1
+                self.exit_code = int(words[1])
+        return bool(chunk)
+
+
+def _driver(token: str, status: int) -> str:
+    """Return the loop, on one line so that bash counts the lines of a command from 1.
+
+    The status is written in the inner loop's condition and not in its body, so that a stray `continue` or
+    `break` of a command reaches it too. `set -e` and `-u` end with their command: a shell that lives on would
+    die of the next `grep` without a match. What a command does to its standard streams by `exec` is undone.
+    """
+    output = 8 if status != 8 else 7
+    say = f"builtin printf '%s %d\\n' {token} \"$?\" >&{status}"
+    take = "builtin set +eu; builtin read -r -d '' -u 0 || exit"
+    run = f'eval "$REPLY" </dev/null >&{output} 2>&{output} {output}>&- {status}>&-'
+    return f"exec {output}>&1; while :; do while {say}; {take}; do {run}; done; done"

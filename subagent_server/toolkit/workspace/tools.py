@@ -1,0 +1,35 @@
+"""The tools of a run on files and programs, as its agent's file selects them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from subagent_server.toolkit.tool import Tool
+from subagent_server.toolkit.workspace.bash import BashTool
+from subagent_server.toolkit.workspace.editor import EditorTool
+from subagent_server.toolkit.workspace.search import GlobTool, GrepTool
+from subagent_server.toolkit.workspace.selection import Selection
+
+
+def make_workspace_tools(
+    selection: Selection,
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    read_only: Sequence[Path],
+    output_dir: Path,
+) -> list[Tool]:
+    """Return the selected tools for a run that works in `cwd`; nothing is started before it is called.
+
+    `environment` is all that the shell gets. What lies in a `read_only` root is not written by the editor
+    (the shell is held back by the sandbox alone). Long outputs of the shell go to files in `output_dir`.
+    """
+    tools: list[Tool] = []
+    if selection.bash:
+        tools.append(BashTool(cwd=cwd, environment=environment, output_dir=output_dir))
+    if selection.view or selection.edit:
+        tools.append(EditorTool(cwd=cwd, read_only=read_only, view=selection.view, edit=selection.edit))
+    if selection.grep:
+        tools.append(GrepTool(cwd=cwd))
+    if selection.glob:
+        tools.append(GlobTool(cwd=cwd))
+    return tools

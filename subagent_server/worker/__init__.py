@@ -1,0 +1,1 @@
+"""One run, from its directory to exactly one outcome."""

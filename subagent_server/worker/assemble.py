@@ -1,0 +1,135 @@
+"""From a definition to a loop with its tools and its model: the heavy half of a worker's imports."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from subagent_server.catalog.models import resolve_model
+from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.errors import RunRefused
+from subagent_server.domain.records import RunRequest
+from subagent_server.runners.messages.loop import Loop
+from subagent_server.runners.messages.model import DEFAULT_MAX_TOKENS, Model, ModelSettings
+from subagent_server.runners.messages.prompt import Task, first_message, system_blocks
+from subagent_server.service.inputs import media_type
+from subagent_server.store.paths import RunPaths
+from subagent_server.toolkit.final_answer import FinalAnswer
+from subagent_server.toolkit.parent import AskParent
+from subagent_server.toolkit.run import RunDoor
+from subagent_server.toolkit.tool import Tool
+from subagent_server.toolkit.workspace.selection import Selection, select
+from subagent_server.toolkit.workspace.tools import make_workspace_tools
+
+SANDBOX_MARK = "none (unsandboxed: programs run with all rights of the user)"
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A loop that can start, and the message it starts with."""
+
+    loop: Loop
+    messages: list[dict[str, object]]
+
+
+def assemble(
+    agent: AgentDefinition,
+    request: RunRequest,
+    run: RunPaths,
+    door: RunDoor,
+    environment: Mapping[str, str],
+    read_only: list[Path],
+) -> Assembled:
+    """Return the loop of a run, with its start recorded.
+
+    Raises:
+        RunRefused: `config`, for what the definition asks and cannot be had.
+    """
+    settings = _model_settings(agent, environment)
+    selection = _selection(agent, door)
+    final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
+    tools: list[Tool] = make_workspace_tools(
+        selection,
+        cwd=Path(request.cwd),
+        environment=environment,
+        read_only=read_only,
+        output_dir=run.outputs,
+    )
+    may_ask = AskParent.name not in agent.disallowed_tools
+    if may_ask:
+        tools.append(AskParent(door))
+    if final is not None:
+        tools.append(final)
+    task = Task(
+        run_id=run.run_id,
+        agent_name=agent.name,
+        system_prompt=agent.system_prompt,
+        prompt=request.prompt,
+        cwd=request.cwd,
+        inputs=_inputs(run),
+    )
+    loop = Loop(
+        run=door,
+        model=Model(settings),
+        system=system_blocks(task, may_ask=may_ask, structured=final is not None),
+        tools=tools,
+        max_turns=agent.limits.max_turns,
+        final=final,
+    )
+    _record_start(agent, request, door, settings.model)
+    first = first_message(task)
+    door.remember(first)
+    return Assembled(loop, [first])
+
+
+def _record_start(agent: AgentDefinition, request: RunRequest, door: RunDoor, model: str) -> None:
+    door.record(
+        "run_started",
+        agent=agent.name,
+        runner=agent.runner,
+        model=model,
+        cwd=request.cwd,
+        sandbox=SANDBOX_MARK,
+        prompt=request.prompt,
+    )
+
+
+def _model_settings(agent: AgentDefinition, environment: Mapping[str, str]) -> ModelSettings:
+    api_key = environment.get(agent.api_key_env, "")
+    if not api_key:
+        raise RunRefused(
+            "config",
+            f"{agent.api_key_env} is not set, so the model cannot be called.",
+            f"Set {agent.api_key_env} where the server or the command is started, then run it again.",
+        )
+    return ModelSettings(
+        model=resolve_model(agent.model),
+        api_key=api_key,
+        base_url=agent.base_url or environment.get("ANTHROPIC_BASE_URL"),
+        max_tokens=agent.max_tokens or DEFAULT_MAX_TOKENS,
+        effort=agent.effort,
+    )
+
+
+def _selection(agent: AgentDefinition, door: RunDoor) -> Selection:
+    selection = select(agent.tools, agent.disallowed_tools)
+    if selection.restricted:
+        raise RunRefused(
+            "config",
+            f"tools: {', '.join(selection.restricted)} asks for a restriction that this version cannot keep.",
+            "Name the tool without the part in parentheses to allow all of it, or leave it out.",
+        )
+    unknown = [*selection.unknown, *(selection.mcp or [])]
+    if unknown:
+        door.record("warning", message=f"No tool is offered under the names {', '.join(unknown)}.")
+    return selection
+
+
+def _inputs(run: RunPaths) -> tuple[tuple[Path, str], ...]:
+    if not run.inputs.is_dir():
+        return ()
+    return tuple((path, media_type(_head(path)) or "text/plain") for path in sorted(run.inputs.iterdir()))
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(8192)

@@ -1,0 +1,185 @@
+"""The life of one worker: begin, work under watch, and end in exactly one outcome."""
+
+import asyncio
+import os
+import signal
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from subagent_server.domain import events
+from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.errors import RunRefused, SubagentError
+from subagent_server.domain.records import Failure, RunMeta, Usage
+from subagent_server.host.clock import now
+from subagent_server.host.wake import SLOW_POLL_SECONDS
+from subagent_server.runners.outcome import Outcome
+from subagent_server.service.reconcile import ending_facts
+from subagent_server.service.stop import stop_children
+from subagent_server.store.paths import RunPaths
+from subagent_server.store.runs import RunStore
+from subagent_server.toolkit.run import RunOver
+from subagent_server.worker.assemble import Assembled, assemble
+from subagent_server.worker.door import Door
+
+MODEL_GRACE_SECONDS = 8.0
+"""How long a stop waits for a model call that is under way; the shim kills after 10."""
+CLOSE_SECONDS = 3.0
+
+
+@dataclass
+class Life:
+    """Everything of one worker."""
+
+    store: RunStore
+    run: RunPaths
+    agent: AgentDefinition
+    environment: Mapping[str, str]
+    slots: list[int]
+    terminated: bool = False
+
+    async def live(self) -> None:
+        """Work, write how it ended, and clean up.
+
+        Raises:
+            SubagentError: not even the failure could be written; the shim tries once more.
+        """
+        door = Door(self.store, self.run.run_id, self.agent.limits, self.slots)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._terminate, door)
+        assembled: list[Assembled] = []
+        try:
+            outcome = await self._outcome(door, assembled)
+            self._end(door, outcome, assembled[0].loop.usage if assembled else None)
+        finally:
+            for each in assembled:
+                await _close(each)
+            door.close()
+
+    def _terminate(self, door: Door) -> None:
+        self.terminated = True
+        door.wake()
+
+    async def _outcome(self, door: Door, assembled: list[Assembled]) -> Outcome | None:
+        """Return how the agent ended, or None where somebody else ended the run. The one broad catch."""
+
+        def text() -> str:
+            return assembled[0].loop.text if assembled else ""
+
+        try:
+            assembled.append(self._assembled(door))
+            return await self._watched(door, assembled[0])
+        except RunOver:
+            return None
+        except RunRefused as refusal:
+            failure = Failure(code=refusal.failure_code, message=refusal.sentence, hint=refusal.hint)
+        except SubagentError as error:
+            failure = Failure(code=_code_of(error), message=error.sentence)
+        except Exception as error:  # noqa: BLE001 - the outermost frame: whatever it is, the run ends with it
+            traceback.print_exc()
+            failure = Failure(
+                code="agent_error",
+                message=f"The worker met a fault of its own: {type(error).__name__}: {error}"[:500],
+                hint=f"{self.run.worker_out.name} in its directory holds the details; please report it.",
+            )
+        return Outcome(text(), failure=failure)
+
+    def _assembled(self, door: Door) -> Assembled:
+        request = self.store.read_request(self.run.run_id)
+        return assemble(self.agent, request, self.run, door, self.environment, self._read_only())
+
+    def _read_only(self) -> list[Path]:
+        """The runs and the agents: no tool of a run may change these."""
+        agents = self.environment.get("SUBAGENT_AGENTS", "").split(os.pathsep)
+        return [self.store.paths.root, *(Path(name) for name in agents if name)]
+
+    async def _watched(self, door: Door, assembled: Assembled) -> Outcome | None:
+        """Let the loop work until it ends, the run is ended, or its time is over."""
+        work = asyncio.create_task(assembled.loop.work(assembled.messages))
+        try:
+            reason = await self._reason_to_end(door, work)
+            if reason is not None and door.model_busy:
+                await asyncio.wait([work], timeout=MODEL_GRACE_SECONDS)
+        finally:
+            if not work.done():
+                work.cancel()
+            await asyncio.wait([work])
+        if reason is not None:
+            raise reason()
+        return work.result()
+
+    async def _reason_to_end(
+        self, door: Door, work: "asyncio.Task[Outcome]"
+    ) -> Callable[[], Exception] | None:
+        """Watch beside the work; return why it has to end, or None when it has ended by itself."""
+        limit = self.agent.limits.timeout_seconds
+        while not work.done():
+            if door.meta().status.is_terminal:
+                return RunOver
+            if self.terminated:
+                return _told_to_end
+            remaining = limit - door.clock.elapsed
+            if remaining <= 0:
+                return lambda: _out_of_time(limit)
+            patience = min(SLOW_POLL_SECONDS, remaining) if door.clock.running else SLOW_POLL_SECONDS
+            nap = asyncio.ensure_future(door.sleep(patience))
+            await asyncio.wait([work, nap], return_when=asyncio.FIRST_COMPLETED)
+            nap.cancel()
+        return None
+
+    # -- the end
+
+    def _end(self, door: Door, outcome: Outcome | None, usage: Usage | None) -> RunMeta:
+        """Write result and status; where somebody else was first, only what the run has cost."""
+        meta = self._written(outcome, usage) if outcome is not None else door.meta()
+        if usage is not None and meta.usage != meta.usage.merged(usage):
+            meta = self.store.update(self.run.run_id, events.UsageSettled(usage=usage), now())
+        door.record("run_ended", **ending_facts(meta))
+        stop_children(self.store, self.run.run_id)
+        return meta
+
+    def _written(self, outcome: Outcome, usage: Usage | None) -> RunMeta:
+        result = outcome.to_result()
+        event: events.RunEvent
+        if outcome.failure is None:
+            event = events.Finished(summary=_summary(outcome), usage=usage)
+        else:
+            event = events.RunFailed(failure=outcome.failure, usage=usage)
+        try:
+            return self.store.update(self.run.run_id, event, now(), result=result)
+        except SubagentError as error:
+            failure = Failure(code="storage", message=error.sentence)
+            return self.store.update(self.run.run_id, events.RunFailed(failure=failure, usage=usage), now())
+
+
+async def _close(assembled: Assembled) -> None:
+    """Let go of tools and connections, each with a bound: what stays behind the shim sweeps."""
+    closing = [tool.aclose() for tool in assembled.loop.tools]
+    tasks = [asyncio.ensure_future(each) for each in (*closing, assembled.loop.model.aclose())]
+    _, late = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+    for task in late:
+        task.cancel()
+
+
+def _summary(outcome: Outcome) -> str | None:
+    """Return the first line of what the agent said, for lists."""
+    if isinstance(outcome.output, dict) and isinstance(outcome.output.get("summary"), str):
+        return str(outcome.output["summary"])[:300]
+    line = outcome.text.strip().split("\n", 1)[0]
+    return line[:300] or None
+
+
+def _out_of_time(limit: float) -> RunRefused:
+    return RunRefused(
+        "timeout",
+        f"The agent used all of its {limit:g} s of working time.",
+        "Raise `timeoutSeconds` in the agent file, or give it a smaller task.",
+    )
+
+
+def _told_to_end() -> RunRefused:
+    return RunRefused("crashed", "The worker was told to end by SIGTERM before it had a result.")
+
+
+def _code_of(error: SubagentError) -> str:
+    return "storage" if error.code in ("storage", "lock_timeout", "unreadable_meta") else "config"

@@ -1,0 +1,53 @@
+"""Working time: what `timeoutSeconds` bounds. Waiting for a parent is none of it."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class WorkClock:
+    """Runs while at least one stretch of work is open. Stretches overlap; a wait inside one suspends it."""
+
+    def __init__(self, on_idle: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._on_idle = on_idle
+        self._clock = clock
+        self._open = 0
+        self._elapsed = 0.0
+        self._since = 0.0
+
+    @property
+    def elapsed(self) -> float:
+        """Working time so far, in seconds."""
+        return self._elapsed + (self._clock() - self._since if self._open else 0.0)
+
+    @property
+    def running(self) -> bool:
+        """Whether working time passes now."""
+        return self._open > 0
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Count a stretch as work."""
+        self._change(+1)
+        try:
+            yield
+        finally:
+            self._change(-1)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Suspend the stretch that this is inside of; `on_idle` is called when nothing else works."""
+        self._change(-1)
+        if not self._open:
+            self._on_idle()
+        try:
+            yield
+        finally:
+            self._change(+1)
+
+    def _change(self, by: int) -> None:
+        was_open, self._open = self._open, self._open + by
+        if not was_open and self._open:
+            self._since = self._clock()
+        elif was_open and not self._open:
+            self._elapsed += self._clock() - self._since

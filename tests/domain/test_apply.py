@@ -1,0 +1,184 @@
+"""What each event does to a run: its status, its facts, and nothing else."""
+
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from subagent_server.domain import events
+from subagent_server.domain.apply import apply
+from subagent_server.domain.errors import IllegalTransition
+from subagent_server.domain.events import RunEvent
+from subagent_server.domain.records import Failure, PayloadInfo, RunMeta, Usage
+from subagent_server.domain.states import MessageStatus, Status
+from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, T0, WORKER, make_message, make_meta
+
+FAILURE = Failure(code="model_error", message="The model is gone.", hint="Try again.")
+USAGE = Usage(input_tokens=10, output_tokens=2, turns=1, cost_usd=Decimal("0.01"))
+
+EVENTS: dict[str, RunEvent] = {
+    "worker_started": STARTED,
+    "question_asked": ASKED,
+    "reply_given": events.ReplyGiven(message_id="q1", answer="blue"),
+    "reply_acknowledged": events.ReplyAcknowledged(message_id="q2"),
+    "question_expired": events.QuestionExpired(message_id="q1"),
+    "progress_reported": events.ProgressReported(summary="half way"),
+    "finished": events.Finished(summary="done"),
+    "usage_settled": events.UsageSettled(usage=USAGE),
+    "failed": events.RunFailed(failure=FAILURE),
+    "stop_requested": events.StopRequested(reason="enough"),
+}
+
+W, R = "waiting_parent_reply", "parent_replied"
+COLUMNS = ("ready", "running", W, R, "completed", "failed", "stopped")
+TABLE: dict[str, tuple[str, ...]] = {
+    "worker_started": ("running", "-", "-", "-", "-", "-", "-"),
+    "question_asked": ("-", R, R, R, "-", "-", "-"),
+    "reply_given": ("-", "-", R, R, "-", "-", "-"),
+    "reply_acknowledged": ("-", "-", W, W, "-", "-", "-"),
+    "question_expired": ("-", "-", R, R, "-", "-", "-"),
+    "progress_reported": ("-", "running", W, R, "-", "-", "-"),
+    "finished": ("-", "completed", "completed", "completed", "late", "late", "late"),
+    "usage_settled": COLUMNS,
+    "failed": ("failed", "failed", "failed", "failed", "late", "late", "late"),
+    "stop_requested": ("stopped", "stopped", "stopped", "stopped", "late", "late", "late"),
+}
+"""By hand from SPEC section 4, for a run whose `q1` waits for an answer and whose `q2` has one unread."""
+
+CELLS = [(COLUMNS[i], name, cell) for name, row in TABLE.items() for i, cell in enumerate(row)]
+NOT_TERMINAL = ("ready", "running", W, R)
+TERMINAL = ("completed", "failed", "stopped")
+
+
+def scene(status: str) -> RunMeta:
+    """Return a run in `status` with an open question and an unread answer, whether or not that can be."""
+    messages = [make_message("q1", MessageStatus.PENDING), make_message("q2", MessageStatus.REPLIED)]
+    return make_meta(status=status, messages=messages, pending_questions=1, revision=7)
+
+
+def facts(meta: RunMeta) -> dict[str, Any]:
+    """Return what a state says beside the count and the list of its changes."""
+    return meta.model_dump(exclude={"revision", "transitions"})
+
+
+@pytest.mark.parametrize(("status", "event", "cell"), CELLS)
+def test_every_pair_of_status_and_event_ends_where_the_contract_says(
+    status: str, event: str, cell: str
+) -> None:
+    before = scene(status)
+    written = before.to_json()
+    if cell == "-":
+        with pytest.raises(IllegalTransition, match=f"Run {RUN_ID} is {status}, so {event} is not possible"):
+            apply(before, EVENTS[event], LATER)
+    elif cell == "late":
+        assert apply(before, EVENTS[event], LATER) is before
+    else:
+        after = apply(before, EVENTS[event], LATER)
+        step = after.transitions[-1]
+        assert after.status == cell
+        assert (step.event, step.from_status, step.to_status, step.at) == (event, status, cell, LATER)
+        assert after.revision == 8
+    assert before.to_json() == written
+
+
+@pytest.mark.parametrize("status", COLUMNS)
+def test_settled_usage_adds_usage_in_every_status_and_nothing_else(status: str) -> None:
+    before = scene(status)
+    after = apply(before, EVENTS["usage_settled"], LATER)
+    assert after.usage == after.with_descendants == USAGE
+    unchanged = {"usage": before.usage, "with_descendants": before.with_descendants}
+    assert facts(after.model_copy(update=unchanged)) == facts(before)
+
+
+def test_usage_counts_totals_so_that_less_never_takes_anything_away() -> None:
+    meta = make_meta(status="running", usage=USAGE, with_descendants=Usage(input_tokens=50, turns=4))
+    more = Usage(input_tokens=9, output_tokens=3, turns=2, cost_usd=Decimal("0.009"))
+    after = apply(meta, events.UsageSettled(usage=more), LATER)
+    assert after.usage == Usage(input_tokens=10, output_tokens=3, turns=2, cost_usd=Decimal("0.01"))
+    assert after.with_descendants.input_tokens == 50
+    assert after.with_descendants.turns == 4
+
+
+@pytest.mark.parametrize("name", ["finished", "failed", "stop_requested"])
+def test_the_end_of_a_run_takes_its_usage_along(name: str) -> None:
+    ends: dict[str, RunEvent] = {
+        "finished": events.Finished(usage=USAGE),
+        "failed": events.RunFailed(failure=FAILURE, usage=USAGE),
+        "stop_requested": events.StopRequested(usage=USAGE),
+    }
+    assert apply(make_meta(status="running"), ends[name], LATER).usage == USAGE
+
+
+def test_the_worker_s_start_is_recorded() -> None:
+    after = apply(make_meta(), STARTED, LATER)
+    assert (after.worker, after.started_at, after.ended_at) == (WORKER, LATER, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "completed_at", "stopped_at"),
+    [("finished", LATER, None), ("failed", LATER, None), ("stop_requested", None, LATER)],
+)
+def test_an_end_says_when_it_was(name: str, completed_at: object, stopped_at: object) -> None:
+    after = apply(scene("running"), EVENTS[name], LATER)
+    assert (after.completed_at, after.stopped_at, after.ended_at) == (completed_at, stopped_at, LATER)
+
+
+def test_only_a_failure_has_an_error() -> None:
+    assert apply(scene("running"), EVENTS["failed"], LATER).error == FAILURE
+    assert apply(scene("running"), EVENTS["finished"], LATER).error is None
+    assert apply(scene("running"), EVENTS["stop_requested"], LATER).error is None
+
+
+def test_a_summary_stays_until_a_newer_one_comes() -> None:
+    halfway = apply(scene("running"), EVENTS["progress_reported"], LATER)
+    assert halfway.summary == "half way"
+    assert apply(halfway, events.ProgressReported(), LATER).summary == "half way"
+    assert apply(halfway, events.Finished(), LATER).summary == "half way"
+    assert apply(halfway, events.StopRequested(), LATER).summary == "half way"
+    assert apply(halfway, EVENTS["finished"], LATER).summary == "done"
+    assert apply(halfway, EVENTS["stop_requested"], LATER).summary == "enough"
+
+
+def test_a_finished_run_names_its_payload() -> None:
+    payload = PayloadInfo(size=12, path="payload.gz")
+    assert apply(scene("running"), events.Finished(payload=payload), LATER).payload == payload
+
+
+@pytest.mark.parametrize("status", ["running", W, R])
+@pytest.mark.parametrize("name", ["finished", "failed", "stop_requested"])
+def test_the_end_of_a_run_cancels_what_is_open_and_keeps_the_answers(status: str, name: str) -> None:
+    closed = [make_message("q3", MessageStatus.ACKNOWLEDGED), make_message("q4", MessageStatus.EXPIRED)]
+    before = scene(status).model_copy(update={"messages": [*scene(status).messages, *closed]})
+    after = apply(before, EVENTS[name], LATER)
+    assert [m.message_status for m in after.messages] == [
+        *["cancelled", "cancelled"],
+        *["acknowledged_by_subagent", "expired"],
+    ]
+    assert after.pending_questions == 0
+    assert [m.answer_content for m in after.messages] == [None, "blue", "blue", None]
+
+
+@pytest.mark.parametrize("first", ["finished", "failed", "stop_requested"])
+@pytest.mark.parametrize("second", ["finished", "failed", "stop_requested"])
+def test_the_first_end_wins_and_a_later_one_is_a_success_without_trace(first: str, second: str) -> None:
+    ended = apply(make_meta(status="running"), EVENTS[first], T0)
+    assert apply(ended, EVENTS[second], LATER) is ended
+
+
+def test_a_state_that_was_read_is_never_changed_in_place() -> None:
+    before = scene(W)
+    written = before.to_json()
+    for event in EVENTS.values():
+        if event is not STARTED:
+            apply(before, event, LATER)
+    assert before.to_json() == written
+
+
+def test_the_count_of_open_questions_follows_the_questions_not_the_status() -> None:
+    one = apply(make_meta(status="running"), ASKED, T0)
+    two = apply(one, ASKED, T0 + timedelta(seconds=1))
+    answered = apply(two, events.ReplyGiven(message_id="q1", answer="blue"), LATER)
+    assert [meta.pending_questions for meta in (one, two, answered)] == [1, 2, 1]
+    assert [meta.status for meta in (one, two, answered)] == [Status.WAITING, Status.WAITING, Status.REPLIED]
+    assert [m.message_id for m in answered.pending] == ["q2"]

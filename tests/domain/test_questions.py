@@ -1,0 +1,184 @@
+"""Questions and answers: what each event does to a question in each of its statuses."""
+
+from datetime import timedelta
+
+import pytest
+
+from subagent_server.domain import events
+from subagent_server.domain.apply import apply
+from subagent_server.domain.errors import IllegalTransition, MessageClosed, UnknownMessage
+from subagent_server.domain.events import RunEvent
+from subagent_server.domain.records import RunMeta
+from subagent_server.domain.states import MessageStatus, Status
+from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, T0, make_message, make_meta
+
+BLUE = events.ReplyGiven(message_id="q1", answer="blue")
+RED = events.ReplyGiven(message_id="q1", answer="red", answered_by="person")
+READ = events.ReplyAcknowledged(message_id="q1")
+EXPIRED = events.QuestionExpired(message_id="q1")
+STOP = events.StopRequested()
+HAPPENINGS: dict[str, RunEvent] = {
+    "same answer": BLUE,
+    "other answer": RED,
+    "acknowledged": READ,
+    "expired": EXPIRED,
+    "run ends": STOP,
+}
+
+TABLE = {
+    #                             same answer       other answer      acknowledged   expired    run ends
+    "pending_parent_reply": ("parent_replied", "parent_replied", "refused", "expired", "cancelled"),
+    "parent_replied": ("nothing", "refused", "acknowledged_by_subagent", "nothing", "cancelled"),
+    "acknowledged_by_subagent": ("nothing", "refused", "nothing", "nothing", "acknowledged_by_subagent"),
+    "expired": ("refused", "refused", "refused", "nothing", "expired"),
+    "cancelled": ("refused", "refused", "refused", "nothing", "cancelled"),
+}
+"""By hand from SPEC section 4. `nothing`: a success that changes nothing."""
+
+CELLS = [(status, name, row[i]) for status, row in TABLE.items() for i, name in enumerate(HAPPENINGS)]
+AFTER_THE_END = [
+    (BLUE, "completed"),
+    (BLUE, "failed"),
+    (BLUE, "stopped"),
+    (READ, "completed"),
+    (READ, "failed"),
+    (READ, "stopped"),
+]
+
+
+def asking(status: str) -> RunMeta:
+    """Return a run whose `q1` is in `status`, and whose open `q2` keeps it from simply running."""
+    messages = [make_message("q1", MessageStatus(status)), make_message("q2", MessageStatus.PENDING)]
+    return make_meta(status=Status.WAITING, messages=messages)
+
+
+def after(*happened: RunEvent) -> RunMeta:
+    """Return a run that has started and to which `happened` has happened, a second apart."""
+    meta = apply(make_meta(), STARTED, T0)
+    for number, event in enumerate(happened, start=1):
+        meta = apply(meta, event, T0 + timedelta(seconds=number))
+    return meta
+
+
+@pytest.mark.parametrize(("status", "name", "cell"), CELLS)
+def test_every_event_on_a_question_in_every_status_does_what_the_contract_says(
+    status: str, name: str, cell: str
+) -> None:
+    before = asking(status)
+    written = before.to_json()
+    if cell == "refused":
+        with pytest.raises(MessageClosed):
+            apply(before, HAPPENINGS[name], LATER)
+    elif cell == "nothing":
+        assert apply(before, HAPPENINGS[name], LATER) is before
+    else:
+        assert apply(before, HAPPENINGS[name], LATER).messages[0].message_status == cell
+    assert before.to_json() == written
+
+
+def test_a_question_says_all_that_its_answerer_needs() -> None:
+    asked = events.QuestionAsked(
+        question="Which?", options=("a", "b"), expires_at=LATER + timedelta(minutes=1)
+    )
+    before = make_meta(status="running", revision=4)
+    meta = apply(before, asked, LATER)
+    (message,) = meta.pending
+    assert (message.message_id, message.question_content, message.options) == ("q1", "Which?", ["a", "b"])
+    assert (message.question_timestamp, message.expires_at) == (LATER, LATER + timedelta(minutes=1))
+    assert message.asked_revision == meta.revision == 5
+
+
+def test_questions_have_ids_of_their_own_also_after_others_are_closed() -> None:
+    meta = after(ASKED, BLUE, READ, ASKED, events.QuestionExpired(message_id="q2"), ASKED)
+    assert [m.message_id for m in meta.messages] == ["q1", "q2", "q3"]
+
+
+def test_options_never_limit_the_answer() -> None:
+    asked = events.QuestionAsked(question="Which?", options=("red", "green"), expires_at=LATER)
+    assert after(asked, BLUE).messages[0].answer_content == "blue"
+
+
+def test_an_answer_says_who_gave_it_and_when() -> None:
+    message = after(ASKED, RED).messages[0]
+    assert (message.answer_content, message.answered_by) == ("red", "person")
+    assert message.answer_timestamp == T0 + timedelta(seconds=2)
+
+
+def test_an_empty_answer_is_an_answer() -> None:
+    silent = events.ReplyGiven(message_id="q1", answer="")
+    meta = after(ASKED, silent)
+    assert meta.status is Status.REPLIED
+    assert apply(meta, silent, LATER) is meta
+    with pytest.raises(MessageClosed):
+        apply(meta, BLUE, LATER)
+
+
+def test_a_different_second_answer_is_refused_with_who_answered_and_when() -> None:
+    with pytest.raises(MessageClosed) as refused:
+        apply(after(ASKED, RED), BLUE, LATER)
+    assert f"Question q1 of run {RUN_ID} was answered by the person at" in refused.value.sentence
+    assert "2026-11-22T09:30:17" in refused.value.sentence
+
+
+@pytest.mark.parametrize(("event", "end"), AFTER_THE_END)
+def test_repeating_an_answer_or_an_acknowledgement_succeeds_on_a_run_that_has_ended(
+    event: RunEvent, end: str
+) -> None:
+    meta = after(ASKED, BLUE, READ).model_copy(update={"status": Status(end)})
+    assert apply(meta, event, LATER) is meta
+
+
+def test_repeating_an_answer_that_was_never_read_succeeds_after_the_end() -> None:
+    ended = after(ASKED, BLUE, STOP)
+    assert ended.messages[0].message_status == "cancelled"
+    assert apply(ended, BLUE, LATER) is ended
+    with pytest.raises(MessageClosed, match="was answered by the parent"):
+        apply(ended, RED, LATER)
+
+
+def test_an_answer_that_comes_before_the_expiry_is_written_counts() -> None:
+    late = ASKED.expires_at + timedelta(hours=1)
+    answered = apply(after(ASKED), BLUE, late)
+    assert answered.status is Status.REPLIED
+    assert apply(answered, EXPIRED, late) is answered
+
+
+def test_an_expired_question_takes_no_answer_and_lets_the_run_go_on() -> None:
+    meta = after(ASKED, EXPIRED)
+    assert (meta.status, meta.pending_questions) == (Status.RUNNING, 0)
+    with pytest.raises(MessageClosed, match="expired without an answer"):
+        apply(meta, BLUE, LATER)
+
+
+def test_a_question_that_ended_with_its_run_takes_no_answer() -> None:
+    with pytest.raises(MessageClosed, match=r"cancelled when the run ended \(stopped\)"):
+        apply(after(ASKED, STOP), BLUE, LATER)
+
+
+def test_a_new_question_can_hide_behind_an_unread_answer_and_is_still_counted() -> None:
+    meta = after(ASKED, BLUE, ASKED)
+    assert (meta.status, meta.pending_questions) == (Status.REPLIED, 1)
+
+
+def test_questions_are_read_and_answered_in_any_order() -> None:
+    second = events.ReplyGiven(message_id="q2", answer="2")
+    meta = after(ASKED, ASKED, second)
+    assert meta.status is Status.REPLIED
+    meta = apply(meta, events.ReplyAcknowledged(message_id="q2"), LATER)
+    assert meta.status is Status.WAITING
+    meta = apply(apply(meta, BLUE, LATER), READ, LATER)
+    assert (meta.status, meta.pending_questions) == (Status.RUNNING, 0)
+
+
+def test_an_unknown_question_is_refused_with_the_open_ones() -> None:
+    with pytest.raises(UnknownMessage, match=r"no question 'q9': open are q1, q2\."):
+        apply(after(ASKED, ASKED), events.ReplyGiven(message_id="q9", answer="x"), LATER)
+    with pytest.raises(UnknownMessage, match=r"no question '\.\./x': none is open\."):
+        apply(after(), events.ReplyAcknowledged(message_id="../x"), LATER)
+
+
+def test_only_a_run_that_works_can_ask() -> None:
+    with pytest.raises(IllegalTransition):
+        apply(make_meta(), ASKED, LATER)
+    with pytest.raises(IllegalTransition):
+        apply(after(STOP), ASKED, LATER)

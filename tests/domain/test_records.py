@@ -1,0 +1,123 @@
+"""How states are written and read: camelCase, UTC with milliseconds, money as a decimal string."""
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+
+import pytest
+from pydantic import ValidationError
+
+from subagent_server.domain.definitions import tool_name
+from subagent_server.domain.records import Failure, RunMeta, RunResult, Usage, timestamp
+from subagent_server.domain.states import MessageStatus, Status
+from tests.helpers.runs import T0, make_message, make_meta, make_request
+
+
+@pytest.mark.parametrize(
+    ("moment", "written"),
+    [
+        (datetime(2026, 11, 22, 9, 30, 15, 417_999, tzinfo=UTC), "2026-11-22T09:30:15.417Z"),
+        (datetime(2026, 11, 22, tzinfo=UTC), "2026-11-22T00:00:00.000Z"),
+        (
+            datetime(2026, 11, 22, 1, 0, 0, 999_999, tzinfo=timezone(timedelta(hours=2))),
+            "2026-11-21T23:00:00.999Z",
+        ),
+    ],
+)
+def test_a_moment_is_written_in_utc_with_milliseconds(moment: datetime, written: str) -> None:
+    assert timestamp(moment) == written
+
+
+def test_a_moment_without_a_zone_is_no_moment() -> None:
+    with pytest.raises(ValidationError):
+        make_meta(created_at="2026-11-22T09:30:15")
+
+
+def test_a_state_is_camel_case_outside_and_reads_back_as_it_was() -> None:
+    meta = make_meta(
+        status=Status.WAITING,
+        messages=[make_message("q1", MessageStatus.PENDING, options=["a", "b"])],
+        usage=Usage(input_tokens=3, cost_usd=Decimal("0.0000010")),
+        label="Grüße \u2028 \0",
+    )
+    written = meta.to_json()
+    names = json.loads(written)
+    assert {"schemaVersion", "runId", "agentName", "pendingQuestions", "rootRunId", "withDescendants"} <= set(
+        names
+    )
+    assert names["messages"][0]["questionTimestamp"] == "2026-11-22T09:30:15.417Z"
+    assert RunMeta.model_validate_json(written) == meta
+
+
+def test_what_is_empty_is_left_out_of_a_state() -> None:
+    names = json.loads(make_meta().to_json())
+    assert not {"error", "payload", "label", "worker", "stoppedAt"} & set(names)
+
+
+@pytest.mark.parametrize("amount", ["0.0000010", "12.5", "0", "1E-7", "1234567890.123456789"])
+def test_money_is_a_plain_decimal_string(amount: str) -> None:
+    written = json.loads(Usage(cost_usd=Decimal(amount)).to_json())["costUsd"]
+    assert "E" not in written
+    assert Decimal(written) == Decimal(amount)
+
+
+@pytest.mark.parametrize("amount", ["NaN", "Infinity", "much"])
+def test_what_is_no_amount_is_no_money(amount: str) -> None:
+    with pytest.raises(ValidationError):
+        Usage.model_validate({"costUsd": amount})
+
+
+def test_a_transition_names_its_ends_from_and_to() -> None:
+    step = {"event": "worker_started", "from": "ready", "to": "running", "at": timestamp(T0)}
+    meta = make_meta(transitions=[step])
+    assert json.loads(meta.to_json())["transitions"] == [step]
+
+
+def test_text_that_utf8_cannot_hold_never_keeps_a_state_or_a_result_from_being_written() -> None:
+    broken = "half a pair: \ud83d"
+    assert json.loads(make_meta(label=broken).to_json())["label"] == "half a pair: ?"
+    assert json.loads(make_request(prompt=broken).to_json())["prompt"] == "half a pair: ?"
+    result = RunResult(outcome=Status.COMPLETED, text=broken, output={"deep": [broken]})
+    assert json.loads(result.to_json())["output"] == {"deep": ["half a pair: ?"]}
+
+
+def test_usage_of_two_runs_is_summed_and_an_unknown_cost_stays_unknown() -> None:
+    one, other = Usage(input_tokens=1, turns=2), Usage(input_tokens=10, tool_calls=3)
+    assert one.plus(other) == Usage(input_tokens=11, turns=2, tool_calls=3)
+    assert one.plus(Usage(cost_usd=Decimal("0.5"))).cost_usd == Decimal("0.5")
+    assert one.plus(other).cost_usd is None
+
+
+def test_merging_usage_twice_is_merging_it_once() -> None:
+    one, other = Usage(input_tokens=5, turns=1), Usage(input_tokens=3, turns=2, cost_usd=Decimal("1"))
+    merged = one.merged(other)
+    assert merged == Usage(input_tokens=5, turns=2, cost_usd=Decimal("1"))
+    assert merged.merged(other) == merged.merged(one) == merged.merged(None) == merged
+
+
+def test_a_result_tells_an_output_of_null_from_none() -> None:
+    nothing = RunResult(outcome=Status.COMPLETED, text="x")
+    null = RunResult(outcome=Status.COMPLETED, text="x", output=None)
+    assert (nothing.has_output, null.has_output) == (False, True)
+    read = [RunResult.model_validate_json(result.to_json()) for result in (nothing, null)]
+    assert [result.has_output for result in read] == [False, True]
+
+
+def test_a_failed_result_keeps_its_error() -> None:
+    result = RunResult(outcome=Status.FAILED, error=Failure(code="timeout", message="It took too long."))
+    assert RunResult.model_validate_json(result.to_json()) == result
+
+
+@pytest.mark.parametrize(
+    ("name", "tool"),
+    [
+        ("reviewer", "run_reviewer"),
+        ("Code Reviewer", "run_code_reviewer"),
+        ("a-b.c/d", "run_a_b_c_d"),
+        ("Ünïcode ٣", "run__n_code__"),
+        ("x" * 60, "run_" + "x" * 48),
+        ("snake_9", "run_snake_9"),
+    ],
+)
+def test_the_tool_of_an_agent_is_named_after_it(name: str, tool: str) -> None:
+    assert tool_name(name) == tool

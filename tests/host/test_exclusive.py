@@ -1,0 +1,110 @@
+"""One writer at a time, across threads and processes, with a bound."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from subagent_server.domain.errors import LockTimeout, StorageFailed
+from subagent_server.host.exclusive import exclusive
+from tests.helpers.processes import Child
+
+COUNT = """
+    import sys
+    from pathlib import Path
+    from subagent_server.host.exclusive import exclusive
+    lock, counter = Path(sys.argv[1]), Path(sys.argv[2])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for _ in range(100):
+        with exclusive(lock):
+            counter.write_text(str(int(counter.read_text(encoding="utf-8")) + 1), encoding="utf-8")
+    print("done", flush=True)
+"""
+HOLD = """
+    import sys
+    from pathlib import Path
+    from subagent_server.host.exclusive import exclusive
+    with exclusive(Path(sys.argv[1])):
+        print("held", flush=True)
+        sys.stdin.readline()
+"""
+
+
+def test_no_step_of_two_processes_is_lost(tmp_path: Path) -> None:
+    lock, counter = tmp_path / "lock", tmp_path / "counter"
+    counter.write_text("0", encoding="utf-8")
+    with Child(COUNT, lock, counter) as one, Child(COUNT, lock, counter) as other:
+        for child in (one, other):
+            child.hear()
+        for child in (one, other):
+            child.tell()
+        for child in (one, other):
+            assert child.hear() == "done"
+    assert counter.read_text(encoding="utf-8") == "200"
+
+
+def test_threads_of_one_process_exclude_each_other_too(tmp_path: Path) -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work() -> None:
+        for _ in range(25):
+            with exclusive(tmp_path / "lock"):
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert (len(most), max(most)) == (100, 1)
+
+
+def test_who_waits_too_long_is_told_so_and_disturbs_nobody(tmp_path: Path) -> None:
+    lock = tmp_path / "run.meta.lock"
+    with Child(HOLD, lock) as holder:
+        assert holder.hear() == "held"
+        with pytest.raises(LockTimeout, match=r"run\.meta\.lock was held by another process for 0\.1 s"):
+            with exclusive(lock, timeout=0.1):
+                pass
+        with pytest.raises(LockTimeout), exclusive(lock, timeout=0.05):
+            pass
+
+
+def test_a_writer_that_is_killed_gives_the_lock_back(tmp_path: Path) -> None:
+    with Child(HOLD, tmp_path / "lock") as holder:
+        assert holder.hear() == "held"
+        holder.kill()
+    with exclusive(tmp_path / "lock", timeout=5):
+        pass
+
+
+def test_the_lock_file_is_never_removed(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    with exclusive(lock):
+        before = lock.stat().st_ino
+    assert lock.stat().st_ino == before
+    with exclusive(lock):
+        assert lock.stat().st_ino == before
+
+
+def test_an_error_inside_frees_the_lock(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), exclusive(tmp_path / "lock"):
+        raise ZeroDivisionError
+    with exclusive(tmp_path / "lock", timeout=1):
+        pass
+
+
+def test_a_directory_that_is_not_there_is_not_made_for_a_lock(tmp_path: Path) -> None:
+    with pytest.raises(StorageFailed), exclusive(tmp_path / "gone" / "lock"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_file_that_cannot_be_opened_is_a_storage_failure(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(StorageFailed, match="could not be written"), exclusive(tmp_path / "lock"):
+        pass

@@ -1,0 +1,149 @@
+"""Listeners hear of changes in a directory; where the system refuses, nothing is raised."""
+
+import os
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from subagent_server.host import atomic
+from subagent_server.host.watch import Watcher
+from tests.helpers.processes import run_python
+
+NO_MORE_OBSERVERS = """
+    import resource, sys
+    from pathlib import Path
+    from subagent_server.host.watch import Watcher
+    watcher = Watcher()
+    used = len(__import__("os").listdir("/proc/self/fd")) - 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used, used))
+    end = watcher.watch(Path(sys.argv[1]), print)
+    print("active" if watcher.active else "left to the slow poll")
+    end()
+    watcher.close()
+"""
+
+
+class Ear:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.names: queue.Queue[str] = queue.Queue()
+
+    def __call__(self, name: str) -> None:
+        self.names.put(name)
+
+    def hears(self, wanted: str) -> None:
+        """Wait until a change of `wanted` has been told."""
+        while self.names.get(timeout=10) != wanted:
+            pass
+
+    def forget(self) -> None:
+        """Forget what was heard."""
+        while not self.names.empty():
+            self.names.get()
+
+
+@pytest.fixture
+def watcher() -> Iterator[Watcher]:
+    """A watcher that is closed in the end."""
+    watcher = Watcher()
+    yield watcher
+    watcher.close()
+
+
+def test_a_listener_hears_of_a_file_that_is_made_touched_replaced_and_removed(
+    watcher: Watcher, tmp_path: Path
+) -> None:
+    ear = Ear()
+    watcher.watch(tmp_path, ear)
+    path = tmp_path / "r1"
+    path.touch()
+    ear.hears("r1")
+    for change in (lambda: os.utime(path), lambda: atomic.write_durably(path, b"x"), path.unlink):
+        ear.forget()
+        change()
+        ear.hears("r1")
+    assert watcher.active
+
+
+def test_a_listener_of_one_directory_hears_nothing_of_another(watcher: Watcher, tmp_path: Path) -> None:
+    one, other = Ear(), Ear()
+    for name, ear in (("a", one), ("b", other)):
+        (tmp_path / name).mkdir()
+        watcher.watch(tmp_path / name, ear)
+    (tmp_path / "a" / "in-a").touch()
+    (tmp_path / "b" / "in-b").touch()
+    one.hears("in-a")
+    other.hears("in-b")
+    assert "in-b" not in list(one.names.queue)
+    assert "in-a" not in list(other.names.queue)
+
+
+def test_a_flat_watch_does_not_look_into_directories(watcher: Watcher, tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    flat, deep = Ear(), Ear()
+    watcher.watch(tmp_path, flat)
+    watcher.watch(tmp_path, deep, recursive=True)
+    (tmp_path / "deep" / "hidden").touch()
+    deep.hears("hidden")
+    (tmp_path / "open").touch()
+    flat.hears("open")
+    assert "hidden" not in list(flat.names.queue)
+
+
+def test_of_two_listeners_of_a_directory_the_one_goes_on_when_the_other_ends(
+    watcher: Watcher, tmp_path: Path
+) -> None:
+    one, other = Ear(), Ear()
+    end = watcher.watch(tmp_path, one)
+    end_other = watcher.watch(tmp_path, other)
+    (tmp_path / "first").touch()
+    one.hears("first")
+    other.hears("first")
+    end()
+    end()
+    one.forget()
+    (tmp_path / "second").touch()
+    other.hears("second")
+    assert "second" not in list(one.names.queue)
+    end_other()
+    watcher.watch(tmp_path, one)
+    (tmp_path / "third").touch()
+    one.hears("third")
+
+
+def test_a_directory_that_is_not_there_leaves_the_caller_to_the_slow_poll(
+    watcher: Watcher, tmp_path: Path
+) -> None:
+    end = watcher.watch(tmp_path / "gone", Ear())
+    assert not watcher.active
+    end()
+
+
+def test_a_directory_that_vanishes_ends_its_watch_quietly(watcher: Watcher, tmp_path: Path) -> None:
+    ear = Ear()
+    (tmp_path / "soon-gone").mkdir()
+    end = watcher.watch(tmp_path / "soon-gone", ear)
+    (tmp_path / "soon-gone").rmdir()
+    end()
+    watcher.watch(tmp_path, ear)
+    (tmp_path / "after").touch()
+    ear.hears("after")
+
+
+def test_where_the_system_has_no_observer_left_nothing_is_raised(tmp_path: Path) -> None:
+    done = run_python(NO_MORE_OBSERVERS, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "left to the slow poll\n", "")
+
+
+def test_a_closed_watcher_can_watch_again(watcher: Watcher, tmp_path: Path) -> None:
+    ear = Ear()
+    end = watcher.watch(tmp_path, ear)
+    watcher.close()
+    watcher.close()
+    end()
+    watcher.watch(tmp_path, ear)
+    (tmp_path / "again").touch()
+    ear.hears("again")

@@ -1,0 +1,98 @@
+"""The picture in the README is the table, and the table is what `apply` does."""
+
+import pytest
+
+from subagent_server.domain import events
+from subagent_server.domain.apply import apply
+from subagent_server.domain.diagram import Edge, edges, readme_section, state_diagram
+from subagent_server.domain.errors import CallerError
+from subagent_server.domain.events import RunEvent
+from subagent_server.domain.records import Failure, RunMeta
+from tests.helpers.processes import REPOSITORY, run_python
+from tests.helpers.runs import ASKED, LATER, STARTED, make_meta
+
+BEGIN, END = "<!-- life of a run -->\n", "<!-- end -->"
+REDRAW = "put the output of `python -m subagent_server.domain.diagram` between the markers of README.md"
+
+
+def test_the_readme_shows_the_life_of_a_run_as_the_table_has_it() -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert readme.count(BEGIN) == 1, f"README.md has no single marker {BEGIN.strip()}"
+    shown = readme.split(BEGIN)[1].split(END)[0]
+    assert shown == readme_section(), REDRAW
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_the_module_prints_what_belongs_into_the_readme_the_same_each_time(hash_seed: str) -> None:
+    run_it = "import runpy; runpy.run_module('subagent_server.domain.diagram', run_name='__main__')"
+    printed = run_python(run_it, environment={"PYTHONHASHSEED": hash_seed})
+    assert (printed.returncode, printed.stdout, printed.stderr) == (0, readme_section(), "")
+
+
+def test_the_diagram_has_an_arrow_for_each_step_that_a_run_can_take_and_no_other() -> None:
+    assert set(edges()) == _steps_taken(make_meta(), questions=3)
+
+
+@pytest.mark.parametrize(
+    "arrow",
+    [
+        "[*] --> ready",
+        "ready --> working : worker_started",
+        "ready --> failed : failed",
+        "working --> completed : finished",
+        "working --> stopped : stop_requested",
+        "running --> waiting_parent_reply : question_asked",
+        "waiting_parent_reply --> parent_replied : reply_given",
+        "waiting_parent_reply --> running : question_expired",
+        "parent_replied --> running : reply_acknowledged",
+        "parent_replied --> waiting_parent_reply : reply_acknowledged",
+        "completed --> [*]",
+    ],
+)
+def test_the_diagram_draws_the_way_of_a_run(arrow: str) -> None:
+    assert [line.strip() for line in state_diagram().splitlines()].count(arrow) == 1
+
+
+def _steps_taken(first: RunMeta, questions: int) -> set[Edge]:
+    """Return the steps that `apply` takes through every state that it reaches with so many questions."""
+    seen: set[str] = set()
+    steps: set[Edge] = set()
+    todo = [first]
+    while todo:
+        meta = todo.pop()
+        for event in _possible(meta, questions):
+            try:
+                after = apply(meta, event, LATER)
+            except CallerError:
+                continue
+            if after is meta:
+                continue
+            steps.add(Edge(meta.status, event.event, after.status))
+            shape = f"{after.status} {[m.message_status for m in after.messages]}"
+            if shape not in seen:
+                seen.add(shape)
+                todo.append(after)
+    return steps
+
+
+def _possible(meta: RunMeta, questions: int) -> list[RunEvent]:
+    about = [
+        event
+        for message in meta.messages
+        for event in (
+            events.ReplyGiven(message_id=message.message_id, answer="blue"),
+            events.ReplyAcknowledged(message_id=message.message_id),
+            events.QuestionExpired(message_id=message.message_id),
+        )
+    ]
+    asking = [ASKED] if len(meta.messages) < questions else []
+    failed = events.RunFailed(failure=Failure(code="agent_error", message="It broke."))
+    return [
+        STARTED,
+        *asking,
+        *about,
+        events.ProgressReported(),
+        events.Finished(),
+        failed,
+        events.StopRequested(),
+    ]
