@@ -140,7 +140,7 @@ def coloured(text: str, colour: str) -> str:
 
 def duration(seconds: float) -> str:
     """Return a time span in two units at most: `41s`, `3m12s`, `1h05m`, `2d03h`."""
-    whole = int(seconds)
+    whole = max(0, int(seconds))
     if whole < 60:
         return f"{whole}s"
     if whole < 3600:

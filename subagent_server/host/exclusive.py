@@ -18,8 +18,10 @@ def exclusive(path: Path, timeout: float = TIMEOUT_SECONDS) -> Iterator[None]:
 
     Raises:
         LockTimeout: another process held it for `timeout` seconds.
-        StorageFailed: the lock file cannot be opened (a read-only or foreign directory).
+        StorageFailed: the lock file cannot be opened (a read-only, foreign or missing directory).
     """
+    if not path.parent.is_dir():  # filelock would make it, and with it half a run
+        raise StorageFailed(path, "its directory does not exist")
     lock = FileLock(path, timeout=timeout, poll_interval=_POLL_SECONDS)
     try:
         lock.acquire()

@@ -15,11 +15,11 @@ def open_lock(path: Path) -> int:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Take the lock exclusively if nobody has it, without waiting."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+    """Take the lock exclusively if nobody has it, without waiting for a holder; probes hold nothing."""
+    while not _try(descriptor, fcntl.LOCK_EX):
+        if not _try(descriptor, fcntl.LOCK_SH):
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # only probes stand in the way: they are gone in a moment
     return True
 
 
@@ -69,3 +69,11 @@ def give_back(descriptor: int) -> None:
     """Unlock for every copy of the descriptor, then close this one."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
+
+
+def _try(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

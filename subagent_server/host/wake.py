@@ -38,7 +38,7 @@ def poke(path: Path) -> None:
             path.unlink(missing_ok=True)
         return
     try:
-        with suppress(BlockingIOError):  # full: a wake-up is queued already
+        with suppress(BlockingIOError, BrokenPipeError):  # full: one is queued already; or it left just now
             os.write(descriptor, b"!")
     finally:
         os.close(descriptor)

@@ -31,6 +31,7 @@ class Watcher:
 
     def __init__(self) -> None:
         self._observer: BaseObserver | None = None
+        self._listening: dict[ObservedWatch, set[_Forward]] = {}
         self._lock = threading.Lock()
         self.active = True
 
@@ -40,13 +41,15 @@ class Watcher:
         Nothing is raised where the system refuses (EMFILE, ENOSPC, a directory that is gone): `active`
         turns False and the caller's slow poll does the work.
         """
+        forward = _Forward(listener)
         with self._lock:
             try:
-                watch = self._started().schedule(_Forward(listener), str(directory), recursive=recursive)
+                watch = self._started().schedule(forward, str(directory), recursive=recursive)
             except OSError:
                 self.active = False
                 return lambda: None
-        return lambda: self._forget(watch)
+            self._listening.setdefault(watch, set()).add(forward)
+        return lambda: self._forget(watch, forward)
 
     def close(self) -> None:
         """Stop the observer's threads."""
@@ -54,6 +57,7 @@ class Watcher:
             if self._observer is not None:
                 self._observer.stop()
                 self._observer = None
+                self._listening.clear()
 
     def _started(self) -> BaseObserver:
         if self._observer is None:
@@ -63,10 +67,17 @@ class Watcher:
             self._observer = observer
         return self._observer
 
-    def _forget(self, watch: ObservedWatch) -> None:
+    def _forget(self, watch: ObservedWatch, forward: _Forward) -> None:
         with self._lock:
-            if self._observer is not None:
-                try:
+            listening = self._listening.get(watch, set())
+            if self._observer is None or forward not in listening:
+                return
+            listening.remove(forward)
+            try:
+                if listening:  # unscheduling would silence them too: the watch of a directory is shared
+                    self._observer.remove_handler_for_watch(forward, watch)
+                else:
+                    del self._listening[watch]
                     self._observer.unschedule(watch)
-                except (KeyError, OSError):
-                    self.active = self._observer.is_alive()
+            except (KeyError, OSError):
+                self.active = self._observer.is_alive()

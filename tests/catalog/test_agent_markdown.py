@@ -20,7 +20,8 @@ def test_a_plain_file_gives_its_keys_and_its_body_as_the_prompt(write: WriteFile
         write(
             "helper.md",
             front(
-                "name: helper\ndescription: Helps out.\ntools: Read, Grep\nmodel: sonnet", "\n# Role\n\nHelp ${WHO}."
+                "name: helper\ndescription: Helps out.\ntools: Read, Grep\nmodel: sonnet",
+                "\n# Role\n\nHelp ${WHO}.",
             ),
         )
     )
@@ -46,14 +47,22 @@ because: code was written
     ("keys", "description"),
     [
         pytest.param("description: Use it when: the tests fail", "Use it when: the tests fail", id="colon"),
-        pytest.param(f"description: Use it so. Examples:\n\n{DIALOGUE}", f"Use it so. Examples:\n\n{DIALOGUE}", id="dialogue"),
-        pytest.param(f"description: Use it. {DIALOGUE}", f"Use it. {DIALOGUE}", id="dialogue-on-the-first-line"),
+        pytest.param(
+            f"description: Use it so. Examples:\n\n{DIALOGUE}",
+            f"Use it so. Examples:\n\n{DIALOGUE}",
+            id="dialogue",
+        ),
+        pytest.param(
+            f"description: Use it. {DIALOGUE}", f"Use it. {DIALOGUE}", id="dialogue-on-the-first-line"
+        ),
         pytest.param(
             "description: Use it when: \\n\\n<example>\\nuser: 'x'\\n</example>",
             "Use it when: \n\n<example>\nuser: 'x'\n</example>",
             id="escaped-line-ends",
         ),
-        pytest.param("description: Fine until\\nhere", "Fine until\nhere", id="escaped-line-end-in-valid-yaml"),
+        pytest.param(
+            "description: Fine until\\nhere", "Fine until\nhere", id="escaped-line-end-in-valid-yaml"
+        ),
         pytest.param('description: "Say "hello" to: them"', 'Say "hello" to: them', id="quotes-in-quotes"),
         pytest.param("description: 'It's there: see'", "It's there: see", id="apostrophe-in-quotes"),
         pytest.param("description: |\n  One: two\n  three", "One: two\nthree", id="block"),
@@ -61,14 +70,20 @@ because: code was written
         pytest.param("description: @home is: here", "@home is: here", id="reserved-character"),
         pytest.param("description: [draft] looks: around", "[draft] looks: around", id="bracket"),
         pytest.param("description: 100% of `that`: all", "100% of `that`: all", id="backticks"),
-        pytest.param("description:\n  Use it when: it rains\n  Then: go", "Use it when: it rains\nThen: go", id="mapping-lookalike"),
-        pytest.param("description:\n  - one\n  - two", "- one\n  - two", id="list"),
-        pytest.param("description: Prüft ✅ – auch: 日本語", "Prüft ✅ – auch: 日本語", id="unicode"),
+        pytest.param(
+            "description:\n  Use it when: it rains\n  Then: go",
+            "Use it when: it rains\nThen: go",
+            id="mapping-lookalike",
+        ),
+        pytest.param("description:\n  - one\n  - two", "- one\n- two", id="list"),
+        pytest.param("description: Prüft ✅ auch: 日本語", "Prüft ✅ auch: 日本語", id="unicode"),
         pytest.param("description: 2026-01-02", "2026-01-02", id="date"),
     ],
 )
 def test_a_description_is_the_text_that_was_written(write: WriteFile, keys: str, description: str) -> None:
-    agent = load_agent_file(write("a.md", front(f"name: a\n{keys}\ntools: Read, Bash\nmodel: opus\ncolor: red")))
+    agent = load_agent_file(
+        write("a.md", front(f"name: a\n{keys}\ntools: Read, Bash\nmodel: opus\ncolor: red"))
+    )
     assert agent.description == description
     assert agent.tools == ["Read", "Bash"]
     assert agent.model == "opus"
@@ -105,7 +120,9 @@ def test_a_description_is_the_text_that_was_written(write: WriteFile, keys: str,
 def test_tools_may_be_written_in_every_usual_way(
     write: WriteFile, written: str, tools: list[str] | None
 ) -> None:
-    assert load_agent_file(write("a.md", front(f"name: a\ndescription: b: c\ntools: {written}"))).tools == tools
+    assert (
+        load_agent_file(write("a.md", front(f"name: a\ndescription: b: c\ntools: {written}"))).tools == tools
+    )
     assert load_agent_file(write("b.md", front(f"name: a\ndescription: b\ntools: {written}"))).tools == tools
 
 
@@ -125,7 +142,9 @@ def test_a_name_is_text_whatever_yaml_would_make_of_it(write: WriteFile, name: s
     assert agent.name == name
 
 
-@pytest.mark.parametrize("keys", ["description: d", "name:\ndescription: d", 'name: ""\ndescription: d', "name: ~"])
+@pytest.mark.parametrize(
+    "keys", ["description: d", "name:\ndescription: d", 'name: ""\ndescription: d', "name: ~"]
+)
 def test_a_missing_name_is_the_stem_of_the_file(write: WriteFile, keys: str) -> None:
     assert load_agent_file(write("deep/finder.md", front(keys))).name == "finder"
 
@@ -150,11 +169,16 @@ def test_the_body_keeps_its_rules_quotes_and_indentation(write: WriteFile) -> No
 @pytest.mark.parametrize("key", ["maxTurns", "max_turns", "max-turns", "MaxTurns", "MAX_TURNS", '"maxTurns"'])
 def test_keys_may_be_spelled_in_every_case(write: WriteFile, key: str) -> None:
     assert load_agent_file(write("a.md", front(f"Name: a\nDescription: d\n{key}: 7"))).limits.max_turns == 7
-    assert load_agent_file(write("b.md", front(f"Name: a\nDescription: d: e\n{key}: 7"))).limits.max_turns == 7
+    assert (
+        load_agent_file(write("b.md", front(f"Name: a\nDescription: d: e\n{key}: 7"))).limits.max_turns == 7
+    )
 
 
 def test_unknown_keys_are_kept_and_named_in_one_warning(write: WriteFile) -> None:
-    keys = "color: blue\npermissionMode: plan\nallowed-tools: Read\nversion: 1.0\nhooks:\n  Stop: [1, yes, null, 2.5]"
+    keys = (
+        "color: blue\npermissionMode: plan\nallowed-tools: Read\nversion: 1.0\n"
+        "hooks:\n  Stop: [1, yes, null, 2.5]"
+    )
     agent = load_agent_file(write("a.md", front(f"name: a\ndescription: d\n{keys}")))
     assert agent.tools is None
     assert agent.unknown == {
@@ -170,13 +194,17 @@ def test_unknown_keys_are_kept_and_named_in_one_warning(write: WriteFile) -> Non
 
 
 def test_unknown_keys_are_kept_where_the_front_matter_is_no_yaml(write: WriteFile) -> None:
-    agent = load_agent_file(write("a.md", front("name: a\ndescription: b: c\nflavour: mint\nhooks:\n  Stop: [1]")))
+    agent = load_agent_file(
+        write("a.md", front("name: a\ndescription: b: c\nflavour: mint\nhooks:\n  Stop: [1]"))
+    )
     assert agent.description == "b: c"
     assert agent.unknown == {"flavour": "mint", "hooks": {"Stop": [1]}}
 
 
 def test_a_nested_block_is_read_beside_a_description_that_is_no_yaml(write: WriteFile) -> None:
-    keys = "name: a\ndescription: b: c\nmcpServers:\n  gh:\n    command: gh-mcp\n    args: [--x, 1]\nmodel: opus"
+    keys = (
+        "name: a\ndescription: b: c\nmcpServers:\n  gh:\n    command: gh-mcp\n    args: [--x, 1]\nmodel: opus"
+    )
     agent = load_agent_file(write("a.md", front(keys)))
     assert agent.mcp_servers["gh"].args == ["--x", "1"]
     assert agent.model == "opus"
@@ -190,7 +218,9 @@ def test_a_nested_block_that_cannot_be_read_is_a_fault_with_its_line(write: Writ
     assert agent.faults[0].startswith("mcpServers cannot be read")
 
 
-@pytest.mark.parametrize("text", ["", "# Notes\n\nname: x\n", "\n\ntext\n---\nname: a\n---\n", "----\nname: a\n----\n"])
+@pytest.mark.parametrize(
+    "text", ["", "# Notes\n\nname: x\n", "\n\ntext\n---\nname: a\n---\n", "----\nname: a\n----\n"]
+)
 def test_a_file_without_front_matter_is_no_agent(write: WriteFile, text: str) -> None:
     with pytest.raises(NotAnAgent, match="no front matter"):
         load_agent_file(write("README.md", text))

@@ -1,12 +1,12 @@
 """A file is the old or the new one for every reader, and a refused write leaves nothing behind."""
 
-import os
 from pathlib import Path
 
 import pytest
 
 from subagent_server.domain.errors import StorageFailed
 from subagent_server.host import atomic
+from tests.helpers.files import names
 from tests.helpers.processes import Child, run_python
 
 FULL_DISK = """
@@ -45,7 +45,7 @@ def test_an_old_content_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> 
     for content in (b"one", b"", b"a longer one" * 1000):
         atomic.write_durably(path, content)
         assert path.read_bytes() == content
-    assert os.listdir(tmp_path) == ["file"]
+    assert names(tmp_path) == ["file"]
 
 
 def test_a_reader_who_has_the_old_file_open_reads_it_to_its_end(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_prepared_file_has_no_name_until_it_is_committed(tmp_path: Path) -> No
     assert temporary.name.startswith(".")
     atomic.commit(temporary, path)
     assert path.read_bytes() == b"done"
-    assert os.listdir(tmp_path) == ["result.json"]
+    assert names(tmp_path) == ["result.json"]
 
 
 def test_two_prepared_files_of_one_name_do_not_meet(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_two_prepared_files_of_one_name_do_not_meet(tmp_path: Path) -> None:
     atomic.discard(other)
     atomic.discard(other)
     assert path.read_bytes() == b"one"
-    assert os.listdir(tmp_path) == ["file"]
+    assert names(tmp_path) == ["file"]
 
 
 def test_a_disk_that_refuses_leaves_the_old_content_and_no_other_file(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_disk_that_refuses_leaves_the_old_content_and_no_other_file(tmp_path: 
     assert refused.returncode == 0, refused.stderr
     assert refused.stdout.startswith(f"{path} could not be written (File too large)")
     assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["file"]
+    assert names(tmp_path) == ["file"]
 
 
 def test_a_directory_that_is_gone_is_a_storage_failure(tmp_path: Path) -> None:
@@ -106,4 +106,4 @@ def test_a_directory_in_the_place_of_the_file_is_a_storage_failure(tmp_path: Pat
     (tmp_path / "file" / "deep").mkdir(parents=True)
     with pytest.raises(StorageFailed):
         atomic.write_durably(tmp_path / "file", b"x")
-    assert os.listdir(tmp_path) == ["file"]
+    assert names(tmp_path) == ["file"]

@@ -1,5 +1,6 @@
 """Locks on descriptors: probing disturbs nobody, handing over never unlocks, and the kernel gives back."""
 
+import fcntl
 import os
 import signal
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.host import locks
+from tests.helpers.files import open_descriptors
 from tests.helpers.processes import Child
 from tests.helpers.wait import wait_for
 
@@ -73,10 +75,10 @@ def test_a_taken_lock_is_held_until_its_descriptor_is_closed(lock: Path) -> None
 
 def test_a_refused_taker_leaves_no_descriptor_open(lock: Path) -> None:
     with held(lock):
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_descriptors()
         assert [locks.take(lock) for _ in range(20)] == [None] * 20
         assert [locks.is_held(lock) for _ in range(20)] == [True] * 20
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert open_descriptors() == before
 
 
 def test_giving_back_unlocks_for_every_copy(lock: Path) -> None:
@@ -105,8 +107,6 @@ def test_a_probe_holds_nothing_against_another_probe(lock: Path) -> None:
     """A shared lock, as each probe has it for a moment, does not read as held."""
     first = locks.open_lock(lock)
     try:
-        import fcntl
-
         fcntl.flock(first, fcntl.LOCK_SH)
         assert not locks.is_held(lock)
     finally:

@@ -2,7 +2,7 @@
 
 import os
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -61,7 +61,12 @@ def test_a_listener_hears_of_a_file_that_is_made_touched_replaced_and_removed(
     path = tmp_path / "r1"
     path.touch()
     ear.hears("r1")
-    for change in (lambda: os.utime(path), lambda: atomic.write_durably(path, b"x"), path.unlink):
+    changes: list[Callable[[], None]] = [
+        lambda: os.utime(path),
+        lambda: atomic.write_durably(path, b"x"),
+        lambda: path.unlink(),
+    ]
+    for change in changes:
         ear.forget()
         change()
         ear.hears("r1")

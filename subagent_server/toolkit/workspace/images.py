@@ -38,8 +38,8 @@ def image_block(name: str, data: bytes) -> dict[str, Any]:
     size = _size(data)
     if size is not None and max(size) > MOST_PIXELS_A_SIDE:
         raise BadArgument(
-            f"{name} is an image of {size[0]} by {size[1]} pixels, and at most {MOST_PIXELS_A_SIDE} a side can "
-            "be shown: make it smaller first."
+            f"{name} is an image of {size[0]} by {size[1]} pixels, and at most {MOST_PIXELS_A_SIDE} a side "
+            "can be shown: make it smaller first."
         )
     source = {"type": "base64", "media_type": media_type(data), "data": base64.b64encode(data).decode()}
     return {"type": "image", "source": source}

@@ -31,6 +31,8 @@ def main() -> None:
     answer = Answer(matches=request["limit"], characters=request["characters"])
     try:
         answer.end(_SEARCHES[request["tool"]](request, answer))
+    except Stop as stop:
+        answer.end([str(stop)])
     except (BadGlob, re.error, OverflowError, RecursionError) as error:
         answer.refuse(str(error))
 
@@ -48,10 +50,10 @@ def _grep(request: dict[str, Any], answer: Answer) -> list[str]:
         return grep.tree(_tree(request), _wanted(request))
     try:
         grep.file(request["directory"], request["file"], request["file"])
-    except Stop as stop:
-        return [str(stop)]
     except NotText as error:
         return [f"{printable(request['file'])} is {error}, which is not searched"]
+    except OSError as error:
+        return [f"{printable(request['file'])} could not be read ({error.strerror})"]
     return []
 
 

@@ -1,0 +1,48 @@
+# Two commands are enough on a fresh machine: `make demo` and `make test`. Each makes .venv itself, from the lock.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= auto
+
+.PHONY: demo test check format lock clean
+
+demo: $(VENV)/.installed  ## a parent hands a review of the last commit to a subagent
+	@$(BIN)/subagent demo
+
+test: $(VENV)/.installed-dev  ## the whole test suite, in parallel
+	$(BIN)/pytest -n $(WORKERS)
+
+check: $(VENV)/.installed-dev  ## format, lint, strict types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest tests/test_layers.py tests/test_readme_diagram.py
+
+format: $(VENV)/.installed-dev  ## put the code into its form
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: $(VENV)/.installed-dev  ## resolve the dependencies of pyproject.toml anew
+	$(BIN)/pip install --quiet pip-tools==7.6.2
+	$(BIN)/pip-compile --quiet $(COMPILE) --output-file requirements.lock pyproject.toml
+	$(BIN)/pip-compile --quiet $(COMPILE) --extra dev --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
+
+COMPILE := --upgrade --generate-hashes --strip-extras --no-header --no-annotate \
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+
+clean:  ## remove the environment and the caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+
+$(VENV)/.made:
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@touch $@

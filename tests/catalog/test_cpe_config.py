@@ -1,0 +1,220 @@
+"""Agents as CPE configurations, in a directory and for `serve --config`."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from subagent_server.catalog.discover import discover
+from subagent_server.catalog.loading import load_agent_file, load_config
+from subagent_server.catalog.problems import AgentFileError
+from subagent_server.domain.definitions import CodeMode
+
+WriteFile = Callable[[str, str | bytes], Path]
+
+CONFIG = """\
+version: "1.0"
+models:
+  - ref: big
+    display_name: The Big One
+    id: claude-opus-5-5
+    type: anthropic
+    api_key_env: MY_KEY
+    base_url: http://127.0.0.1:9/v1
+  - ref: small
+    id: claude-haiku-5-5
+    type: anthropic
+    codeMode: {enabled: true, excludedTools: [own]}
+subagent:
+  name: review_changes
+  description: Reviews a diff.
+  outputSchemaPath: ./schemas/review.json
+defaults:
+  model: big
+  systemPromptPath: ./prompts/review.prompt
+  codeMode: {enabled: true, excludedTools: [draw, hold], maxTimeoutSeconds: 20}
+mcpServers:
+  files: {command: files-mcp, type: stdio, env: {ROOT: "${ROOT_DIR}"}}
+"""
+ENVIRONMENT = {"MY_KEY": "k", "ANTHROPIC_API_KEY": "k", "ROOT_DIR": "/srv"}
+
+
+@pytest.fixture
+def config(write: WriteFile) -> Callable[[str], Path]:
+    def write_config(text: str) -> Path:
+        write("schemas/review.json", '{"type": "object"}')
+        write("prompts/review.prompt", "You review {{ .Diff }}.\n")
+        return write("review.cpe.yaml", text)
+
+    return write_config
+
+
+WriteConfig = Callable[[str], Path]
+
+
+def test_a_configuration_of_the_seed_is_one_agent(config: WriteConfig) -> None:
+    agent = load_agent_file(config(CONFIG))
+    assert agent.faults == agent.warnings == []
+    assert (agent.name, agent.description) == ("review_changes", "Reviews a diff.")
+    assert (agent.model, agent.api_key_env) == ("claude-opus-5-5", "MY_KEY")
+    assert agent.base_url == "http://127.0.0.1:9/v1"
+    assert agent.system_prompt == "You review {{ .Diff }}."
+    assert agent.output_schema == {"type": "object"}
+    assert agent.code_mode == CodeMode(enabled=True, excluded_tools=["draw", "hold"], max_timeout_seconds=20)
+    assert agent.mcp_servers["files"].env == {"ROOT": "${ROOT_DIR}"}
+    assert agent.unknown == {}
+
+
+def test_code_mode_of_a_model_replaces_the_default_whole(config: WriteConfig) -> None:
+    agent = load_agent_file(config(CONFIG.replace("model: big", "model: small")))
+    assert agent.code_mode == CodeMode(enabled=True, excluded_tools=["own"])
+    assert (agent.model, agent.api_key_env, agent.base_url) == ("claude-haiku-5-5", "ANTHROPIC_API_KEY", None)
+
+
+def test_keys_of_an_agent_may_stand_under_subagent_defaults_or_at_the_top(config: WriteConfig) -> None:
+    text = CONFIG.replace("  model: big", "  model: big\n  limits: {maxTurns: 5}").replace(
+        "  description:", "  tools: Read, Grep\n  description:"
+    )
+    agent = load_agent_file(config(text + "isolation: worktree\nbudgetUsd: 2\n"))
+    assert agent.faults == agent.warnings == []
+    assert (agent.limits.max_turns, str(agent.limits.budget_usd)) == (5, "2")
+    assert agent.tools == ["Read", "Grep"]
+    assert agent.isolation == "worktree"
+
+
+def test_unknown_keys_are_kept_with_one_warning(config: WriteConfig) -> None:
+    text = CONFIG.replace("    id: claude-opus-5-5", "    id: claude-opus-5-5\n    context_window: 200000")
+    agent = load_agent_file(config(text + "theme: dark\n"))
+    assert agent.unknown == {"models.big.context_window": 200000, "theme": "dark"}
+    assert len(agent.warnings) == 1
+    assert agent.faults == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        pytest.param("  name: review_changes\n", "", "subagent.name is missing", id="no-name"),
+        pytest.param(
+            "  description: Reviews a diff.\n", "", "subagent.description is missing", id="no-description"
+        ),
+        pytest.param("  model: big\n", "", "defaults.model is missing", id="no-default-model"),
+        pytest.param("model: big", "model: huge", "'huge'", id="unknown-ref"),
+        pytest.param("models:", "others:", "defaults.model", id="no-models"),
+        pytest.param("    id: claude-opus-5-5\n", "", "'big' has no id", id="no-id"),
+        pytest.param(
+            "type: anthropic\n    api", "type: openai\n    api", "type must be anthropic", id="other-type"
+        ),
+        pytest.param("ref: small", "ref: big", "two models", id="ref-twice"),
+        pytest.param("review.prompt", "gone.prompt", "gone.prompt", id="unreadable-prompt"),
+        pytest.param("review.json", "gone.json", "gone.json", id="unreadable-schema"),
+        pytest.param(
+            "defaults:", "subagent: {name: x}\ndefaults:", "subagent is given twice", id="block-twice"
+        ),
+        pytest.param("version:", "effort: high\nversion:", "", id="fine"),
+        pytest.param("mcpServers:", "model: x\nmcpServers:", "'model' is given twice", id="model-twice"),
+        pytest.param("type: stdio", "type: pipe", "mcpServers.files.type", id="server-type"),
+        pytest.param("api_key_env: MY_KEY", "api_key_env: sk-ant-abc", "apiKeyEnv", id="key-instead-of-name"),
+    ],
+)
+def test_a_missing_or_wrong_piece_is_a_fault_in_a_directory_and_refused_as_a_configuration(
+    config: WriteConfig, old: str, new: str, reason: str
+) -> None:
+    path = config(CONFIG.replace(old, new, 1))
+    catalog = discover([path.parent])
+    assert len(catalog.agents) == 1
+    faults = [problem.reason for problem in catalog.problems if problem.kind == "fault"]
+    if not reason:
+        assert not faults
+        assert load_config(path, ENVIRONMENT).effort == "high"
+        return
+    assert len(faults) == 1
+    assert reason in faults[0]
+    with pytest.raises(AgentFileError) as caught:
+        load_config(path, ENVIRONMENT)
+    assert faults[0] in caught.value.sentence
+    assert "\n" not in caught.value.sentence
+
+
+def test_a_whole_configuration_is_served_with_its_variables_unexpanded(config: WriteConfig) -> None:
+    agent = load_config(config(CONFIG), ENVIRONMENT)
+    assert agent.mcp_servers["files"].env == {"ROOT": "${ROOT_DIR}"}
+
+
+@pytest.mark.parametrize("variable", ["MY_KEY", "ROOT_DIR"])
+def test_a_configuration_whose_variable_is_not_set_is_refused_and_named(
+    config: WriteConfig, variable: str
+) -> None:
+    environment = {name: value for name, value in ENVIRONMENT.items() if name != variable}
+    with pytest.raises(AgentFileError, match=variable):
+        load_config(config(CONFIG), environment)
+
+
+def test_an_empty_key_variable_counts_as_not_set(config: WriteConfig) -> None:
+    with pytest.raises(AgentFileError, match="MY_KEY"):
+        load_config(config(CONFIG), {**ENVIRONMENT, "MY_KEY": ""})
+
+
+def test_a_markdown_agent_can_be_served_by_itself(write: WriteFile) -> None:
+    path = write("helper.md", "---\ndescription: d\n---\nYou help.\n")
+    assert load_config(path, ENVIRONMENT).name == "helper"
+    with pytest.raises(AgentFileError, match="ANTHROPIC_API_KEY"):
+        load_config(path, {})
+    with pytest.raises(AgentFileError, match="maxTurns"):
+        load_config(write("bad.md", "---\nmaxTurns: many\n---\nx"), ENVIRONMENT)
+    with pytest.raises(AgentFileError, match="no front matter"):
+        load_config(write("README.md", "# Hello\n"), ENVIRONMENT)
+
+
+def test_a_runner_with_models_of_its_own_needs_neither_model_nor_key(config: WriteConfig) -> None:
+    text = "subagent: {name: a, description: d}\ndefaults: {runner: command, command: ./run}\n"
+    assert load_config(config(text), {}).command == "./run"
+    text = "subagent: {name: a, description: d}\ndefaults: {runner: codex, model: gpt-x}\n"
+    assert load_config(config(text), {}).model == "gpt-x"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "no 'subagent:' block"),
+        ("- a\n", "no 'subagent:' block"),
+        ("services: {web: {image: x}}\n", "no 'subagent:' block"),
+        ("subagent:\n", "'subagent:' must be a mapping"),
+        ("subagent: text\n", "'subagent:' must be a mapping"),
+        ("subagent: {name: a}\ndefaults: [x]\n", "'defaults:' must be a mapping"),
+        ("subagent:\n\tname: a\n", "not YAML"),
+        ("subagent: {name: a}\n---\nsubagent: {name: b}\n", "second document"),
+        ("subagent: !!python/object:os.system {name: a}\n", "not YAML"),
+    ],
+)
+def test_what_is_no_configuration_is_refused_in_one_line(config: WriteConfig, text: str, reason: str) -> None:
+    with pytest.raises(AgentFileError, match=reason) as caught:
+        load_config(config(text), ENVIRONMENT)
+    assert "\n" not in caught.value.sentence
+
+
+def test_a_missing_configuration_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(AgentFileError, match=r"gone\.yaml.*no such file"):
+        load_config(tmp_path / "gone.yaml", ENVIRONMENT)
+
+
+def test_yaml_that_is_no_agent_is_listed_as_skipped(write: WriteFile, tmp_path: Path) -> None:
+    write("docker-compose.yml", "services: {}\n")
+    catalog = discover([tmp_path])
+    assert catalog.agents == {}
+    assert [(problem.path.name, problem.kind) for problem in catalog.problems] == [
+        ("docker-compose.yml", "skipped")
+    ]
+
+
+def test_an_unnamed_configuration_has_the_name_of_its_file(config: WriteConfig) -> None:
+    assert load_agent_file(config(CONFIG.replace("  name: review_changes\n", ""))).name == "review"
+
+
+def test_anchors_and_merge_keys_are_understood(config: WriteConfig) -> None:
+    text = CONFIG + "  a: &base {command: c, timeout: 5}\n  b: {<<: *base, timeout: 6}\n  c: *base\n"
+    servers = load_agent_file(config(text)).mcp_servers
+    assert [(servers[name].command, servers[name].timeout) for name in "abc"] == [
+        ("c", 5),
+        ("c", 6),
+        ("c", 5),
+    ]

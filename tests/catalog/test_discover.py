@@ -1,0 +1,218 @@
+"""Which agents a set of directories gives, and that no file vanishes without a word."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from subagent_server.catalog.discover import Catalog, discover
+from subagent_server.domain.errors import UnknownAgent
+
+WriteFile = Callable[[str, str | bytes], Path]
+
+
+def agent(name: str | None = None, more: str = "") -> str:
+    named = f"name: {name}\n" if name else ""
+    return f"---\n{named}description: d\n{more}---\nYou help.\n"
+
+
+def listed(catalog: Catalog, *kinds: str) -> list[tuple[str, str]]:
+    found: Sequence[tuple[str, str]] = [(p.kind, p.path.name) for p in catalog.problems]
+    return [pair for pair in found if not kinds or pair[0] in kinds]
+
+
+def test_agents_come_from_all_levels_in_alphabetical_order(write: WriteFile, tmp_path: Path) -> None:
+    write("zeta.md", agent())
+    write("team/deep/er/alpha.MD", agent())
+    write("team/mid.md", agent("middle"))
+    catalog = discover([tmp_path])
+    assert list(catalog.agents) == ["alpha", "middle", "zeta"]
+    assert catalog.problems == []
+
+
+def test_an_agent_is_found_by_its_name_and_by_its_tool(write: WriteFile, tmp_path: Path) -> None:
+    write("a.md", agent("Code Reviewer"))
+    catalog = discover([tmp_path])
+    found = catalog.find("Code Reviewer")
+    assert found is not None
+    assert found.tool_name == "run_code_reviewer"
+    assert catalog.find("run_code_reviewer") is found
+    assert catalog.require("run_code_reviewer") is found
+    assert catalog.find("code reviewer") is None
+
+
+def test_an_unknown_agent_is_refused_with_the_reason_its_file_has(write: WriteFile, tmp_path: Path) -> None:
+    write("broken.md", "---\nname: broken\n")
+    write("good.md", agent())
+    with pytest.raises(UnknownAgent, match=r"broken\.md: its front matter has no end.*good"):
+        discover([tmp_path]).require("broken")
+    with pytest.raises(UnknownAgent, match="good"):
+        discover([tmp_path]).require("nobody")
+
+
+def test_every_file_that_is_no_agent_is_listed_and_the_others_load(write: WriteFile, tmp_path: Path) -> None:
+    write("good.md", agent())
+    write("README.md", "# These are our agents\n")
+    write("open.md", "---\nname: x\n")
+    write("latin.md", b"---\nname: x\n---\n\xe9")
+    write("broken.yaml", "a: [\n")
+    write("compose.yml", "services: {}\n")
+    write(".draft.md", agent())
+    write(".git/hooks.md", agent())
+    write("notes.txt", "not by its name an agent")
+    catalog = discover([tmp_path])
+    assert list(catalog.agents) == ["good"]
+    assert listed(catalog) == [
+        ("skipped", ".draft.md"),
+        ("skipped", ".git"),
+        ("skipped", "README.md"),
+        ("error", "broken.yaml"),
+        ("skipped", "compose.yml"),
+        ("error", "latin.md"),
+        ("error", "open.md"),
+    ]
+    assert {p.path.name: p.line for p in catalog.problems if p.kind == "error"} == {
+        "broken.yaml": 2,
+        "latin.md": 4,
+        "open.md": 1,
+    }
+
+
+def test_two_files_of_one_name_in_one_tree_load_neither(write: WriteFile, tmp_path: Path) -> None:
+    write("a.md", agent("same"))
+    write("sub/same.md", agent())
+    write("other.md", agent())
+    catalog = discover([tmp_path])
+    assert list(catalog.agents) == ["other"]
+    assert listed(catalog) == [("duplicate", "a.md"), ("duplicate", "same.md")]
+    first, second = catalog.problems
+    assert "same.md" in first.reason
+    assert "a.md" in second.reason
+    assert first.agent == second.agent == "same"
+
+
+def test_three_files_of_one_name_are_all_listed(write: WriteFile, tmp_path: Path) -> None:
+    for file in ("a.md", "b.md", "c.yaml"):
+        write(file, agent("same") if file.endswith("md") else "subagent: {name: same, description: d}\n")
+    catalog = discover([tmp_path])
+    assert catalog.agents == {}
+    assert listed(catalog) == [("duplicate", "a.md"), ("duplicate", "b.md"), ("duplicate", "c.yaml")]
+
+
+def test_across_directories_the_earlier_wins_and_the_later_is_shadowed(
+    write: WriteFile, tmp_path: Path
+) -> None:
+    write("one/helper.md", agent())
+    write("two/helper.md", agent())
+    write("two/extra.md", agent())
+    catalog = discover([tmp_path / "one", tmp_path / "two"])
+    assert list(catalog.agents) == ["extra", "helper"]
+    assert catalog.agents["helper"].source == tmp_path / "one" / "helper.md"
+    assert [(p.kind, p.path) for p in catalog.problems] == [("shadowed", tmp_path / "two" / "helper.md")]
+    turned = discover([tmp_path / "two", tmp_path / "one"])
+    assert turned.agents["helper"].source == tmp_path / "two" / "helper.md"
+
+
+def test_two_names_with_one_tool_clash_and_neither_loads(write: WriteFile, tmp_path: Path) -> None:
+    write("a.md", agent("code-review"))
+    write("b.md", agent("Code Review"))
+    write("c.md", agent("fine"))
+    catalog = discover([tmp_path])
+    assert list(catalog.agents) == ["fine"]
+    assert listed(catalog) == [("clash", "a.md"), ("clash", "b.md")]
+    assert "run_code_review" in catalog.problems[0].reason
+
+
+def test_names_that_differ_only_past_their_48th_character_clash(write: WriteFile, tmp_path: Path) -> None:
+    write("a.md", agent("x" * 48 + "a"))
+    write("b.md", agent("x" * 48 + "b"))
+    assert listed(discover([tmp_path])) == [("clash", "a.md"), ("clash", "b.md")]
+
+
+def test_across_directories_a_clash_leaves_the_earlier(write: WriteFile, tmp_path: Path) -> None:
+    write("one/a.md", agent("code-review"))
+    write("two/b.md", agent("code_review"))
+    catalog = discover([tmp_path / "one", tmp_path / "two"])
+    assert list(catalog.agents) == ["code-review"]
+    assert listed(catalog) == [("clash", "b.md")]
+
+
+def test_a_name_at_odds_in_an_earlier_directory_is_not_taken_from_a_later_one(
+    write: WriteFile, tmp_path: Path
+) -> None:
+    write("one/a.md", agent("same"))
+    write("one/b.md", agent("same"))
+    write("two/same.md", agent())
+    catalog = discover([tmp_path / "one", tmp_path / "two"])
+    assert catalog.agents == {}
+    assert listed(catalog) == [("duplicate", "a.md"), ("duplicate", "b.md"), ("shadowed", "same.md")]
+
+
+def test_a_faulty_agent_is_loaded_and_listed(write: WriteFile, tmp_path: Path) -> None:
+    write("a.md", agent("a", "maxTurns: many\ncolor: red\n"))
+    catalog = discover([tmp_path])
+    assert len(catalog.agents["a"].faults) == 1
+    assert [(p.kind, p.line) for p in catalog.problems] == [("warning", None), ("fault", 4)]
+
+
+def test_a_missing_an_empty_and_a_wrong_directory_are_no_exception(write: WriteFile, tmp_path: Path) -> None:
+    file = write("file.md", agent())
+    (tmp_path / "empty").mkdir()
+    catalog = discover([tmp_path / "gone", tmp_path / "empty", file])
+    assert catalog.agents == {}
+    assert listed(catalog) == [("warning", "gone"), ("error", "file.md")]
+    assert discover([]) == Catalog()
+
+
+def test_loops_of_links_end(write: WriteFile, tmp_path: Path) -> None:
+    write("tree/a.md", agent())
+    (tmp_path / "tree" / "loop").symlink_to(tmp_path / "tree")
+    (tmp_path / "tree" / "self.md").symlink_to("self.md")
+    (tmp_path / "tree" / "gone.md").symlink_to("nowhere.md")
+    catalog = discover([tmp_path / "tree"])
+    assert list(catalog.agents) == ["a"]
+    assert listed(catalog) == [("error", "gone.md"), ("skipped", "loop"), ("error", "self.md")]
+
+
+def test_a_link_to_a_directory_elsewhere_is_followed(write: WriteFile, tmp_path: Path) -> None:
+    write("elsewhere/a.md", agent())
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "link").symlink_to(tmp_path / "elsewhere")
+    assert list(discover([tmp_path / "tree"]).agents) == ["a"]
+
+
+def test_one_file_under_two_names_is_one_agent(write: WriteFile, tmp_path: Path) -> None:
+    original = write("a.md", agent("one"))
+    (tmp_path / "b.md").symlink_to(original)
+    os.link(original, tmp_path / "c.md")
+    catalog = discover([tmp_path, tmp_path])
+    assert list(catalog.agents) == ["one"]
+    assert {kind for kind, _ in listed(catalog)} == {"skipped"}
+
+
+def test_pipes_and_directories_named_like_agents_do_not_hang(write: WriteFile, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.md")
+    write("dir.md/inner.md", agent())
+    catalog = discover([tmp_path])
+    assert list(catalog.agents) == ["inner"]
+    assert [(p.path.name, p.reason) for p in catalog.problems] == [("pipe.md", "it is not a regular file")]
+
+
+def test_a_file_name_that_is_no_text_is_listed(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/caf\xe9.md"
+    with open(path, "wb") as file:
+        file.write(agent().encode())
+    catalog = discover([tmp_path])
+    assert catalog.agents == {}
+    assert [(p.kind, "UTF-8" in p.reason) for p in catalog.problems] == [("error", True)]
+
+
+def test_a_tree_that_is_too_large_is_read_in_part_and_told_of(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"d{number}").mkdir()
+        for other in range(1050):
+            (tmp_path / f"d{number}" / f"{other}.txt").touch()
+    catalog = discover([tmp_path])
+    assert [(p.kind, p.path) for p in catalog.problems] == [("error", tmp_path)]
+    assert "20000" in catalog.problems[0].reason

@@ -1,0 +1,44 @@
+"""The agents that come with the project are agents without a single remark."""
+
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from subagent_server.catalog.discover import discover
+from subagent_server.catalog.models import ALIASES
+
+AGENTS = Path(__file__).parents[2] / "agents"
+
+
+def test_the_examples_load_without_a_remark() -> None:
+    catalog = discover([AGENTS])
+    assert catalog.problems == []
+    assert {"reviewer", "scout", "triage"} <= set(catalog.agents)
+
+
+@pytest.mark.parametrize("name", ["reviewer", "scout", "triage"])
+def test_an_example_names_its_tools_a_known_model_and_sane_limits(name: str) -> None:
+    agent = discover([AGENTS]).agents[name]
+    assert agent.tools is not None
+    assert set(agent.tools) <= {"Read", "Grep", "Glob", "Bash"}
+    assert agent.model in ALIASES
+    assert agent.limits.budget_usd is not None
+    assert 10 <= agent.limits.max_turns <= 100
+    assert 0 < agent.limits.timeout_seconds <= 3600
+    assert len(agent.description) > 80
+    assert len(agent.system_prompt) > 1000
+
+
+def test_the_scout_only_reads() -> None:
+    assert discover([AGENTS]).agents["scout"].tools == ["Read", "Grep", "Glob"]
+
+
+def test_the_reviewer_and_triage_answer_in_a_form_that_a_program_can_read() -> None:
+    agents = discover([AGENTS]).agents
+    finding = {"file": "a.py", "line": 3, "severity": "major", "title": "t", "detail": "d"}
+    review = {"summary": "s", "verdict": "request_changes", "findings": [finding]}
+    Draft202012Validator(agents["reviewer"].output_schema).validate(review)  # type: ignore[arg-type]
+    evidence = [{"source": "log:12", "quote": "Killed"}]
+    triage = {"cause": "c", "evidence": evidence, "confidence": "high", "nextStep": "n"}
+    Draft202012Validator(agents["triage"].output_schema).validate(triage)  # type: ignore[arg-type]

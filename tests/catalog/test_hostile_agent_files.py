@@ -1,0 +1,223 @@
+"""Files that are meant to hurt, or that nobody meant at all: every one ends, soon, in an agent or a reason."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from subagent_server.catalog.discover import discover
+from subagent_server.catalog.files import MAX_BYTES
+from subagent_server.catalog.loading import load_agent_file, load_config
+from subagent_server.catalog.problems import AgentFileError
+from subagent_server.catalog.redact import redact
+from subagent_server.domain.definitions import AgentDefinition
+
+WriteFile = Callable[[str, str | bytes], Path]
+
+MIB = 1 << 20
+LAUGHS = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)
+)
+HEAVY = {
+    "aliases-that-multiply": LAUGHS,
+    "merges-that-multiply": "".join(
+        f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}], k{n}: 1}}\n" if n else "a0: &a0 {k: 1}\n"
+        for n in range(12)
+    ),
+    "an-alias-of-itself": "a: &a [*a]\n",
+    "deep-brackets": "x: " + "[" * MIB,
+    "deep-braces": "x: " + "{a: " * (MIB // 4),
+    "deep-blocks": "".join(" " * depth + "k:\n" for depth in range(1400)),
+    "many-keys": "".join(f"k{n}: v\n" for n in range(MIB // 10)),
+    "many-equal-keys": "k: v\n" * (MIB // 5),
+    "many-lines-of-prose": "description: Use: it\n" + "Context: foo bar\n" * (MIB // 17),
+    "many-colons": "description: " + "a: " * (MIB // 3),
+    "many-quotes": 'description: "' + '\\n"' * (MIB // 3),
+    "many-blank-lines": "name: a: b\ndescription: x" + "\n" * MIB,
+    "many-tools": "tools: " + "Read(a, " * (MIB // 8),
+    "many-brackets": "tools: " + "(" * MIB,
+    "a-long-key": "? " + "k" * MIB + "\n: v",
+}
+
+
+@pytest.mark.parametrize("name", list(HEAVY))
+def test_front_matter_that_multiplies_or_nests_is_read_in_seconds(write: WriteFile, name: str) -> None:
+    path = write("a.md", f"---\nname: a\n{HEAVY[name]}\n---\nbody\n")
+    started = time.monotonic()
+    try:
+        agent = load_agent_file(path)
+    except AgentFileError as error:
+        assert len(error.sentence) < 2000
+    else:
+        assert agent.name in ("a", "a: b")
+        assert len(redact(agent)) > 0
+    assert time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize("name", ["aliases-that-multiply", "deep-brackets", "many-keys"])
+def test_a_configuration_that_multiplies_or_nests_is_refused(write: WriteFile, name: str) -> None:
+    path = write("a.yaml", f"subagent: {{name: a, description: d}}\n{HEAVY[name]}\n")
+    with pytest.raises(AgentFileError, match="not YAML"):
+        load_config(path, {})
+
+
+def test_a_prompt_of_a_megabyte_loads_quickly(write: WriteFile) -> None:
+    body = "Look at it twice.\n" * (MIB // 18)
+    path = write("a.md", f"---\nname: a\ndescription: d\n---\n{body}")
+    started = time.monotonic()
+    assert load_agent_file(path).system_prompt == body.rstrip()
+    assert time.monotonic() - started < 1
+
+
+def test_hundreds_of_agents_load_quickly(write: WriteFile, tmp_path: Path) -> None:
+    for number in range(300):
+        write(
+            f"a{number}.md",
+            f"---\nname: a{number}\ndescription: Use it: so\ntools: Read, Bash\n---\nYou help.\n",
+        )
+    started = time.monotonic()
+    assert len(discover([tmp_path]).agents) == 300
+    assert time.monotonic() - started < 5
+
+
+def test_a_file_over_the_limit_is_refused_with_its_reason(write: WriteFile, tmp_path: Path) -> None:
+    write("big.md", b"---\nname: a\n---\n" + b"x" * MAX_BYTES)
+    (problem,) = discover([tmp_path]).problems
+    assert (problem.kind, "4 MiB" in problem.reason) == ("error", True)
+
+
+KEYS = [
+    *(name for name in AgentDefinition.model_fields),
+    *(
+        "maxTurns",
+        "limits",
+        "mcpServers",
+        "outputSchemaPath",
+        "systemPromptPath",
+        "hooks",
+        "color",
+        "<<",
+        "x",
+    ),
+]
+PIECES = [
+    "---",
+    "\n",
+    "\t",
+    "  ",
+    ": ",
+    ":",
+    "- ",
+    "#",
+    "&a ",
+    "*a",
+    "!!str ",
+    "|",
+    ">-",
+    '"',
+    "'",
+    "{",
+    "}",
+    "[",
+    "]",
+]
+WORDS = [
+    "Read",
+    "Context",
+    "user",
+    "<example>",
+    "\\n",
+    "null",
+    "true",
+    "1",
+    "1e9",
+    "${X}",
+    "é",
+    "\u2028",
+    "\x07",
+    ",",
+]
+soup = st.lists(st.sampled_from([*PIECES, *WORDS, *KEYS, "subagent", "defaults", "models"]), max_size=40).map(
+    "".join
+)
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | soup
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=5), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def accepts_or_explains(path: Path) -> None:
+    """Load a file in each way there is; anything but an agent or an `AgentFileError` fails the test."""
+    for load in (load_agent_file, lambda path: load_config(path, {"X": "1"})):
+        try:
+            agent = load(path)
+        except AgentFileError as error:
+            assert error.path == path
+            assert "\n" not in error.sentence
+            error.sentence.encode("utf-8")
+        else:
+            stored = redact(agent)
+            assert AgentDefinition.model_validate(stored).name == agent.name
+            assert agent.name.isprintable()
+
+
+fuzz = settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@fuzz
+@given(front=soup, body=st.text(max_size=20))
+def test_any_front_matter_is_an_agent_or_a_reason(write: WriteFile, front: str, body: str) -> None:
+    accepts_or_explains(write("a.md", f"---\n{front}\n---\n{body}".encode("utf-8", "replace")))
+
+
+@fuzz
+@given(content=st.dictionaries(st.sampled_from(KEYS), values, max_size=6))
+def test_any_value_under_any_key_is_an_agent_or_a_reason(
+    write: WriteFile, content: dict[str, object]
+) -> None:
+    lines = "".join(f"{key}: {as_flow(value)}\n" for key, value in content.items())
+    accepts_or_explains(write("a.md", f"---\n{lines}---\nbody".encode("utf-8", "replace")))
+    accepts_or_explains(
+        write(
+            "a.yaml",
+            f"subagent: {as_flow(content)}\ndefaults: {as_flow(content)}\n".encode("utf-8", "replace"),
+        )
+    )
+
+
+@fuzz
+@given(text=soup)
+def test_any_configuration_is_an_agent_or_a_reason(write: WriteFile, text: str) -> None:
+    accepts_or_explains(
+        write("a.yaml", f"subagent: {{name: a, description: d}}\n{text}".encode("utf-8", "replace"))
+    )
+
+
+@fuzz
+@given(
+    content=st.binary(max_size=200),
+    prefix=st.sampled_from([b"", b"---\n", b"---\nname: a\n---\n", b"\xef\xbb\xbf---\r\n"]),
+)
+def test_any_bytes_are_an_agent_or_a_reason(write: WriteFile, content: bytes, prefix: bytes) -> None:
+    accepts_or_explains(write("a.md", prefix + content))
+
+
+def as_flow(value: object) -> str:
+    """Write a value as YAML does on one line, without care for what it holds."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {as_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(as_flow, value)) + "]"
+    return str(value)

@@ -1,0 +1,127 @@
+"""Which tools an agent file selects."""
+
+from pathlib import Path
+
+import pytest
+
+from subagent_server.toolkit.workspace.selection import Selection, select
+from subagent_server.toolkit.workspace.tools import make_workspace_tools
+
+
+def offered(selection: Selection) -> set[str]:
+    return {name for name in ("bash", "view", "edit", "grep", "glob") if getattr(selection, name)}
+
+
+EVERYTHING = {"bash", "view", "edit", "grep", "glob"}
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["Bash"], {"bash"}),
+        (["Read"], {"view"}),
+        (["Write"], {"view", "edit"}),
+        (["Edit"], {"view", "edit"}),
+        (["MultiEdit"], {"view", "edit"}),
+        (["Grep"], {"grep"}),
+        (["Glob"], {"glob"}),
+        (["bash", "str_replace_based_edit_tool", "grep", "glob"], EVERYTHING),
+        (["READ", " grep "], {"view", "grep"}),
+        (["*"], EVERYTHING),
+        ([], set()),
+        (["", "  "], set()),
+    ],
+)
+def test_a_name_of_an_agent_file_selects_its_tools(names: list[str], expected: set[str]) -> None:
+    selection = select(names, [])
+    assert offered(selection) == expected
+    assert selection.unknown == selection.restricted == []
+
+
+def test_no_list_of_tools_selects_everything() -> None:
+    selection = select(None, [])
+    assert offered(selection) == EVERYTHING
+    assert selection.mcp is None
+
+
+@pytest.mark.parametrize(
+    ("names", "disallowed", "expected"),
+    [
+        (None, ["Bash"], EVERYTHING - {"bash"}),
+        (None, ["Write"], EVERYTHING - {"edit"}),
+        (["Read", "Edit"], ["Edit"], {"view"}),
+        (["Write"], ["Read"], {"edit"}),
+        (["Read", "Write"], ["Read", "Write"], set()),
+        (None, ["str_replace_based_edit_tool"], EVERYTHING - {"view", "edit"}),
+        (["Read"], ["*"], set()),
+        (["Read"], ["Bash"], {"view"}),
+    ],
+)
+def test_what_is_disallowed_is_taken_away(
+    names: list[str] | None, disallowed: list[str], expected: set[str]
+) -> None:
+    assert offered(select(names, disallowed)) == expected
+
+
+def test_names_of_mcp_tools_are_passed_through_as_written() -> None:
+    selection = select(["Read", "mcp__GitHub__search_issues", "mcp__files"], ["mcp__files__remove"])
+    assert selection.mcp == ["mcp__GitHub__search_issues", "mcp__files"]
+    assert selection.mcp_disallowed == ["mcp__files__remove"]
+    assert selection.unknown == []
+
+
+def test_a_list_without_mcp_names_asks_for_none() -> None:
+    assert select(["Read"], []).mcp == []
+    assert select(["*"], []).mcp is None
+    assert select(None, ["*"]).mcp == []
+
+
+def test_a_name_that_nothing_offers_is_unknown_and_the_rest_counts() -> None:
+    selection = select(["WebFetch", "Read", "NotebookEdit", "WebFetch"], ["Bsh"])
+    assert selection.unknown == ["WebFetch", "NotebookEdit", "Bsh"]
+    assert offered(selection) == {"view"}
+
+
+@pytest.mark.parametrize("name", ["Bash(git diff:*)", "Read(src/**)", "Edit (docs/*)", "mcp__a__b(x)"])
+def test_a_restricted_name_is_told_and_grants_nothing(name: str) -> None:
+    selection = select([name], [])
+    assert selection.restricted == [name]
+    assert offered(selection) == set()
+
+
+def test_a_restriction_withholds_the_tool_even_where_it_is_also_named_freely() -> None:
+    assert offered(select(["Bash", "Bash(git diff:*)", "Grep"], [])) == {"grep"}
+    assert offered(select(None, ["Bash(rm:*)"])) == EVERYTHING - {"bash"}
+
+
+def test_a_star_in_brackets_restricts_nothing() -> None:
+    selection = select(["Bash(*)"], [])
+    assert selection.bash
+    assert selection.restricted == []
+
+
+def test_a_restriction_of_what_nothing_offers_is_unknown() -> None:
+    assert select(["WebFetch(domain:example.com)"], []).unknown == ["WebFetch(domain:example.com)"]
+
+
+def tool_names(selection: Selection, directory: Path) -> dict[str, bool]:
+    made = make_workspace_tools(
+        selection, cwd=directory, environment={}, read_only=[], output_dir=directory / "outputs"
+    )
+    assert [tool.definition()["name"] for tool in made] == [tool.name for tool in made]
+    return {tool.name: tool.sequential for tool in made}
+
+
+def test_the_selected_tools_are_made_and_say_whether_they_run_in_order(tmp_path: Path) -> None:
+    assert tool_names(select(None, []), tmp_path) == {
+        "bash": True,
+        "str_replace_based_edit_tool": True,
+        "grep": False,
+        "glob": False,
+    }
+    assert tool_names(select(["Read", "Grep"], []), tmp_path) == {
+        "str_replace_based_edit_tool": True,
+        "grep": False,
+    }
+    assert tool_names(select([], []), tmp_path) == {}
+    assert list(tmp_path.iterdir()) == []
