@@ -16,6 +16,8 @@ from subagent_server.service.questions import reply
 from subagent_server.service.status import open_run
 
 _CHUNK = 65536
+_PASTE_SECONDS = 0.05
+"""Lines that come so soon after each other were not typed one by one."""
 
 
 def somebody_is_there() -> bool:
@@ -77,7 +79,7 @@ def _typed(session: Session, run_id: str, message_id: str) -> str | None:
             talk(f"{message_id} needs no answer any more.")
             return None
     typed = os.read(stdin, _CHUNK)
-    while typed and select.select([stdin], [], [], 0)[0]:  # the other lines of a paste belong to it
+    while typed and select.select([stdin], [], [], _PASTE_SECONDS)[0]:  # all lines of a paste
         more = os.read(stdin, _CHUNK)
         if not more:
             break

@@ -6,7 +6,6 @@ from subagent_server.cli.flags import TEXT, json_option
 from subagent_server.cli.output import out, out_json
 from subagent_server.cli.reading import argument_or_stdin
 from subagent_server.cli.session import Session, pass_session
-from subagent_server.cli.text import look_of
 from subagent_server.domain.errors import BadArgument
 from subagent_server.service import questions
 from subagent_server.service.access import NotAllowed
@@ -45,10 +44,9 @@ def reply(session: Session, run: str, words: tuple[str, ...], as_json: bool) -> 
     if as_json:
         out_json(run_view(session.service.store, observed).to_wire())
         return
-    meta = observed.meta
-    look = look_of(meta.status, meta.pending_questions, observed.live)
-    left = f", {meta.pending_questions} still open" if meta.pending_questions else ""
-    out(f"Answered {run_id}{left}: {look.word}")
+    still = observed.meta.pending_questions
+    left = f"; {still} still wait{'s' if still == 1 else ''} for one" if still else ""
+    out(f"The answer to run {run_id} is recorded{left}.")
 
 
 def _refuse_a_question_for_an_answer(session: Session, run_id: str, word: str) -> None:

@@ -129,12 +129,12 @@ def _ending(session: Session, view: RunView) -> str:
     text = ""
     if result is not None:
         text = _output(result.output) if result.has_output else escape_lines(result.text)
-    error = view.error
+    error, summary = view.error, escape_lines(view.summary or "")
     return facts(
         [
             ("error", one_line(f"{error.code}: {error.message}") if error else None),
             ("hint", one_line(error.hint or "") if error else None),
-            ("summary", escape_lines(view.summary or "") if view.summary != text else None),
+            ("summary", summary if not text.startswith(summary) else None),
             ("result", text),
         ]
     )

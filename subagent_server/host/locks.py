@@ -23,6 +23,11 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
+def lock(descriptor: int) -> None:
+    """Take the lock exclusively; blocks while another holds it, if only for the moment of a probe."""
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
 def take(path: Path) -> int | None:
     """Return a descriptor that holds the lock of `path`, or None where another holds it."""
     descriptor = open_lock(path)

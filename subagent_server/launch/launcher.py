@@ -55,6 +55,10 @@ class Launcher(Protocol):
         """The name that the run's meta file records."""
         ...
 
+    def reap(self) -> None:
+        """Collect the processes that were started here and have ended."""
+        ...
+
     def reserve(self, run: RunPaths) -> Reservation:
         """Hold the run's `live.lock`: from now on a run that is `ready` and unlocked is provably dead."""
         ...

@@ -23,7 +23,7 @@ class Ticket:
     def _held(self) -> int:
         while True:
             descriptor = locks.open_lock(self._path)
-            locks.try_lock(descriptor)
+            locks.lock(descriptor)
             # Between making and locking it somebody may have taken it for a dead one and removed it.
             if os.fstat(descriptor).st_nlink:
                 return descriptor

@@ -61,6 +61,7 @@ async def _serve(service: Service, role: Role, caller: Caller) -> None:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="verb"))
     desk = ToolDesk(service, Changes(service.store), role, caller)
+    loop.add_signal_handler(signal.SIGCHLD, service.launcher.reap)
     leaving = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, leaving.set)

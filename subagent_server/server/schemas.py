@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.json_schema import embedded
 from subagent_server.domain.records import Record
 from subagent_server.domain.states import Status
 from subagent_server.service.attention import Attention
@@ -140,7 +141,7 @@ def run_output_schema(agent: AgentDefinition | None = None) -> Schema:
     """Return the output schema of a run view; `output` has the schema of the agent."""
     schema = output_schema(RunView)
     if agent is not None and agent.output_schema is not None:
-        schema["properties"]["output"] = _embedded(agent.output_schema, "#/properties/output")
+        schema["properties"]["output"] = embedded(agent.output_schema, "#/properties/output")
     return schema
 
 
@@ -189,16 +190,3 @@ def _untitled(schema: Any) -> Any:
             if not (key == "title" and isinstance(value, str))
         }
     return [_untitled(item) for item in schema] if isinstance(schema, list) else schema
-
-
-def _embedded(schema: Any, place: str) -> Any:
-    """Return a schema that stands at `place` of another: its own references point there now."""
-    if isinstance(schema, list):
-        return [_embedded(item, place) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    moved = {key: _embedded(value, place) for key, value in schema.items() if key not in ("$schema", "$id")}
-    reference = moved.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#"):
-        moved["$ref"] = place + reference[1:]
-    return moved

@@ -6,7 +6,6 @@ The order of the looks is what keeps a run that finished from being called lost 
 import json
 import signal
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from subagent_server.domain import events
@@ -16,11 +15,13 @@ from subagent_server.domain.states import MessageStatus
 from subagent_server.host import atomic, locks, processes
 from subagent_server.host.clock import now
 from subagent_server.host.exclusive import exclusive
+from subagent_server.service.ending import read_exit, read_shim, stop_children, tell_keeper
 from subagent_server.store.logs import RunJournal, has_ended, recorded_usage
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 
 SHIM_MARK = "SUBAGENT_SHIM"
+OVERDUE_SECONDS = 5.0
 _HINT_LOGS = "get_logs shows how far it came; start it again or continue it."
 
 
@@ -61,17 +62,8 @@ def reconcile_after_worker(store: RunStore, run_id: str) -> RunMeta:
     if not meta.status.is_terminal:
         meta = _fail(store, run, _verdict(run, read_exit(run)))
     _close_journal(run, meta)
+    stop_children(store, run_id)
     return meta
-
-
-def read_exit(run: RunPaths) -> dict[str, Any] | None:
-    """Return how the worker ended, as the shim recorded it."""
-    return _read_object(run.exit)
-
-
-def read_shim(run: RunPaths) -> dict[str, Any]:
-    """Return who shim and worker are; empty where no shim ever recorded itself."""
-    return _read_object(run.shim) or {}
 
 
 def _is_here(meta: RunMeta) -> bool:
@@ -139,14 +131,22 @@ def _settle_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
     if ended is not None and ended.get("treeGone"):
         return False
     if locks.is_held(run.live_lock):
+        if ended is None and _is_overdue(meta):
+            tell_keeper(store, run.run_id)
         return True
     sweep_orphans(run)
     _close_journal(run, meta)
+    stop_children(store, run.run_id)
     record = {"workerStarted": "worker" in read_shim(run), **(ended or {}), "treeGone": True}
     with exclusive(run.meta_lock):
         atomic.write_durably(run.exit, (json.dumps(record, indent=1) + "\n").encode())
     store.retire(run)
     return False
+
+
+def _is_overdue(meta: RunMeta) -> bool:
+    """Whether the run ended so long ago that its worker should have left: whoever ended it may have died."""
+    return meta.ended_at is not None and (now() - meta.ended_at).total_seconds() > OVERDUE_SECONDS
 
 
 def sweep_orphans(run: RunPaths) -> None:
@@ -204,14 +204,6 @@ def observe_all(store: RunStore, run_ids: list[str]) -> list[Observed | Subagent
         except SubagentError as error:
             found.append(error)
     return found
-
-
-def _read_object(path: Path) -> dict[str, Any] | None:
-    try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) else None
 
 
 def _signal_name(number: int) -> str:

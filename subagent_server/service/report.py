@@ -8,8 +8,8 @@ from subagent_server.domain.states import Status
 from subagent_server.host.clock import now
 from subagent_server.service.access import USER, Caller, check_open
 from subagent_server.service.context import Service
+from subagent_server.service.ending import stop_children, tell_keeper
 from subagent_server.service.reconcile import Observed, observe
-from subagent_server.service.stop import stop_children, tell_keeper
 
 Reported = Literal["running", "completed", "failed"]
 

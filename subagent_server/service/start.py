@@ -57,7 +57,7 @@ def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta
         copy_inputs(files, run)
         reservation = service.launcher.reserve(run)
     except SubagentError:
-        service.store.discard(run)
+        service.store.discard(run, meta.parent_run_id)
         raise
     return _launch(service, run, meta, agent, reservation, token, cwd)
 
@@ -76,17 +76,15 @@ def _launch(
         service.store.publish(meta)
     except SubagentError:
         reservation.give_up()
-        service.store.discard(run)
+        service.store.discard(run, meta.parent_run_id)
         raise
     try:
         package = _package(service, run, agent, token, cwd)
     except CallerError as error:
-        reservation.give_up()
-        return _refuse(service, run, error.sentence)
+        return _refuse(service, run, reservation, error.sentence)
     reasons = refusals(agent)
     if reasons:
-        reservation.give_up()
-        return _refuse(service, run, " ".join(reasons))
+        return _refuse(service, run, reservation, " ".join(reasons))
     try:
         reservation.start(package)
     except SubagentError as error:
@@ -95,13 +93,17 @@ def _launch(
     return meta
 
 
-def _refuse(service: Service, run: RunPaths, why: str) -> RunMeta:
+def _refuse(service: Service, run: RunPaths, reservation: Reservation, why: str) -> RunMeta:
+    """End the run before it lives. The lock falls last, or a reader would call it dead for another reason."""
     failure = Failure(
         code="config",
         message=why,
         hint="Mend the agent file (`subagent doctor` lists what is wrong with it), then start it again.",
     )
-    return service.store.update(run.run_id, events.RunFailed(failure=failure), now())
+    try:
+        return service.store.update(run.run_id, events.RunFailed(failure=failure), now())
+    finally:
+        reservation.give_up()
 
 
 def _checked_cwd(service: Service, order: StartOrder, agent: AgentDefinition) -> Path:

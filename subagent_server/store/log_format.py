@@ -26,8 +26,13 @@ def preview(text: str, lines: int = _PREVIEW_LINES) -> str:
         line if len(line) <= _PREVIEW_WIDTH else line[: _PREVIEW_WIDTH - 1] + "…" for line in every[:lines]
     ]
     if len(every) > lines:
-        shown.append(f"… {len(every) - lines} more lines")
+        shown.append(f"… {count(len(every) - lines, 'more line')}")
     return "\n".join(shown)
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural where it needs it."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def usage_line(usage: dict[str, Any]) -> str:
@@ -36,11 +41,8 @@ def usage_line(usage: dict[str, Any]) -> str:
     tokens = (
         usage.get("inputTokens", 0) + usage.get("outputTokens", 0) + read + usage.get("cacheWriteTokens", 0)
     )
-    words = [
-        f"{usage.get('turns', 0)} turns",
-        f"{usage.get('toolCalls', 0)} tool calls",
-        f"{tokens:,} tokens",
-    ]
+    words = [count(usage.get("turns", 0), "turn"), count(usage.get("toolCalls", 0), "tool call")]
+    words.append(count(tokens, "token"))
     if usage.get("costUsd") is not None:
         words.append(f"${usage['costUsd']}")
     return ", ".join(words)

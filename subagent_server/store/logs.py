@@ -58,7 +58,7 @@ def recorded_usage(run: RunPaths) -> Usage | None:
 
 def latest_words(run: RunPaths) -> str | None:
     """Return what the agent said or did last, for a preview."""
-    found = journal.latest(run.events, frozenset({"text", "tool_call"}), within=60)
+    found = journal.latest(run.events, frozenset({"text", "tool_call", "warning"}), within=60)
     if not found:
         return None
     event = max(found.values(), key=lambda e: int(e.get("seq", 0)))

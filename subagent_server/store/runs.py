@@ -70,7 +70,7 @@ class RunStore:
             atomic.write_durably(run.request, request.to_json())
             atomic.sync_directory(self.paths.root)
         except (OSError, StorageFailed) as error:
-            self.discard(run)
+            self.discard(run, request.parent_run_id)
             if isinstance(error, StorageFailed):
                 raise
             raise StorageFailed(run.directory, error.strerror or str(error)) from error
@@ -87,9 +87,11 @@ class RunStore:
             self.paths.change_mark(meta.run_id).touch()
             atomic.write_durably(run.meta, meta.to_json())
 
-    def discard(self, run: RunPaths) -> None:
-        """Remove a run directory that never became a run."""
+    def discard(self, run: RunPaths, parent_run_id: str | None = None) -> None:
+        """Remove a run directory that never became a run, with its mark in its parent's."""
         shutil.rmtree(run.directory, ignore_errors=True)
+        if parent_run_id is not None:
+            (self.paths.run(parent_run_id).children / run.run_id).unlink(missing_ok=True)
         with suppress(OSError):
             self.paths.change_mark(run.run_id).unlink(missing_ok=True)
 

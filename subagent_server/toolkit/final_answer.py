@@ -6,6 +6,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 
 from subagent_server.domain.definitions import JsonSchema
+from subagent_server.domain.json_schema import embedded
 from subagent_server.toolkit.tool import ToolResult
 
 WRAPPER = "value"
@@ -18,7 +19,7 @@ class FinalAnswer:
     sequential = True
 
     def __init__(self, schema: JsonSchema) -> None:
-        self._wrapped = not (isinstance(schema, dict) and schema.get("type") == "object")
+        self._wrapped = not _stands_alone(schema)
         self._schema = _in_object(schema) if self._wrapped else schema
         self._validator = Draft202012Validator(self._schema)
         self._answers: list[Any] = []
@@ -55,21 +56,22 @@ class FinalAnswer:
         """Nothing is held."""
 
 
+def _stands_alone(schema: JsonSchema) -> bool:
+    """Whether the API takes the schema as a tool's input: an object, with no choice at its root."""
+    return (
+        isinstance(schema, dict)
+        and schema.get("type") == "object"
+        and not schema.keys() & {"anyOf", "oneOf", "allOf", "$ref"}
+    )
+
+
 def _in_object(schema: JsonSchema) -> dict[str, Any]:
-    """Wrap a schema whose root is no object; definitions stay at the root, where references look for them."""
-    wrapped: dict[str, Any] = {
+    return {
         "type": "object",
-        "properties": {WRAPPER: schema},
+        "properties": {WRAPPER: embedded(schema, f"#/properties/{WRAPPER}")},
         "required": [WRAPPER],
         "additionalProperties": False,
     }
-    if isinstance(schema, dict):
-        inner = dict(schema)
-        for key in ("$defs", "definitions", "$schema"):
-            if key in inner:
-                wrapped[key] = inner.pop(key)
-        wrapped["properties"] = {WRAPPER: inner}
-    return wrapped
 
 
 def _told(error: ValidationError) -> str:

@@ -4,7 +4,6 @@ With `--reconcile RUN_DIRECTORY` it writes how a run ended whose worker is gone,
 """
 
 import asyncio
-import fcntl
 import importlib
 import json
 import os
@@ -17,9 +16,8 @@ from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import IllegalTransition
 from subagent_server.domain.records import Failure, WorkerIdentity
-from subagent_server.host import processes
+from subagent_server.host import locks, processes
 from subagent_server.host.clock import now
-from subagent_server.host.locks import open_lock
 from subagent_server.service.reconcile import reconcile_after_worker
 from subagent_server.store.paths import RootPaths, RunPaths, root_of
 from subagent_server.store.runs import RunStore
@@ -39,7 +37,9 @@ def main(arguments: list[str]) -> int:
     for descriptor in (memory, *slots):
         os.set_inheritable(descriptor, False)
     package = _read_package(memory)
-    return _begin(run, package, slots)
+    code = _begin(run, package, slots)
+    sys.stderr.flush()
+    os._exit(code)  # a thread that still waits for something must not keep a run alive that has ended
 
 
 def _begin(run: RunPaths, package: dict[str, Any], slots: list[int]) -> int:
@@ -76,8 +76,8 @@ def _import_gently(root: RootPaths) -> Any:
 
     Niceness belongs to a thread (sched(7)), and only root could take it back: so a thread of its own imports.
     """
-    gate = open_lock(root.slots / f"starting.{os.getpid() % (os.cpu_count() or 1)}")
-    fcntl.flock(gate, fcntl.LOCK_EX)
+    gate = locks.open_lock(root.slots / f"starting.{os.getpid() % (os.cpu_count() or 1)}")
+    locks.lock(gate)
     try:
         thread = threading.Thread(target=_import_niced, name="import")
         thread.start()

@@ -10,7 +10,7 @@ from typing import Any
 
 from subagent_server.domain import events
 from subagent_server.domain.definitions import Limits
-from subagent_server.domain.errors import IllegalTransition, RunRefused
+from subagent_server.domain.errors import IllegalTransition, MessageClosed, RunRefused
 from subagent_server.domain.records import Message, RunMeta
 from subagent_server.domain.states import MessageStatus
 from subagent_server.host import locks
@@ -131,10 +131,10 @@ class Door:
         while True:
             meta = self.meta()
             current = meta.message(message.message_id) or message
-            if current.message_status in (MessageStatus.REPLIED, MessageStatus.EXPIRED):
-                return current
             if meta.status.is_terminal:
                 raise RunOver
+            if current.message_status is not MessageStatus.PENDING:
+                return current
             seconds_left = self._seconds_left(current)
             if seconds_left <= 0:
                 await self._apply(events.QuestionExpired(message_id=message.message_id))
@@ -160,8 +160,8 @@ class Door:
     async def _apply(self, event: events.RunEvent) -> None:
         try:
             await asyncio.to_thread(self._store.update, self.run_id, event, now())
-        except IllegalTransition as error:
-            raise RunOver from error
+        except (IllegalTransition, MessageClosed) as error:
+            raise RunOver from error  # the run ended, and its questions with it
 
     def _give_back_slots(self) -> None:
         """Everything that is open waits for somebody else: others may work. The slots are not taken again."""

@@ -15,8 +15,8 @@ from subagent_server.domain.records import Failure, RunMeta, Usage
 from subagent_server.host.clock import now
 from subagent_server.host.wake import SLOW_POLL_SECONDS
 from subagent_server.runners.outcome import Outcome
+from subagent_server.service.ending import stop_children
 from subagent_server.service.reconcile import ending_facts
-from subagent_server.service.stop import stop_children
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 from subagent_server.toolkit.run import RunOver
@@ -103,7 +103,7 @@ class Life:
         finally:
             if not work.done():
                 work.cancel()
-            await asyncio.wait([work])
+            await asyncio.wait([work], timeout=CLOSE_SECONDS)
         if reason is not None:
             raise reason()
         return work.result()

@@ -1,4 +1,4 @@
-"""Lines are appended and read whole, whatever was cut off, at a cost that the size of the file does not set."""
+"""Lines are appended and read whole, whatever was cut off, at a cost that does not grow with the file."""
 
 import json
 import os

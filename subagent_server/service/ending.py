@@ -1,0 +1,59 @@
+"""What every end of a run brings along: its keeper is told, and the runs it started end too."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+from subagent_server.domain import events
+from subagent_server.domain.errors import SubagentError
+from subagent_server.domain.records import RunMeta
+from subagent_server.host import processes
+from subagent_server.host.clock import now
+from subagent_server.store.logs import recorded_usage
+from subagent_server.store.paths import RunPaths
+from subagent_server.store.runs import RunStore
+
+
+def read_exit(run: RunPaths) -> dict[str, Any] | None:
+    """Return how the worker ended, as the shim recorded it; None where it did not."""
+    return _read_object(run.exit)
+
+
+def read_shim(run: RunPaths) -> dict[str, Any]:
+    """Return who shim and worker are; empty where no shim ever recorded itself."""
+    return _read_object(run.shim) or {}
+
+
+def stop_run(store: RunStore, run_id: str, reason: str | None) -> RunMeta:
+    """Write the end of a run, tell its keeper, and stop the runs it started."""
+    usage = recorded_usage(store.paths.run(run_id))
+    meta = store.update(run_id, events.StopRequested(reason=reason, usage=usage), now())
+    tell_keeper(store, run_id)
+    stop_children(store, run_id)
+    return meta
+
+
+def tell_keeper(store: RunStore, run_id: str) -> None:
+    """Send TERM to the shim of a run that has ended. One that is not recorded yet reads the status itself."""
+    shim = processes.Identity.from_json(read_shim(store.paths.run(run_id)).get("shim"))
+    if shim is not None:
+        processes.send_signal(shim, signal.SIGTERM)
+
+
+def stop_children(store: RunStore, run_id: str) -> None:
+    """Stop the runs that this one started and that have not ended: however a run ends, they end too."""
+    for child in store.children_of(run_id):
+        try:
+            if not store.read(child).status.is_terminal:
+                stop_run(store, child, f"run {run_id}, which started it, has ended")
+        except SubagentError:
+            continue  # unreadable or never a run: the doctor lists it, and the others are still stopped
+
+
+def _read_object(path: Path) -> dict[str, Any] | None:
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) else None

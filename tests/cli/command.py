@@ -1,0 +1,186 @@
+"""The real command in a process of its own, in a home of its own, and runs for it to find."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from subagent_server.domain import events
+from subagent_server.domain.records import RunMeta, RunResult
+from subagent_server.domain.states import Status
+from subagent_server.host import locks
+from subagent_server.host.clock import now
+from subagent_server.store.runs import RunStore
+from tests.helpers.runs import STARTED, make_meta, make_request
+from tests.helpers.wait import wait_for
+
+COMMAND = (sys.executable, "-m", "subagent_server")
+BOUND = 30.0
+"""How long one command may take, in seconds, on a machine that has much else to do."""
+
+Completed = subprocess.CompletedProcess[str]
+
+
+def run_name(tail: str) -> str:
+    """Return a run id that ends in `tail`."""
+    return f"20261122-093015-417-{tail}"
+
+
+class Cli:
+    """Calls the command in `home`, where its runs and agents are."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.store = RunStore(home / "runs")
+        (home / "agents").mkdir(exist_ok=True)
+        kept = {
+            n: v for n, v in os.environ.items() if not n.startswith(("SUBAGENT", "ANTHROPIC", "NO_COLOR"))
+        }
+        self.environment = {**kept, "COLUMNS": "80", "PYTHONUTF8": "1"}
+
+    def __call__(
+        self,
+        *words: str,
+        stdin: str | bytes = "",
+        env: Mapping[str, str] | None = None,
+        seconds: float = BOUND,
+    ) -> Completed:
+        """Run the command to its end."""
+        done = subprocess.run(
+            [*COMMAND, *words],
+            cwd=self.home,
+            env={**self.environment, **(env or {})},
+            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            capture_output=True,
+            timeout=seconds,
+            check=False,
+        )
+        assert b"Traceback" not in done.stderr, done.stderr.decode()
+        return Completed(words, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        """Run the command with --json and return what it printed."""
+        done = self(*words, "--json")
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout)
+
+    def start(self, *words: str, **options: Any) -> "Running":
+        """Start the command and return while it runs."""
+        return Running([*COMMAND, *words], self.home, self.environment, options)
+
+    def agent(self, name: str, **keys: Any) -> None:
+        """Write an agent file."""
+        front = {"name": name, "description": f"Does {name}.", **keys}
+        lines = [f"{key}: {json.dumps(value)}" for key, value in front.items()]
+        text = "\n".join(["---", *lines, "---", "You are an agent."])
+        (self.home / "agents" / f"{name}.md").write_text(text, encoding="utf-8")
+
+    # -- runs made by hand
+
+    def made(self, tail: str, *happened: events.RunEvent, **facts: Any) -> str:
+        """Make a run to which `happened` has happened since it was started, and return its id."""
+        run_id = run_name(tail)
+        self.store.create(make_request(run_id, **{k: v for k, v in facts.items() if k == "prompt"}))
+        self.store.publish(make_meta(run_id, **{k: v for k, v in facts.items() if k != "prompt"}))
+        for event in (STARTED, *happened):
+            self.store.update(run_id, event, now())
+        return run_id
+
+    def completed(self, tail: str, text: str = "All good.", output: Any = None, **facts: Any) -> str:
+        """Make a run that has completed with this result."""
+        run_id = self.made(tail, **facts)
+        given: dict[str, Any] = {"outcome": Status.COMPLETED, "text": text}
+        result = RunResult(**given) if output is None else RunResult(**given, output=output)
+        self.store.update(run_id, events.Finished(summary=text[:60]), now(), result=result)
+        return run_id
+
+    def meta(self, run_id: str) -> RunMeta:
+        """Return the state of a run as it is on disk."""
+        return self.store.read(run_id)
+
+    @contextmanager
+    def living(self, tail: str, *happened: events.RunEvent, **facts: Any) -> Iterator[str]:
+        """Make a run whose processes seem to live: this process holds its lock."""
+        run_id = self.made(tail, *happened, **facts)
+        descriptor = locks.take(self.store.paths.run(run_id).live_lock)
+        assert descriptor is not None
+        try:
+            yield run_id
+        finally:
+            os.close(descriptor)
+
+
+def asked(question: str = "Which colour?", *options: str) -> events.QuestionAsked:
+    """Return a question that will not expire while a test runs."""
+    return events.QuestionAsked(question=question, options=options, expires_at=now() + timedelta(hours=1))
+
+
+class Running:
+    """A command that runs. Leaving the `with` block kills it."""
+
+    def __init__(
+        self, command: list[str], home: Path, environment: dict[str, str], options: dict[str, Any]
+    ) -> None:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        extra = options.pop("env", {})
+        self.process = subprocess.Popen(
+            command, cwd=home, env={**environment, **extra}, **{**pipes, **options}
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait(BOUND)
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def hear(self, wanted: str, stream: str = "stdout") -> str:
+        """Return what came on a stream until it holds `wanted`."""
+        pipe = getattr(self.process, stream)
+        return hear(pipe.fileno(), wanted)
+
+    def is_watching(self) -> bool:
+        """Whether the process listens to changes of files by now."""
+        folder = Path(f"/proc/{self.process.pid}/fd")
+        return any("inotify" in str(link.readlink()) for link in folder.iterdir() if link.is_symlink())
+
+    def interrupt(self) -> None:
+        """Send what Ctrl-C sends."""
+        self.process.send_signal(signal.SIGINT)
+
+    def end(self) -> tuple[int, str, str]:
+        """Return the exit code and the rest of stdout and stderr."""
+        out, err = self.process.communicate(timeout=BOUND)
+        return self.process.returncode, (out or b"").decode(), (err or b"").decode()
+
+
+def hear(descriptor: int, wanted: str, seconds: float = BOUND) -> str:
+    """Return what can be read from `descriptor` until it holds `wanted`."""
+    heard, deadline = b"", time.monotonic() + seconds
+    while wanted.encode() not in heard:
+        ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, f"no {wanted!r} within {seconds:g} s in {heard!r}"
+        more = os.read(descriptor, 65536)
+        assert more, f"no {wanted!r} at the end of {heard!r}"
+        heard += more
+    return heard.decode("utf-8", "replace")
+
+
+def until_watching(running: Running) -> None:
+    """Return when the process listens to changes."""
+    wait_for(running.is_watching, BOUND, "a command that watches")

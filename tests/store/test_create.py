@@ -1,0 +1,159 @@
+"""Making runs: exclusive, whole or not at all, and nobody's business until their first state is written."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from subagent_server.domain.errors import InvalidRunId, StorageFailed, UnknownRun
+from subagent_server.domain.states import Status
+from subagent_server.store.runs import RunStore
+from tests.helpers.files import names
+from tests.helpers.processes import run_python
+from tests.helpers.runs import RUN_ID, STARTED, make_meta, make_request, start_run
+
+OTHER_ID = "20261122-093016-000-zzzzzz"
+BAD_IDS = ["../escape", "..", "", "a/b", "a\0", "a\n", "٣", "A", "-x", ".changes", "x" * 33]
+
+
+def test_the_root_is_made_on_first_use_and_keeps_itself_out_of_the_repository(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "deep" / "runs")
+    assert store.run_ids() == store.live_ids() == list(store.metas()) == []
+    assert not (tmp_path / "deep").exists()
+    store.create(make_request())
+    assert names(store.paths.root) == [RUN_ID, ".changes", ".gitignore", ".slots"][1:] + [RUN_ID]
+    assert "*" in store.paths.gitignore.read_text(encoding="utf-8").splitlines()
+
+
+def test_making_the_root_again_changes_nothing_that_is_there(store: RunStore) -> None:
+    store.paths.gitignore.write_text("mine\n", encoding="utf-8")
+    start_run(store)
+    store.make_root()
+    assert store.paths.gitignore.read_text(encoding="utf-8") == "mine\n"
+    assert store.run_ids() == [RUN_ID]
+
+
+def test_a_root_that_cannot_be_made_is_a_storage_failure(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file", encoding="utf-8")
+    with pytest.raises(StorageFailed, match="could not be written"):
+        RunStore(tmp_path / "runs").create(make_request())
+
+
+def test_a_new_directory_holds_the_request_and_is_its_owner_s_alone(store: RunStore) -> None:
+    run = store.create(make_request(label="first"))
+    assert names(run.directory) == ["request.json"]
+    assert run.directory.stat().st_mode & 0o777 == 0o700
+    assert json.loads(run.request.read_bytes())["createdAt"] == "2026-11-22T09:30:15.417Z"
+    assert store.read_request(RUN_ID) == make_request(label="first")
+
+
+def test_a_directory_without_a_state_is_a_start_that_never_was(store: RunStore) -> None:
+    store.create(make_request())
+    with pytest.raises(UnknownRun):
+        store.read(RUN_ID)
+    assert list(store.metas()) == store.live_ids() == []
+
+
+def test_a_run_exists_for_everybody_when_its_first_state_is_written(store: RunStore) -> None:
+    store.create(make_request())
+    store.publish(make_meta())
+    again = RunStore(store.paths.root)
+    assert again.read(RUN_ID) == make_meta()
+    assert again.live_ids() == again.run_ids() == [RUN_ID]
+    assert list(again.metas()) == [make_meta()]
+
+
+def test_a_second_run_of_the_same_id_is_refused_and_the_first_is_whole(store: RunStore) -> None:
+    before = start_run(store, RUN_ID, STARTED)
+    content = names(store.paths.run(RUN_ID).directory)
+    with pytest.raises(StorageFailed, match="File exists"):
+        store.create(make_request(prompt="another"))
+    assert store.read(RUN_ID) == before
+    assert store.read_request(RUN_ID).prompt == "Look at it."
+    assert names(store.paths.run(RUN_ID).directory) == content
+    assert store.live_ids() == [RUN_ID]
+
+
+def test_a_nested_run_leaves_its_mark_with_its_parent(store: RunStore) -> None:
+    start_run(store)
+    store.create(make_request(OTHER_ID, parent_run_id=RUN_ID))
+    assert store.children_of(RUN_ID) == [OTHER_ID]
+    assert store.children_of(OTHER_ID) == []
+
+
+def test_a_run_that_is_discarded_leaves_nothing_behind(store: RunStore) -> None:
+    start_run(store)
+    run = store.create(make_request(OTHER_ID, parent_run_id=RUN_ID))
+    store.publish(make_meta(OTHER_ID))
+    store.discard(run)
+    assert store.children_of(RUN_ID) == []
+    assert store.run_ids() == store.live_ids() == [RUN_ID]
+    store.discard(run)
+
+
+@pytest.mark.parametrize("parent", [OTHER_ID, "../escape"])
+def test_a_start_that_fails_leaves_nothing_behind(store: RunStore, parent: str) -> None:
+    before = names(store.paths.root)
+    with pytest.raises((StorageFailed, InvalidRunId)):
+        store.create(make_request(parent_run_id=parent))
+    assert names(store.paths.root) == before
+
+
+def test_a_request_that_the_disk_refuses_leaves_no_mark_with_the_parent(store: RunStore) -> None:
+    start_run(store)
+    refused = run_python(
+        """
+        import resource, sys
+        from pathlib import Path
+        from subagent_server.domain.errors import StorageFailed
+        from subagent_server.store.runs import RunStore
+        from tests.helpers.runs import RUN_ID, make_request
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        try:
+            RunStore(Path(sys.argv[1])).create(
+                make_request(sys.argv[2], parent_run_id=RUN_ID, prompt="x" * 5000)
+            )
+        except StorageFailed as error:
+            print(error.code)
+        """,
+        store.paths.root,
+        OTHER_ID,
+    )
+    assert (refused.stdout, refused.stderr) == ("storage\n", "")
+    assert store.children_of(RUN_ID) == []
+    assert store.run_ids() == [RUN_ID]
+
+
+def test_a_state_that_cannot_be_published_is_a_storage_failure_and_there_is_no_run(store: RunStore) -> None:
+    store.create(make_request())
+    store.paths.changes.rmdir()
+    store.paths.changes.write_text("no directory", encoding="utf-8")
+    with pytest.raises(StorageFailed):
+        store.publish(make_meta())
+    with pytest.raises(UnknownRun):
+        store.read(RUN_ID)
+
+
+def test_a_run_whose_directory_is_gone_is_not_made_again(store: RunStore) -> None:
+    with pytest.raises(StorageFailed):
+        store.publish(make_meta())
+    assert store.run_ids() == []
+
+
+@pytest.mark.parametrize("run_id", BAD_IDS, ids=ascii)
+def test_an_id_is_checked_before_a_run_is_made(store: RunStore, tmp_path: Path, run_id: str) -> None:
+    before = names(store.paths.root)
+    with pytest.raises(InvalidRunId):
+        store.create(make_request(run_id, root_run_id="r"))
+    with pytest.raises(InvalidRunId):
+        store.publish(make_meta(run_id, root_run_id="r"))
+    assert names(store.paths.root) == before
+    assert names(tmp_path) == ["runs"]
+
+
+def test_only_a_run_whose_tree_is_gone_leaves_the_list_of_the_live(store: RunStore) -> None:
+    start_run(store)
+    store.retire(store.paths.run(RUN_ID))
+    assert store.live_ids() == []
+    assert store.read(RUN_ID).status is Status.READY
+    store.retire(store.paths.run(RUN_ID))

@@ -1,0 +1,195 @@
+"""Reading runs: ids first, unreadable ones by name, and the others in spite of them."""
+
+import gzip
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from subagent_server.domain import events
+from subagent_server.domain.errors import InvalidRunId, StorageFailed, UnknownRun, UnreadableMeta
+from subagent_server.domain.records import RunMeta
+from subagent_server.domain.states import Status
+from subagent_server.store.runs import RunStore
+from tests.helpers.files import names
+from tests.helpers.runs import LATER, RUN_ID, STARTED, make_meta, make_request, start_run
+
+GOOD = json.loads(make_meta().to_json())
+CORRUPT: dict[str, bytes] = {
+    "empty": b"",
+    "blank": b" \n",
+    "half": make_meta().to_json()[:150],
+    "not JSON": b"status: ready",
+    "not UTF-8": b'{"runId": "\xff\xfe"}',
+    "NULs, as after a power cut": bytes(300),
+    "null": b"null",
+    "a list": b"[]",
+    "a number": b"7",
+    "an empty object": b"{}",
+    "an unknown status": json.dumps({**GOOD, "status": "sleeping"}).encode(),
+    "no time": json.dumps({**GOOD, "createdAt": "yesterday"}).encode(),
+    "messages of another kind": json.dumps({**GOOD, "messages": {"q1": "why?"}}).encode(),
+    "version 1 with messages of another kind": json.dumps(
+        {**GOOD, "schemaVersion": 1, "messages": ["why?"]}
+    ).encode(),
+    "version 1 with transitions of another kind": b'{"schemaVersion": 1, "transitions": 7}',
+    "version 0": json.dumps({**GOOD, "schemaVersion": 0}).encode(),
+    "version -3": json.dumps({**GOOD, "schemaVersion": -3}).encode(),
+    "a version that is no number": json.dumps({**GOOD, "schemaVersion": "newest"}).encode(),
+    "too deep": b"[" * 100_000,
+    "a number without end": b'{"revision": ' + b"9" * 5000 + b"}",
+    "the state of another run": make_meta("another").to_json(),
+}
+BAD_IDS = ["../outside", "..", ".", "", "/etc", "a/../b", "a\0b", "a\n", "٣٤", "A", ".changes", "x" * 33]
+ASKS: dict[str, Callable[[RunStore, str], object]] = {
+    "read": RunStore.read,
+    "read_request": RunStore.read_request,
+    "read_result": RunStore.read_result,
+    "read_payload": RunStore.read_payload,
+    "children_of": RunStore.children_of,
+    "update": lambda store, run_id: store.update(run_id, events.StopRequested(), LATER),
+    "roll_forward": lambda store, run_id: store.roll_forward(run_id, LATER),
+}
+
+
+@pytest.mark.parametrize("run_id", BAD_IDS, ids=ascii)
+@pytest.mark.parametrize("ask", ASKS)
+def test_an_id_is_checked_before_any_path_is_made_of_it(
+    store: RunStore, tmp_path: Path, ask: str, run_id: str
+) -> None:
+    outside = tmp_path / "outside"
+    shutil.copytree(store.create(make_request()).directory, outside)
+    (outside / "run.meta.json").write_bytes(make_meta("outside").to_json())
+    before = names(outside)
+    with pytest.raises(InvalidRunId):
+        ASKS[ask](store, run_id)
+    assert names(outside) == before
+
+
+@pytest.mark.parametrize("ask", ["read", "update", "roll_forward"])
+def test_asking_for_a_run_that_is_not_there_makes_nothing(store: RunStore, ask: str) -> None:
+    before = names(store.paths.root)
+    with pytest.raises(UnknownRun, match=f"There is no run '{RUN_ID}' in {store.paths.root}"):
+        ASKS[ask](store, RUN_ID)
+    assert names(store.paths.root) == before
+
+
+@pytest.mark.parametrize("ask", ["update", "roll_forward"])
+def test_a_start_that_never_was_cannot_be_changed(store: RunStore, ask: str) -> None:
+    run = store.create(make_request())
+    with pytest.raises(UnknownRun):
+        ASKS[ask](store, RUN_ID)
+    assert names(run.directory) == ["request.json"]
+
+
+@pytest.mark.parametrize("what", CORRUPT)
+def test_a_state_that_cannot_be_read_is_named_with_its_file_and_changed_by_nobody(
+    store: RunStore, what: str
+) -> None:
+    start_run(store)
+    path = store.paths.run(RUN_ID).meta
+    path.write_bytes(CORRUPT[what])
+    for ask in ("read", "update", "roll_forward"):
+        with pytest.raises(UnreadableMeta) as unreadable:
+            ASKS[ask](store, RUN_ID)
+        assert f"The state of run {RUN_ID} cannot be read ({path}: " in unreadable.value.sentence
+        assert unreadable.value.sentence.isprintable()
+    assert path.read_bytes() == CORRUPT[what]
+
+
+def test_unreadable_runs_are_listed_and_do_not_hide_the_others(store: RunStore) -> None:
+    start_run(store, "a-first")
+    for number, content in enumerate(CORRUPT.values()):
+        run_id = f"b-{number:02d}"
+        start_run(store, run_id)
+        store.paths.run(run_id).meta.write_bytes(content)
+    start_run(store, "c-last")
+    found = list(store.metas())
+    assert [meta.run_id for meta in found if isinstance(meta, RunMeta)] == ["c-last", "a-first"]
+    assert sum(isinstance(meta, UnreadableMeta) for meta in found) == len(CORRUPT)
+
+
+def test_a_directory_in_the_place_of_the_state_is_unreadable(store: RunStore) -> None:
+    (store.create(make_request()).meta).mkdir()
+    with pytest.raises(UnreadableMeta, match="Is a directory"):
+        store.read(RUN_ID)
+
+
+def test_only_directories_that_are_named_like_runs_are_listed_newest_first(store: RunStore) -> None:
+    for run_id in ("20261122-a", "20261123-b", "20261121-c"):
+        start_run(store, run_id)
+    for name in (".hidden", "Upper", "a b", "x" * 40):
+        (store.paths.root / name).mkdir()
+    (store.paths.root / "notes").write_text("a file, no run", encoding="utf-8")
+    assert store.run_ids() == ["20261123-b", "20261122-a", "20261121-c"]
+    assert store.run_ids(newest_first=False) == ["20261121-c", "20261122-a", "20261123-b"]
+    assert [meta.run_id for meta in store.metas() if isinstance(meta, RunMeta)] == store.run_ids()
+
+
+def test_what_stands_among_the_marks_and_is_no_run_id_is_passed_over(store: RunStore) -> None:
+    start_run(store, "parent")
+    start_run(store, "child")
+    for directory in (store.paths.changes, store.paths.run("parent").children):
+        directory.mkdir(exist_ok=True)
+        (directory / "Not a run").touch()
+        (directory / "child").touch()
+    assert store.live_ids() == ["child", "parent"]
+    assert store.children_of("parent") == ["child"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"outcome": "sleeping"}', bytes(50)])
+def test_a_result_that_cannot_be_read_is_named_and_nothing_is_made_of_it(
+    store: RunStore, content: bytes
+) -> None:
+    before = start_run(store, RUN_ID, STARTED)
+    path = store.paths.run(RUN_ID).result
+    path.write_bytes(content)
+    with pytest.raises(UnreadableMeta, match=r"result\.json"):
+        store.read_result(RUN_ID)
+    with pytest.raises(UnreadableMeta, match=r"result\.json"):
+        store.update(RUN_ID, events.StopRequested(), LATER)
+    assert store.read(RUN_ID) == before
+    assert path.read_bytes() == content
+
+
+def test_a_run_without_result_or_payload_has_none(store: RunStore) -> None:
+    start_run(store)
+    assert store.read_result(RUN_ID) is None
+    assert store.read_payload(RUN_ID) is None
+
+
+@pytest.mark.parametrize("cut", [b"", b"\x1f\x8b", b"no gzip at all", gzip.compress(b"x" * 999)[:-9]])
+def test_a_payload_that_cannot_be_read_is_named(store: RunStore, cut: bytes) -> None:
+    start_run(store)
+    store.paths.run(RUN_ID).payload.write_bytes(cut)
+    with pytest.raises(UnreadableMeta, match=r"payload\.gz"):
+        store.read_payload(RUN_ID)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"null"])
+def test_a_request_that_cannot_be_read_is_named(store: RunStore, content: bytes) -> None:
+    start_run(store)
+    store.paths.run(RUN_ID).request.write_bytes(content)
+    with pytest.raises(UnreadableMeta, match=r"request\.json"):
+        store.read_request(RUN_ID)
+
+
+def test_reading_takes_no_lock_and_leaves_no_trace(store: RunStore) -> None:
+    start_run(store, RUN_ID, STARTED)
+    run = store.paths.run(RUN_ID)
+    run.meta_lock.unlink()
+    before = names(run.directory)
+    assert store.read(RUN_ID).status is Status.RUNNING
+    assert names(run.directory) == before
+
+
+def test_a_lock_file_that_cannot_be_opened_refuses_the_change(store: RunStore) -> None:
+    before = start_run(store, RUN_ID, STARTED)
+    run = store.paths.run(RUN_ID)
+    run.meta_lock.unlink()
+    run.meta_lock.mkdir()
+    with pytest.raises(StorageFailed):
+        store.update(RUN_ID, events.StopRequested(), LATER)
+    assert store.read(RUN_ID) == before
