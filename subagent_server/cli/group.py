@@ -57,8 +57,8 @@ class LazyGroup(click.Group):
             return None
         module, attribute = verb.where.split(":")
         command: click.Command = getattr(import_module(module), attribute)
-        own = {param.name for param in command.params}
-        command.params += [option for option in common_options() if option.name not in own]
+        own = {option for param in command.params for option in param.opts}
+        command.params += [option for option in common_options() if own.isdisjoint(option.opts)]
         return command
 
     def resolve_command(

@@ -21,17 +21,17 @@ PATIENCE_SECONDS = 12.0
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument("names", nargs=-1, required=True, metavar="RUN...")
 @click.option("--reason", type=TEXT, metavar="TEXT", help="Why, for the record.")
 @json_option
 @pass_session
-def stop(session: Session, runs: tuple[str, ...], reason: str | None, as_json: bool) -> ExitCode:
+def stop(session: Session, names: tuple[str, ...], reason: str | None, as_json: bool) -> ExitCode:
     """Stop runs, and the runs that they started.
 
     Waits up to 12 s until their processes are gone; leaves with 124 where some are not. Stopping a run that
     has ended changes nothing.
     """
-    run_ids = session.run_ids(runs)
+    run_ids = session.run_ids(names)
     stopped, code = _order(session, run_ids, reason)
     with watching(session, *run_ids):
         observed = _until_gone(session, stopped)

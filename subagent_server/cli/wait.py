@@ -17,7 +17,7 @@ from subagent_server.service.views import run_view
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument("names", nargs=-1, required=True, metavar="RUN...")
 @click.option("--any", "any_of_them", is_flag=True, help="Leave when the first of them has ended.")
 @click.option(
     "--timeout", type=SECONDS, metavar="SECONDS", help="Wait at most so long.  [default: without end]"
@@ -25,7 +25,7 @@ from subagent_server.service.views import run_view
 @json_option
 @pass_session
 def wait(
-    session: Session, runs: tuple[str, ...], any_of_them: bool, timeout: float | None, as_json: bool
+    session: Session, names: tuple[str, ...], any_of_them: bool, timeout: float | None, as_json: bool
 ) -> ExitCode:
     """Wait until runs end; the exit code says how.
 
@@ -33,7 +33,7 @@ def wait(
     1 where one failed, 4 where one was stopped, 0 where all completed. 124 when the time is over. With
     --json a list of all their views.
     """
-    run_ids = session.run_ids(runs)
+    run_ids = session.run_ids(names)
 
     def look() -> list[Observed]:
         return [open_run(session.service, run_id, session.caller) for run_id in run_ids]

@@ -6,8 +6,8 @@ from typing import Any
 def embedded(schema: Any, place: str) -> Any:
     """Return a copy of `schema` that stands at `place` (`#/properties/output`) of another schema.
 
-    Its references into itself point to where it stands now; `$schema` and `$id`, which would give it a root of
-    its own, are left out.
+    Its references into itself point to where it stands now; `$schema` and `$id`, which would give it a
+    root of its own, are left out.
     """
     if isinstance(schema, list):
         return [embedded(item, place) for item in schema]

@@ -61,6 +61,16 @@ def tail(path: Path, count: int) -> Page:
     return Page(lines[-count:] if count else [], end, True)
 
 
+def torn_line(path: Path) -> str:
+    """Return what stands behind the last whole line: one that is being written, or that a crash cut off."""
+    try:
+        with path.open("rb") as file:
+            file.seek(_last_newline(file.fileno(), os.fstat(file.fileno()).st_size))
+            return file.read().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+
+
 def read_from(path: Path, cursor: int, count: int, *, max_bytes: int = 1 << 20) -> Page:
     """Return up to `count` whole lines that begin at byte `cursor`, at most about `max_bytes` of them.
 

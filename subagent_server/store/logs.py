@@ -6,6 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from subagent_server.domain.records import Usage, timestamp
 from subagent_server.host import journal
 from subagent_server.store.log_format import render
@@ -23,22 +25,24 @@ class RunJournal:
 
     def __init__(self, run: RunPaths) -> None:
         self._run = run
-        self._seq = next_seq(run)
+        self._seq: int | None = None
 
     def append(self, kind: str, now: datetime, facts: dict[str, Any]) -> None:
         """Append one event of type `kind` with these camelCase facts."""
-        event = {"seq": self._seq, "at": timestamp(now), "type": kind, **_bounded(facts)}
         try:
+            seq = self._seq or next_seq(self._run)
+            self._seq = None  # a write that fails may have left its line all the same
+            event = {"seq": seq, "at": timestamp(now), "type": kind, **_bounded(facts)}
             journal.append_line(self._run.events, event)
-            self._seq += 1
+            self._seq = seq + 1
             journal.append_bytes(self._run.log, render(event).encode("utf-8", "replace"))
         except OSError as error:
             print(f"The journal of the run could not be written ({error}); the run goes on.", file=sys.stderr)
 
 
 def next_seq(run: RunPaths) -> int:
-    """Return the number of the next event."""
-    for line in reversed(journal.tail(run.events, 50).lines):
+    """Return the number of the next event. A last line that lacks but its newline counts: it will get it."""
+    for line in (journal.torn_line(run.events), *reversed(journal.tail(run.events, 50).lines)):
         event = journal.parse(line)
         if event is not None and isinstance(event.get("seq"), int):
             return int(event["seq"]) + 1
@@ -53,7 +57,10 @@ def has_ended(run: RunPaths) -> bool:
 def recorded_usage(run: RunPaths) -> Usage | None:
     """Return the run's usage as its journal last told it: newer than the meta file while it works."""
     event = journal.latest(run.events, frozenset({"usage"})).get("usage")
-    return None if event is None else Usage.model_validate(event)
+    try:
+        return None if event is None else Usage.model_validate(event)
+    except ValidationError:
+        return None  # a journal is data: a line that is damaged must not keep a run from being stopped
 
 
 def latest_words(run: RunPaths) -> str | None:

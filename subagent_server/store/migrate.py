@@ -9,12 +9,19 @@ Mapping = dict[str, Any]
 
 
 def upgraded(data: Any) -> Any:
-    """Return a meta file's mapping as the present schema has it; what is no mapping comes back as it is."""
+    """Return a meta file's mapping as the present schema has it; what is no mapping comes back as it is.
+
+    Raises:
+        ValueError: it claims a version that never was.
+    """
     if not isinstance(data, dict):
         return data
     version = data.get("schemaVersion", 1)
     while isinstance(version, int) and version < SCHEMA_VERSION:
-        data = _STEPS[version](data)
+        step = _STEPS.get(version)
+        if step is None:
+            raise ValueError(f"there never was a schemaVersion {version}")
+        data = step(data)
         version += 1
         data["schemaVersion"] = version
     return data

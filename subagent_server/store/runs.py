@@ -4,8 +4,9 @@ import gzip
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -45,35 +46,34 @@ class RunStore:
         Raises:
             StorageFailed: it cannot be made.
         """
-        try:
+        with _storing(self.paths.root):
             for directory in (self.paths.root, self.paths.changes, self.paths.slots):
                 directory.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError), self.paths.gitignore.open("x", encoding="utf-8") as file:
                 file.write(_IGNORE_EVERYTHING)
-        except OSError as error:
-            raise StorageFailed(self.paths.root, error.strerror or str(error)) from error
 
     def create(self, request: RunRequest) -> RunPaths:
         """Make the directory of a run, exclusively, with its mark in its parent's and its `request.json`.
 
         Raises:
+            InvalidRunId: nothing is made.
             StorageFailed: nothing of it is left behind.
         """
-        self.make_root()
         run = self.paths.run(request.run_id)
-        try:
+        parent = None if request.parent_run_id is None else self.paths.run(request.parent_run_id)
+        self.make_root()
+        with _storing(run.directory):  # a directory that is there already is another run: it stays
             run.directory.mkdir(mode=0o700)
-            if request.parent_run_id is not None:
-                children = self.paths.run(request.parent_run_id).children
-                children.mkdir(exist_ok=True)
-                (children / request.run_id).touch(exist_ok=False)
-            atomic.write_durably(run.request, request.to_json())
-            atomic.sync_directory(self.paths.root)
-        except (OSError, StorageFailed) as error:
+        try:
+            with _storing(run.directory):
+                if parent is not None:
+                    parent.children.mkdir(exist_ok=True)
+                    (parent.children / run.run_id).touch(exist_ok=False)
+                atomic.write_durably(run.request, request.to_json())
+                atomic.sync_directory(self.paths.root)
+        except StorageFailed:
             self.discard(run, request.parent_run_id)
-            if isinstance(error, StorageFailed):
-                raise
-            raise StorageFailed(run.directory, error.strerror or str(error)) from error
+            raise
         return run
 
     def publish(self, meta: RunMeta) -> None:
@@ -83,7 +83,7 @@ class RunStore:
             StorageFailed: there is no run then.
         """
         run = self.paths.run(meta.run_id)
-        with exclusive(run.meta_lock):
+        with exclusive(run.meta_lock), _storing(run.meta):
             self.paths.change_mark(meta.run_id).touch()
             atomic.write_durably(run.meta, meta.to_json())
 
@@ -137,11 +137,18 @@ class RunStore:
             raise UnreadableMeta(run_id, run.result, _reason(error)) from error
 
     def read_payload(self, run_id: str) -> bytes | None:
-        """Return the payload of a run, uncompressed, or None where it has none."""
+        """Return the payload of a run, uncompressed, or None where it has none.
+
+        Raises:
+            InvalidRunId, UnreadableMeta.
+        """
+        run = self.paths.run(run_id)
         try:
-            return gzip.decompress(self.paths.run(run_id).payload.read_bytes())
+            return gzip.decompress(run.payload.read_bytes())
         except FileNotFoundError:
             return None
+        except (OSError, EOFError, zlib.error) as error:
+            raise UnreadableMeta(run_id, run.payload, _reason(error)) from error
 
     def update(
         self,
@@ -161,9 +168,10 @@ class RunStore:
 
         Raises:
             IllegalTransition, MessageClosed, UnknownMessage, NewerSchema: refused, no byte is changed.
+            InvalidRunId, UnknownRun: there is nothing to change.
             LockTimeout, StorageFailed, UnreadableMeta: the machine; the old state is whole.
         """
-        run = self.paths.run(run_id)
+        run = self._existing(run_id)
         files = [(run.payload, gzip.compress(payload))] if payload is not None else []
         if payload is not None and isinstance(event, events.Finished):
             event = events.Finished(
@@ -173,8 +181,10 @@ class RunStore:
             )
         if result is not None:
             files.append((run.result, result.to_json()))
-        prepared = [(atomic.prepare(path, data), path) for path, data in files]
+        prepared: list[tuple[Path, Path]] = []
         try:
+            for path, data in files:
+                prepared.append((atomic.prepare(path, data), path))
             with exclusive(run.meta_lock):
                 before = self.rolled_forward(run, now)
                 after = apply(before, event, now)
@@ -200,17 +210,16 @@ class RunStore:
         result = self.read_result(run.run_id)
         if result is None:
             return meta
-        meta = apply(meta, _ending(result, run), now)
+        meta = apply(meta, self._ending(result, run), now)
         atomic.write_durably(run.meta, meta.to_json())
+        self.announce(run)
         return meta
 
     def roll_forward(self, run_id: str, now: datetime) -> RunMeta:
         """Apply a `result.json` that the state lacks, if there is one, and return the state."""
-        run = self.paths.run(run_id)
+        run = self._existing(run_id)
         with exclusive(run.meta_lock):
-            meta = self.rolled_forward(run, now)
-        self.announce(run)
-        return meta
+            return self.rolled_forward(run, now)
 
     def announce(self, run: RunPaths) -> None:
         """Wake everybody who waits for a change of this run. Losing it costs them a slow poll."""
@@ -231,10 +240,14 @@ class RunStore:
     def run_ids(self, *, newest_first: bool = True) -> list[str]:
         """Return the ids of all run directories, also of those without a state."""
         try:
-            names = [entry.name for entry in os.scandir(self.paths.root) if not entry.name.startswith(".")]
+            names = [
+                entry.name
+                for entry in os.scandir(self.paths.root)
+                if _is_run_id(entry.name) and entry.is_dir()
+            ]
         except FileNotFoundError:
             return []
-        return sorted((name for name in names if _is_run_id(name)), reverse=newest_first)
+        return sorted(names, reverse=newest_first)
 
     def live_ids(self) -> list[str]:
         """Return the ids of the runs whose tree is not recorded as gone."""
@@ -257,6 +270,33 @@ class RunStore:
             except UnreadableMeta as error:
                 yield error
 
+    def _existing(self, run_id: str) -> RunPaths:
+        """Return the paths of a run that has a state: nothing is made for one that has none."""
+        run = self.paths.run(run_id)
+        if not run.meta.exists():
+            raise UnknownRun(run_id, self.paths.root)
+        return run
+
+    def _ending(self, result: RunResult, run: RunPaths) -> RunEvent:
+        """Return the event that a stored result stands for."""
+        if result.outcome is Status.COMPLETED:
+            payload = self.read_payload(run.run_id)
+            stored = None if payload is None else PayloadInfo(size=len(payload), path=run.payload.name)
+            return events.Finished(summary=result.summary, payload=stored)
+        if result.outcome is Status.STOPPED:
+            return events.StopRequested()
+        silent = Failure(code="agent_error", message="The run failed without saying why.")
+        return events.RunFailed(failure=result.error or silent)
+
+
+@contextmanager
+def _storing(path: Path) -> Iterator[None]:
+    """Translate what the disk says."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(path, error.strerror or str(error)) from error
+
 
 def _decoded_meta(run: RunPaths, raw: bytes) -> RunMeta:
     try:
@@ -276,21 +316,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return str(error)[:200]
-
-
-def _ending(result: RunResult, run: RunPaths) -> RunEvent:
-    """Return the event that a stored result stands for."""
-    if result.outcome is Status.COMPLETED:
-        payload = None
-        if run.payload.exists():
-            size = len(gzip.decompress(run.payload.read_bytes()))
-            payload = PayloadInfo(size=size, path=run.payload.name)
-        return events.Finished(summary=result.summary, payload=payload)
-    if result.outcome is Status.STOPPED:
-        return events.StopRequested()
-    return events.RunFailed(
-        failure=result.error or Failure(code="agent_error", message="The run failed without saying why.")
-    )
 
 
 def _is_run_id(name: str) -> bool:

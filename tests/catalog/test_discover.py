@@ -100,9 +100,7 @@ def test_three_files_of_one_name_are_all_listed(write: WriteFile, tmp_path: Path
     assert listed(catalog) == [("duplicate", "a.md"), ("duplicate", "b.md"), ("duplicate", "c.yaml")]
 
 
-def test_across_directories_the_earlier_wins_and_the_later_is_shadowed(
-    write: WriteFile, tmp_path: Path
-) -> None:
+def test_across_directories_the_earlier_wins_and_shadows_the_later(write: WriteFile, tmp_path: Path) -> None:
     write("one/helper.md", agent())
     write("two/helper.md", agent())
     write("two/extra.md", agent())
@@ -200,9 +198,7 @@ def test_pipes_and_directories_named_like_agents_do_not_hang(write: WriteFile, t
 
 
 def test_a_file_name_that_is_no_text_is_listed(tmp_path: Path) -> None:
-    path = os.fsencode(tmp_path) + b"/caf\xe9.md"
-    with open(path, "wb") as file:
-        file.write(agent().encode())
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.md")).write_text(agent(), encoding="utf-8")
     catalog = discover([tmp_path])
     assert catalog.agents == {}
     assert [(p.kind, "UTF-8" in p.reason) for p in catalog.problems] == [("error", True)]

@@ -1,4 +1,4 @@
-"""Files that are meant to hurt, or that nobody meant at all: every one ends, soon, in an agent or a reason."""
+"""Files that are meant to hurt, or that nobody meant at all: each ends, soon, in an agent or a reason."""
 
 import time
 from collections.abc import Callable
@@ -91,67 +91,26 @@ def test_a_file_over_the_limit_is_refused_with_its_reason(write: WriteFile, tmp_
 
 KEYS = [
     *(name for name in AgentDefinition.model_fields),
-    *(
-        "maxTurns",
-        "limits",
-        "mcpServers",
-        "outputSchemaPath",
-        "systemPromptPath",
-        "hooks",
-        "color",
-        "<<",
-        "x",
-    ),
+    *("maxTurns", "limits", "mcpServers", "outputSchemaPath", "systemPromptPath", "hooks", "color"),
+    *("<<", "x"),
 ]
-PIECES = [
-    "---",
-    "\n",
-    "\t",
-    "  ",
-    ": ",
-    ":",
-    "- ",
-    "#",
-    "&a ",
-    "*a",
-    "!!str ",
-    "|",
-    ">-",
-    '"',
-    "'",
-    "{",
-    "}",
-    "[",
-    "]",
+SYNTAX = [
+    *("---", "\n", "\t", "  ", ": ", ":", "- ", "#", "&a ", "*a", "!!str ", "|", ">-"),
+    *('"', "'", "{", "}", "[", "]", ","),
 ]
 WORDS = [
-    "Read",
-    "Context",
-    "user",
-    "<example>",
-    "\\n",
-    "null",
-    "true",
-    "1",
-    "1e9",
-    "${X}",
-    "é",
-    "\u2028",
-    "\x07",
-    ",",
+    *("Read", "Context", "user", "<example>", "\\n", "null", "true", "1", "1e9", "${X}"),
+    *("é", "\u2028", "\x07", "subagent", "defaults", "models"),
 ]
-soup = st.lists(st.sampled_from([*PIECES, *WORDS, *KEYS, "subagent", "defaults", "models"]), max_size=40).map(
-    "".join
-)
+soup = st.lists(st.sampled_from([*SYNTAX, *WORDS, *KEYS]), max_size=40).map("".join)
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | soup
+keys = st.sampled_from(KEYS) | st.text(max_size=5)
 values = st.recursive(
     scalars,
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=5), inner, max_size=4)
-    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4),
     max_leaves=12,
 )
+beginnings = st.sampled_from([b"", b"---\n", b"---\nname: a\n---\n", b"\xef\xbb\xbf---\r\n"])
 
 
 def accepts_or_explains(path: Path) -> None:
@@ -179,7 +138,7 @@ fuzz = settings(
 @fuzz
 @given(front=soup, body=st.text(max_size=20))
 def test_any_front_matter_is_an_agent_or_a_reason(write: WriteFile, front: str, body: str) -> None:
-    accepts_or_explains(write("a.md", f"---\n{front}\n---\n{body}".encode("utf-8", "replace")))
+    accepts_or_explains(write("a.md", encoded(f"---\n{front}\n---\n{body}")))
 
 
 @fuzz
@@ -188,30 +147,25 @@ def test_any_value_under_any_key_is_an_agent_or_a_reason(
     write: WriteFile, content: dict[str, object]
 ) -> None:
     lines = "".join(f"{key}: {as_flow(value)}\n" for key, value in content.items())
-    accepts_or_explains(write("a.md", f"---\n{lines}---\nbody".encode("utf-8", "replace")))
-    accepts_or_explains(
-        write(
-            "a.yaml",
-            f"subagent: {as_flow(content)}\ndefaults: {as_flow(content)}\n".encode("utf-8", "replace"),
-        )
-    )
+    accepts_or_explains(write("a.md", encoded(f"---\n{lines}---\nbody")))
+    flow = as_flow(content)
+    accepts_or_explains(write("a.yaml", encoded(f"subagent: {flow}\ndefaults: {flow}\n")))
 
 
 @fuzz
 @given(text=soup)
 def test_any_configuration_is_an_agent_or_a_reason(write: WriteFile, text: str) -> None:
-    accepts_or_explains(
-        write("a.yaml", f"subagent: {{name: a, description: d}}\n{text}".encode("utf-8", "replace"))
-    )
+    accepts_or_explains(write("a.yaml", encoded(f"subagent: {{name: a, description: d}}\n{text}")))
 
 
 @fuzz
-@given(
-    content=st.binary(max_size=200),
-    prefix=st.sampled_from([b"", b"---\n", b"---\nname: a\n---\n", b"\xef\xbb\xbf---\r\n"]),
-)
-def test_any_bytes_are_an_agent_or_a_reason(write: WriteFile, content: bytes, prefix: bytes) -> None:
-    accepts_or_explains(write("a.md", prefix + content))
+@given(content=st.binary(max_size=200), beginning=beginnings)
+def test_any_bytes_are_an_agent_or_a_reason(write: WriteFile, content: bytes, beginning: bytes) -> None:
+    accepts_or_explains(write("a.md", beginning + content))
+
+
+def encoded(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
 
 
 def as_flow(value: object) -> str:

@@ -93,8 +93,10 @@ def test_a_beginning_that_fits_two_runs_leaves_with_2(cli: Cli) -> None:
     complains(cli("show", "20261122"), 2, "several")
 
 
-BAD_NAMES = ["nobody", "@last", "@first", "", ".", "..", "../../etc/passwd", "/etc/passwd", "a" * 5000, "runs/x",
-             ".changes", "\x1b[31mred", "-", "%s", "Ä" * 40]  # fmt: skip
+BAD_NAMES = [
+    *("nobody", "@last", "@first", "", ".", "..", "runs/x", ".changes", "-", "%s"),
+    *("../../etc/passwd", "/etc/passwd", "a" * 5000, "\x1b[31mred", "Ä" * 40),
+]
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)

@@ -44,7 +44,7 @@ def test_the_help_of_the_group_imports_no_verb() -> None:
 @pytest.mark.parametrize("verb", list(VERBS))
 def test_the_help_of_a_verb_begins_with_what_it_does(cli: Cli, verb: str) -> None:
     done = cli(verb, "-h")
-    usage, blank, first, *rest = done.stdout.splitlines()
+    usage, _, first, *_ = done.stdout.splitlines()
     assert done.returncode == 0
     assert usage.startswith(f"Usage: subagent {verb} ")
     assert first.strip() and first.startswith("  ")

@@ -18,10 +18,11 @@ BAD_IDS = ["../escape", "..", "", "a/b", "a\0", "a\n", "٣", "A", "-x", ".change
 
 def test_the_root_is_made_on_first_use_and_keeps_itself_out_of_the_repository(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "deep" / "runs")
-    assert store.run_ids() == store.live_ids() == list(store.metas()) == []
+    assert store.run_ids() == store.live_ids() == []
+    assert list(store.metas()) == []
     assert not (tmp_path / "deep").exists()
     store.create(make_request())
-    assert names(store.paths.root) == [RUN_ID, ".changes", ".gitignore", ".slots"][1:] + [RUN_ID]
+    assert names(store.paths.root) == [".changes", ".gitignore", ".slots", RUN_ID]
     assert "*" in store.paths.gitignore.read_text(encoding="utf-8").splitlines()
 
 
@@ -51,7 +52,8 @@ def test_a_directory_without_a_state_is_a_start_that_never_was(store: RunStore) 
     store.create(make_request())
     with pytest.raises(UnknownRun):
         store.read(RUN_ID)
-    assert list(store.metas()) == store.live_ids() == []
+    assert list(store.metas()) == []
+    assert store.live_ids() == []
 
 
 def test_a_run_exists_for_everybody_when_its_first_state_is_written(store: RunStore) -> None:
@@ -85,10 +87,10 @@ def test_a_run_that_is_discarded_leaves_nothing_behind(store: RunStore) -> None:
     start_run(store)
     run = store.create(make_request(OTHER_ID, parent_run_id=RUN_ID))
     store.publish(make_meta(OTHER_ID))
-    store.discard(run)
-    assert store.children_of(RUN_ID) == []
-    assert store.run_ids() == store.live_ids() == [RUN_ID]
-    store.discard(run)
+    for _ in range(2):
+        store.discard(run, RUN_ID)
+        assert store.children_of(RUN_ID) == []
+        assert store.run_ids() == store.live_ids() == [RUN_ID]
 
 
 @pytest.mark.parametrize("parent", [OTHER_ID, "../escape"])

@@ -160,10 +160,19 @@ def test_a_run_without_result_or_payload_has_none(store: RunStore) -> None:
     assert store.read_payload(RUN_ID) is None
 
 
-@pytest.mark.parametrize("cut", [b"", b"\x1f\x8b", b"no gzip at all", gzip.compress(b"x" * 999)[:-9]])
-def test_a_payload_that_cannot_be_read_is_named(store: RunStore, cut: bytes) -> None:
+@pytest.mark.parametrize("damage", ["cut", "header only", "no gzip", "a flipped byte"])
+def test_a_payload_that_cannot_be_read_is_named(store: RunStore, damage: str) -> None:
     start_run(store)
-    store.paths.run(RUN_ID).payload.write_bytes(cut)
+    good = gzip.compress(b"abcdefgh" * 99)
+    flipped = bytearray(good)
+    flipped[14] ^= 0xFF
+    content = {
+        "cut": good[:-9],
+        "header only": good[:2],
+        "no gzip": b"text",
+        "a flipped byte": bytes(flipped),
+    }
+    store.paths.run(RUN_ID).payload.write_bytes(content[damage])
     with pytest.raises(UnreadableMeta, match=r"payload\.gz"):
         store.read_payload(RUN_ID)
 

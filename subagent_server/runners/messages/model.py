@@ -156,10 +156,10 @@ def _cause(error: Exception) -> str:
 
 
 def _refusal(error: Exception) -> RunRefused:
-    status = getattr(error, "status_code", None)
-    return RunRefused(
-        "model_error", f"The API refused the call ({status}): {_said(error)}", _HINTS.get(status or 0)
-    )
+    status = error.status_code if isinstance(error, anthropic.APIStatusError) else 0
+    kind = _error_type(error) if isinstance(error, anthropic.APIStatusError) else type(error).__name__
+    what = f"{status} {kind}".strip() if status >= 400 else kind
+    return RunRefused("model_error", f"The API refused the call ({what}): {_said(error)}", _HINTS.get(status))
 
 
 def _gave_up(retry: Retry) -> RunRefused:

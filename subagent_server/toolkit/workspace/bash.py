@@ -119,6 +119,8 @@ class BashTool:
     def _remark(self, ending: Ending) -> str:
         """Return what has to be said of the end of a command; where the shell is no more, end its rest."""
         if ending.reason is Reason.DONE:
+            if ending.exit_code is None:
+                return "[a `break` or `continue` outside of any loop ended the command there]"
             return f"[exit code {ending.exit_code}]" if ending.exit_code else ""
         code = self._end_shell()
         anew = f"the next call starts a new one in {self._cwd}"

@@ -39,7 +39,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True)
 class Ending:
-    """How a command ended; the exit code is known where it is DONE."""
+    """How a command ended. DONE without an exit code: a `break` or `continue` outside of loops cut it off."""
 
     reason: Reason
     exit_code: int | None = None
@@ -81,7 +81,7 @@ class Shell:
         finally:
             os.close(output_end)
             os.close(status_end)
-        self._heard = _Lines(self._token, expected=1)  # the first tells that the shell is ready
+        self._heard = _Words(self._token)
         self._ended = os.pidfd_open(self._process.pid)
         self._wake, self._wake_end = os.pipe()
         self._commands = self._process.stdin.fileno() if self._process.stdin else -1
@@ -100,7 +100,7 @@ class Shell:
     def run(self, command: str, seconds: float, cancel: int) -> Ending:
         """Run `command`, without a NUL, until it ends, `seconds` are over or `cancel` becomes readable."""
         unsent = memoryview(command.encode() + b"\0")
-        self._heard.expected += 1
+        self._heard.expect()
         deadline = time.monotonic() + seconds
         poller = select.poll()
         for descriptor in (self._status, self._ended, cancel):
@@ -187,17 +187,22 @@ class Shell:
 
 
 @dataclass
-class _Lines:
-    """The lines `<token> <exit code>` that the shell writes."""
+class _Words:
+    """What the shell says: after each command `<token> <exit code>`, then, and at first, `<token> ready`."""
 
     token: str
-    expected: int
     exit_code: int | None = None
+    _missing: int = 1
     _rest: bytes = field(default=b"")
+
+    def expect(self) -> None:
+        """Wait for the end of one command more."""
+        self._missing += 1
+        self.exit_code = None
 
     @property
     def complete(self) -> bool:
-        return self.expected == 0
+        return self._missing == 0
 
     def read(self, descriptor: int) -> bool:
         """Take what can be read; False at the end of input."""
@@ -207,21 +212,26 @@ class _Lines:
             return True
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for words in map(bytes.split, lines):
-            if len(words) == 2 and words[0] == self.token.encode():
-                self.expected -= 1
-                self.exit_code = int(words[1])
+            match words:
+                case [token, b"ready"] if token == self.token.encode():
+                    self._missing -= 1
+                case [token, code] if token == self.token.encode():
+                    self.exit_code = int(code)
+                case _:
+                    pass
         return bool(chunk)
 
 
 def _driver(token: str, status: int) -> str:
     """Return the loop, on one line so that bash counts the lines of a command from 1.
 
-    The status is written in the inner loop's condition and not in its body, so that a stray `continue` or
-    `break` of a command reaches it too. `set -e` and `-u` end with their command: a shell that lives on would
+    That it is ready again is written in the inner loop's condition, so that a stray `continue` or `break` of
+    a command leads there too. `set -e` and `-u` end with their command: a shell that lives on would
     die of the next `grep` without a match. What a command does to its standard streams by `exec` is undone.
     """
     output = 8 if status != 8 else 7
-    say = f"builtin printf '%s %d\\n' {token} \"$?\" >&{status}"
-    take = "builtin set +eu; builtin read -r -d '' -u 0 || exit"
+    ready = f"builtin printf '%s ready\\n' {token} >&{status}; builtin set +eu"
+    take = "builtin read -r -d '' -u 0 || exit"
     run = f'eval "$REPLY" </dev/null >&{output} 2>&{output} {output}>&- {status}>&-'
-    return f"exec {output}>&1; while :; do while {say}; {take}; do {run}; done; done"
+    say = f"builtin printf '%s %d\\n' {token} \"$?\" >&{status}"
+    return f"exec {output}>&1; while :; do while {ready}; {take}; do {run}; {say}; done; done"

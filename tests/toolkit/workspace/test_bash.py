@@ -99,6 +99,16 @@ def test_a_stray_keyword_leaves_the_shell_alive(tmp_path: Path, command: str) ->
     assert third == "kept"
 
 
+@pytest.mark.parametrize(
+    "command", ["echo a; break; echo b", "echo a; continue; echo b", "echo a; break 3; echo b"]
+)
+def test_a_command_cut_off_by_a_stray_break_says_so(tmp_path: Path, command: str) -> None:
+    first, second = run_texts(tmp_path, command, "echo next; false")
+    assert first.startswith("a\n[")
+    assert "loop" in first or "the shell ended" in first
+    assert second == "next\n[exit code 1]"
+
+
 def test_errors_name_the_line_of_the_command(tmp_path: Path) -> None:
     _, text = run_texts(tmp_path, "true\ntrue\ntrue", "true\nno_such_program")
     assert text == "bash: line 2: no_such_program: command not found\n[exit code 127]"

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -60,7 +61,7 @@ STUBBORN = "trap '' TERM; echo $BASHPID > {}.pid; while :; do read -t 1 x < <(:)
         ("exec echo replaced", "replaced\n[the shell ended with exit code 0"),
         ("exec no_such_program", "ended with exit code 127"),
         ("trap 'echo bye' EXIT; exit 5", "bye\n[the shell ended with exit code 5"),
-        ("while :; do break 2; done; exit 6", "ended with exit code 6"),
+        ("while :; do break; done; exit 6", "ended with exit code 6"),
         ("set -u; echo $NOT_SET", "unbound variable"),
         ("sleep 50 & exit 7", "ended with exit code 7"),
     ],
@@ -77,8 +78,10 @@ def test_a_shell_that_ends_says_how_and_the_next_command_gets_a_new_one(
 
 def test_a_shell_that_ended_between_two_commands_is_told_of(tmp_path: Path) -> None:
     async def body(tool: BashTool) -> str:
-        await tool.call({"command": "(echo $$ > shell.pid; kill -9 $$; > killed) & true"})
-        await file_appears(tmp_path / "shell.pid")
+        await tool.call(
+            {"command": "echo $$ > shell.pid; (while [ ! -e go ]; do :; done; kill -9 $$) & true"}
+        )
+        (tmp_path / "go").touch()
         wait_for(lambda: all(map(is_gone, pids_in(tmp_path))), 5, "the end of the shell")
         return (await tool.call({"command": "echo new"})).text
 
@@ -119,7 +122,7 @@ def test_restart_starts_afresh(tmp_path: Path) -> None:
         "echo part; while :; do :; done",
         "echo part; kill -STOP $$",
         "echo part; trap '' TERM; while :; do sleep 60; done",
-        "echo part; set -m; sleep 60 & setsid sleep 61",
+        "echo part; set -m; sleep 60 & setsid -w sleep 61",
         "echo part; bash -c 'sleep 60; true'",
         "echo part; sleep 60 | cat",
         "echo part; set -n",
@@ -140,7 +143,7 @@ def test_a_timeout_ends_the_whole_tree(tmp_path: Path) -> None:
     command = (
         "sleep 60 & echo $! > 1.pid; set -m; sleep 60 & echo $! > 2.pid; set +m;"
         "setsid bash -c 'echo $$ > 3.pid; sleep 60; true' & "
-        f'({STUBBORN.format(4)}) & setsid bash -c "{STUBBORN.format(5).replace("$", chr(92) + "$")}" & wait'
+        f"({STUBBORN.format(4)}) & setsid bash -c {shlex.quote(STUBBORN.format(5))} & wait"
     )
     (result,) = run(tmp_path, command, timeout=0.6)
     assert "timed out" in result.text

@@ -1,0 +1,240 @@
+"""The one checker of what runs leave on disk: the kill tests, the property tests, CI and bug reports use it.
+
+Each check names what is wrong in a sentence; no finding means that the run is as SPEC section 4 says.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from subagent_server.domain.errors import SubagentError, UnknownRun
+from subagent_server.domain.records import RunMeta, Transition
+from subagent_server.domain.states import (
+    ALWAYS,
+    TRANSITIONS,
+    Event,
+    MessageStatus,
+    Status,
+    Target,
+    derived_status,
+)
+from subagent_server.host import journal, locks, processes
+from subagent_server.service.ending import read_exit
+from subagent_server.service.reconcile import Observed, observe
+from subagent_server.store.logs import recorded_usage
+from subagent_server.store.paths import RunPaths
+from subagent_server.store.runs import RunStore
+
+_WORKING = frozenset({Status.RUNNING, Status.WAITING, Status.REPLIED})
+_SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+_SECRET_LENGTH = 12
+_LARGEST_SEARCHED = 64 << 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that should not be: in which run, and what."""
+
+    run_id: str
+    what: str
+
+
+def examine_all(store: RunStore, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Reconcile and check every run under the root. `environment` holds the secrets to look for."""
+    for run_id in store.run_ids(newest_first=False):
+        yield from examine(store, run_id, environment)
+
+
+def examine(store: RunStore, run_id: str, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Reconcile one run, as every reader does, and yield what is wrong with it."""
+    try:
+        observed = observe(store, run_id)
+        request = store.read_request(run_id)
+    except UnknownRun:
+        return  # a start that never was
+    except SubagentError as error:
+        yield Finding(run_id, error.sentence)
+        return
+    case = _Case(store, store.paths.run(run_id), observed, environment)
+    if request.run_id != run_id:
+        yield Finding(run_id, f"request.json is that of run {request.run_id}")
+    for check in _CHECKS:
+        for what in check(case):
+            yield Finding(run_id, what)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A run under examination."""
+
+    store: RunStore
+    run: RunPaths
+    observed: Observed
+    environment: Mapping[str, str]
+
+    @property
+    def meta(self) -> RunMeta:
+        return self.observed.meta
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended and its last process is gone."""
+        return self.meta.status.is_terminal and self.observed.live is False
+
+
+def _history(case: _Case) -> Iterator[str]:
+    """Every step was legal, each begins where the one before it ended, and the run ended at most once."""
+    status = Status.READY
+    for number, step in enumerate(case.meta.transitions, start=1):
+        if step.from_status is not status:
+            yield f"transition {number} ({step.event}) begins at {step.from_status}, not at {status}"
+        if not _is_legal(step):
+            yield f"transition {number} goes by {step.event} from {step.from_status} to {step.to_status}"
+        status = step.to_status
+    if status is not case.meta.status:
+        yield f"the status is {case.meta.status}, but its transitions lead to {status}"
+    starts = sum(step.event is Event.WORKER_STARTED for step in case.meta.transitions)
+    if starts > 1:
+        yield f"its worker started {starts} times"
+    if case.meta.revision < len(case.meta.transitions):
+        yield f"its revision {case.meta.revision} is less than its {len(case.meta.transitions)} transitions"
+
+
+def _is_legal(step: Transition) -> bool:
+    if step.event in ALWAYS:
+        return step.to_status is step.from_status
+    target = TRANSITIONS[step.from_status].get(step.event)
+    if target is Target.SAME:
+        return step.to_status is step.from_status
+    if target is Target.DERIVED:
+        return step.to_status in _WORKING
+    return target == step.to_status
+
+
+def _messages(case: _Case) -> Iterator[str]:
+    meta = case.meta
+    statuses = [message.message_status for message in meta.messages]
+    if meta.pending_questions != statuses.count(MessageStatus.PENDING):
+        yield f"pendingQuestions is {meta.pending_questions}, but {len(meta.pending)} are pending"
+    if meta.status.is_terminal:
+        left = [s for s in statuses if s in (MessageStatus.PENDING, MessageStatus.REPLIED)]
+        if left:
+            yield f"it has ended with {len(left)} questions still open"
+    elif meta.status in _WORKING and meta.status is not derived_status(statuses):
+        yield f"its status is {meta.status}, but its questions make it {derived_status(statuses)}"
+    names = [message.message_id for message in meta.messages]
+    if len(set(names)) != len(names):
+        yield "two of its questions have one id"
+
+
+def _ending(case: _Case) -> Iterator[str]:
+    """The status, its time, its error and the result agree."""
+    meta = case.meta
+    result = case.store.read_result(meta.run_id)
+    if meta.status is Status.COMPLETED and result is None:
+        yield "it is completed without a result.json"
+    if result is not None and result.outcome is not meta.status:
+        yield f"result.json says {result.outcome}, the status is {meta.status}"
+    if meta.status.is_terminal != (meta.ended_at is not None):
+        yield f"it is {meta.status}, and the time of its end is {meta.ended_at}"
+    if (meta.status is Status.FAILED) != (meta.error is not None):
+        yield f"it is {meta.status}, and its error is {meta.error}"
+    if meta.payload is not None and not case.run.payload.exists():
+        yield "its payload is missing"
+
+
+def _journal(case: _Case) -> Iterator[str]:
+    """Numbers are dense, and a run that is over says so once, truthfully, at the end."""
+    events = list(journal.records(case.run.events))
+    numbers = [event.get("seq") for event in events]
+    if numbers != list(range(1, len(numbers) + 1)):
+        yield "the numbers of events.jsonl are not dense"
+    ends = [event for event in events if event.get("type") == "run_ended"]
+    if len(ends) > 1:
+        yield f"events.jsonl says {len(ends)} times that it ended"
+    if case.is_over and not ends:
+        yield "events.jsonl does not say how it ended"
+    if ends and ends[-1].get("status") != case.meta.status.value:
+        yield f"events.jsonl says {ends[-1].get('status')}, the status is {case.meta.status}"
+
+
+def _usage(case: _Case) -> Iterator[str]:
+    told = recorded_usage(case.run)
+    if case.is_over and told is not None and case.meta.usage != case.meta.usage.merged(told):
+        yield "its usage is less than what events.jsonl tells"
+
+
+def _processes(case: _Case) -> Iterator[str]:
+    """A run that is over has no process, no lock and no place among the live; one that is not over lives."""
+    if not case.meta.status.is_terminal and case.observed.live is False:
+        yield f"it is {case.meta.status}, and nobody works on it"
+    if not case.is_over:
+        return
+    left = processes.marked(f"SUBAGENT_RUN_ID={case.meta.run_id}")
+    if left:
+        yield f"it is over, and {len(left)} of its processes live (pid {left[0].pid})"
+    if locks.is_held(case.run.live_lock):
+        yield "it is over, and its live.lock is held"
+    if not (read_exit(case.run) or {}).get("treeGone"):
+        yield "it is over, and exit.json does not say that its tree is gone"
+    if case.meta.run_id in case.store.live_ids():
+        yield "it is over, and stands among those that may be live"
+
+
+def _children(case: _Case) -> Iterator[str]:
+    for child in case.store.children_of(case.meta.run_id):
+        try:
+            meta = case.store.read(child)
+        except SubagentError:
+            continue  # a start that never was, or a finding of its own
+        if meta.parent_run_id != case.meta.run_id:
+            yield f"{child} stands among its children, but its parent is {meta.parent_run_id}"
+        elif case.is_over and not meta.status.is_terminal:
+            yield f"it is over, and its child {child} is {meta.status}"
+
+
+def _secrets(case: _Case) -> Iterator[str]:
+    """No value of a secret variable of this process stands in any file of the run."""
+    secrets = {
+        name: value.encode()
+        for name, value in case.environment.items()
+        if name.upper().endswith(_SECRET_NAMES) and len(value) >= _SECRET_LENGTH
+    }
+    for path in sorted(case.run.directory.rglob("*")) if secrets else []:
+        content = _content(path)
+        for name, value in secrets.items():
+            if value in content:
+                yield f"{path.relative_to(case.run.directory)} holds the value of {name}"
+
+
+def _content(path: Path) -> bytes:
+    try:
+        if path.is_file() and path.stat().st_size <= _LARGEST_SEARCHED:
+            return path.read_bytes()
+    except OSError:
+        return b""
+    return b""
+
+
+def _shim(case: _Case) -> Iterator[str]:
+    for path in (case.run.shim, case.run.exit):
+        try:
+            json.loads(path.read_bytes())
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            yield f"{path.name} cannot be read: {error}"
+
+
+_CHECKS: tuple[Callable[[_Case], Iterator[str]], ...] = (
+    _history,
+    _messages,
+    _ending,
+    _journal,
+    _usage,
+    _processes,
+    _children,
+    _shim,
+    _secrets,
+)

@@ -1,0 +1,135 @@
+"""`subagent logs`: the end of a log, the events, and following."""
+
+import json
+import os
+
+from subagent_server.domain import events
+from subagent_server.host.clock import now
+from subagent_server.store.logs import RunJournal
+from tests.cli.command import Cli, until_watching
+from tests.helpers.wait import wait_for
+
+
+def journal(cli: Cli, run_id: str, *texts: str) -> None:
+    """Let the run say something, a line each."""
+    writer = RunJournal(cli.store.paths.run(run_id))
+    for text in texts:
+        writer.append("text", now(), {"text": text})
+
+
+def test_the_last_lines_are_printed_50_by_default(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa")
+    journal(cli, run_id, *(f"line {number}" for number in range(100)))
+    cli("show", run_id)  # closes the journal
+    short, some, every = (
+        cli("logs", run_id),
+        cli("logs", run_id, "-n", "5"),
+        cli("logs", run_id, "-n", "9999"),
+    )
+    assert len(short.stdout.splitlines()) == 50
+    assert some.stdout.splitlines() == short.stdout.splitlines()[-5:]
+    assert "line 0\n" in every.stdout and "✔ completed" in every.stdout
+    assert cli("logs", run_id, "-n", "0").stdout == ""
+
+
+def test_a_run_without_a_log_says_so_to_people(cli: Cli) -> None:
+    with cli.living("aaaaaa") as run_id:
+        done = cli("logs", run_id)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert f"subagent logs -f {run_id}" in done.stderr
+
+
+def test_events_are_one_json_object_a_line(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa")
+    journal(cli, run_id, "one", "tw\x1bo\u202e")
+    with cli.store.paths.run(run_id).events.open("ab") as file:
+        file.write(b'{"torn": \n')
+    done = cli("logs", run_id, "--json")
+    seen = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [event.get("text") for event in seen[:2]] == ["one", "tw\x1bo\u202e"]
+    assert seen[-1]["type"] == "run_ended"
+    assert all(c.isprintable() or c == "\n" for c in done.stdout)
+
+
+def test_following_shows_what_is_written_until_the_run_has_ended(cli: Cli) -> None:
+    with cli.living("aaaaaa") as run_id:
+        journal(cli, run_id, "early")
+        with cli.start("logs", "-f", run_id) as command:
+            command.hear("early")
+            journal(cli, run_id, "later")
+            command.hear("later")
+            cli.store.update(run_id, events.Finished(summary="done"), now())
+            journal(cli, run_id, "after the end of the status")
+            RunJournal(cli.store.paths.run(run_id)).append("run_ended", now(), {"status": "completed"})
+            code, said, _ = command.end()
+    assert code == 0
+    assert "after the end of the status" in said and said.rstrip().endswith("0 tokens")
+
+
+def test_following_from_now_on_shows_only_what_comes(cli: Cli) -> None:
+    with cli.living("aaaaaa") as run_id:
+        journal(cli, run_id, "early")
+        with cli.start("logs", "-f", "-n", "0", run_id) as command:
+            until_watching(command)
+            journal(cli, run_id, "later")
+            assert "early" not in command.hear("later")
+
+
+def test_following_events_gives_events(cli: Cli) -> None:
+    with cli.living("aaaaaa") as run_id, cli.start("logs", "-f", "--json", run_id) as command:
+        until_watching(command)
+        journal(cli, run_id, "later")
+        assert json.loads(command.hear("\n"))["text"] == "later"
+
+
+def test_following_a_run_that_dies_ends_with_its_last_word(cli: Cli) -> None:
+    with cli.living("aaaaaa") as run_id, cli.start("logs", "-f", run_id) as command:
+        until_watching(command)
+        # Its lock falls as a killed keeper lets it fall: nothing is written that could be heard.
+        assert cli.meta(run_id).status == "running"
+        os.close(_lock_of(cli, run_id))
+        code, said, _ = command.end()
+        os.open(os.devnull, os.O_RDONLY)  # the descriptor that the fixture closes
+    assert code == 0
+    assert "✘ failed" in said
+
+
+def _lock_of(cli: Cli, run_id: str) -> int:
+    path = str(cli.store.paths.run(run_id).live_lock)
+    return next(
+        int(fd) for fd in os.listdir("/proc/self/fd") if os.path.realpath(f"/proc/self/fd/{fd}") == path
+    )
+
+
+def test_ctrl_c_stops_the_following_and_never_the_run(cli: Cli) -> None:
+    with cli.living("aaaaaa") as run_id:
+        journal(cli, run_id, "early")
+        with cli.start("logs", "-f", run_id) as command:
+            command.hear("early")
+            until_watching(command)
+            command.interrupt()
+            code, _, said = command.end()
+        assert code == 130
+        assert said.startswith("subagent: ") and said.count("\n") == 1
+        assert f"`subagent logs -f {run_id}`" in said and f"`subagent stop {run_id}`" in said
+        assert cli.json("show", run_id)["status"] == "running"
+
+
+def test_following_ends_when_nobody_reads_any_more(cli: Cli) -> None:
+    with cli.living("aaaaaa") as run_id:
+        journal(cli, run_id, "early")
+        with cli.start("logs", "-f", run_id) as command:
+            command.hear("early")
+            assert command.process.stdout is not None
+            command.process.stdout.close()
+            wait_for(lambda: command.process.poll() is not None, 20, "the end of a command without a reader")
+            assert command.process.returncode == 0
+            assert command.process.stderr is not None and command.process.stderr.read() == b""
+
+
+def test_control_characters_in_a_log_are_escaped_whoever_wrote_them(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa")
+    with cli.store.paths.run(run_id).log.open("ab") as file:
+        file.write(b"\x1b[2Jgone \xff\n")
+    said = cli("logs", run_id).stdout
+    assert "\\x1b[2Jgone" in said and "\x1b" not in said

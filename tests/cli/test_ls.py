@@ -1,0 +1,120 @@
+"""`subagent ls`: the list of runs, for people and for programs."""
+
+from subagent_server.domain import events
+from subagent_server.domain.records import Failure, LaunchInfo
+from tests.cli.command import Cli, asked, run_name
+
+FAILED = events.RunFailed(failure=Failure(code="agent_error", message="It broke."))
+STOPPED = events.StopRequested(reason="enough")
+
+
+def listed(cli: Cli, *words: str) -> list[str]:
+    """Return the ids that are listed."""
+    return cli("ls", "-q", *words).stdout.split()
+
+
+def test_where_there_are_no_runs_nothing_is_printed_but_a_word_to_people(cli: Cli) -> None:
+    done = cli("ls")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "subagent run AGENT PROMPT" in done.stderr
+    assert cli.json("ls") == []
+
+
+def test_looking_makes_no_runs_root(cli: Cli) -> None:
+    assert cli("ls", "--runs", "elsewhere").returncode == 0
+    assert not (cli.home / "elsewhere").exists()
+
+
+def test_those_that_need_somebody_come_first_then_the_living_then_the_newest(cli: Cli) -> None:
+    old, new = cli.completed("aaaaaa"), cli.made("bbbbbb", FAILED)
+    with cli.living("222222") as works, cli.living("333333", asked()) as asks:
+        assert listed(cli) == [asks, works, new, old]
+
+
+def test_only_the_last_ten_that_ended_are_listed_unless_all_are_wanted(cli: Cli) -> None:
+    every = [cli.completed(f"aaaa{number:02d}") for number in range(12)]
+    newest_first = every[::-1]
+    with cli.living("222222") as works:
+        assert listed(cli) == [works, *newest_first[:10]]
+        assert listed(cli, "-a") == [works, *newest_first]
+        assert listed(cli, "-n", "2") == [works, newest_first[0]]
+        assert listed(cli, "-n", "0") == []
+
+
+def test_runs_are_picked_by_status_and_agent(cli: Cli) -> None:
+    good, bad = cli.completed("aaaaaa", agent_name="planner"), cli.made("bbbbbb", FAILED)
+    stopped = cli.made("cccccc", STOPPED, agent_name="planner")
+    assert listed(cli, "--status", "failed") == [bad]
+    assert listed(cli, "--status", "failed", "--status", "completed") == [bad, good]
+    assert listed(cli, "--agent", "planner") == [stopped, good]
+    assert listed(cli, "--agent", "planner", "--status", "completed") == [good]
+    assert listed(cli, "--agent", "nobody") == []
+    with cli.living("222222", asked()) as asks:
+        assert listed(cli, "--status", "waiting") == listed(cli, "--status", "waiting_parent_reply") == [asks]
+
+
+def test_rows_for_programs_have_these_fields(cli: Cli) -> None:
+    with cli.living("aaaaaa", asked(), label="the label") as run_id:
+        (row,) = cli.json("ls")
+    assert row.pop("elapsedSeconds") is not None
+    assert row == {
+        "runId": run_id,
+        "agent": "reviewer",
+        "label": "the label",
+        "status": "waiting_parent_reply",
+        "pendingQuestions": 1,
+        "live": True,
+    }
+
+
+def test_the_table_fits_80_columns_and_has_a_mark_and_a_word(cli: Cli) -> None:
+    long = "All is well with the world and everything in it and what is around it. " * 3
+    cli.completed("aaaaaa", long, agent_name="an-agent-with-quite-a-long-name", label="漢字" * 40)
+    cli.made("bbbbbb", FAILED)
+    cli.made("cccccc", STOPPED)
+    with cli.living("222222"), cli.living("333333", asked()):
+        header, *rows = cli("ls").stdout.splitlines()
+    assert header.split() == ["STATUS", "RUN", "AGENT", "TIME", "WHAT"]
+    assert [row[:11].strip() for row in rows] == [
+        "? needs you",
+        "● running",
+        "■ stopped",
+        "✘ failed",
+        "✔ completed",
+    ]
+    assert "It broke." in rows[3]
+    assert rows[4].endswith("…")
+    assert max(map(len, [header, *rows])) <= 80
+
+
+def test_a_run_that_cannot_be_read_is_listed_as_such(cli: Cli) -> None:
+    broken, fine = cli.completed("bbbbbb"), cli.completed("aaaaaa")
+    cli.store.paths.run(broken).meta.write_bytes(b"\x00\xff{")
+    first, second = cli("ls").stdout.splitlines()[1:]
+    assert first.startswith(f"! unreadable  {broken}") and second.startswith(f"✔ completed   {fine}")
+    row = cli.json("ls")[0]
+    assert row["runId"] == broken and "cannot be read" in row["unreadable"] and "status" not in row
+
+
+def test_a_run_of_another_host_is_unknown_and_left_alone(cli: Cli) -> None:
+    run_id = cli.made("aaaaaa", launch=LaunchInfo(host="far-away", boot_id="other"))
+    assert cli("ls").stdout.splitlines()[1].startswith("~ unknown")
+    assert cli.meta(run_id).status == "running"
+    assert "live" not in cli.json("ls")[0]
+
+
+def test_a_start_that_never_was_is_not_listed(cli: Cli) -> None:
+    cli.store.paths.run(run_name("aaaaaa")).directory.mkdir()
+    (cli.home / "runs" / "not a run").mkdir()
+    assert listed(cli, "-a") == []
+
+
+def test_what_comes_from_data_cannot_steer_the_terminal(cli: Cli) -> None:
+    cli.completed(
+        "aaaaaa", "sum\x1b[2Jmary\u202e\nnext", label="la\x1b]0;bel\x07\r\n", agent_name="a\x9bgent"
+    )
+    for words in (["ls"], ["ls", "--json"]):
+        said = cli(*words).stdout
+        assert all(c.isprintable() or c == "\n" for c in said)
+    assert "la\\x1b]0;bel\\x07" in cli("ls", env={"COLUMNS": "200"}).stdout
+    assert cli.json("ls")[0]["label"] == "la\x1b]0;bel\x07\r\n"

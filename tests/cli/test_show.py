@@ -1,0 +1,120 @@
+"""`subagent show`: everything about one run, and how a run is named."""
+
+import pytest
+
+from subagent_server.domain import events
+from subagent_server.domain.records import Failure, LaunchInfo
+from subagent_server.host.clock import now
+from subagent_server.store.logs import RunJournal
+from tests.cli.command import Cli, asked
+
+
+@pytest.mark.parametrize("name", ["20261122-093015-417-bbbbbb", "20261122-093015-417-b", "bbbbbb", "@last"])
+def test_a_run_is_named_by_its_id_a_beginning_its_last_part_or_last(cli: Cli, name: str) -> None:
+    cli.completed("aaaaaa")
+    run_id = cli.completed("bbbbbb")
+    assert cli.json("show", name)["runId"] == run_id
+
+
+def test_a_run_that_has_ended_is_shown_with_all_that_a_person_wants(cli: Cli) -> None:
+    run_id = cli.made("aaaaaa", asked("Which colour?", "blue", "red"), prompt="Paint it.", label="a label")
+    answer = events.ReplyGiven(message_id="q1", answer="red", answered_by="person")
+    cli.store.update(run_id, answer, now())
+    failure = Failure(code="agent_error", message="No paint left.", hint="Buy some.")
+    cli.store.update(run_id, events.RunFailed(failure=failure), now())
+    said = cli("show", run_id).stdout
+    for words in (
+        run_id,
+        "reviewer",
+        "a label",
+        "✘ failed",
+        "live      no",
+        "Paint it.",
+        "? Which colour?",
+        "blue | red",
+        "(by the person)",
+        "agent_error: No paint left.",
+        "Buy some.",
+        f"runs/{run_id}",
+        "0 turns, 0 tool calls, 0 tokens",
+    ):
+        assert words in said
+
+
+def test_the_view_for_programs_is_that_of_the_tools(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa", "All good.", label="the label")
+    view = cli.json("show", run_id)
+    assert view.pop("elapsedSeconds") is not None
+    assert view.pop("instructions").startswith("Done.")
+    assert view == {
+        "runId": run_id,
+        "agent": "reviewer",
+        "label": "the label",
+        "status": "completed",
+        "revision": 2,
+        "live": False,
+        "usage": {},
+        "summary": "All good.",
+        "result": "All good.",
+    }
+
+
+def test_a_structured_result_is_shown_whole(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa", "", output={"verdict": "fine", "lines": list(range(30))})
+    assert '"verdict": "fine"' in cli("show", run_id).stdout
+    assert cli.json("show", run_id)["output"]["verdict"] == "fine"
+
+
+def test_a_long_result_is_shown_whole_to_people(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa", "word " * 5_000 + "the end")
+    assert "the end" in cli("show", run_id).stdout
+    assert cli.json("show", run_id)["resultTruncated"] is True
+
+
+def test_an_open_question_is_shown_with_the_command_that_answers_it(cli: Cli) -> None:
+    with cli.living("aaaaaa", asked()) as run_id:
+        said = cli("show", run_id).stdout
+    assert "? needs you (waiting_parent_reply)" in said
+    assert f"none yet: subagent reply {run_id} q1 ANSWER" in said
+    assert "yes: its processes live" in said
+
+
+def test_a_run_without_a_sandbox_is_marked(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa")
+    RunJournal(cli.store.paths.run(run_id)).append("run_started", now(), {"sandbox": "unsandboxed: no bwrap"})
+    assert "sandbox   unsandboxed: no bwrap" in cli("show", run_id).stdout
+
+
+def test_a_run_of_another_host_is_shown_as_unknown(cli: Cli) -> None:
+    run_id = cli.made("aaaaaa", launch=LaunchInfo(host="far-away", boot_id="other"))
+    said = cli("show", run_id).stdout
+    assert "~ unknown (running)" in said and "unknown here: it runs on far-away" in said
+
+
+def test_a_run_whose_request_is_gone_is_still_shown(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa")
+    cli.store.paths.run(run_id).request.unlink()
+    done = cli("show", run_id)
+    assert done.returncode == 0
+    assert "✔ completed" in done.stdout and "cannot be read" in done.stdout
+
+
+def test_a_run_whose_processes_are_gone_is_told_as_lost(cli: Cli) -> None:
+    run_id = cli.made("aaaaaa")
+    assert cli.json("show", run_id)["error"]["code"] in ("lost", "launch_failed")
+
+
+def test_what_comes_from_data_is_escaped(cli: Cli) -> None:
+    bad = "a\x1b[31mb\x07\nc\u202ed"
+    run_id = cli.made("aaaaaa", asked(bad, bad), prompt=bad, label=bad, agent_name=bad)
+    cli.store.update(run_id, events.ReplyGiven(message_id="q1", answer=bad), now())
+    failure = Failure(code="agent_error", message=bad, hint=bad)
+    cli.store.update(run_id, events.RunFailed(failure=failure), now())
+    said = cli("show", run_id).stdout
+    assert all(c.isprintable() or c == "\n" for c in said)
+    assert said.count("a\\x1b[31mb\\x07") >= 6
+
+
+def test_other_peoples_scripts_and_spaces_are_left_as_they_are(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa", "漢字\u3000と\u00a0Größe – « oui\u202f»")
+    assert "漢字\u3000と\u00a0Größe – « oui\u202f»" in cli("show", run_id).stdout
