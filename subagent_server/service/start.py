@@ -18,6 +18,7 @@ from subagent_server.launch.launcher import LaunchPackage, Reservation
 from subagent_server.service.access import USER, Caller, new_token, token_hash
 from subagent_server.service.context import Service
 from subagent_server.service.inputs import InputFile, check_inputs, copy_inputs
+from subagent_server.service.nesting import check_may_start
 from subagent_server.service.support import refusals
 from subagent_server.store.paths import RunPaths
 
@@ -42,14 +43,15 @@ def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta
     A definition that asks for what cannot be done gives a run that has failed with `config` already.
 
     Raises:
-        UnknownAgent, BadArgument: nothing was made.
+        UnknownAgent, NotAllowed, BadArgument: nothing was made.
         StorageFailed, LaunchFailed: the machine refused; nothing half-made is left.
     """
     agent = service.shelf.get(order.agent)
+    parent = check_may_start(service, caller, agent.name)
     cwd = _checked_cwd(service, order, agent)
     _check_texts(order)
     files = check_inputs(order.inputs, cwd)
-    request = _request(agent, order, cwd, files, caller)
+    request = _request(agent, order, cwd, files, parent)
     token = new_token()
     meta = _first_state(service, request, token)
     run = service.store.create(request)
@@ -78,6 +80,10 @@ def _launch(
         reservation.give_up()
         service.store.discard(run, meta.parent_run_id)
         raise
+    if _parent_has_ended(service, meta):
+        reservation.give_up()
+        reason = f"run {meta.parent_run_id}, which started it, has ended"
+        return service.store.update(run.run_id, events.StopRequested(reason=reason), now())
     try:
         package = _package(service, run, agent, token, cwd)
     except CallerError as error:
@@ -91,6 +97,11 @@ def _launch(
         failure = Failure(code="launch_failed", message=error.sentence)
         return service.store.update(run.run_id, events.RunFailed(failure=failure), now())
     return meta
+
+
+def _parent_has_ended(service: Service, meta: RunMeta) -> bool:
+    """Look after the run is published: who ends a run writes first and looks for its children second."""
+    return meta.parent_run_id is not None and service.store.read(meta.parent_run_id).status.is_terminal
 
 
 def _refuse(service: Service, run: RunPaths, reservation: Reservation, why: str) -> RunMeta:
@@ -129,7 +140,7 @@ def _check_texts(order: StartOrder) -> None:
 
 
 def _request(
-    agent: AgentDefinition, order: StartOrder, cwd: Path, files: list[InputFile], caller: Caller
+    agent: AgentDefinition, order: StartOrder, cwd: Path, files: list[InputFile], parent: RunMeta | None
 ) -> RunRequest:
     moment = now()
     run_id = make_run_id(moment, os.urandom(6))
@@ -140,21 +151,21 @@ def _request(
         inputs=[str(file.path) for file in files],
         cwd=str(cwd),
         label=order.label,
-        parent_run_id=caller.run_id,
-        root_run_id=caller.run_id or run_id,
+        parent_run_id=parent.run_id if parent else None,
+        root_run_id=parent.root_run_id if parent else run_id,
+        depth=parent.depth + 1 if parent else 0,
         created_at=moment,
     )
 
 
 def _first_state(service: Service, request: RunRequest, token: str) -> RunMeta:
-    parent = service.store.read(request.parent_run_id) if request.parent_run_id else None
     return RunMeta(
         run_id=request.run_id,
         agent_name=str(request.agent["name"]),
         label=request.label,
         parent_run_id=request.parent_run_id,
-        root_run_id=parent.root_run_id if parent else request.run_id,
-        depth=parent.depth + 1 if parent else 0,
+        root_run_id=request.root_run_id,
+        depth=request.depth,
         created_at=request.created_at,
         launch=LaunchInfo(
             kind=service.launcher.kind, host=processes.host_name(), boot_id=processes.boot_id()
