@@ -125,8 +125,9 @@ def _description(name: str, value: Value, line: int, job: _Job) -> None:
     except WrongValue as error:
         job.notes.fault(f"description {error}", line)
         return
-    # Files in the wild write line ends as \n into text without quotes, where YAML leaves them as they are.
-    _set(job, name, text.replace("\\n", "\n") if isinstance(value, Plain) else text, line)
+    # Files in the wild write line ends as \n where YAML leaves them as they are: unquoted, or escaped twice.
+    is_escaped = isinstance(value, Plain) or "\n" not in text
+    _set(job, name, text.replace("\\n", "\n") if is_escaped else text, line)
 
 
 def _tools(value: Value, line: int, job: _Job) -> None:

@@ -10,7 +10,7 @@ import click
 from subagent_server.cli.exits import ExitCode, Leave, exit_of_error
 from subagent_server.cli.flags import Flags
 from subagent_server.cli.group import subagent
-from subagent_server.cli.output import OutputClosed, complain, prepare_streams
+from subagent_server.cli.output import OutputClosed, complain, prepare_streams, reader_is_gone
 from subagent_server.cli.text import one_line
 from subagent_server.domain.errors import SubagentError
 
@@ -22,8 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = subagent.main(arguments, prog_name="subagent", standalone_mode=False, obj=flags)
         return int(code or 0)
-    except SystemExit as leaving:
-        if isinstance(leaving.__context__, BrokenPipeError):  # the reader of a --help has left
+    except SystemExit:
+        if reader_is_gone():  # click's own way out of a --help that nobody reads
             return ExitCode.OK
         raise
     except (SubagentError, Leave, OutputClosed, click.ClickException, click.Abort, OSError) as error:

@@ -107,6 +107,6 @@ async def _let_finish(desk: ToolDesk) -> None:
     """Wait until no call is being worked on, with a bound; waits for runs do not count."""
     with anyio.move_on_after(LEAVE_SECONDS):
         await anyio.sleep(_SETTLE_SECONDS)  # what has just been read has not begun yet
-        while desk.busy > 0:
+        while desk.busy:
             await anyio.sleep(_SETTLE_SECONDS)
         await anyio.sleep(_SETTLE_SECONDS)  # and what has just been answered is not written yet

@@ -1,130 +1,79 @@
-"""The tools: check the arguments, call one verb, present what it says. Nothing is decided here."""
+"""The MCP door to the verbs: lists the tools of a role, calls the desk, presents what it says."""
 
 import asyncio
 import json
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import mcp_types as types
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError, best_match
 from mcp.server.context import ServerRequestContext
 
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import BadArgument, SubagentError
-from subagent_server.domain.states import MessageStatus, Status
+from subagent_server.domain.errors import SubagentError
 from subagent_server.server import schemas
 from subagent_server.server.patience import bearable_seconds
+from subagent_server.service import tool_schemas
 from subagent_server.service.access import Caller
-from subagent_server.service.attention import Attention, Watchlist
 from subagent_server.service.context import Service
-from subagent_server.service.logs import get_logs
-from subagent_server.service.questions import ask_as_child, reply
-from subagent_server.service.reconcile import Observed, observe
-from subagent_server.service.report import update_status
-from subagent_server.service.start import StartOrder, start
-from subagent_server.service.status import check_status, list_runs, open_run
-from subagent_server.service.stop import stop
-from subagent_server.service.views import RunView, run_view
-from subagent_server.service.waiting import Changes, Wait, wait_until
+from subagent_server.service.desk import Answer, Call, Desk
+from subagent_server.service.nesting import agents_of
+from subagent_server.service.waiting import Changes
 from subagent_server.settings import Role
 
 Context = ServerRequestContext[Any, Any]
-Arguments = dict[str, Any]
-Answer = dict[str, Any]
-T = TypeVar("T")
 
 
-@dataclass
-class Call:
-    """One tool call: who made it, with what, and how long it may wait."""
+def tool_names(service: Service, role: Role, caller: Caller) -> tuple[str, ...]:
+    """Return the generic tools of a role; a child has the parent's only where it may start others.
 
-    arguments: Arguments
-    context: Context
-    longest_wait: float
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return an argument."""
-        return self.arguments.get(name, default)
-
-    def wait_seconds(self, default: float = 0) -> float:
-        """Return how long to wait, within what the client bears."""
-        return min(float(self.get("waitSeconds", default)), self.longest_wait)
-
-    def wait_note(self, default: float = 0) -> str | None:
-        """Return what to say of a wait that was cut."""
-        if float(self.get("waitSeconds", default)) <= self.longest_wait:
-            return None
-        return (
-            f"waitSeconds was cut to {self.longest_wait:g}: your client gives up on longer calls; call again."
-        )
-
-    async def progress(self, elapsed: float) -> None:
-        """Tell the client that the wait goes on."""
-        await self.context.session.report_progress(elapsed, None, f"still waiting after {elapsed:.0f} s")
+    Raises:
+        UnreadableMeta: what was asked of the child's run cannot be read.
+    """
+    if role != "child":
+        own = () if role == "parent" else tool_schemas.CHILD_TOOLS
+        return (*tool_schemas.PARENT_TOOLS, *own)
+    leads = tool_schemas.PARENT_TOOLS if agents_of(service, caller) else ("check_status",)
+    return (*leads, *tool_schemas.CHILD_TOOLS)
 
 
 class ToolDesk:
     """Lists and calls the tools for one connection."""
 
     def __init__(self, service: Service, changes: Changes, role: Role, caller: Caller) -> None:
-        self._service = service
-        self._changes = changes
-        self._role = role
-        self._caller = caller
-        self.busy = 0
-        """How many calls are being worked on, waits not counted: an end of input lets them finish."""
-        self._verbs: dict[str, Callable[[Call], Awaitable[Answer]]] = {
-            "check_status": self._check_status,
-            "wait_for_runs": self._wait_for_runs,
-            "list_runs": self._list_runs,
-            "get_logs": self._get_logs,
-            "reply_subagent": self._reply,
-            "stop_run": self._stop,
-            "ask_parent": self._ask,
-            "update_status": self._update_status,
-        }
+        self._settings = service.settings
+        self._desk = Desk(service, changes, caller, tool_names(service, role, caller))
 
-    # -- listing
+    @property
+    def busy(self) -> bool:
+        """Whether a call is being worked on; one that waits for a run does not count."""
+        return self._desk.busy > 0
 
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         """Return the tools of this role: the agents by name, then the generic set, always in this order."""
-        agents = await asyncio.to_thread(self._agents)
+        agents = await asyncio.to_thread(self._desk.agents)
         tools = [self._agent_tool(agent) for agent in agents]
-        return types.ListToolsResult(tools=[*tools, *(self._generic_tool(name) for name in self._generic())])
-
-    def _agents(self) -> list[AgentDefinition]:
-        return [] if self._role == "child" else self._service.shelf.agents()
-
-    def _generic(self) -> tuple[str, ...]:
-        if self._role == "child":
-            return ("check_status", *schemas.CHILD_TOOLS)
-        return (
-            schemas.PARENT_TOOLS if self._role == "parent" else (*schemas.PARENT_TOOLS, *schemas.CHILD_TOOLS)
-        )
+        return types.ListToolsResult(tools=[*tools, *(self._generic_tool(name) for name in self._desk.names)])
 
     def _agent_tool(self, agent: AgentDefinition) -> types.Tool:
         return types.Tool(
             name=agent.tool_name,
             title=f"Run {agent.name}",
             description=agent.description or f"Run the agent {agent.name}.",
-            input_schema=schemas.RUN_AGENT,
+            input_schema=tool_schemas.RUN_AGENT,
             output_schema=schemas.run_output_schema(agent),
             annotations=types.ToolAnnotations(read_only_hint=False, open_world_hint=True),
         )
 
     def _generic_tool(self, name: str) -> types.Tool:
-        title, description = schemas.DESCRIPTIONS[name]
+        title, description = tool_schemas.DESCRIPTIONS[name]
         return types.Tool(
             name=name,
             title=title,
             description=description,
-            input_schema=schemas.INPUTS[name],
+            input_schema=tool_schemas.INPUTS[name],
             output_schema=schemas.generic_output_schema(name),
             annotations=types.ToolAnnotations(
                 read_only_hint=name in schemas.READ_ONLY,
@@ -134,13 +83,10 @@ class ToolDesk:
             ),
         )
 
-    # -- calling
-
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         """Call a tool. Whatever is wrong becomes a tool error in one sentence."""
-        self.busy += 1
         try:
-            return _presented(await self._called(context, params))
+            return _presented(await self._desk.call(params.name, self._call(context, params)))
         except SubagentError as error:
             return _refused(error.sentence)
         except Exception as error:  # noqa: BLE001 - the outermost frame of a call: the server stays alive
@@ -149,203 +95,16 @@ class ToolDesk:
                 f"{params.name} met a fault of the server's own ({type(error).__name__}); "
                 "its stderr has the details: please report it."
             )
-        finally:
-            self.busy -= 1
 
-    async def _called(self, context: Context, params: types.CallToolRequestParams) -> Answer:
-        arguments = params.arguments or {}
-        agent = None if params.name in self._generic() else await asyncio.to_thread(self._agent, params.name)
-        _check(params.name, arguments, schemas.RUN_AGENT if agent else schemas.INPUTS[params.name])
+    def _call(self, context: Context, params: types.CallToolRequestParams) -> Call:
         client = context.session.client_params
         name = client.client_info.name if client is not None and client.client_info is not None else None
-        call = Call(arguments, context, bearable_seconds(name, self._service.settings.max_wait_seconds))
-        if agent is not None:
-            return await self._run(agent, call)
-        return await self._verbs[params.name](call)
+        longest = bearable_seconds(name, self._settings.max_wait_seconds)
 
-    def _agent(self, tool: str) -> AgentDefinition:
-        for agent in self._agents():
-            if agent.tool_name == tool:
-                return agent
-        names = ", ".join([*(agent.tool_name for agent in self._agents()), *self._generic()])
-        raise BadArgument(f"There is no tool {tool[:80]!r}: the tools here are {names}.")
+        async def progress(elapsed: float) -> None:
+            await context.session.report_progress(elapsed, None, f"still waiting after {elapsed:.0f} s")
 
-    # -- the verbs
-
-    async def _run(self, agent: AgentDefinition, call: Call) -> Answer:
-        order = StartOrder(
-            agent=agent.name,
-            prompt=call.arguments["prompt"],
-            inputs=call.get("inputs", []),
-            cwd=call.get("cwd"),
-            label=call.get("label"),
-        )
-        meta = await asyncio.to_thread(start, self._service, order, self._caller)
-        return (await self._after_wait(meta.run_id, call)).to_wire()
-
-    async def _check_status(self, call: Call) -> Answer:
-        run_id, asked = call.arguments["runId"], call.get("messageId")
-        if asked is None:
-            await asyncio.to_thread(open_run, self._service, run_id, self._caller)
-            return (await self._after_wait(run_id, call)).to_wire()
-        return (await self._after_answer(run_id, asked, call, 0)).to_wire()
-
-    async def _wait_for_runs(self, call: Call) -> Answer:
-        watch = await asyncio.to_thread(
-            Watchlist, self._service, call.get("runIds"), call.get("cursor"), self._caller
-        )
-        wait = Wait(call.wait_seconds(45), frozenset(watch.run_ids), call.progress)
-        wait_for = call.get("waitFor", "any")
-        found: Attention | None = await self._waited(lambda: watch.look(wait_for), wait)
-        attention = found if found is not None else await asyncio.to_thread(watch.now)
-        wire = attention.model_copy(update={"wait_note": call.wait_note(45)}).model_dump(
-            mode="json", exclude_none=True, exclude={"runs"}
-        )
-        return {"runs": [view.to_wire() for view in attention.runs], **wire}
-
-    async def _list_runs(self, call: Call) -> Answer:
-        def listed() -> Answer:
-            status = Status(call.arguments["status"]) if "status" in call.arguments else None
-            rows = list_runs(
-                self._service,
-                status=status,
-                agent=call.get("agent"),
-                limit=call.get("limit", 20),
-                caller=self._caller,
-            )
-            return {"runs": [row.model_dump(mode="json", exclude_none=True) for row in rows]}
-
-        return await asyncio.to_thread(listed)
-
-    async def _get_logs(self, call: Call) -> Answer:
-        page = await asyncio.to_thread(
-            get_logs,
-            self._service,
-            call.arguments["runId"],
-            call.get("stream", "log"),
-            call.get("cursor"),
-            call.get("lines", 50),
-            self._caller,
-        )
-        return page.model_dump(mode="json", exclude_none=True)
-
-    async def _reply(self, call: Call) -> Answer:
-        run_id = call.arguments["runId"]
-
-        def replied() -> Observed:
-            return reply(
-                self._service, run_id, call.arguments["answer"], call.get("messageId"), caller=self._caller
-            )
-
-        await asyncio.to_thread(replied)
-        view = await self._after_wait(run_id, call)
-        return {"success": True, "message": "The answer is recorded.", "updatedMetadata": view.to_wire()}
-
-    async def _stop(self, call: Call) -> Answer:
-        def stopped() -> Answer:
-            observed = stop(self._service, call.arguments["runId"], call.get("reason"), self._caller)
-            return run_view(self._service.store, observed).to_wire()
-
-        return await asyncio.to_thread(stopped)
-
-    async def _ask(self, call: Call) -> Answer:
-        run_id = self._own(call)
-        message = await asyncio.to_thread(
-            ask_as_child, self._service, run_id, call.arguments["question"], call.get("options"), self._caller
-        )
-        view = await self._after_answer(run_id, message.message_id, call, 45)
-        asked = next((m for m in view.messages or [] if m.message_id == message.message_id), None)
-        answer: Answer = {"messageId": message.message_id, "instructions": view.instructions}
-        if asked is not None and asked.answer is not None:
-            answer["answer"] = asked.answer
-        return answer
-
-    async def _update_status(self, call: Call) -> Answer:
-        run_id = self._own(call)
-
-        def updated() -> Answer:
-            observed = update_status(
-                self._service,
-                run_id,
-                call.arguments["status"],
-                call.get("summary"),
-                call.get("payload"),
-                self._caller,
-            )
-            return run_view(self._service.store, observed).to_wire()
-
-        return await asyncio.to_thread(updated)
-
-    def _own(self, call: Call) -> str:
-        run_id = call.get("runId") or self._caller.run_id
-        if run_id is None:
-            raise BadArgument(
-                "runId is missing: give the id of your own run, as your first message names it."
-            )
-        return str(run_id)
-
-    # -- waiting
-
-    async def _waited(self, check: Callable[[], T | None], wait: Wait) -> T | None:
-        """Wait without counting as busy: an end of input ends the wait at once."""
-        self.busy -= 1
-        try:
-            return await wait_until(self._changes, check, wait)
-        finally:
-            self.busy += 1
-
-    async def _after_wait(self, run_id: str, call: Call) -> RunView:
-        """Return the view of a run when it has ended, asks, or the wait is over."""
-        store = self._service.store
-
-        def settled() -> Observed | None:
-            observed = observe(store, run_id)
-            done = observed.meta.status.is_terminal or observed.meta.pending_questions > 0
-            return observed if done else None
-
-        seconds = call.wait_seconds()
-        if seconds > 0:
-            await self._waited(settled, Wait(seconds, frozenset({run_id}), call.progress))
-
-        def view() -> RunView:
-            return run_view(store, observe(store, run_id))
-
-        return _noted(await asyncio.to_thread(view), call.wait_note())
-
-    async def _after_answer(self, run_id: str, message_id: str, call: Call, default: float) -> RunView:
-        """Return what a child sees of its question: its answer, its expiry, or that it is still open."""
-
-        def closed() -> bool | None:
-            meta = open_run(self._service, run_id, self._caller).meta
-            message = meta.message(message_id)
-            pending = message is not None and message.message_status is MessageStatus.PENDING
-            return None if pending and not meta.status.is_terminal else True
-
-        wait = Wait(call.wait_seconds(default), frozenset({run_id}), call.progress)
-        await self._waited(closed, wait)
-        view = await asyncio.to_thread(check_status, self._service, run_id, message_id, self._caller)
-        return _noted(view, call.wait_note(default))
-
-
-def _noted(view: RunView, note: str | None) -> RunView:
-    return view if note is None else view.model_copy(update={"wait_note": note})
-
-
-def _check(tool: str, arguments: Arguments, schema: schemas.Schema) -> None:
-    """Refuse arguments that do not fit, naming the one to mend.
-
-    Raises:
-        BadArgument.
-    """
-    error = best_match(Draft202012Validator(schema).iter_errors(arguments))
-    if error is not None:
-        raise BadArgument(f"{tool}: {_told(error)}: mend the arguments and call again.")
-
-
-def _told(error: ValidationError) -> str:
-    where = ".".join(str(part) for part in error.absolute_path)
-    message = error.message if len(error.message) <= 300 else error.message[:300] + "…"
-    return f"{where}: {message}" if where else message
+        return Call(params.arguments or {}, longest, progress)
 
 
 def _presented(answer: Answer) -> types.CallToolResult:

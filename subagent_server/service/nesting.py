@@ -47,9 +47,7 @@ def check_may_start(service: Service, caller: Caller, agent: str) -> RunMeta | N
         )
     parent = service.store.read(caller.run_id)
     if parent.status.is_terminal:
-        raise NotAllowed(
-            f"Run {parent.run_id} has ended ({parent.status.value}), so it can start nothing more."
-        )
+        raise NotAllowed(f"Run {parent.run_id} is {parent.status.value}, so it can start nothing more.")
     _check_size(service, parent)
     return parent
 
@@ -64,8 +62,8 @@ def _check_size(service: Service, parent: RunMeta) -> None:
     alive = sum(1 for meta in _live_of(service, parent.root_run_id) if meta.run_id != parent.root_run_id)
     if alive >= settings.max_descendants:
         raise NotAllowed(
-            f"{alive} runs below {parent.root_run_id} are at work, and {settings.max_descendants} is the limit: "
-            "wait for some to end, or raise SUBAGENT_MAX_DESCENDANTS."
+            f"{alive} runs below {parent.root_run_id} are at work, and {settings.max_descendants} is the "
+            "limit: wait for some to end, or raise SUBAGENT_MAX_DESCENDANTS."
         )
 
 

@@ -7,7 +7,7 @@ from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, MessageClosed
 from subagent_server.domain.records import Message, RunMeta
 from subagent_server.host.clock import now
-from subagent_server.service.access import USER, Caller, check_open
+from subagent_server.service.access import USER, Caller, NotAllowed, check_open
 from subagent_server.service.context import Service
 from subagent_server.service.reconcile import Observed, observe
 from subagent_server.store.runs import RunStore
@@ -74,6 +74,8 @@ def reply(
     if len(answer) > MAX_ANSWER_CHARACTERS:
         raise BadArgument(f"The answer has more than {MAX_ANSWER_CHARACTERS:,} characters: shorten it.")
     check_open(caller, service.store.read(run_id))
+    if caller.run_id == run_id:
+        raise NotAllowed(f"Run {run_id} asked that itself: its answer comes from its parent; wait for it.")
     meta = observe(service.store, run_id).meta
     named = message_id or _the_only_open_one(meta)
     event = events.ReplyGiven(message_id=named, answer=answer, answered_by=answered_by)

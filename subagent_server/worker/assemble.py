@@ -14,6 +14,7 @@ from subagent_server.runners.messages.prompt import Task, first_message, system_
 from subagent_server.service.inputs import media_type
 from subagent_server.store.paths import RunPaths
 from subagent_server.toolkit.final_answer import FinalAnswer
+from subagent_server.toolkit.nested import Delegation, nested_tools
 from subagent_server.toolkit.parent import AskParent
 from subagent_server.toolkit.run import RunDoor
 from subagent_server.toolkit.tool import Tool
@@ -38,6 +39,7 @@ def assemble(
     door: RunDoor,
     environment: Mapping[str, str],
     read_only: list[Path],
+    delegation: Delegation | None = None,
 ) -> Assembled:
     """Return the loop of a run, with its start recorded.
 
@@ -57,6 +59,8 @@ def assemble(
     may_ask = AskParent.name not in agent.disallowed_tools
     if may_ask:
         tools.append(AskParent(door))
+    if delegation is not None:
+        tools.extend(nested_tools(delegation))
     if final is not None:
         tools.append(final)
     task = Task(

@@ -14,13 +14,17 @@ from subagent_server.domain.errors import RunRefused, SubagentError
 from subagent_server.domain.records import Failure, RunMeta, Usage
 from subagent_server.host.clock import now
 from subagent_server.host.wake import SLOW_POLL_SECONDS
+from subagent_server.launch.local import LocalLauncher
 from subagent_server.runners.outcome import Outcome
+from subagent_server.service.context import open_service
 from subagent_server.service.ending import stop_children
 from subagent_server.service.reconcile import ending_facts
+from subagent_server.settings import read_settings
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 from subagent_server.toolkit.run import RunOver
 from subagent_server.worker.assemble import Assembled, assemble
+from subagent_server.worker.delegate import Delegate
 from subagent_server.worker.door import Door
 
 MODEL_GRACE_SECONDS = 8.0
@@ -86,7 +90,15 @@ class Life:
 
     def _assembled(self, door: Door) -> Assembled:
         request = self.store.read_request(self.run.run_id)
-        return assemble(self.agent, request, self.run, door, self.environment, self._read_only())
+        delegate = self._delegate(door) if self.agent.agents else None
+        return assemble(self.agent, request, self.run, door, self.environment, self._read_only(), delegate)
+
+    def _delegate(self, door: Door) -> Delegate:
+        """Return the verbs of a parent, with the settings that this worker's environment gives."""
+        settings = read_settings(runs=self.store.paths.root, environment=self.environment)
+        service = open_service(settings, LocalLauncher())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, service.launcher.reap)
+        return Delegate(service, self.run.run_id, door.clock)
 
     def _read_only(self) -> list[Path]:
         """The runs and the agents: no tool of a run may change these."""

@@ -64,6 +64,8 @@ because: code was written
             "description: Fine until\\nhere", "Fine until\nhere", id="escaped-line-end-in-valid-yaml"
         ),
         pytest.param('description: "Say "hello" to: them"', 'Say "hello" to: them', id="quotes-in-quotes"),
+        pytest.param('description: "One:\\\\n\\\\ntwo"', "One:\n\ntwo", id="line-ends-escaped-twice"),
+        pytest.param("description: |\n  a\\nb\n  c", "a\\nb\nc", id="a-block-has-line-ends-of-its-own"),
         pytest.param("description: 'It's there: see'", "It's there: see", id="apostrophe-in-quotes"),
         pytest.param("description: |\n  One: two\n  three", "One: two\nthree", id="block"),
         pytest.param("description: >-\n  one\n  two", "one two", id="folded"),

@@ -1,14 +1,24 @@
-"""The agents that come with the project are agents without a single remark."""
+"""The agents that come with the project, and those in its pages, are agents without a single remark."""
 
+import re
 from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
+from pydantic.alias_generators import to_camel
 
 from subagent_server.catalog.discover import discover
 from subagent_server.catalog.models import ALIASES
+from subagent_server.domain.definitions import (
+    AgentDefinition,
+    CodeMode,
+    Limits,
+    SandboxLimits,
+    ServerDefinition,
+)
 
-AGENTS = Path(__file__).parents[2] / "agents"
+ROOT = Path(__file__).parents[2]
+AGENTS = ROOT / "agents"
 
 
 def test_the_examples_load_without_a_remark() -> None:
@@ -41,3 +51,23 @@ def test_the_reviewer_and_triage_answer_in_a_form_that_a_program_can_read() -> N
     evidence = [{"source": "log:12", "quote": "Killed"}]
     triage = {"cause": "c", "evidence": evidence, "confidence": "high", "nextStep": "n"}
     Draft202012Validator(agents["triage"].output_schema).validate(triage)  # type: ignore[arg-type]
+
+
+def test_the_examples_in_the_page_on_agents_load_without_a_remark(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(markdown|yaml)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    for kind, text in blocks:
+        suffix = "md" if kind == "markdown" else "yaml"
+        (tmp_path / f"example.{suffix}").write_text(text, encoding="utf-8")
+    catalog = discover([tmp_path])
+    assert catalog.problems == []
+    assert list(catalog.agents) == ["changelog", "review_changes"]
+
+
+def test_the_page_on_agents_names_every_key() -> None:
+    page = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
+    kinds = (AgentDefinition, Limits, CodeMode, SandboxLimits, ServerDefinition)
+    fields = {to_camel(name) for kind in kinds for name in kind.model_fields}
+    missing = fields - {"source", "faults", "warnings", "unknown"} - set(re.findall(r"`(\w+)`", page))
+    assert missing == set()

@@ -65,7 +65,8 @@ class Cli:
             check=False,
         )
         assert b"Traceback" not in done.stderr, done.stderr.decode()
-        return Completed(words, done.returncode, done.stdout.decode(), done.stderr.decode())
+        out, err = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
+        return Completed(words, done.returncode, out, err)
 
     def json(self, *words: str, code: int = 0) -> Any:
         """Run the command with --json and return what it printed."""
@@ -107,12 +108,17 @@ class Cli:
         """Return the state of a run as it is on disk."""
         return self.store.read(run_id)
 
+    def hold(self, run_id: str) -> int:
+        """Make a run's processes seem to live until the descriptor that is returned is closed."""
+        descriptor = locks.take(self.store.paths.run(run_id).live_lock)
+        assert descriptor is not None
+        return descriptor
+
     @contextmanager
     def living(self, tail: str, *happened: events.RunEvent, **facts: Any) -> Iterator[str]:
         """Make a run whose processes seem to live: this process holds its lock."""
         run_id = self.made(tail, *happened, **facts)
-        descriptor = locks.take(self.store.paths.run(run_id).live_lock)
-        assert descriptor is not None
+        descriptor = self.hold(run_id)
         try:
             yield run_id
         finally:

@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 from subagent_server.host import processes
@@ -22,11 +23,11 @@ def end_tree(leader: int, grace: float) -> bool:
     `leader` may have ended but must not have been reaped, so that its number cannot name anybody else. Return
     whether nothing is left; what the kernel cannot kill within a few seconds stays behind.
     """
-    known: set[Identity] = set()
+    known: list[Identity] = []
     told: set[Identity] = set()
     grace_ends = time.monotonic() + grace
     pause = threading.Event()
-    for attempt in range(1_000_000):
+    for attempt in count():
         known = _members(leader, known)
         now = time.monotonic()
         if not known or now > grace_ends + _BOUND_AFTER_KILL:
@@ -34,29 +35,36 @@ def end_tree(leader: int, grace: float) -> bool:
         if now >= grace_ends:
             _send(known, signal.SIGKILL)
         else:
-            _send(known - told, signal.SIGTERM)
-            _send(known - told, signal.SIGCONT)  # what was stopped could not act on it
-            told |= known
+            new = [identity for identity in known if identity not in told]
+            _send(new, signal.SIGTERM)
+            _send(new, signal.SIGCONT)  # what was stopped could not act on it
+            told.update(new)
         pause.wait(min(0.005 * 2 ** min(attempt, 4), 0.08))
     return not known
 
 
-def _members(leader: int, known: set[Identity]) -> set[Identity]:
-    """Return what lives of `known`, of the session, and below all these."""
-    alive = {identity for identity in known if processes.is_alive(identity)} | _session(leader)
-    roots = {leader, *(identity.pid for identity in alive)}
-    return alive | set(processes.descendants(roots, spare=_SPARED))
+def _members(leader: int, known: list[Identity]) -> list[Identity]:
+    """Return what lives of the session, of `known`, and below all these, each before its children.
+
+    A shell whose child is ended before itself would go on with the next line of its script.
+    """
+    session = _session(leader)
+    first = [identity for identity in session if identity.pid == leader]
+    below = processes.descendants([leader], spare=_SPARED)
+    others = [*session, *(identity for identity in known if processes.is_alive(identity))]
+    roots = [identity.pid for identity in others if identity.pid != leader]
+    return list(dict.fromkeys([*first, *below, *others, *processes.descendants(roots, spare=_SPARED)]))
 
 
-def _session(leader: int) -> set[Identity]:
-    found = set()
+def _session(leader: int) -> list[Identity]:
+    found = []
     for entry in Path("/proc").iterdir():
         with suppress(ProcessLookupError, PermissionError, ValueError):
             if os.getsid(int(entry.name)) == leader:
-                found.add(processes.identify(int(entry.name)))
-    return {identity for identity in found if identity is not None and processes.is_alive(identity)}
+                found.append(processes.identify(int(entry.name)))
+    return [identity for identity in found if identity is not None and processes.is_alive(identity)]
 
 
-def _send(targets: set[Identity], number: int) -> None:
+def _send(targets: list[Identity], number: int) -> None:
     for identity in targets:
         processes.send_signal(identity, number)

@@ -26,6 +26,7 @@ from subagent_server.toolkit.workspace.output import Capture
 from subagent_server.toolkit.workspace.process_tree import end_tree
 
 _CHUNK = 1 << 16
+_START_SECONDS = 60.0
 
 
 class Reason(Enum):
@@ -98,14 +99,25 @@ class Shell:
         return bool(poller.poll(0))
 
     def run(self, command: str, seconds: float, cancel: int) -> Ending:
-        """Run `command`, without a NUL, until it ends, `seconds` are over or `cancel` becomes readable."""
-        unsent = memoryview(command.encode() + b"\0")
+        """Run `command`, without a NUL, until it ends, `seconds` are over or `cancel` becomes readable.
+
+        The time in which a new shell gets ready does not count.
+        """
+        if not self._heard.complete:
+            started = self._wait(b"", _START_SECONDS, cancel)
+            if started.reason is not Reason.DONE:
+                return started
         self._heard.expect()
+        return self._wait(command.encode() + b"\0", seconds, cancel)
+
+    def _wait(self, words: bytes, seconds: float, cancel: int) -> Ending:
+        unsent = memoryview(words)
         deadline = time.monotonic() + seconds
         poller = select.poll()
         for descriptor in (self._status, self._ended, cancel):
             poller.register(descriptor, select.POLLIN)
-        poller.register(self._commands, select.POLLOUT)
+        if unsent:
+            poller.register(self._commands, select.POLLOUT)
         while (left := deadline - time.monotonic()) > 0:
             ready = {descriptor for descriptor, _ in poller.poll(math.ceil(left * 1000))}
             if cancel in ready:

@@ -5,6 +5,7 @@ import os
 import shlex
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,7 +98,7 @@ def test_what_a_shell_started_ends_with_it(tmp_path: Path) -> None:
 
 def test_restart_starts_afresh(tmp_path: Path) -> None:
     async def body(tool: BashTool) -> list[str]:
-        calls = [
+        calls: list[dict[str, Any]] = [
             {"restart": True},
             {"command": "A=lost; sleep 60 & echo $! > 1.pid"},
             {"restart": True},
@@ -132,9 +133,9 @@ def test_restart_starts_afresh(tmp_path: Path) -> None:
     ],
 )
 def test_a_command_that_takes_too_long_is_ended_and_its_output_kept(tmp_path: Path, command: str) -> None:
-    first, second = run(tmp_path, command, "echo next", timeout=0.4)
+    first, second = run(tmp_path, command, "echo next", timeout=0.6)
     assert first.is_error
-    assert first.text.startswith("part\n[timed out after 0.4 s")
+    assert first.text.startswith("part\n[timed out after 0.6 s")
     assert "the next call starts a new one" in first.text
     assert second.text == "next"
 
@@ -145,9 +146,17 @@ def test_a_timeout_ends_the_whole_tree(tmp_path: Path) -> None:
         "setsid bash -c 'echo $$ > 3.pid; sleep 60; true' & "
         f"({STUBBORN.format(4)}) & setsid bash -c {shlex.quote(STUBBORN.format(5))} & wait"
     )
-    (result,) = run(tmp_path, command, timeout=0.6)
+    (result,) = run(tmp_path, command, timeout=1.0)
     assert "timed out" in result.text
     assert_all_gone(tmp_path, 5)
+
+
+@pytest.mark.parametrize("command", ["sleep 60; touch went_on", "(sleep 60; touch went_on); touch went_on"])
+def test_a_script_that_timed_out_does_not_go_on_with_its_next_line(tmp_path: Path, command: str) -> None:
+    for _ in range(3):
+        (result,) = run(tmp_path, command, timeout=0.2)
+        assert result.is_error
+        assert not (tmp_path / "went_on").exists()
 
 
 def test_the_run_of_another_shim_outlives_the_command_that_started_it(tmp_path: Path) -> None:
@@ -201,8 +210,8 @@ def test_closing_interrupts_what_runs_and_lets_nothing_start(tmp_path: Path) -> 
 
 def test_closing_ends_the_shell_and_its_background_jobs(tmp_path: Path) -> None:
     command = (
-        f"echo $$ > 1.pid; sleep 60 & echo $! > 2.pid; ({STUBBORN.format(3)}) & setsid sleep 60 & echo $! > 4.pid;"
-        "while [ ! -s 3.pid ]; do :; done"
+        f"echo $$ > 1.pid; sleep 60 & echo $! > 2.pid; ({STUBBORN.format(3)}) & "
+        "setsid sleep 60 & echo $! > 4.pid; while [ ! -s 3.pid ]; do :; done"
     )
     run(tmp_path, command)
     assert_all_gone(tmp_path, 4)

@@ -1,0 +1,122 @@
+"""What a model sees of the tools: names, descriptions, arguments. Short: every parent pays for them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from subagent_server.domain.states import Status
+
+Schema = dict[str, Any]
+
+MAX_WAIT_SECONDS = 86_400
+
+
+def arguments(required: list[str], **properties: Schema) -> Schema:
+    """Return the input schema of a tool."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def text(description: str = "", **more: Any) -> Schema:
+    """Return the schema of a text."""
+    return {"type": "string", **({"description": description} if description else {}), **more}
+
+
+def wait(default: float) -> Schema:
+    """Return the schema of `waitSeconds`."""
+    return {"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "default": default}
+
+
+RUN_ID = text()
+TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
+
+RUN_AGENT = arguments(
+    ["prompt"],
+    prompt=text("The whole task; the agent sees nothing else"),
+    inputs=TEXTS | {"description": "File paths, relative to cwd"},
+    waitSeconds=wait(0),
+    label=text(),
+    cwd=text(),
+)
+
+INPUTS: Mapping[str, Schema] = {
+    "check_status": arguments(
+        ["runId"],
+        runId=RUN_ID,
+        messageId=text("Only for the asker: its question; takes the answer"),
+        waitSeconds=wait(0),
+    ),
+    "wait_for_runs": arguments(
+        [],
+        runIds=TEXTS,
+        waitFor={"enum": ["any", "all"], "default": "any"},
+        waitSeconds=wait(45),
+        cursor=text("From the last answer: reports only what is new"),
+    ),
+    "list_runs": arguments(
+        [],
+        status={"enum": [status.value for status in Status]},
+        agent=text(),
+        limit={"type": "integer", "minimum": 1, "maximum": 500, "default": 20},
+    ),
+    "get_logs": arguments(
+        ["runId"],
+        runId=RUN_ID,
+        stream={"enum": ["log", "events", "result", "payload"], "default": "log"},
+        cursor=text("From the last page"),
+        lines={"type": "integer", "minimum": 1, "maximum": 1000, "default": 50},
+    ),
+    "reply_subagent": arguments(
+        ["runId", "answer"],
+        runId=RUN_ID,
+        messageId=text("Needed where several are open"),
+        answer=text(),
+        waitSeconds=wait(0),
+    ),
+    "stop_run": arguments(["runId"], runId=RUN_ID, reason=text()),
+    "ask_parent": arguments(["question"], runId=RUN_ID, question=text(), options=TEXTS, waitSeconds=wait(45)),
+    "update_status": arguments(
+        ["status"],
+        runId=RUN_ID,
+        status={"enum": ["running", "completed", "failed"]},
+        summary=text(),
+        payload=text("The full result, stored compressed"),
+    ),
+}
+
+DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
+    "check_status": (
+        "Check a run",
+        "State of a run: progress, open questions, result or error, and what to call next. "
+        "waitSeconds waits until it ends or asks.",
+    ),
+    "wait_for_runs": (
+        "Wait for runs",
+        "Wait for several runs in one call, by default all live ones. Returns as soon as one ends or asks "
+        "(waitFor all: when all have ended, or one asks).",
+    ),
+    "list_runs": ("List runs", "Runs, newest first; those that need an answer come first."),
+    "get_logs": (
+        "Read a run's log",
+        "A page of a run's log (its last lines first), events, whole result or payload.",
+    ),
+    "reply_subagent": (
+        "Answer a subagent",
+        "Answer a run's question. waitSeconds then waits for what comes next.",
+    ),
+    "stop_run": ("Stop a run", "End a run and all it started. A run that has ended stays as it is."),
+    "ask_parent": (
+        "Ask the parent",
+        "For subagents: ask the parent one question and wait for the answer.",
+    ),
+    "update_status": (
+        "Report status",
+        "For subagents: say how far the work is, or end it as completed or failed with a summary.",
+    ),
+}
+
+PARENT_TOOLS = ("check_status", "wait_for_runs", "list_runs", "get_logs", "reply_subagent", "stop_run")
+CHILD_TOOLS = ("ask_parent", "update_status")

@@ -1,0 +1,60 @@
+"""The verbs of a parent for the run of this worker: it leads the runs it starts."""
+
+from typing import Any
+
+from subagent_server.service import tool_schemas
+from subagent_server.service.access import Caller
+from subagent_server.service.context import Service
+from subagent_server.service.desk import Call, Desk
+from subagent_server.service.waiting import Changes
+from subagent_server.worker.work_clock import WorkClock
+
+LONGEST_WAIT_SECONDS = 3600.0
+"""A wait of the loop has no client that could lose patience; the run's own limits bound it."""
+
+
+class Delegate:
+    """Implements `toolkit.nested.Delegation` with the desk that the server has too."""
+
+    def __init__(self, service: Service, run_id: str, clock: WorkClock) -> None:
+        self._changes = Changes(service.store)
+        self._desk = Desk(service, self._changes, Caller(run_id), tool_schemas.PARENT_TOOLS)
+        self._clock = clock
+
+    def definitions(self) -> list[dict[str, Any]]:
+        """Return the tools: the agents that the run may start, and how to lead them."""
+        agents = [
+            _definition(agent.tool_name, agent.description, tool_schemas.RUN_AGENT)
+            for agent in self._desk.agents()
+        ]
+        generic = [
+            _definition(name, tool_schemas.DESCRIPTIONS[name][1], tool_schemas.INPUTS[name])
+            for name in tool_schemas.PARENT_TOOLS
+        ]
+        return [*agents, *generic]
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Call a verb. While it waits for a run, the clock of this one stands still.
+
+        Raises:
+            SubagentError.
+        """
+        call = Call(arguments, LONGEST_WAIT_SECONDS)
+        if not _waits(call, tool):
+            return await self._desk.call(tool, call)
+        with self._clock.waiting():
+            return await self._desk.call(tool, call)
+
+    def close(self) -> None:
+        """Stop listening for changes."""
+        self._changes.close()
+
+
+def _definition(name: str, description: str, schema: tool_schemas.Schema) -> dict[str, Any]:
+    return {"name": name, "description": description, "input_schema": schema}
+
+
+def _waits(call: Call, tool: str) -> bool:
+    """Whether the call waits for a run. What is no number is refused by the desk in a moment."""
+    wanted = call.arguments.get("waitSeconds", 45 if tool == "wait_for_runs" else 0)
+    return isinstance(wanted, int | float) and wanted > 0

@@ -1,0 +1,73 @@
+"""`subagent agents`: who can be started, and why a file cannot."""
+
+from tests.cli.command import Cli
+
+
+def test_agents_are_listed_with_what_they_are_for_and_their_file(cli: Cli) -> None:
+    cli.agent("reviewer")
+    cli.agent("tester")
+    first, second = cli("agents").stdout.splitlines()[:2]
+    assert first.split() == ["reviewer", "agents/reviewer.md", "Does", "reviewer."]
+    assert second.split() == ["tester", "agents/tester.md", "Does", "tester."]
+
+
+def test_a_file_that_is_no_agent_is_listed_with_its_reason(cli: Cli) -> None:
+    cli.agent("reviewer")
+    (cli.home / "agents" / "notes.md").write_text("Just notes.\n", encoding="utf-8")
+    done = cli("agents")
+    assert done.returncode == 0
+    assert "PROBLEMS\n" in done.stdout
+    assert "agents/notes.md: skipped: " in done.stdout
+
+
+def test_two_files_of_one_name_are_problems_and_strict_fails(cli: Cli) -> None:
+    cli.agent("reviewer")
+    text = (cli.home / "agents" / "reviewer.md").read_text(encoding="utf-8")
+    (cli.home / "agents" / "other.md").write_text(text, encoding="utf-8")
+    found = cli.json("agents")
+    assert found["agents"] == []
+    kinds = [problem["kind"] for problem in found["problems"] if problem["agent"] == "reviewer"]
+    assert kinds == ["duplicate", "duplicate"]
+    assert cli("agents").returncode == 0
+    assert cli("agents", "--strict").returncode == 2
+
+
+def test_an_agent_whose_run_would_be_refused_is_marked_and_strict_fails(cli: Cli) -> None:
+    cli.agent("reviewer")
+    assert cli("agents", "--strict").returncode == 0
+    cli.agent("other", runner="codex")
+    said = cli("agents")
+    assert said.returncode == 0 and "✘ refused: runner is not supported" in said.stdout
+    assert cli("agents", "--strict").returncode == 2
+
+
+def test_agents_for_programs_have_these_fields(cli: Cli) -> None:
+    cli.agent("Code-Reviewer", model="opus")
+    (agent,) = cli.json("agents")["agents"]
+    assert agent["name"] == "Code-Reviewer" and agent["tool"] == "run_code_reviewer"
+    assert agent["description"] == "Does Code-Reviewer."
+    assert agent["file"] == str(cli.home / "agents" / "Code-Reviewer.md")
+    assert (agent["runner"], agent["refusals"], agent["warnings"]) == ("messages", [], [])
+
+
+def test_a_directory_is_named_by_flag_or_variable(cli: Cli) -> None:
+    cli.agent("reviewer")
+    (cli.home / "agents").rename(cli.home / "others")
+    names = [
+        [agent["name"] for agent in found["agents"]]
+        for found in (cli.json("agents"), cli.json("agents", "--agents", "others"))
+    ]
+    assert names == [[], ["reviewer"]]
+    assert "reviewer" in cli("agents", env={"SUBAGENT_AGENTS": "others"}).stdout
+
+
+def test_where_there_are_none_it_says_how_to_get_one(cli: Cli) -> None:
+    done = cli("agents")
+    assert done.returncode == 0
+    assert "No agents in agents, .claude/agents" in done.stderr
+
+
+def test_a_description_cannot_steer_the_terminal(cli: Cli) -> None:
+    cli.agent("reviewer", description="red \x1b[31malert\n\u202eend")
+    said = cli("agents").stdout + cli("agents", "--json").stdout
+    assert all(c.isprintable() or c == "\n" for c in said)

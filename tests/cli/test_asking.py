@@ -1,0 +1,132 @@
+"""A person at a terminal: asked what the run asks, while it waits."""
+
+import os
+import pty
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from subagent_server.simulator import Simulator
+from tests.cli.command import Cli, Running, asked, hear
+
+PROMPT = "Your answer"
+TURNS = {
+    "turns": [
+        {
+            "tool_use": [
+                {
+                    "name": "ask_parent",
+                    "input": {"question": "Which\x1b[2J colour?", "options": ["blue", "red"]},
+                }
+            ]
+        },
+        {"text": "Thanks."},
+    ]
+}
+
+
+class Terminal:
+    """A command with a person at its stdin and stderr."""
+
+    def __init__(self, command: Running, outer: int) -> None:
+        self.command = command
+        self._outer = outer
+
+    def hear(self, wanted: str) -> str:
+        """Return what the person sees until `wanted`."""
+        return hear(self._outer, wanted)
+
+    def type(self, text: str) -> None:
+        """Type something."""
+        os.write(self._outer, text.encode())
+
+
+@contextmanager
+def person(cli: Cli, *words: str) -> Iterator[Terminal]:
+    """Start the command on a terminal; its stdout is a pipe."""
+    outer, inner = pty.openpty()
+    try:
+        with cli.start(*words, stdin=inner, stderr=inner) as command:
+            yield Terminal(command, outer)
+    finally:
+        os.close(outer)
+        os.close(inner)
+
+
+@pytest.fixture
+def asking(cli: Cli) -> Iterator[Cli]:
+    """The command with an agent that asks for a colour and then says thanks."""
+    cli.agent("asker")
+    with Simulator(TURNS) as simulator:
+        cli.environment |= {"ANTHROPIC_BASE_URL": simulator.base_url, "ANTHROPIC_API_KEY": "scripted"}
+        yield cli
+
+
+def answer(cli: Cli) -> tuple[str | None, str | None]:
+    """Return what the only question of the only run was answered, and by whom."""
+    (run_id,) = cli.store.run_ids()
+    (message,) = cli.meta(run_id).messages
+    return message.answer_content, message.answered_by
+
+
+@pytest.mark.parametrize(
+    ("typed", "recorded"),
+    [
+        ("2\n", "red"),
+        ("blue\n", "blue"),
+        ("\n  a light green \n", "a light green"),
+        ("3\n", "3"),
+        ("first line\nsecond line\n", "first line\nsecond line"),
+    ],
+)
+def test_a_person_answers_with_a_number_or_words_of_their_own(asking: Cli, typed: str, recorded: str) -> None:
+    with person(asking, "run", "asker", "Go") as terminal:
+        seen = terminal.hear(PROMPT)
+        assert "? Which\\x1b[2J colour?" in seen and "2  red" in seen
+        terminal.type(typed)
+        code, out, _ = terminal.command.end()
+    assert (code, out) == (0, "Thanks.\n")
+    assert answer(asking) == (recorded, "person")
+
+
+def test_closing_the_input_leaves_the_question_open(asking: Cli) -> None:
+    with person(asking, "run", "asker", "Go") as terminal:
+        terminal.hear(PROMPT)
+        terminal.type("\x04")
+        terminal.hear("q1 ANSWER")
+        assert terminal.command.end()[0] == 5
+    assert answer(asking) == (None, None)
+
+
+def test_an_answer_from_elsewhere_ends_the_asking(asking: Cli) -> None:
+    with person(asking, "run", "asker", "Go") as terminal:
+        terminal.hear(PROMPT)
+        assert asking("reply", "@last", "green").returncode == 0
+        terminal.hear("q1 needs no answer any more.")
+        assert terminal.command.end()[:2] == (0, "Thanks.\n")
+    assert answer(asking)[0] == "green"
+
+
+def test_ctrl_c_at_the_question_leaves_it_open(asking: Cli) -> None:
+    with person(asking, "run", "asker", "Go") as terminal:
+        terminal.hear(PROMPT)
+        terminal.command.interrupt()
+        terminal.hear("subagent stop")
+        assert terminal.command.end()[0] == 130
+    assert answer(asking) == (None, None)
+
+
+def test_a_prompt_that_is_missing_on_a_terminal_is_told(cli: Cli) -> None:
+    cli.agent("asker")
+    with person(cli, "run", "asker") as terminal:
+        assert "The prompt is missing" in terminal.hear("--help`")
+        assert terminal.command.end()[0] == 2
+    assert cli.store.run_ids() == []
+
+
+def test_remarks_are_for_people_at_a_terminal(cli: Cli) -> None:
+    with cli.living("aaaaaa", asked()), person(cli, "ls", "-n", "0") as terminal:
+        seen = terminal.hear("ls -a`")
+        assert terminal.command.end()[0] == 0
+    assert "1 needs an answer: `subagent inbox`" in seen and "1 more" in seen

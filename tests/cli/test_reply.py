@@ -1,0 +1,110 @@
+"""`subagent reply` and `subagent inbox`: questions and their answers."""
+
+import pytest
+
+from tests.cli.command import Cli, asked
+
+
+def answers(cli: Cli, run_id: str) -> list[str | None]:
+    """Return what each question of a run was answered."""
+    return [message.answer_content for message in cli.meta(run_id).messages]
+
+
+def test_the_only_open_question_needs_no_name(cli: Cli) -> None:
+    with cli.living("aaaaaa", asked()) as run_id:
+        done = cli("reply", "@last", "light blue")
+        assert done.returncode == 0
+        assert done.stdout == f"The answer to run {run_id} is recorded.\n"
+        assert answers(cli, run_id) == ["light blue"]
+        assert cli.meta(run_id).messages[0].answered_by == "person"
+
+
+def test_of_several_open_questions_one_is_named(cli: Cli) -> None:
+    with cli.living("aaaaaa", asked(), asked("How large?")) as run_id:
+        refused = cli("reply", run_id, "blue")
+        assert refused.returncode == 2
+        assert "q1" in refused.stderr and "q2" in refused.stderr
+        done = cli("reply", run_id, "q2", "huge")
+        assert "1 still waits" in done.stdout
+        assert answers(cli, run_id) == [None, "huge"]
+
+
+def test_a_dash_reads_the_answer_from_stdin(cli: Cli) -> None:
+    with cli.living("aaaaaa", asked()) as run_id:
+        assert cli("reply", run_id, "-", stdin="two\nlines: Größe\n").returncode == 0
+        assert answers(cli, run_id) == ["two\nlines: Größe"]
+
+
+def test_an_answer_that_begins_with_a_dash_goes_behind_two(cli: Cli) -> None:
+    with cli.living("aaaaaa", asked()) as run_id:
+        assert cli("reply", run_id, "-5").returncode == 2
+        assert cli("reply", run_id, "--", "-5").returncode == 0
+        assert answers(cli, run_id) == ["-5"]
+
+
+def test_bytes_that_are_no_text_are_refused(cli: Cli) -> None:
+    with cli.living("aaaaaa", asked()) as run_id:
+        done = cli("reply", run_id, "-", stdin=b"\xff\xfe")
+        assert done.returncode == 2 and "not UTF-8" in done.stderr
+        with cli.start("reply", run_id, b"\xff") as command:  # type: ignore[arg-type]  # bytes of another encoding
+            code, _, said = command.end()
+        assert code == 2 and "not UTF-8" in said
+        assert answers(cli, run_id) == [None]
+
+
+def test_a_forgotten_answer_is_not_taken_for_one(cli: Cli) -> None:
+    with cli.living("aaaaaa", asked()) as run_id:
+        done = cli("reply", run_id, "q1")
+        assert done.returncode == 2 and "q1 is the question" in done.stderr
+        assert cli("reply", run_id, "q1", "q1").returncode == 0
+        assert answers(cli, run_id) == ["q1"]
+
+
+def test_the_same_answer_twice_succeeds_and_another_is_refused(cli: Cli) -> None:
+    with cli.living("aaaaaa", asked()) as run_id:
+        assert cli("reply", run_id, "q1", "blue").returncode == 0
+        assert cli("reply", run_id, "q1", "blue").returncode == 0
+        refused = cli("reply", run_id, "q1", "red")
+        assert refused.returncode == 2 and "answered by the person" in refused.stderr
+        assert answers(cli, run_id) == ["blue"]
+
+
+@pytest.mark.parametrize("words", [["blue"], ["q1", "blue"], ["q9", "blue"]])
+def test_a_run_without_that_question_is_refused(cli: Cli, words: list[str]) -> None:
+    run_id = cli.completed("aaaaaa")
+    before = cli.store.paths.run(run_id).meta.read_bytes()
+    assert cli("reply", run_id, *words).returncode == 2
+    assert cli.store.paths.run(run_id).meta.read_bytes() == before
+
+
+def test_programs_get_the_view_after_the_answer(cli: Cli) -> None:
+    with cli.living("aaaaaa", asked()) as run_id:
+        view = cli.json("reply", run_id, "blue")
+    assert (view["runId"], view["status"]) == (run_id, "parent_replied")
+    assert "messages" not in view
+
+
+def test_the_inbox_lists_every_open_question_with_its_command(cli: Cli) -> None:
+    cli.completed("aaaaaa")
+    with (
+        cli.living("bbbbbb", asked("Which\x1b[31m colour?", "blue", "red"), asked("How large?")) as one,
+        cli.living("cccccc", asked("Now?"), label="the label") as other,
+    ):
+        said = cli("inbox").stdout
+        letters = cli.json("inbox")
+    for command in (f"reply {one} q1 ANSWER", f"reply {one} q2 ANSWER", f"reply {other} q1 ANSWER"):
+        assert f"subagent {command}" in said
+    assert "Which\\x1b[31m colour?" in said and "blue | red" in said
+    assert [(letter["runId"], letter["messageId"]) for letter in letters] == [
+        (other, "q1"),
+        (one, "q1"),
+        (one, "q2"),
+    ]
+    assert letters[0]["label"] == "the label" and letters[1]["options"] == ["blue", "red"]
+
+
+def test_an_empty_inbox_says_so(cli: Cli) -> None:
+    done = cli("inbox")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "No run waits" in done.stderr
+    assert cli.json("inbox") == []

@@ -1,0 +1,205 @@
+"""`subagent run`: started, followed, waited for or let go; real processes, a scripted model."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from subagent_server.simulator import Simulator
+from tests.cli.command import Cli, Completed
+from tests.helpers.wait import wait_for
+
+Turn = dict[str, Any]
+Model = Callable[..., Simulator]
+
+ASK: Turn = {
+    "text": "I ask.",
+    "tool_use": [
+        {"name": "ask_parent", "input": {"question": "Which\x07 colour?", "options": ["blue", "red"]}}
+    ],
+}
+ANSWER: Turn = {"text": "It is \x1b[31mdone."}
+SLOW: Turn = {"text": "Late.", "latency": 60}
+
+
+@pytest.fixture
+def model(cli: Cli) -> Iterator[Model]:
+    """Give the command an agent `worker` and a model that says these turns."""
+    cli.agent("worker")
+    with ExitStack() as stack:
+
+        def speak(*turns: Turn) -> Simulator:
+            simulator = stack.enter_context(Simulator({"turns": list(turns)}))
+            cli.environment |= {"ANTHROPIC_BASE_URL": simulator.base_url, "ANTHROPIC_API_KEY": "scripted"}
+            return simulator
+
+        yield speak
+
+
+def the_run(cli: Cli) -> str:
+    """Return the id of the only run."""
+    (run_id,) = cli.store.run_ids()
+    return run_id
+
+
+def test_the_result_goes_to_stdout_and_the_log_to_stderr(cli: Cli, model: Model) -> None:
+    model(ANSWER)
+    done = cli("run", "worker", "Do it.")
+    assert done.returncode == 0
+    assert done.stdout == "It is \x1b[31mdone.\n"  # into a pipe or a file, as it is
+    assert the_run(cli) in done.stderr and "✔ completed" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_with_json_the_view_goes_to_stdout(cli: Cli, model: Model) -> None:
+    model(ANSWER)
+    view = cli.json("run", "worker", "Do it.", "--label", "the label")
+    assert (view["runId"], view["status"], view["label"]) == (the_run(cli), "completed", "the label")
+    assert view["result"] == "It is \x1b[31mdone."
+
+
+def test_a_long_result_arrives_whole(cli: Cli, model: Model) -> None:
+    text = "word " * 4_000 + "end"
+    model({"text": text})
+    assert cli("run", "worker", "Do it.").stdout == f"{text}\n"
+
+
+def test_the_prompt_may_come_from_stdin(cli: Cli, model: Model) -> None:
+    simulator = model(ANSWER)
+    assert cli("run", "worker", "-", "--wait", "30", stdin="From a pipe: Größe.\n").returncode == 0
+    assert "From a pipe: Gr\\u00f6\\u00dfe." in json.dumps(simulator.requests[0].body)
+
+
+def test_a_question_without_a_terminal_leaves_with_5_and_the_run_goes_on(cli: Cli, model: Model) -> None:
+    model(ASK, ANSWER)
+    done = cli("run", "worker", "Do it.")
+    run_id = the_run(cli)
+    assert (done.returncode, done.stdout) == (5, "")
+    assert f"Which\\x07 colour? [blue | red] Answer with `subagent reply {run_id} q1 ANSWER`" in done.stderr
+    assert cli("reply", run_id, "blue").returncode == 0
+    assert cli("wait", run_id, "--timeout", "30").returncode == 0
+
+
+def test_waiting_is_silent_and_ends_with_the_result(cli: Cli, model: Model) -> None:
+    model(ANSWER)
+    done = cli("run", "worker", "Do it.", "--wait", "30")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "It is \x1b[31mdone.\n", "")
+
+
+def test_waiting_ends_at_a_question(cli: Cli, model: Model) -> None:
+    model(ASK)
+    view = cli.json("run", "worker", "Do it.", "--wait", "30", code=5)
+    assert view["messages"][0]["question"] == "Which\x07 colour?"
+
+
+def test_a_wait_that_is_over_leaves_with_124_and_the_run_goes_on(cli: Cli, model: Model) -> None:
+    model(SLOW)
+    done = cli("run", "worker", "Do it.", "--wait", "0.1")
+    run_id = the_run(cli)
+    assert (done.returncode, done.stdout) == (124, "")
+    assert f"`subagent logs -f {run_id}`" in done.stderr
+    assert cli.json("show", run_id)["live"] is True
+    assert cli("stop", run_id).returncode == 0
+    assert cli.json("show", run_id, code=0)["live"] is False
+
+
+def test_letting_go_prints_the_id_and_nothing_else(cli: Cli, model: Model) -> None:
+    model(ANSWER)
+    done = cli("run", "worker", "Do it.", "--detach")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{the_run(cli)}\n"
+    assert cli("wait", "@last", "--timeout", "30").returncode == 0
+
+
+def test_letting_go_with_json_prints_the_view(cli: Cli, model: Model) -> None:
+    model(ANSWER)
+    view = cli.json("run", "worker", "Do it.", "--detach")
+    assert view["runId"] == the_run(cli)
+
+
+def test_ctrl_c_stops_the_following_and_never_the_run(cli: Cli, model: Model) -> None:
+    model(SLOW)
+    with cli.start("run", "worker", "Do it.") as command:
+        command.hear("turn 1", "stderr")
+        command.interrupt()
+        code, out, said = command.end()
+    run_id = the_run(cli)
+    assert (code, out) == (130, "")
+    last = said.splitlines()[-1]
+    assert f"`subagent logs -f {run_id}`" in last and f"`subagent stop {run_id}`" in last
+    assert cli.json("show", run_id)["status"] == "running"
+
+
+def test_a_run_that_is_stopped_meanwhile_leaves_with_4(cli: Cli, model: Model) -> None:
+    model(SLOW)
+    with cli.start("run", "worker", "Do it.") as command:
+        command.hear("turn 1", "stderr")
+        cli("stop", "@last", "--reason", "enough")
+        code, out, said = command.end()
+    assert (code, out) == (4, "")
+    assert "was stopped. enough" in said
+
+
+@pytest.mark.parametrize("words", [[], ["--wait", "30"]])
+def test_a_run_that_is_refused_leaves_with_1_and_the_reason(cli: Cli, words: list[str]) -> None:
+    cli.agent("worker", runner="codex")
+    done = cli("run", "worker", "Do it.", *words)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"run {the_run(cli)} failed (config): runner is not supported" in done.stderr.splitlines()[-1]
+
+
+def test_a_refused_run_that_was_let_go_is_told_at_once(cli: Cli) -> None:
+    cli.agent("worker", runner="codex")
+    done = cli("run", "worker", "Do it.", "--detach")
+    assert (done.returncode, done.stdout) == (1, f"{the_run(cli)}\n")
+    assert "failed (config)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "reason"),
+    [
+        (["worker", ""], b"", "prompt is empty"),
+        (["worker"], b"", "prompt is empty"),
+        (["worker", "-"], b"\xff", "not UTF-8"),
+        (["worker", "Go", "--input", "nowhere.txt"], b"", "'nowhere.txt'"),
+        (["worker", "Go", "--input", ""], b"", "empty"),
+        (["worker", "Go", "--input", "agents"], b"", "directory"),
+        (["worker", "Go", "--cwd", "nowhere"], b"", "nowhere"),
+        (["worker", "Go", "--label", "x" * 201], b"", "label"),
+    ],
+)
+def test_what_cannot_be_started_makes_no_run(cli: Cli, words: list[str], stdin: bytes, reason: str) -> None:
+    cli.agent("worker")
+    done: Completed = cli("run", *words, stdin=stdin)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert reason in done.stderr and done.stderr.count("\n") == 1
+    assert cli.store.run_ids() == []
+
+
+def test_inputs_are_found_from_here_and_else_from_the_agents_directory(cli: Cli) -> None:
+    cli.agent("worker", runner="codex")
+    (cli.home / "there").mkdir()
+    for path in (cli.home / "here.txt", cli.home / "there" / "there.txt"):
+        path.write_text("words", encoding="utf-8")
+    cli("run", "worker", "Do it.", "--cwd", "there", "--input", "here.txt", "--input", "there.txt")
+    copies = cli.store.paths.run(the_run(cli)).inputs
+    assert sorted(path.name for path in copies.iterdir()) == ["01-here.txt", "02-there.txt"]
+
+
+def test_runs_beyond_the_limit_wait_for_a_slot(cli: Cli, model: Model) -> None:
+    model(SLOW)
+    first = cli("run", "worker", "Do it.", "--detach", "--max-runs", "1").stdout.strip()
+    wait_for(lambda: cli.meta(first).status == "running", 20, "the first run")
+    second = cli("run", "worker", "Do it.", "--detach", "--max-runs", "1").stdout.strip()
+    wait_for(lambda: cli.json("show", second).get("waitingForSlot"), 20, "the queue")
+    assert "ready (waits for a slot)" in cli("show", second).stdout
+    assert cli("stop", first, second).returncode == 0
+
+
+def test_the_runs_root_is_made_on_first_use(cli: Cli, tmp_path: Path) -> None:
+    cli.agent("worker", runner="codex")
+    assert cli("run", "worker", "Do it.", "--runs", "new/runs").returncode == 1
+    assert (tmp_path / "new" / "runs" / ".gitignore").exists()

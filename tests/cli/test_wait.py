@@ -1,0 +1,102 @@
+"""`subagent wait`: for one or several runs, and what the worst of them means."""
+
+import pytest
+
+from subagent_server.domain import events
+from subagent_server.domain.records import Failure
+from subagent_server.host.clock import now
+from tests.cli.command import Cli, asked, until_watching
+
+DONE = events.Finished(summary="done")
+FAILED = events.RunFailed(failure=Failure(code="agent_error", message="It broke."))
+STOPPED = events.StopRequested(reason="enough")
+
+
+@pytest.mark.parametrize(
+    ("endings", "code"),
+    [
+        ([DONE, DONE], 0),
+        ([DONE, STOPPED], 4),
+        ([STOPPED, FAILED], 1),
+        ([FAILED, DONE], 1),
+    ],
+)
+def test_of_several_runs_the_worst_counts(cli: Cli, endings: list[events.RunEvent], code: int) -> None:
+    names = [cli.made(f"aaaaa{number}", ending) for number, ending in enumerate(endings, start=2)]
+    assert cli("wait", *names).returncode == code
+
+
+def test_it_leaves_as_soon_as_the_last_run_has_ended(cli: Cli) -> None:
+    with cli.living("aaaaaa") as one, cli.living("bbbbbb") as other, cli.start("wait", one, other) as command:
+        until_watching(command)
+        cli.store.update(one, DONE, now())
+        cli.store.update(other, FAILED, now())
+        code, said, _ = command.end()
+    assert code == 1
+    first, second = said.splitlines()
+    assert first.startswith(f"✔ completed   {one}") and second.startswith(f"✘ failed      {other}")
+
+
+def test_with_any_the_first_that_ends_is_enough(cli: Cli) -> None:
+    with cli.living("aaaaaa") as one, cli.living("bbbbbb") as other:
+        with cli.start("wait", "--any", one, other, "--json") as command:
+            until_watching(command)
+            cli.store.update(one, STOPPED, now())
+            assert command.end()[0] == 4
+        assert [view["status"] for view in cli.json("wait", "--any", one, other, code=4)] == [
+            "stopped",
+            "running",
+        ]
+
+
+@pytest.mark.parametrize("words", [[], ["--any"]])
+def test_a_question_ends_the_wait_at_once(cli: Cli, words: list[str]) -> None:
+    done = cli.made("cccccc", FAILED)
+    with (
+        cli.living("aaaaaa") as one,
+        cli.living("bbbbbb") as other,
+        cli.start("wait", one, other, *words) as command,
+    ):
+        until_watching(command)
+        cli.store.update(other, asked(), now())
+        code, _, said = command.end()
+        assert code == 5
+        assert f"subagent reply {other} q1 ANSWER" in said
+        assert cli("wait", done, other, *words).returncode == 5
+
+
+def test_a_question_behind_an_answer_that_was_not_read_counts_too(cli: Cli) -> None:
+    with cli.living("aaaaaa", asked(), asked("And how large?")) as run_id:
+        cli("reply", run_id, "q1", "blue")
+        assert cli.meta(run_id).status == "parent_replied"
+        assert cli("wait", run_id).returncode == 5
+
+
+def test_programs_get_a_list_of_views_in_the_order_of_the_names(cli: Cli) -> None:
+    good, bad = cli.made("aaaaaa", DONE), cli.made("bbbbbb", FAILED)
+    views = cli.json("wait", bad, good, "bbbbbb", code=1)
+    assert [view["runId"] for view in views] == [bad, good]
+    assert views[0]["error"]["code"] == "agent_error"
+
+
+def test_programs_get_the_views_when_the_time_is_over_too(cli: Cli) -> None:
+    with cli.living("aaaaaa") as run_id:
+        (view,) = cli.json("wait", run_id, "--timeout", "0", code=124)
+    assert (view["runId"], view["status"]) == (run_id, "running")
+
+
+def test_one_unknown_run_is_told_before_any_waiting(cli: Cli) -> None:
+    with cli.living("aaaaaa") as run_id:
+        done = cli("wait", run_id, "nobody")
+    assert done.returncode == 3
+
+
+def test_ctrl_c_stops_the_waiting_and_never_the_runs(cli: Cli) -> None:
+    with cli.living("aaaaaa") as one, cli.living("bbbbbb") as other:
+        with cli.start("wait", one, other) as command:
+            until_watching(command)
+            command.interrupt()
+            code, _, said = command.end()
+        assert code == 130
+        assert "the runs go on" in said and said.count("\n") == 1
+        assert cli.meta(one).status == cli.meta(other).status == "running"

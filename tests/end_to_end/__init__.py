@@ -1,0 +1,1 @@
+"""Tests of the whole: the real server, real processes, a scripted model."""

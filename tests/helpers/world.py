@@ -1,0 +1,228 @@
+"""A small world for runs: agents, a scripted model, a runs root, the real server and the real command.
+
+What a test leaves running is stopped with it, and then every run on disk has to be in order.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from subagent_server.domain.records import RunMeta, RunResult
+from subagent_server.domain.states import Status
+from subagent_server.host import processes
+from subagent_server.launch.local import LocalLauncher
+from subagent_server.service.context import Service, open_service
+from subagent_server.service.ending import read_shim
+from subagent_server.service.questions import reply
+from subagent_server.service.reconcile import Observed, observe
+from subagent_server.service.start import StartOrder, start
+from subagent_server.service.stop import stop
+from subagent_server.settings import read_settings
+from subagent_server.simulator import Simulator
+from subagent_server.store.paths import RunPaths
+from subagent_server.store.runs import RunStore
+from tests.helpers.mcp_client import Mode, Parent, connected
+from tests.helpers.truth import check_ended, processes_of, read_lines
+from tests.helpers.turns import Turn
+from tests.helpers.wait import wait_for
+
+BOUND = 40.0
+"""How long anything may take, in seconds, on a machine that has much else to do."""
+API_KEY = "sk-ant-the-key-of-the-tests-0123456789"
+PROGRAM = [sys.executable, "-m", "subagent_server"]
+
+
+class World:
+    """Everything a run needs, below one directory. Runs work in `work`."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.agents, self.runs, self.work = home / "agents", home / "runs", home / "work"
+        for directory in (self.agents, self.work):
+            directory.mkdir()
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "LANG": "C.UTF-8",
+            "ANTHROPIC_API_KEY": API_KEY,
+            "SUBAGENT_AGENTS": str(self.agents),
+            "SUBAGENT_RUNS": str(self.runs),
+        }
+        self.errors = home / "server.err"
+        self.store = RunStore(self.runs)
+        self.abandoned: set[str] = set()
+        """Runs that a test has broken on purpose: their files need not be in order at its end."""
+        self._launcher = LocalLauncher()
+        self._model = ExitStack()
+
+    # -- what runs need
+
+    def play(self, *turns: Turn, **script: Any) -> Simulator:
+        """Let the model say these turns to every run that is started from now on."""
+        simulator = self._model.enter_context(Simulator({"turns": list(turns), **script}))
+        self.environment["ANTHROPIC_BASE_URL"] = simulator.base_url
+        return simulator
+
+    def agent(self, name: str = "worker", prompt: str = "You do what you are told.", **keys: Any) -> None:
+        """Write an agent file."""
+        front = {"name": name, "description": f"Does the work of a {name}.", **keys}
+        lines = [f"{key}: {json.dumps(value)}" for key, value in front.items()]
+        text = "\n".join(["---", *lines, "---", prompt])
+        (self.agents / f"{name}.md").write_text(text, encoding="utf-8")
+
+    # -- doors
+
+    @property
+    def service(self) -> Service:
+        """The verbs, with the environment as it is now."""
+        settings = read_settings(environment=dict(self.environment), cwd=self.work)
+        return open_service(settings, self._launcher)
+
+    def start(self, prompt: str = "Do it.", agent: str = "worker", **order: Any) -> str:
+        """Start a run in this process and return its id."""
+        return start(self.service, StartOrder(agent, prompt, **order)).run_id
+
+    def reply(self, run_id: str, answer: str, message_id: str | None = None) -> None:
+        """Answer a question."""
+        reply(self.service, run_id, answer, message_id)
+
+    def stop(self, run_id: str, reason: str | None = None) -> Observed:
+        """Stop a run."""
+        return stop(self.service, run_id, reason)
+
+    def look(self, run_id: str) -> Observed:
+        """Look at a run as everybody does: what is on disk is made to agree with the processes first."""
+        return observe(self.store, run_id)
+
+    @contextmanager
+    def serve(
+        self, *flags: str, mode: Mode = "auto", client: str = "test", env: Mapping[str, str] | None = None
+    ) -> Iterator[Parent]:
+        """Start the server and give a client of it."""
+        command = [*PROGRAM, "serve", *flags]
+        environment = {**self.environment, **(env or {})}
+        with connected(command, environment, self.work, self.errors, mode=mode, client_name=client) as parent:
+            yield parent
+
+    def cli(self, *words: str, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+        """Run the command to its end."""
+        return subprocess.run(
+            [*PROGRAM, *words],
+            cwd=self.work,
+            env={**self.environment, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=BOUND,
+            check=False,
+        )
+
+    # -- looking at files, which changes nothing
+
+    def paths(self, run_id: str) -> RunPaths:
+        """Return where the files of a run are."""
+        return self.store.paths.run(run_id)
+
+    def meta(self, run_id: str) -> RunMeta:
+        """Return the state as it is on disk."""
+        return self.store.read(run_id)
+
+    def events(self, run_id: str, kind: str | None = None) -> list[dict[str, Any]]:
+        """Return the events of a run so far, all or those of one type."""
+        return [e for e in read_lines(self.paths(run_id).events) if kind is None or e["type"] == kind]
+
+    def result(self, run_id: str) -> RunResult:
+        """Return the result of a run that has one."""
+        result = self.store.read_result(run_id)
+        assert result is not None, f"run {run_id} has no result"
+        return result
+
+    def keeper(self, run_id: str) -> processes.Identity:
+        """Return the shim of a run, as soon as it is recorded."""
+        return self._recorded(run_id, "shim")
+
+    def worker(self, run_id: str) -> processes.Identity:
+        """Return the worker of a run, as soon as it is recorded."""
+        return self._recorded(run_id, "worker")
+
+    # -- waiting
+
+    def until(self, run_id: str, condition: Callable[[RunMeta], object], seconds: float = BOUND) -> RunMeta:
+        """Return the state on disk as soon as it fulfils `condition`; nobody reconciles it meanwhile."""
+        wait_for(lambda: condition(self.meta(run_id)), seconds, f"a state of run {run_id}")
+        return self.meta(run_id)
+
+    def ended(self, run_id: str, seconds: float = BOUND) -> RunMeta:
+        """Return the state on disk as soon as the run has ended by itself."""
+        return self.until(run_id, lambda meta: meta.status.is_terminal, seconds)
+
+    def asking(self, run_id: str, count: int = 1) -> RunMeta:
+        """Return the state on disk as soon as `count` questions are open."""
+        return self.until(run_id, lambda meta: meta.pending_questions >= count)
+
+    def completed(self, run_id: str) -> str:
+        """Return the text of a run that has to complete."""
+        meta = self.ended(run_id)
+        assert meta.status is Status.COMPLETED, meta.error
+        return self.result(run_id).text
+
+    def failed(self, run_id: str) -> tuple[str, str]:
+        """Return code and message of a run that has to fail."""
+        meta = self.ended(run_id)
+        assert meta.error is not None, meta.status
+        return meta.error.code, meta.error.message
+
+    def gone(self, run_id: str, seconds: float = BOUND) -> None:
+        """Return as soon as no process of the run is left."""
+        wait_for(lambda: not processes_of(self.paths(run_id)), seconds, f"the end of all of run {run_id}")
+
+    # -- the end of the world
+
+    def close(self) -> None:
+        """Stop what still runs, then check every run."""
+        try:
+            mine = [run_id for run_id in self.store.run_ids() if self.paths(run_id).meta.exists()]
+            for run_id in mine:
+                if run_id not in self.abandoned:
+                    self.stop(run_id, "the test is over")
+            for run_id in mine:
+                self._settle(run_id)
+            wait_for(self._nothing_kept, BOUND, "the end of all shims")
+            if self.errors.exists():
+                assert "Traceback" not in self.errors.read_text(encoding="utf-8")
+        finally:
+            self._model.close()
+
+    def _settle(self, run_id: str) -> None:
+        if run_id in self.abandoned:
+            for identity in processes_of(self.paths(run_id)):
+                kill(identity)
+            return
+        wait_for(lambda: self.look(run_id).live is False, BOUND, f"the end of run {run_id}")
+        self.gone(run_id)
+        check_ended(self.paths(run_id))
+
+    def _nothing_kept(self) -> bool:
+        self._launcher.reap()
+        return not list(self.store.live_ids()) or bool(self.abandoned)
+
+    def _recorded(self, run_id: str, who: str) -> processes.Identity:
+        def found() -> processes.Identity | None:
+            return processes.Identity.from_json(read_shim(self.paths(run_id)).get(who))
+
+        wait_for(found, BOUND, f"the {who} of run {run_id}")
+        identity = found()
+        assert identity is not None
+        return identity
+
+
+def kill(identity: processes.Identity) -> None:
+    """End a process as nothing else can, and return when it is dead."""
+    processes.send_signal(identity, signal.SIGKILL)
+    wait_for(lambda: not processes.is_alive(identity), BOUND, f"the death of {identity.pid}")

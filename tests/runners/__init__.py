@@ -1,0 +1,1 @@
+"""Tests of how an agent thinks."""

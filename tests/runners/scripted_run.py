@@ -1,0 +1,130 @@
+"""The built-in loop with a scripted run around it: real calls over HTTP, no process of its own."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from subagent_server.domain.errors import RunRefused
+from subagent_server.domain.records import Failure
+from subagent_server.runners.messages.loop import Loop
+from subagent_server.runners.messages.model import Model, ModelSettings
+from subagent_server.runners.outcome import Outcome
+from subagent_server.simulator import Simulator
+from subagent_server.toolkit.final_answer import FinalAnswer
+from subagent_server.toolkit.run import Reply, RunOver
+from subagent_server.toolkit.tool import Tool, ToolResult
+from tests.helpers.turns import Turn
+
+BOUND = 30.0
+
+
+class ScriptedRun:
+    """Implements `RunDoor`: keeps what it is told, and pauses without waiting."""
+
+    run_id = "20261122-093015-417-k3f9qz"
+
+    def __init__(self) -> None:
+        self.journal: list[tuple[str, dict[str, Any]]] = []
+        self.transcript: list[dict[str, Any]] = []
+        self.pauses: list[float] = []
+        self.over_at: Callable[[], bool] = lambda: False
+
+    def record(self, kind: str, **facts: Any) -> None:
+        self.journal.append((kind, facts))
+
+    def told(self, kind: str) -> list[dict[str, Any]]:
+        """Return the facts of the events of one type."""
+        return [facts for told, facts in self.journal if told == kind]
+
+    def remember(self, message: dict[str, Any]) -> None:
+        self.transcript.append(message)
+
+    def checkpoint(self) -> None:
+        if self.over_at():
+            raise RunOver
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        yield
+
+    @contextmanager
+    def model_call(self) -> Iterator[None]:
+        yield
+
+    async def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+    async def ask(self, question: str, options: list[str] | None) -> Reply:
+        return Reply("q1", "blue")
+
+
+class ScriptedTool:
+    """A tool that does what the test says."""
+
+    def __init__(
+        self, name: str, work: Callable[[dict[str, Any]], Awaitable[str]], *, sequential: bool = False
+    ) -> None:
+        self.name = name
+        self.sequential = sequential
+        self._work = work
+
+    def definition(self) -> dict[str, Any]:
+        return {"name": self.name, "description": "A tool.", "input_schema": {"type": "object"}}
+
+    async def call(self, arguments: dict[str, Any]) -> ToolResult:
+        return ToolResult.of_text(await self._work(arguments))
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+async def echo(arguments: dict[str, Any]) -> str:
+    """Say what was given."""
+    return f"got {arguments}"
+
+
+class Played:
+    """One conversation that was carried to its end."""
+
+    def __init__(
+        self,
+        *turns: Turn,
+        tools: Sequence[Tool] = (),
+        schema: dict[str, Any] | None = None,
+        max_turns: int = 10,
+        base_url: str | None = None,
+        script: dict[str, Any] | None = None,
+    ) -> None:
+        self.run = ScriptedRun()
+        self.final = FinalAnswer(schema) if schema is not None else None
+        self.tools = [*tools, *([self.final] if self.final else [])]
+        self.max_turns = max_turns
+        with Simulator({"turns": list(turns), **(script or {})}) as simulator:
+            self.outcome = asyncio.run(self._carried_on(base_url or simulator.base_url))
+            self.requests = simulator.requests
+
+    @property
+    def bodies(self) -> list[Any]:
+        """What the model was sent, call by call."""
+        return [request.body for request in self.requests]
+
+    @property
+    def failure(self) -> Failure:
+        """Why it failed."""
+        assert self.outcome.failure is not None, self.outcome.text
+        return self.outcome.failure
+
+    async def _carried_on(self, base_url: str) -> Outcome:
+        model = Model(ModelSettings(model="claude-test", api_key="key", base_url=base_url))
+        system = [{"type": "text", "text": "You are tested."}]
+        self.loop = Loop(self.run, model, system, self.tools, self.max_turns, self.final)
+        first = {"role": "user", "content": [{"type": "text", "text": "Go."}]}
+        try:
+            async with asyncio.timeout(BOUND):
+                return await self.loop.work([first])
+        except RunRefused as refusal:
+            failure = Failure(code=refusal.failure_code, message=refusal.sentence, hint=refusal.hint)
+            return Outcome(self.loop.text, failure=failure)
+        finally:
+            await model.aclose()

@@ -1,0 +1,76 @@
+"""What is tried again, what is not, and how the run's log tells of it (SPEC section 6)."""
+
+import socket
+
+import pytest
+
+from tests.helpers.turns import Turn, says
+from tests.runners.scripted_run import Played
+
+
+def faulty(*faults: Turn) -> Turn:
+    """Return a turn that goes wrong in these ways, then says Done."""
+    return says("Done.", fault=list(faults))
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ({"status": 429}, "the API limits the rate (429)"),
+        ({"status": 529}, "the API is overloaded (529)"),
+        ({"stream_error": "overloaded_error"}, "the API is overloaded (529)"),
+        ({"stream_error": "rate_limit_error", "after": 3}, "the API limits the rate (429)"),
+        ({"cut_after": 0}, "the connection to the API failed"),
+        ({"cut_after": 3}, "the connection to the API failed"),
+    ],
+    ids=["429", "529", "overloaded in the stream", "limited in the stream", "no answer", "a cut stream"],
+)
+def test_a_busy_api_and_a_broken_connection_are_tried_again_and_told(fault: Turn, reason: str) -> None:
+    played = Played(faulty(fault, fault))
+    assert played.outcome.text == "Done." and played.outcome.failure is None
+    assert len(played.bodies) == 3 and played.bodies[0] == played.bodies[2]
+    warnings = [warning["message"] for warning in played.run.told("warning")]
+    assert len(warnings) == 2 and all(reason in warning for warning in warnings), warnings
+    assert played.loop.usage.turns == 1, "an attempt is no turn"
+
+
+def test_the_waits_between_attempts_grow_and_an_api_that_names_one_is_obeyed() -> None:
+    played = Played(faulty({"status": 529, "times": 4}, {"status": 429, "retry_after": 7}))
+    first, second, third, fourth, asked = played.run.pauses
+    assert 0.3 < first < second < third < fourth < 6
+    assert asked == 7
+    assert "trying again in 7.0 s" in played.run.told("warning")[-1]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"status": 400, "message": "max_tokens: too large"}, ["400", "max_tokens: too large"]),
+        ({"status": 401}, ["401", "authentication_error"]),
+        ({"status": 500}, ["500", "api_error"]),
+        ({"stream_error": "api_error", "message": "It broke."}, ["api_error", "It broke."]),
+    ],
+    ids=["400", "401", "500", "an error in the stream"],
+)
+def test_any_other_failure_ends_the_run_with_what_the_api_said(fault: Turn, words: list[str]) -> None:
+    played = Played(faulty(fault))
+    assert played.failure.code == "model_error"
+    assert all(word in played.failure.message for word in words), played.failure.message
+    assert len(played.bodies) == 1 and not played.run.pauses
+
+
+def test_an_api_that_stays_busy_is_given_up_after_ten_attempts() -> None:
+    played = Played(faulty({"status": 529, "times": "always"}))
+    assert played.failure.code == "model_error"
+    assert "10 attempts failed: the API is overloaded (529)" in played.failure.message
+    assert len(played.bodies) == 10
+
+
+def test_an_api_that_cannot_be_reached_is_tried_again_and_told() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        played = Played(says("Never said."), base_url=f"http://127.0.0.1:{unused.getsockname()[1]}")
+    assert played.failure.code == "model_error" and not played.bodies
+    assert "ANTHROPIC_BASE_URL" in (played.failure.hint or "")
+    assert len(played.run.told("warning")) == 9
+    assert "the connection to the API failed" in played.run.told("warning")[0]["message"]

@@ -1,0 +1,148 @@
+"""The journal of a run, its log for people, and its transcript."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from subagent_server.domain.records import Usage
+from subagent_server.store import logs
+from subagent_server.store.logs import RunJournal
+from subagent_server.store.paths import RunPaths
+from subagent_server.store.runs import RunStore
+from tests.helpers.runs import RUN_ID, T0, start_run
+
+
+@pytest.fixture
+def run(store: RunStore) -> RunPaths:
+    """The paths of a run that has no journal yet."""
+    start_run(store)
+    return store.paths.run(RUN_ID)
+
+
+def write(run: RunPaths, *happened: tuple[str, dict[str, Any]]) -> None:
+    """Append these events by a writer of their own."""
+    journal = RunJournal(run)
+    for kind, facts in happened:
+        journal.append(kind, T0, facts)
+
+
+def events_of(run: RunPaths) -> list[dict[str, Any]]:
+    """Return the events that can be read."""
+    found = []
+    for line in run.events.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def test_every_event_has_a_number_a_time_and_a_kind(run: RunPaths) -> None:
+    write(run, ("turn", {"turn": 1}), ("text", {"text": "Hello"}))
+    assert events_of(run) == [
+        {"seq": 1, "at": "2026-11-22T09:30:15.417Z", "type": "turn", "turn": 1},
+        {"seq": 2, "at": "2026-11-22T09:30:15.417Z", "type": "text", "text": "Hello"},
+    ]
+
+
+def test_a_later_writer_goes_on_with_the_numbers(run: RunPaths) -> None:
+    for _ in range(3):
+        write(run, ("turn", {}), ("text", {"text": "x"}))
+    assert [event["seq"] for event in events_of(run)] == [1, 2, 3, 4, 5, 6]
+    assert logs.next_seq(run) == 7
+
+
+@pytest.mark.parametrize("left", ["", "{", '{"seq": 3, "at"', '{"seq": 3', "\0\0\0", '{"seq": 3}x'])
+def test_numbers_are_dense_after_a_torn_line(run: RunPaths, left: str) -> None:
+    write(run, ("turn", {}), ("turn", {}))
+    with run.events.open("a", encoding="utf-8") as file:
+        file.write(left)
+    write(run, ("run_ended", {"status": "failed"}))
+    assert [event["seq"] for event in events_of(run)] == [1, 2, 3]
+
+
+def test_numbers_are_dense_after_a_line_that_lacks_only_its_newline(run: RunPaths) -> None:
+    write(run, ("turn", {}), ("turn", {}))
+    run.events.write_bytes(run.events.read_bytes()[:-1])
+    write(run, ("run_ended", {"status": "failed"}))
+    assert [event["seq"] for event in events_of(run)] == [1, 2, 3]
+
+
+def test_a_text_that_is_too_long_is_cut_in_the_middle_and_says_so(run: RunPaths) -> None:
+    text = "a" * 40_000 + "b" * 60_000
+    write(run, ("text", {"text": text, "deep": [{"er": text}], "short": "x", "number": 7}))
+    (event,) = events_of(run)
+    for shown in (event["text"], event["deep"][0]["er"]):
+        assert shown.startswith("a" * 32_000)
+        assert shown.endswith("b" * 32_000)
+        assert "36000 characters left out" in shown
+        assert len(shown) < 64_100
+    assert (event["short"], event["number"]) == ("x", 7)
+
+
+def test_the_log_says_the_same_as_the_journal_for_people(run: RunPaths) -> None:
+    write(run, ("turn", {"turn": 1}), ("text", {"text": "Two\nlines"}))
+    assert run.log.read_text(encoding="utf-8").splitlines() == [
+        "09:30:15 ── turn 1",
+        "09:30:15 Two",
+        "           lines",
+    ]
+
+
+def test_a_torn_line_of_the_log_does_not_swallow_the_next(run: RunPaths) -> None:
+    write(run, ("turn", {"turn": 1}))
+    with run.log.open("a", encoding="utf-8") as file:
+        file.write("09:30:16 cut o")
+    write(run, ("turn", {"turn": 2}))
+    assert run.log.read_text(encoding="utf-8").splitlines()[1:] == ["09:30:16 cut o", "09:30:15 ── turn 2"]
+
+
+def test_the_end_of_a_run_is_found_in_its_journal(run: RunPaths) -> None:
+    assert not logs.has_ended(run)
+    write(run, ("turn", {}))
+    assert not logs.has_ended(run)
+    write(run, ("run_ended", {"status": "completed"}))
+    assert logs.has_ended(run)
+
+
+def test_the_usage_of_a_run_is_what_its_journal_told_last(run: RunPaths) -> None:
+    assert logs.recorded_usage(run) is None
+    write(run, ("usage", {"inputTokens": 1}), ("usage", {"inputTokens": 9, "costUsd": "0.25"}), ("turn", {}))
+    assert logs.recorded_usage(run) == Usage(input_tokens=9, cost_usd=Decimal("0.25"))
+
+
+def test_a_damaged_usage_is_none(run: RunPaths) -> None:
+    write(run, ("usage", {"inputTokens": "many", "costUsd": []}))
+    assert logs.recorded_usage(run) is None
+
+
+def test_the_latest_words_are_what_the_agent_said_or_did_last(run: RunPaths) -> None:
+    assert logs.latest_words(run) is None
+    write(run, ("text", {"text": "I look."}), ("tool_call", {"toolName": "grep", "arguments": {"p": "x"}}))
+    assert logs.latest_words(run) == "→ grep x"
+    write(run, ("text", {"text": "Found."}), ("turn", {"turn": 2}))
+    assert logs.latest_words(run) == "Found."
+
+
+def test_a_transcript_is_read_back_without_what_was_torn(run: RunPaths) -> None:
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": [{"type": "text", "text": "Grüße\n\u2028"}]},
+        {"role": "assistant", "content": []},
+    ]
+    for message in messages:
+        logs.append_transcript(run, message)
+    with run.transcript.open("a", encoding="utf-8") as file:
+        file.write('{"role": "user", "cont')
+    assert list(logs.read_transcript(run)) == messages
+    logs.append_transcript(run, {"role": "user"})
+    assert list(logs.read_transcript(run)) == [*messages, {"role": "user"}]
+
+
+def test_a_page_is_the_end_of_a_log_or_what_follows_a_cursor(run: RunPaths) -> None:
+    write(run, *(("turn", {"turn": number}) for number in range(1, 6)))
+    last = logs.page(run.log, None, 2)
+    assert last.lines == ["09:30:15 ── turn 4", "09:30:15 ── turn 5"]
+    assert logs.page(run.log, last.cursor, 2).lines == []
+    assert logs.page(run.log, 0, 1).lines == ["09:30:15 ── turn 1"]

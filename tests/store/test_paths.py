@@ -1,0 +1,62 @@
+"""Where the files of a run lie, and what it takes to know it."""
+
+from pathlib import Path
+
+import pytest
+
+from subagent_server.domain.errors import InvalidRunId
+from subagent_server.store.paths import RootPaths, RunPaths, root_of
+from tests.helpers.runs import RUN_ID
+
+DOCUMENTED = {
+    "request": "request.json",
+    "inputs": "inputs",
+    "meta": "run.meta.json",
+    "meta_lock": "run.meta.lock",
+    "result": "result.json",
+    "payload": "payload.gz",
+    "events": "events.jsonl",
+    "log": "run.log",
+    "transcript": "transcript.jsonl",
+    "live_lock": "live.lock",
+    "shim_claim": "shim.claim",
+    "shim": "shim.json",
+    "exit": "exit.json",
+    "worker_out": "worker.out",
+    "children": "children",
+}
+"""By hand from SPEC section 4."""
+
+
+@pytest.mark.parametrize(("name", "file"), DOCUMENTED.items())
+def test_every_file_of_a_run_lies_where_the_contract_says(tmp_path: Path, name: str, file: str) -> None:
+    assert getattr(RootPaths(tmp_path).run(RUN_ID), name) == tmp_path / RUN_ID / file
+
+
+def test_a_run_knows_its_id_and_its_root(tmp_path: Path) -> None:
+    run = RootPaths(tmp_path).run(RUN_ID)
+    assert run.run_id == RUN_ID
+    assert root_of(run) == RootPaths(tmp_path)
+    assert run == RunPaths(tmp_path / RUN_ID)
+
+
+def test_who_sleeps_on_a_run_is_found_by_the_name_of_its_fifo(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path)
+    for name in ("wake.12", "wake.3", "awake.1", "run.log"):
+        (tmp_path / name).touch()
+    assert run.sleepers() == [run.wake(12), run.wake(3)]
+
+
+@pytest.mark.parametrize("run_id", ["..", "../x", "", ".changes", ".slots", "a/b", "A", "a\n"])
+def test_no_path_is_made_of_what_is_no_run_id(tmp_path: Path, run_id: str) -> None:
+    root = RootPaths(tmp_path)
+    for make in (root.run, root.change_mark):
+        with pytest.raises(InvalidRunId):
+            make(run_id)
+
+
+def test_our_own_folders_have_names_that_no_run_can_have(tmp_path: Path) -> None:
+    root = RootPaths(tmp_path)
+    for path in (root.changes, root.slots, root.gitignore):
+        with pytest.raises(InvalidRunId):
+            root.run(path.name)

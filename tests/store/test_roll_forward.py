@@ -1,0 +1,182 @@
+"""A result that the state lacks, as a crash between the two leaves it, comes before any event."""
+
+import gzip
+
+import pytest
+
+from subagent_server.domain import events
+from subagent_server.domain.errors import IllegalTransition, UnknownMessage
+from subagent_server.domain.events import RunEvent
+from subagent_server.domain.records import Failure, RunMeta, RunResult, Usage
+from subagent_server.domain.states import Status
+from subagent_server.host import wake
+from subagent_server.store.runs import RunStore
+from tests.helpers.processes import Child
+from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, start_run
+
+FAILURE = Failure(code="max_turns", message="It ran out of turns.", hint="Raise maxTurns.")
+RESULTS = {
+    "completed": RunResult(outcome=Status.COMPLETED, text="All done.", summary="done"),
+    "failed": RunResult(outcome=Status.FAILED, text="half", error=FAILURE),
+    "stopped": RunResult(outcome=Status.STOPPED, text="half"),
+}
+ENDS: list[RunEvent] = [
+    events.Finished(summary="other"),
+    events.RunFailed(failure=Failure(code="crashed", message="The worker was killed.")),
+    events.StopRequested(reason="enough"),
+]
+SLEEPER = """
+    import select, sys
+    from pathlib import Path
+    from subagent_server.host import wake
+    from subagent_server.store.runs import RunStore
+    store, run_id = RunStore(Path(sys.argv[1])), sys.argv[2]
+    fifo = wake.open_fifo(store.paths.run(run_id).wake(1))
+    print("asleep", flush=True)
+    while select.select([fifo], [], [], 15)[0]:
+        wake.drain(fifo)
+        print(store.read(run_id).status, flush=True)
+"""
+
+
+def interrupted(store: RunStore, outcome: str, *happened: RunEvent, payload: bytes | None = None) -> None:
+    """Leave a run as a worker does that is killed between its result and its state."""
+    start_run(store, RUN_ID, *(happened or (STARTED, ASKED)))
+    run = store.paths.run(RUN_ID)
+    if payload is not None:
+        run.payload.write_bytes(gzip.compress(payload))
+    run.result.write_bytes(RESULTS[outcome].to_json())
+
+
+def check_ended_as(meta: RunMeta, outcome: str) -> None:
+    """Assert that the run has ended as its result says, by one step, with nothing left open."""
+    assert meta.status == outcome
+    assert meta.error == (FAILURE if outcome == "failed" else None)
+    assert [step.to_status.is_terminal for step in meta.transitions].count(True) == 1
+    assert meta.pending_questions == 0
+    assert {m.message_status.value for m in meta.messages} == {"cancelled"}
+    assert meta.revision == len(meta.transitions)
+
+
+@pytest.mark.parametrize("outcome", RESULTS)
+def test_a_result_that_the_state_lacks_is_applied_by_whoever_finds_it(store: RunStore, outcome: str) -> None:
+    interrupted(store, outcome)
+    check_ended_as(store.roll_forward(RUN_ID, LATER), outcome)
+    check_ended_as(store.read(RUN_ID), outcome)
+    assert store.read_result(RUN_ID) == RESULTS[outcome]
+
+
+def test_applying_a_result_twice_is_applying_it_once(store: RunStore) -> None:
+    interrupted(store, "completed")
+    once = store.roll_forward(RUN_ID, LATER)
+    written = store.paths.run(RUN_ID).meta.read_bytes()
+    assert store.roll_forward(RUN_ID, LATER) == once
+    assert store.paths.run(RUN_ID).meta.read_bytes() == written
+
+
+def test_a_run_without_a_result_is_left_as_it_is(store: RunStore) -> None:
+    before = start_run(store, RUN_ID, STARTED)
+    assert store.roll_forward(RUN_ID, LATER) == before
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda event: event.event.value)
+@pytest.mark.parametrize("outcome", RESULTS)
+def test_a_paid_result_goes_before_any_other_end(store: RunStore, outcome: str, end: RunEvent) -> None:
+    interrupted(store, outcome)
+    late = RunResult(outcome=Status.FAILED, text="another", error=FAILURE)
+    check_ended_as(store.update(RUN_ID, end, LATER, result=late), outcome)
+    assert store.read_result(RUN_ID) == RESULTS[outcome]
+    assert store.read(RUN_ID).summary == RESULTS[outcome].summary
+
+
+def test_a_result_goes_before_an_event_that_is_then_refused(store: RunStore) -> None:
+    interrupted(store, "completed")
+    with pytest.raises(IllegalTransition, match="is completed, so question_asked is not possible"):
+        store.update(RUN_ID, ASKED, LATER)
+    check_ended_as(store.read(RUN_ID), "completed")
+
+
+def test_an_answer_that_comes_after_the_result_finds_its_question_cancelled(store: RunStore) -> None:
+    interrupted(store, "stopped")
+    with pytest.raises(UnknownMessage):
+        store.update(RUN_ID, events.ReplyGiven(message_id="q2", answer="x"), LATER)
+    check_ended_as(store.read(RUN_ID), "stopped")
+
+
+def test_usage_that_comes_after_the_result_is_added_to_the_ended_run(store: RunStore) -> None:
+    interrupted(store, "completed")
+    meta = store.update(RUN_ID, events.UsageSettled(usage=Usage(turns=3)), LATER)
+    assert (meta.status, meta.usage.turns) == (Status.COMPLETED, 3)
+
+
+@pytest.mark.parametrize("outcome", ["failed", "stopped"])
+def test_a_run_that_never_ran_can_have_ended_too(store: RunStore, outcome: str) -> None:
+    start_run(store)
+    store.paths.run(RUN_ID).result.write_bytes(RESULTS[outcome].to_json())
+    assert store.roll_forward(RUN_ID, LATER).status == outcome
+
+
+def test_a_payload_beside_the_result_is_named_too(store: RunStore) -> None:
+    interrupted(store, "completed", STARTED, ASKED, payload=b"x" * 300)
+    meta = store.roll_forward(RUN_ID, LATER)
+    assert meta.payload is not None
+    assert meta.payload.size == 300
+
+
+def test_who_sleeps_on_the_run_is_woken_by_the_end_that_a_result_brings(store: RunStore) -> None:
+    interrupted(store, "completed")
+    with Child(SLEEPER, store.paths.root, RUN_ID) as sleeper:
+        assert sleeper.hear() == "asleep"
+        store.update(RUN_ID, events.StopRequested(), LATER)
+        assert sleeper.hear() == "completed"
+
+
+def test_who_is_woken_by_a_change_reads_it(store: RunStore) -> None:
+    start_run(store)
+    with Child(SLEEPER, store.paths.root, RUN_ID) as sleeper:
+        assert sleeper.hear() == "asleep"
+        for event, status in ((STARTED, "running"), (ASKED, "waiting_parent_reply"), (ENDS[2], "stopped")):
+            store.update(RUN_ID, event, LATER)
+            assert sleeper.hear() == status
+
+
+def test_every_sleeper_is_woken_and_those_that_are_gone_are_cleared_away(store: RunStore) -> None:
+    start_run(store)
+    run = store.paths.run(RUN_ID)
+    with Child(SLEEPER, store.paths.root, RUN_ID) as sleeper:
+        assert sleeper.hear() == "asleep"
+        gone = run.wake(0)
+        with Child("import os, sys; os.mkfifo(sys.argv[1])", gone) as maker:
+            maker.wait()
+        store.update(RUN_ID, STARTED, LATER)
+        assert sleeper.hear() == "running"
+        assert run.sleepers() == [run.wake(1)]
+
+
+def test_a_change_touches_the_mark_that_watchers_look_at(store: RunStore) -> None:
+    start_run(store)
+    mark = store.paths.change_mark(RUN_ID)
+    before = mark.stat().st_mtime_ns
+    store.update(RUN_ID, STARTED, LATER)
+    changed = mark.stat().st_mtime_ns
+    assert changed > before
+    with pytest.raises(IllegalTransition):
+        store.update(RUN_ID, STARTED, LATER)
+    assert mark.stat().st_mtime_ns == changed
+
+
+def test_a_run_off_the_list_of_the_live_is_changed_without_coming_back_to_it(store: RunStore) -> None:
+    start_run(store, RUN_ID, STARTED)
+    store.retire(store.paths.run(RUN_ID))
+    store.update(RUN_ID, events.StopRequested(), LATER)
+    assert store.live_ids() == []
+
+
+def test_a_retired_run_wakes_who_sleeps_on_it(store: RunStore) -> None:
+    start_run(store, RUN_ID, STARTED, events.StopRequested())
+    run = store.paths.run(RUN_ID)
+    with Child(SLEEPER, store.paths.root, RUN_ID) as sleeper:
+        assert sleeper.hear() == "asleep"
+        store.retire(run)
+        assert sleeper.hear() == "stopped"
+    wake.poke(run.wake(1))

@@ -1,0 +1,171 @@
+"""Changing a run: one file replaced whole, or not a byte; the result with the end, in one hold."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from subagent_server.domain import events
+from subagent_server.domain.errors import IllegalTransition, MessageClosed, NewerSchema, UnknownMessage
+from subagent_server.domain.events import RunEvent
+from subagent_server.domain.records import SCHEMA_VERSION, Failure, RunResult, Usage
+from subagent_server.domain.states import Status
+from subagent_server.store.runs import RunStore
+from tests.helpers.files import names
+from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, T0, WORKER, start_run
+
+BLUE = events.ReplyGiven(message_id="q1", answer="blue")
+FAILED = events.RunFailed(failure=Failure(code="agent_error", message="It broke."))
+DONE = RunResult(outcome=Status.COMPLETED, text="All done.", summary="done")
+BROKEN = RunResult(outcome=Status.FAILED, text="half", error=FAILED.failure)
+OF_ITS_OWN = ["request.json", "run.meta.json", "run.meta.lock"]
+
+REFUSED: list[tuple[RunEvent, type[Exception]]] = [
+    (STARTED, IllegalTransition),
+    (events.ReplyGiven(message_id="q1", answer="red"), MessageClosed),
+    (events.ReplyGiven(message_id="q7", answer="red"), UnknownMessage),
+    (events.ReplyAcknowledged(message_id="../../q"), UnknownMessage),
+]
+NOTHING_NEW: list[RunEvent] = [BLUE, events.QuestionExpired(message_id="q1")]
+
+
+def untouched(path: Path) -> tuple[bytes, int, int]:
+    """Return what changes when anybody writes a file, even with the same content."""
+    status = path.stat()
+    return path.read_bytes(), status.st_ino, status.st_mtime_ns
+
+
+def test_a_change_is_what_everybody_reads_from_then_on(store: RunStore) -> None:
+    start_run(store)
+    returned = store.update(RUN_ID, STARTED, LATER)
+    assert returned.status is Status.RUNNING
+    assert RunStore(store.paths.root).read(RUN_ID) == store.read(RUN_ID) == returned
+    assert json.loads(store.paths.run(RUN_ID).meta.read_bytes())["worker"]["pid"] == WORKER.pid
+
+
+def test_the_revision_counts_the_changes_one_by_one(store: RunStore) -> None:
+    start_run(store)
+    happened: list[RunEvent] = [
+        STARTED,
+        ASKED,
+        BLUE,
+        events.ReplyAcknowledged(message_id="q1"),
+        ASKED,
+        events.Finished(),
+    ]
+    revisions = [store.update(RUN_ID, event, LATER).revision for event in happened]
+    assert revisions == [1, 2, 3, 4, 5, 6]
+    assert [step.event for step in store.read(RUN_ID).transitions] == [event.event for event in happened]
+
+
+def test_a_file_is_replaced_whole_and_nothing_else_is_left_in_the_directory(store: RunStore) -> None:
+    start_run(store, RUN_ID, STARTED)
+    run = store.paths.run(RUN_ID)
+    with run.meta.open("rb") as reader:
+        store.update(RUN_ID, ASKED, LATER)
+        assert json.load(reader)["status"] == "running"
+    assert names(run.directory) == OF_ITS_OWN
+
+
+@pytest.mark.parametrize(("event", "error"), REFUSED, ids=lambda value: type(value).__name__)
+def test_a_refused_event_changes_no_byte(store: RunStore, event: RunEvent, error: type[Exception]) -> None:
+    start_run(store, RUN_ID, STARTED, ASKED, BLUE)
+    run = store.paths.run(RUN_ID)
+    before = untouched(run.meta)
+    with pytest.raises(error):
+        store.update(RUN_ID, event, LATER, result=DONE, payload=b"x")
+    assert untouched(run.meta) == before
+    assert names(run.directory) == OF_ITS_OWN
+
+
+@pytest.mark.parametrize("event", NOTHING_NEW, ids=lambda value: type(value).__name__)
+def test_an_event_that_has_already_happened_writes_nothing(store: RunStore, event: RunEvent) -> None:
+    before = start_run(store, RUN_ID, STARTED, ASKED, BLUE)
+    run = store.paths.run(RUN_ID)
+    written = untouched(run.meta)
+    assert store.update(RUN_ID, event, LATER) == before
+    assert untouched(run.meta) == written
+
+
+def test_the_result_is_there_when_the_run_has_ended(store: RunStore) -> None:
+    start_run(store, RUN_ID, STARTED)
+    ended = store.update(RUN_ID, events.Finished(summary="done"), LATER, result=DONE)
+    assert (ended.status, ended.summary) == (Status.COMPLETED, "done")
+    assert store.read_result(RUN_ID) == DONE
+    assert names(store.paths.run(RUN_ID).directory) == sorted([*OF_ITS_OWN, "result.json"])
+
+
+def test_a_result_is_not_stored_by_an_event_that_does_not_end_the_run(store: RunStore) -> None:
+    start_run(store, RUN_ID, STARTED)
+    store.update(RUN_ID, events.ProgressReported(summary="half way"), LATER, result=DONE, payload=b"x")
+    assert names(store.paths.run(RUN_ID).directory) == OF_ITS_OWN
+
+
+@pytest.mark.parametrize("late", [events.Finished(), FAILED, events.StopRequested()])
+def test_the_first_result_is_never_replaced(store: RunStore, late: RunEvent) -> None:
+    start_run(store, RUN_ID, STARTED)
+    ended = store.update(RUN_ID, events.Finished(), T0, result=DONE, payload=b"first")
+    run = store.paths.run(RUN_ID)
+    before = [untouched(path) for path in (run.meta, run.result, run.payload)]
+    assert store.update(RUN_ID, late, LATER, result=BROKEN, payload=b"second") == ended
+    assert [untouched(path) for path in (run.meta, run.result, run.payload)] == before
+    assert len(names(run.directory)) == 5
+
+
+def test_a_run_that_was_stopped_without_a_result_gets_none_later(store: RunStore) -> None:
+    start_run(store, RUN_ID, STARTED)
+    store.update(RUN_ID, events.StopRequested(), T0)
+    store.update(RUN_ID, events.Finished(), LATER, result=DONE)
+    assert store.read_result(RUN_ID) is None
+    assert store.read(RUN_ID).status is Status.STOPPED
+
+
+@pytest.mark.parametrize("payload", [b"", b"x" * 100_000, bytes(range(256))], ids=len)
+def test_a_payload_is_stored_compressed_and_named_with_its_size(store: RunStore, payload: bytes) -> None:
+    start_run(store, RUN_ID, STARTED)
+    ended = store.update(RUN_ID, events.Finished(summary="done"), LATER, result=DONE, payload=payload)
+    run = store.paths.run(RUN_ID)
+    assert ended.payload is not None
+    assert (ended.payload.size, ended.payload.path) == (len(payload), "payload.gz")
+    assert gzip.decompress(run.payload.read_bytes()) == store.read_payload(RUN_ID) == payload
+    assert store.read(RUN_ID).summary == "done"
+
+
+def test_usage_can_be_settled_after_the_end(store: RunStore) -> None:
+    start_run(store, RUN_ID, STARTED)
+    store.update(RUN_ID, events.StopRequested(), T0)
+    settled = store.update(RUN_ID, events.UsageSettled(usage=Usage(input_tokens=7)), LATER)
+    assert (settled.status, settled.usage.input_tokens) == (Status.STOPPED, 7)
+
+
+def test_the_state_of_a_later_version_is_read_as_far_as_known_and_never_written(store: RunStore) -> None:
+    start_run(store, RUN_ID, STARTED)
+    run = store.paths.run(RUN_ID)
+    newer = {**json.loads(run.meta.read_bytes()), "schemaVersion": SCHEMA_VERSION + 1, "mood": "good"}
+    run.meta.write_text(json.dumps(newer), encoding="utf-8")
+    before = untouched(run.meta)
+    assert store.read(RUN_ID).status is Status.RUNNING
+    assert store.read(RUN_ID).schema_version == SCHEMA_VERSION + 1
+    changes: list[Callable[[], object]] = [
+        lambda: store.update(RUN_ID, events.Finished(), LATER, result=DONE, payload=b"x"),
+        lambda: store.roll_forward(RUN_ID, LATER),
+    ]
+    for change in changes:
+        with pytest.raises(NewerSchema, match=r"schema 3, this one knows 2\): upgrade subagent-server"):
+            change()
+    assert untouched(run.meta) == before
+    assert names(run.directory) == OF_ITS_OWN
+
+
+@pytest.mark.parametrize("text", ["half a pair \ud83d", "NUL \0 and \x1b[31m", "\u2028", "🎈" * 5000])
+def test_any_text_of_a_model_can_be_stored(store: RunStore, text: str) -> None:
+    start_run(store, RUN_ID, STARTED)
+    result = RunResult(outcome=Status.COMPLETED, text=text)
+    store.update(RUN_ID, events.Finished(summary=text), LATER, result=result)
+    shown = text.encode("utf-8", "replace").decode("utf-8")
+    assert store.read(RUN_ID).summary == shown
+    stored = store.read_result(RUN_ID)
+    assert stored is not None
+    assert stored.text == shown

@@ -1,0 +1,124 @@
+"""Flags go before the environment, and that before what lies around."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from subagent_server.domain.errors import BadArgument
+from subagent_server.settings import Settings, read_settings
+from subagent_server.store.runs import RunStore
+from tests.helpers.processes import run_python
+
+NUMBERS: dict[str, tuple[str, Callable[[Settings], int], int]] = {
+    "runs at once": ("SUBAGENT_MAX_RUNS", lambda s: s.max_runs, 64),
+    "depth": ("SUBAGENT_MAX_DEPTH", lambda s: s.max_depth, 3),
+    "descendants": ("SUBAGENT_MAX_DESCENDANTS", lambda s: s.max_descendants, 50),
+}
+
+
+def settings(cwd: Path, environment: dict[str, str] | None = None, **flags: Path | None) -> Settings:
+    """Return the settings of a process in `cwd` with this environment and the flag `runs`."""
+    return read_settings(cwd=cwd, environment=environment or {}, **flags)  # type: ignore[arg-type]
+
+
+def ours(directory: Path) -> Path:
+    """Make a `runs/` folder as the store makes one."""
+    RunStore(directory / "runs").make_root()
+    return directory / "runs"
+
+
+def test_runs_go_to_the_flag_then_the_environment_then_the_nearest_folder_of_ours(tmp_path: Path) -> None:
+    nearest = ours(tmp_path)
+    named = {"SUBAGENT_RUNS": "/srv/from-environment"}
+    assert settings(tmp_path, named, runs=Path("/srv/from-flag")).runs_root == Path("/srv/from-flag")
+    assert settings(tmp_path, named).runs_root == Path("/srv/from-environment")
+    assert settings(tmp_path).runs_root == nearest
+    assert settings(tmp_path, {"SUBAGENT_RUNS": ""}).runs_root == nearest
+
+
+def test_the_nearest_runs_folder_of_ours_is_looked_for_upwards(tmp_path: Path) -> None:
+    upper, deep = tmp_path / "a", tmp_path / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    far = ours(upper)
+    assert settings(deep).runs_root == far
+    near = ours(upper / "b")
+    assert settings(deep).runs_root == near
+    assert settings(upper).runs_root == far
+
+
+def test_a_runs_folder_of_somebody_else_is_passed_over(tmp_path: Path) -> None:
+    foreign = tmp_path / "a" / "runs"
+    (foreign / "experiment-1").mkdir(parents=True)
+    assert settings(foreign.parent).runs_root == foreign.parent / "runs"
+    mine = ours(tmp_path)
+    assert settings(foreign.parent).runs_root == mine
+
+
+def test_without_any_runs_folder_one_is_used_in_the_working_directory_and_not_yet_made(
+    tmp_path: Path,
+) -> None:
+    assert settings(tmp_path).runs_root == tmp_path / "runs"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_relative_folders_are_relative_to_the_working_directory(tmp_path: Path) -> None:
+    found = read_settings(
+        cwd=tmp_path, environment={}, runs=Path("here"), agents=[Path("one"), Path("/other")]
+    )
+    assert found.runs_root == tmp_path / "here"
+    assert found.agent_directories == (tmp_path / "one", Path("/other"))
+    assert settings(tmp_path, {"SUBAGENT_RUNS": "there"}).runs_root == tmp_path / "there"
+
+
+def test_agents_come_from_the_flags_then_the_environment_then_the_usual_places(tmp_path: Path) -> None:
+    named = {"SUBAGENT_AGENTS": os.pathsep.join(["one", "", "/two"])}
+    flags = read_settings(cwd=tmp_path, environment=named, agents=[Path("mine"), Path("yours")])
+    assert flags.agent_directories == (tmp_path / "mine", tmp_path / "yours")
+    assert settings(tmp_path, named).agent_directories == (tmp_path / "one", Path("/two"))
+    usual = (tmp_path / "agents", tmp_path / ".claude" / "agents")
+    assert settings(tmp_path).agent_directories == usual
+    assert settings(tmp_path, {"SUBAGENT_AGENTS": ""}).agent_directories == usual
+
+
+@pytest.mark.parametrize("what", NUMBERS)
+def test_a_number_is_the_environment_s_or_the_usual_one(tmp_path: Path, what: str) -> None:
+    name, number, usual = NUMBERS[what]
+    assert number(settings(tmp_path)) == usual
+    assert number(settings(tmp_path, {name: "7"})) == 7
+    assert number(settings(tmp_path, {name: ""})) == usual
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", " 7", "7 ", "1e3", "x" * 500, "²"])
+@pytest.mark.parametrize("what", NUMBERS)
+def test_a_variable_that_is_no_number_is_named_with_what_to_do(tmp_path: Path, what: str, text: str) -> None:
+    name, _, _ = NUMBERS[what]
+    with pytest.raises(BadArgument, match=f"^{name} is .* set it to a whole number of at least 1") as refused:
+        settings(tmp_path, {name: text})
+    assert len(refused.value.sentence) < 200
+
+
+def test_a_flag_goes_before_a_number_of_the_environment(tmp_path: Path) -> None:
+    found = read_settings(
+        cwd=tmp_path, environment={"SUBAGENT_MAX_RUNS": "7"}, max_runs=2, max_wait_seconds=1.5
+    )
+    assert (found.max_runs, found.max_wait_seconds) == (2, 1.5)
+
+
+def test_a_child_knows_its_run_by_its_environment(tmp_path: Path) -> None:
+    child = settings(tmp_path, {"SUBAGENT_RUN_ID": "r1", "SUBAGENT_RUN_TOKEN": "secret"})
+    assert (child.child_run_id, child.child_token) == ("r1", "secret")
+    assert (settings(tmp_path).child_run_id, settings(tmp_path).child_token) == (None, None)
+
+
+def test_settings_are_of_the_process_where_nothing_else_is_given(tmp_path: Path) -> None:
+    code = """
+        import os, sys
+        os.chdir(sys.argv[1])
+        from subagent_server.settings import read_settings
+        found = read_settings()
+        print(found.cwd, found.runs_root, found.max_runs)
+    """
+    done = run_python(code, tmp_path, environment={"SUBAGENT_RUNS": "elsewhere", "SUBAGENT_MAX_RUNS": "5"})
+    assert done.stdout.split() == [str(tmp_path), str(tmp_path / "elsewhere"), "5"]

@@ -1,0 +1,64 @@
+"""Questions as the worker asks them: what is written, in which order, and what the model gets."""
+
+from subagent_server.domain.states import Status
+from tests.helpers.turns import asks, calls, says, tool_results, use
+from tests.helpers.world import World
+
+
+def test_two_questions_of_one_turn_are_answered_in_the_other_order(world: World) -> None:
+    world.agent()
+    turn = calls(
+        use("ask_parent", question="Which colour?"),
+        use("glob", pattern="*"),
+        use("ask_parent", question="Which size?", options=["S", "L"]),
+    )
+    simulator = world.play(turn, says("Done."))
+    run_id = world.start()
+    meta = world.asking(run_id, 2)
+    by_text = {message.question_content: message.message_id for message in meta.pending}
+    world.reply(run_id, "L", by_text["Which size?"])
+    meta = world.until(run_id, lambda meta: "acknowledged" in str(meta.messages[1].message_status.value))
+    assert meta.status is Status.WAITING and meta.pending_questions == 1
+    world.reply(run_id, "blue")
+    assert world.completed(run_id) == "Done."
+    assert tool_results(simulator.requests[1].body)[0::2] == ["blue", "L"], "each call has its own answer"
+
+    steps = [(step.event.value, step.to_status.value) for step in world.meta(run_id).transitions]
+    assert steps == [
+        ("worker_started", "running"),
+        ("question_asked", "waiting_parent_reply"),
+        ("question_asked", "waiting_parent_reply"),
+        ("reply_given", "parent_replied"),
+        ("reply_acknowledged", "waiting_parent_reply"),
+        ("reply_given", "parent_replied"),
+        ("reply_acknowledged", "running"),
+        ("finished", "completed"),
+    ]
+
+
+def test_the_journal_tells_a_run_in_its_order_and_the_log_reads_well(world: World) -> None:
+    world.agent(model="haiku")
+    world.play(asks("Which colour?", "red"), says("Painted.", thinking="Hm."))
+    run_id = world.start("Paint it.", label="paint")
+    world.asking(run_id)
+    world.reply(run_id, "blue")
+    world.completed(run_id)
+    world.gone(run_id)
+    kinds = [event["type"] for event in world.events(run_id)]
+    assert kinds == [
+        *("run_started", "turn", "usage", "tool_call", "question", "reply", "tool_result"),
+        *("turn", "usage", "thought", "text", "run_ended"),
+    ]
+    started = world.events(run_id, "run_started")[0]
+    assert started["model"].startswith("claude-haiku-") and "unsandboxed" in started["sandbox"]
+    assert world.events(run_id, "reply")[0]["answeredBy"] == "parent"
+    log = world.paths(run_id).log.read_text(encoding="utf-8")
+    for words in (
+        "Paint it.",
+        "? q1: Which colour?",
+        "! q1 answered by the parent: blue",
+        "Painted.",
+        "✔ completed",
+    ):
+        assert words in log
+    assert "unsandboxed" in log
