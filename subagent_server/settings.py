@@ -20,7 +20,8 @@ OUR_RUNS_MARK = ".changes"
 class Settings:
     """Where agents and runs are, and the bounds of this installation.
 
-    `agent_directories` are looked at in order, the earlier wins. `max_runs` is how many runs of the root work
+    `agent_directories` are looked at in order, the earlier wins; `agents_by_default` where nobody named
+    them, so that one may be missing. `max_runs` is how many runs of the root work
     at once. `max_wait_seconds` bounds one waiting call; None leaves it to what the client bears.
     """
 
@@ -28,6 +29,7 @@ class Settings:
     runs_root: Path
     cwd: Path
     environment: Mapping[str, str]
+    agents_by_default: bool = False
     max_runs: int = DEFAULT_MAX_RUNS
     max_wait_seconds: float | None = None
     max_depth: int = 3
@@ -65,6 +67,7 @@ def read_settings(
         runs_root=_runs_root(runs, environment, cwd),
         cwd=cwd,
         environment=environment,
+        agents_by_default=not agents and not environment.get("SUBAGENT_AGENTS"),
         max_runs=max_runs or _number(environment, "SUBAGENT_MAX_RUNS", DEFAULT_MAX_RUNS),
         max_wait_seconds=max_wait_seconds,
         max_depth=_number(environment, "SUBAGENT_MAX_DEPTH", 3),

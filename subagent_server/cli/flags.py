@@ -18,51 +18,36 @@ class Flags:
     debug: bool = False
 
 
-class Text(click.ParamType[str]):
-    """Text that can be stored: not empty of meaning to UTF-8, as a file name of other bytes would be."""
-
-    name = "text"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the text, or fail as click does."""
-        try:
-            str(value).encode("utf-8")
-        except UnicodeEncodeError:
-            self.fail("it holds bytes that are not UTF-8: give text.", param, ctx)
-        return str(value)
+def _text(value: str) -> str:
+    """Return text that UTF-8 can hold, as everything that is stored must be."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise click.BadParameter("it holds bytes that are not UTF-8: give text.") from error
+    return value
 
 
-class Seconds(click.ParamType[float]):
-    """A number of seconds that can be waited for."""
-
-    name = "seconds"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number, or fail as click does."""
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = math.nan
-        if not (math.isfinite(seconds) and seconds >= 0):
-            self.fail(f"{value!r} is no number of seconds: give 0 or more.", param, ctx)
-        return seconds
+def _seconds(value: str) -> float:
+    """Return a number of seconds that can be waited for."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise click.BadParameter(f"{value!r} is no number of seconds: give 0 or more.")
+    return seconds
 
 
-class Directory(click.ParamType[Path]):
-    """A directory, which need not exist yet."""
-
-    name = "directory"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the path, or fail as click does."""
-        if not str(value):
-            self.fail("it is empty: name a directory.", param, ctx)
-        return Path(value)
+def _directory(value: str | Path) -> Path:
+    """Return the path of a directory, which need not exist yet."""
+    if not str(value):
+        raise click.BadParameter("it is empty: name a directory.")
+    return Path(value)
 
 
-TEXT = Text()
-SECONDS = Seconds()
-DIRECTORY = Directory()
+TEXT = click.types.FuncParamType(_text)
+SECONDS = click.types.FuncParamType(_seconds)
+DIRECTORY = click.types.FuncParamType(_directory)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 

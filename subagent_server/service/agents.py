@@ -1,9 +1,11 @@
 """The agents that can be started now. Files that change are read again."""
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from subagent_server.catalog.discover import Catalog, discover
+from subagent_server.catalog.walk import MAX_ENTRIES
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import UnknownAgent
 
@@ -11,10 +13,20 @@ Fingerprint = tuple[tuple[str, int, int], ...]
 
 
 class AgentShelf:
-    """The catalog of some directories, read again when a file in them has changed."""
+    """The catalog of some directories, read again when a file in them has changed.
 
-    def __init__(self, directories: Sequence[Path], only: AgentDefinition | None = None) -> None:
+    A directory that is missing is listed as a problem, unless it is only `looked_for` by default.
+    """
+
+    def __init__(
+        self,
+        directories: Sequence[Path],
+        only: AgentDefinition | None = None,
+        *,
+        looked_for: bool = False,
+    ) -> None:
         self._directories = tuple(directories)
+        self._looked_for = looked_for
         self._only = only
         self._seen: Fingerprint | None = None
         self._catalog: Catalog | None = None
@@ -33,7 +45,8 @@ class AgentShelf:
         """Return what the directories hold now."""
         seen = _fingerprint(self._directories)
         if self._catalog is None or seen != self._seen:
-            self._catalog = discover(self._directories)
+            present = [d for d in self._directories if d.is_dir() or not self._looked_for]
+            self._catalog = discover(present)
             self._seen = seen
         return self._catalog
 
@@ -49,24 +62,24 @@ class AgentShelf:
         Raises:
             UnknownAgent: none loaded; the sentence says why if a file of that name was refused.
         """
-        for agent in self.agents():
-            if name in (agent.name, agent.tool_name):
-                return agent
-        raise UnknownAgent(name, [agent.name for agent in self.agents()], self._reason(name))
-
-    def _reason(self, name: str) -> str | None:
-        problems = [] if self._only else self.catalog().problems
-        found = next((p for p in problems if p.path is not None and p.path.name.split(".")[0] == name), None)
-        return None if found is None else f"{found.path}: {found.reason}"
+        if self._only is None:
+            return self.catalog().require(name)
+        if name in (self._only.name, self._only.tool_name):
+            return self._only
+        raise UnknownAgent(name, [self._only.name])
 
 
 def _fingerprint(directories: Sequence[Path]) -> Fingerprint:
+    """Return what tells these directories from themselves before a change.
+
+    Every file counts, not agent files alone: prompts and schemas lie beside the files that name them.
+    """
     found: list[tuple[str, int, int]] = []
     for directory in directories:
-        for path in directory.rglob("*"):
+        for path in islice(directory.rglob("*"), MAX_ENTRIES):
             try:
                 status = path.stat()
             except OSError:
-                continue
+                continue  # gone meanwhile, or a link to nowhere
             found.append((str(path), status.st_mtime_ns, status.st_size))
     return tuple(sorted(found))

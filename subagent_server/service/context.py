@@ -24,5 +24,5 @@ def open_service(settings: Settings, launcher: Launcher, shelf: AgentShelf | Non
         settings=settings,
         store=RunStore(settings.runs_root),
         launcher=launcher,
-        shelf=shelf or AgentShelf(settings.agent_directories),
+        shelf=shelf or AgentShelf(settings.agent_directories, looked_for=settings.agents_by_default),
     )

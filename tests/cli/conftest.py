@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import Cli
+from tests.cli.command import BOUND, Cli
+from tests.helpers.wait import wait_for
 
 
 @pytest.fixture
@@ -16,4 +17,4 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
     yield command
     paths = command.store.paths
     if left := [run_id for run_id in command.store.live_ids() if paths.run(run_id).shim_claim.exists()]:
-        assert command("stop", *left).returncode == 0
+        wait_for(lambda: command("stop", *left).returncode == 0, BOUND, "the end of what was started")

@@ -38,6 +38,18 @@ API_KEY = "sk-ant-the-key-of-the-tests-0123456789"
 PROGRAM = [sys.executable, "-m", "subagent_server"]
 
 
+class Launcher(LocalLauncher):
+    """Keeps the shims that were started here, to collect each of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shims: list[subprocess.Popen[bytes]] = []
+
+    def adopt(self, shim: "subprocess.Popen[bytes]") -> None:
+        """Keep a shim."""
+        self.shims.append(shim)
+
+
 class World:
     """Everything a run needs, below one directory. Runs work in `work`."""
 
@@ -58,7 +70,7 @@ class World:
         self.store = RunStore(self.runs)
         self.abandoned: set[str] = set()
         """Runs that a test has broken on purpose: their files need not be in order at its end."""
-        self._launcher = LocalLauncher()
+        self._launcher = Launcher()
         self._model = ExitStack()
 
     # -- what runs need
@@ -193,7 +205,8 @@ class World:
                     self.stop(run_id, "the test is over")
             for run_id in mine:
                 self._settle(run_id)
-            wait_for(self._nothing_kept, BOUND, "the end of all shims")
+            for shim in self._launcher.shims:
+                shim.wait(BOUND)
             if self.errors.exists():
                 assert "Traceback" not in self.errors.read_text(encoding="utf-8")
         finally:
@@ -207,10 +220,6 @@ class World:
         wait_for(lambda: self.look(run_id).live is False, BOUND, f"the end of run {run_id}")
         self.gone(run_id)
         check_ended(self.paths(run_id))
-
-    def _nothing_kept(self) -> bool:
-        self._launcher.reap()
-        return not list(self.store.live_ids()) or bool(self.abandoned)
 
     def _recorded(self, run_id: str, who: str) -> processes.Identity:
         def found() -> processes.Identity | None:

@@ -114,7 +114,7 @@ def test_the_usage_of_a_run_is_what_its_journal_told_last(run: RunPaths) -> None
 
 
 def test_a_damaged_usage_is_none(run: RunPaths) -> None:
-    write(run, ("usage", {"inputTokens": "many", "costUsd": []}))
+    run.events.write_text('{"seq": 1, "type": "usage", "inputTokens": "many"}\n', encoding="utf-8")
     assert logs.recorded_usage(run) is None
 
 

@@ -77,7 +77,7 @@ class Workspace:
             root = self.root.stat()
         except OSError:
             return None
-        for parent in [*reversed(path.parents), path]:
+        for parent in [path, *path.parents]:
             with suppress(OSError):
                 if os.path.samestat(Path(parent).stat(), root):
                     return path.relative_to(parent).parts
@@ -99,6 +99,8 @@ class _Walk:
     def to(self, path: str) -> Place:
         if not path or "\0" in path:
             raise BadArgument(f"{shorten(path)} is not a path: give one relative to the working directory.")
+        if path.split("/")[0] == "~":
+            raise BadArgument(f"{shorten(path)} is not expanded here: give a path in the working directory.")
         self.asked = path
         self.stack.append(os.open(self.workspace.root, _DIRECTORY & ~os.O_NOFOLLOW))
         todo = deque(self._parts(path))

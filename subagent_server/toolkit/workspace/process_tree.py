@@ -49,11 +49,14 @@ def _members(leader: int, known: list[Identity]) -> list[Identity]:
     A shell whose child is ended before itself would go on with the next line of its script.
     """
     session = _session(leader)
-    first = [identity for identity in session if identity.pid == leader]
-    below = processes.descendants([leader], spare=_SPARED)
+    members = [identity for identity in session if identity.pid == leader]
+    members += processes.descendants([leader], spare=_SPARED)
     others = [*session, *(identity for identity in known if processes.is_alive(identity))]
-    roots = [identity.pid for identity in others if identity.pid != leader]
-    return list(dict.fromkeys([*first, *below, *others, *processes.descendants(roots, spare=_SPARED)]))
+    strays = [identity for identity in others if identity not in members]
+    if strays:
+        members += strays
+        members += processes.descendants([stray.pid for stray in strays], spare=_SPARED)
+    return list(dict.fromkeys(members))
 
 
 def _session(leader: int) -> list[Identity]:

@@ -1,6 +1,7 @@
 """Files by the pattern of their path, newest first."""
 
 import heapq
+import os
 import stat
 from collections.abc import Callable
 from contextlib import suppress
@@ -50,8 +51,8 @@ def _changed(file: Found, root: Path) -> int | None:
         if stat.S_ISREG(status.st_mode):
             return status.st_mtime_ns
         if stat.S_ISLNK(status.st_mode):
-            here = Path(f"/proc/self/fd/{file.directory}").readlink()
-            target = Path(here, file.entry.name).resolve(strict=True)
+            link = f"/proc/self/fd/{file.directory}/{file.entry.name}"
+            target = Path(os.path.realpath(link, strict=True))
             if target.is_relative_to(root) and target.is_file():
                 return status.st_mtime_ns
     return None
