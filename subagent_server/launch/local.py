@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from subagent_server.domain.errors import LaunchFailed, StorageFailed
-from subagent_server.host import locks
+from subagent_server.host import die, locks
 from subagent_server.launch.launcher import LaunchPackage
 from subagent_server.store.paths import RunPaths
 
@@ -16,7 +16,7 @@ SHIM_MARK = "SUBAGENT_SHIM"
 """Names the run of a shim in its environment, so that sweeps of other runs spare it and all below it."""
 
 _SHIM = Path(__file__).with_name("shim.py")
-_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "TZ")
+_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "TZ", die.VARIABLE)
 
 
 class LocalLauncher:
@@ -39,6 +39,7 @@ class LocalLauncher:
             raise StorageFailed(run.live_lock, error.strerror or str(error)) from error
         if descriptor is None:
             raise StorageFailed(run.live_lock, "another process holds it")
+        die.may_die("starter.reserved")
         return LocalReservation(self, run, descriptor)
 
     def adopt(self, shim: "subprocess.Popen[bytes]") -> None:
@@ -68,6 +69,7 @@ class LocalReservation:
         memory: int | None = None
         try:
             memory = _memory_file(package)
+            die.may_die("starter.published")
             with self.run.worker_out.open("ab") as output:
                 shim = subprocess.Popen(
                     [
@@ -96,6 +98,7 @@ class LocalReservation:
             os.close(self.lock)
             if memory is not None:
                 os.close(memory)
+        die.may_die("starter.launched")
         self.launcher.adopt(shim)
 
     def give_up(self) -> None:

@@ -24,7 +24,7 @@ if __name__ == "__main__":  # -I leaves out the directory of the package
 
 from subagent_server.domain.errors import StorageFailed
 from subagent_server.domain.states import TERMINAL
-from subagent_server.host import atomic, locks, processes
+from subagent_server.host import atomic, die, locks, processes
 from subagent_server.launch import slots
 from subagent_server.store.paths import RootPaths, RunPaths, root_of
 
@@ -60,7 +60,9 @@ class Shim:
 
     def keep(self) -> int:
         """Live through the whole run and return the worker's exit code, for an engine to see."""
+        die.may_die("shim.claimed")
         self._record()
+        die.may_die("shim.recorded")
         if self._is_over() or not self._take_slots():
             self._finish(None)
             return 0
@@ -98,6 +100,7 @@ class Shim:
             return free
         ticket = slots.Ticket(folder, name, self.run.run_id)
         self._record(waiting=True)
+        die.may_die("shim.waiting")
         try:
             return self._wait_in_line(ticket, name, limit)
         finally:
@@ -123,6 +126,7 @@ class Shim:
 
     def _work(self) -> int:
         """Start the worker behind its gate, wait for its end, and return its wait status."""
+        die.may_die("shim.has_slots")
         _become_subreaper()
         gate_out, gate_in = os.pipe()
         pid = os.fork()
@@ -132,8 +136,10 @@ class Shim:
         os.close(gate_out)
         for descriptor in self.slots:  # the worker has them: the kernel frees them with it
             os.close(descriptor)
+        die.may_die("shim.forked")
         self._worker = processes.identify(pid)
         self._record()
+        die.may_die("shim.worker_recorded")
         if self._is_over():
             self._tell(signal.SIGTERM)
         os.write(gate_in, b"!")
@@ -188,10 +194,14 @@ class Shim:
 
     def _finish(self, status: int | None) -> None:
         facts = _exit_facts(status)
+        die.may_die("shim.reaped")
         self._write_exit(facts)
+        die.may_die("shim.exit_written")
         if not (status == 0 and self._is_over()):
             self._reconcile()
+        die.may_die("shim.reconciled")
         self._sweep()
+        die.may_die("shim.swept")
         self._write_exit({**facts, "treeGone": True})
         self.root.change_mark(self.run.run_id).unlink(missing_ok=True)
 

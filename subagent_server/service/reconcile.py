@@ -12,7 +12,7 @@ from subagent_server.domain import events
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import Failure, RunMeta
 from subagent_server.domain.states import MessageStatus
-from subagent_server.host import atomic, locks, processes
+from subagent_server.host import atomic, die, locks, processes
 from subagent_server.host.clock import now
 from subagent_server.host.exclusive import exclusive
 from subagent_server.service.ending import read_exit, read_shim, stop_children, tell_keeper
@@ -61,6 +61,7 @@ def reconcile_after_worker(store: RunStore, run_id: str) -> RunMeta:
     meta = _roll_forward(store, run, store.read(run_id))
     if not meta.status.is_terminal:
         meta = _fail(store, run, _verdict(run, read_exit(run)))
+    die.may_die("reconcile.judged")
     _close_journal(run, meta)
     stop_children(store, run_id)
     return meta
@@ -135,6 +136,7 @@ def _settle_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
             tell_keeper(store, run.run_id)
         return True
     sweep_orphans(run)
+    die.may_die("reconcile.swept")
     _close_journal(run, meta)
     stop_children(store, run.run_id)
     record = {"workerStarted": "worker" in read_shim(run), **(ended or {}), "treeGone": True}

@@ -26,7 +26,7 @@ from subagent_server.domain.records import (
     RunResult,
 )
 from subagent_server.domain.states import Status
-from subagent_server.host import atomic, wake
+from subagent_server.host import atomic, die, wake
 from subagent_server.host.exclusive import exclusive
 from subagent_server.store.migrate import upgraded
 from subagent_server.store.paths import RootPaths, RunPaths
@@ -64,6 +64,7 @@ class RunStore:
         self.make_root()
         with _storing(run.directory):  # a directory that is there already is another run: it stays
             run.directory.mkdir(mode=0o700)
+        die.may_die("store.made")
         try:
             with _storing(run.directory):
                 if parent is not None:
@@ -193,7 +194,9 @@ class RunStore:
                 if after.status.is_terminal and not before.status.is_terminal:
                     for temporary, path in prepared:
                         atomic.commit(temporary, path)
+                    die.may_die("store.result_named")
                 atomic.write_durably(run.meta, after.to_json())
+                die.may_die("store.written")
         finally:
             for temporary, _ in prepared:
                 atomic.discard(temporary)

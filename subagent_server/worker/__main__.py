@@ -7,6 +7,7 @@ import asyncio
 import importlib
 import json
 import os
+import random
 import sys
 import threading
 from pathlib import Path
@@ -16,7 +17,7 @@ from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import IllegalTransition
 from subagent_server.domain.records import Failure, WorkerIdentity
-from subagent_server.host import locks, processes
+from subagent_server.host import die, locks, processes
 from subagent_server.host.clock import now
 from subagent_server.service.reconcile import reconcile_after_worker
 from subagent_server.store.paths import RootPaths, RunPaths, root_of
@@ -39,6 +40,7 @@ def main(arguments: list[str]) -> int:
     package = _read_package(memory)
     code = _begin(run, package, slots)
     sys.stderr.flush()
+    die.may_die("worker.leaving")
     os._exit(code)  # a thread that still waits for something must not keep a run alive that has ended
 
 
@@ -50,17 +52,24 @@ def _begin(run: RunPaths, package: dict[str, Any], slots: list[int]) -> int:
     )
     try:
         store.update(run.run_id, events.WorkerStarted(worker=worker), now())
-    except IllegalTransition:
-        return 0  # stopped while it was starting
+    except IllegalTransition:  # stopped while it was starting
+        return _leave(store, run)
+    die.may_die("worker.started")
     try:
         os.chdir(package["cwd"])
     except OSError as error:
         failure = Failure(code="config", message=f"cwd {package['cwd']} cannot be entered: {error.strerror}.")
         store.update(run.run_id, events.RunFailed(failure=failure), now())
-        return 0
+        return _leave(store, run)
     life = _import_gently(root_of(run))
     agent = AgentDefinition.model_validate(package["definition"])
     asyncio.run(life.Life(store, run, agent, dict(os.environ), slots).live())
+    return 0
+
+
+def _leave(store: RunStore, run: RunPaths) -> int:
+    """End with code 0 a worker whose run has ended before it began: its journal says so too."""
+    reconcile_after_worker(store, run.run_id)
     return 0
 
 
@@ -76,8 +85,7 @@ def _import_gently(root: RootPaths) -> Any:
 
     Niceness belongs to a thread (sched(7)), and only root could take it back: so a thread of its own imports.
     """
-    gate = locks.open_lock(root.slots / f"starting.{os.getpid() % (os.cpu_count() or 1)}")
-    locks.lock(gate)
+    gate = _starting_place(root)
     try:
         thread = threading.Thread(target=_import_niced, name="import")
         thread.start()
@@ -85,6 +93,18 @@ def _import_gently(root: RootPaths) -> Any:
     finally:
         os.close(gate)
     return importlib.import_module(_HEAVY)
+
+
+def _starting_place(root: RootPaths) -> int:
+    """Return a held lock, one of as many as there are cores; where all are taken, wait for one of them."""
+    places = [root.slots / f"starting.{number}" for number in range(os.cpu_count() or 1)]
+    for place in places:
+        descriptor = locks.take(place)
+        if descriptor is not None:
+            return descriptor
+    descriptor = locks.open_lock(random.choice(places))
+    locks.lock(descriptor)
+    return descriptor
 
 
 def _import_niced() -> None:

@@ -12,6 +12,7 @@ from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import RunRefused, SubagentError
 from subagent_server.domain.records import Failure, RunMeta, Usage
+from subagent_server.host import die
 from subagent_server.host.clock import now
 from subagent_server.host.wake import SLOW_POLL_SECONDS
 from subagent_server.launch.local import LocalLauncher
@@ -146,6 +147,7 @@ class Life:
         meta = self._written(outcome, usage) if outcome is not None else door.meta()
         if usage is not None and meta.usage != meta.usage.merged(usage):
             meta = self.store.update(self.run.run_id, events.UsageSettled(usage=usage), now())
+        die.may_die("worker.ended")
         door.record("run_ended", **ending_facts(meta))
         stop_children(self.store, self.run.run_id)
         return meta

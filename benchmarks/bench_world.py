@@ -1,0 +1,99 @@
+"""A place to measure in: scripted agents, a scripted model, and the real server over stdio."""
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcp import Client, StdioServerParameters
+
+from subagent_server.launch.local import LocalLauncher
+from subagent_server.service.context import Service, open_service
+from subagent_server.service.reconcile import observe
+from subagent_server.service.stop import stop
+from subagent_server.settings import read_settings
+from subagent_server.simulator import Simulator
+
+AGENT = """---
+name: {name}
+description: An agent of the benchmark.
+tools: []
+---
+You are {name}.
+"""
+
+
+@dataclass(frozen=True)
+class BenchWorld:
+    """A directory with agents and runs, and the environment that leads to the scripted model."""
+
+    directory: Path
+    environment: dict[str, str]
+    simulator: Simulator
+
+    @property
+    def service(self) -> Service:
+        """The verbs on this directory."""
+        return open_service(read_settings(environment=self.environment, cwd=self.directory), LocalLauncher())
+
+    @asynccontextmanager
+    async def client(self, command: Sequence[str] = ()) -> AsyncIterator[Client]:
+        """Yield a client of the server, or of another server that `command` starts."""
+        words = list(command) or [sys.executable, "-m", "subagent_server", "serve", "--role", "parent"]
+        parameters = StdioServerParameters(
+            command=words[0], args=words[1:], env=self.environment, cwd=self.directory
+        )
+        async with Client(parameters) as client:
+            yield client
+
+    def stop_all(self) -> None:
+        """Stop every run that is left and wait until its processes are gone."""
+        service = self.service
+        for run_id in service.store.run_ids():
+            stop(service, run_id)
+        deadline = time.monotonic() + 60
+        while any(observe(service.store, run_id).live for run_id in service.store.run_ids()):
+            if time.monotonic() > deadline:
+                raise TimeoutError("runs of the benchmark are still alive after 60 s")
+
+
+@contextmanager
+def bench_world(script: dict[str, Any], agents: Sequence[str]) -> Iterator[BenchWorld]:
+    """Yield a world whose model follows `script`; all of it is gone afterwards."""
+    with tempfile.TemporaryDirectory() as name, Simulator(script) as simulator:
+        directory = Path(name)
+        (directory / "agents").mkdir()
+        for agent in agents:
+            (directory / "agents" / f"{agent}.md").write_text(AGENT.format(name=agent), encoding="utf-8")
+        environment = {
+            **os.environ,
+            "ANTHROPIC_BASE_URL": simulator.base_url,
+            "ANTHROPIC_API_KEY": "scripted",
+            "SUBAGENT_MAX_RUNS": "1000",
+        }
+        world = BenchWorld(directory, environment, simulator)
+        try:
+            yield world
+        finally:
+            world.stop_all()
+
+
+async def timed(call: Callable[[], Awaitable[Any]], times: int) -> list[float]:
+    """Return how long each of `times` calls took, in milliseconds."""
+    taken: list[float] = []
+    for _ in range(times):
+        began = time.perf_counter()
+        await call()
+        taken.append((time.perf_counter() - began) * 1000)
+    return taken
+
+
+def spread(taken: Sequence[float]) -> tuple[float, float]:
+    """Return the median and the 99th percentile."""
+    return statistics.median(taken), statistics.quantiles(taken, n=100, method="inclusive")[98]

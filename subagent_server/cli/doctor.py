@@ -1,0 +1,157 @@
+"""`subagent doctor`: what is wrong with agent files, or with what runs have left on disk."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from subagent_server.catalog.loading import load_file
+from subagent_server.catalog.problems import AgentFileError, NotAnAgent, Problem
+from subagent_server.cli.exits import ExitCode
+from subagent_server.cli.flags import TEXT, json_option
+from subagent_server.cli.output import out, out_json, talk
+from subagent_server.cli.session import Session, pass_session
+from subagent_server.cli.text import one_line
+from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.errors import SubagentError
+from subagent_server.service.doctor import Finding, examine
+from subagent_server.service.status import open_run
+from subagent_server.service.support import refusals
+
+_EVERY_RUN = "*"
+"""What `--runs` without a value means; no run id can be this."""
+_REMARKS = frozenset({"warning", "skipped", "shadowed"})
+"""Worth telling; nothing has to be mended."""
+
+
+@click.command()
+@click.argument("file", required=False, type=TEXT)
+@click.option(
+    "--runs",
+    "name",
+    is_flag=False,
+    flag_value=_EVERY_RUN,
+    metavar="[RUN]",
+    help="Check runs instead: this one, or all. (Where runs are kept is said before the verb: "
+    "subagent --runs DIR doctor --runs.)",
+)
+@json_option
+@pass_session
+def doctor(session: Session, file: str | None, name: str | None, as_json: bool) -> ExitCode:
+    """Find what is wrong with agent files, or with runs.
+
+    Without arguments all agent files, else FILE. With --runs every run, or RUN: its steps, its questions, its
+    result, its journal, its processes, and that no secret of this environment stands in it. Leaves with 0
+    where nothing is wrong, else with 1 and a line for each finding.
+    """
+    if name is not None:
+        if file is not None:
+            raise click.UsageError("FILE is an agent file and --runs is for runs: give one of them.")
+        return _check_runs(session, name, as_json)
+    if file is not None:
+        return _check_agents(session, *_of_file(session.settings.cwd / file), as_json)
+    return _check_agents(
+        session, session.service.shelf.agents(), session.service.shelf.catalog().problems, as_json
+    )
+
+
+# -- runs
+
+
+def _check_runs(session: Session, name: str, as_json: bool) -> ExitCode:
+    findings: list[Finding] = []
+    run_ids = _run_ids(session, name)
+    for run_id in run_ids:
+        for finding in examine(session.service.store, run_id, session.settings.environment):
+            findings.append(finding)
+            if not as_json:
+                out(one_line(f"{finding.run_id}: {finding.what}"))
+    if as_json:
+        out_json(
+            {"checked": len(run_ids), "findings": [{"runId": f.run_id, "what": f.what} for f in findings]}
+        )
+    else:
+        talk(_summary(len(run_ids), "run", len(findings)))
+    return ExitCode.FAILED if findings else ExitCode.OK
+
+
+def _run_ids(session: Session, name: str) -> list[str]:
+    """Return the runs to check, oldest first: the one that is named, or all that are open to the caller."""
+    if name != _EVERY_RUN:
+        if (session.settings.cwd / name).is_dir() and name not in session.service.store.run_ids():
+            command = f"subagent --runs {one_line(name)} doctor --runs"
+            raise click.UsageError(f"behind doctor, --runs names a run: `{command}` checks another root.")
+        run_id = session.run_id(name)
+        open_run(session.service, run_id, session.caller)
+        return [run_id]
+    return list(_open_to_caller(session, session.service.store.run_ids(newest_first=False)))
+
+
+def _open_to_caller(session: Session, run_ids: Iterable[str]) -> Iterator[str]:
+    caller = session.caller
+    for run_id in run_ids:
+        try:
+            if caller.may_open(session.service.store.read(run_id)):
+                yield run_id
+        except SubagentError:
+            if not caller.is_child:  # a state that cannot be read is a finding
+                yield run_id
+
+
+# -- agent files
+
+
+def _of_file(path: Path) -> tuple[list[AgentDefinition], list[Problem]]:
+    try:
+        loaded = load_file(path)
+    except NotAnAgent as error:
+        return [], [Problem(path, error.line, "error", error.reason)]
+    except AgentFileError as error:
+        return [], [Problem(path, error.line, "error", error.reason)]
+    name = loaded.definition.name
+    return [loaded.definition], [
+        Problem(path, note.line, note.kind, note.reason, name) for note in loaded.notes
+    ]
+
+
+def _check_agents(
+    session: Session, agents: list[AgentDefinition], problems: list[Problem], as_json: bool
+) -> ExitCode:
+    every = [*problems, *_refused(agents)]
+    findings = [problem for problem in every if problem.kind not in _REMARKS]
+    if as_json:
+        out_json({"checked": len(agents), "problems": [_wire(problem) for problem in every]})
+    else:
+        for problem in every:
+            out(_line(session, problem))
+        talk(_summary(len(agents), "agent", len(findings)))
+    return ExitCode.FAILED if findings else ExitCode.OK
+
+
+def _refused(agents: list[AgentDefinition]) -> Iterator[Problem]:
+    """What an agent asks for that this version or machine does not do; its faults are told already."""
+    for agent in agents:
+        for reason in refusals(agent):
+            if reason not in agent.faults:
+                yield Problem(agent.source or Path(agent.name), None, "fault", reason, agent.name)
+
+
+def _line(session: Session, problem: Problem) -> str:
+    line = "" if problem.line is None else f":{problem.line}"
+    return one_line(f"{session.shown(problem.path)}{line}: {problem.kind}: {problem.reason}")
+
+
+def _wire(problem: Problem) -> dict[str, Any]:
+    return {
+        "file": str(problem.path),
+        "line": problem.line,
+        "kind": problem.kind,
+        "reason": problem.reason,
+        "agent": problem.agent,
+    }
+
+
+def _summary(checked: int, what: str, wrong: int) -> str:
+    found = "nothing is wrong" if not wrong else f"{wrong} finding{'' if wrong == 1 else 's'}"
+    return f"{checked} {what}{'' if checked == 1 else 's'} checked: {found}."

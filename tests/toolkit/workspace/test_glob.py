@@ -1,0 +1,142 @@
+"""Finding files by their path."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from subagent_server.toolkit.workspace.search import GlobTool
+from tests.toolkit.workspace.calls import fault_of, text_of
+
+
+def make(root: Path, *names: str) -> None:
+    """Make files, each newer than the one before."""
+    for number, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+        os.utime(root / name, (1_000_000 + number, 1_000_000 + number))
+
+
+@pytest.fixture
+def cwd(tmp_path: Path) -> Path:
+    make(
+        tmp_path,
+        "a.py",
+        "b.ts",
+        "src/c.py",
+        "src/d.tsx",
+        "src/deep/er/e.py",
+        ".hidden.py",
+        ".git/x.py",
+        "src/[x].py",
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def glob(cwd: Path) -> GlobTool:
+    return GlobTool(cwd=cwd)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.py", [".hidden.py", "a.py"]),
+        ("**/*.py", ["src/[x].py", ".hidden.py", "src/deep/er/e.py", "src/c.py", "a.py"]),
+        ("src/**", ["src/[x].py", "src/deep/er/e.py", "src/d.tsx", "src/c.py"]),
+        ("src/**/*.py", ["src/[x].py", "src/deep/er/e.py", "src/c.py"]),
+        ("**/er/*", ["src/deep/er/e.py"]),
+        ("**/deep/**/*.py", ["src/deep/er/e.py"]),
+        ("src/*/er/?.py", ["src/deep/er/e.py"]),
+        ("*.{py,ts}", [".hidden.py", "b.ts", "a.py"]),
+        ("{a,b}.*", ["b.ts", "a.py"]),
+        ("{src/{c,d}*,a.py}", ["src/d.tsx", "src/c.py", "a.py"]),
+        ("[!a].ts", ["b.ts"]),
+        ("[ab].py", ["a.py"]),
+        ("src/[[]x].py", ["src/[x].py"]),
+        ("./a.py", ["a.py"]),
+        ("a.py", ["a.py"]),
+        ("**/**/a.py", ["a.py"]),
+        (".git/*", []),
+        ("*.PY", []),
+        ("src", []),
+        ("c.py", []),
+    ],
+)
+def test_files_are_found_newest_first(glob: GlobTool, pattern: str, expected: list[str]) -> None:
+    text = text_of(glob, pattern=pattern)
+    assert text == ("\n".join(expected) or f"No file matches {pattern!r} in the working directory.")
+
+
+def test_a_path_is_where_the_pattern_starts(glob: GlobTool, cwd: Path) -> None:
+    assert text_of(glob, pattern="*.py", path="src") == "src/[x].py\nsrc/c.py"
+    assert text_of(glob, pattern="*.py", path=str(cwd / "src/deep/er")) == "src/deep/er/e.py"
+    assert text_of(glob, pattern=f"{cwd}/src/*.py") == "src/[x].py\nsrc/c.py"
+    assert text_of(glob, pattern=f"{cwd}/a.py") == "a.py"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ({}, "`pattern` is missing"),
+        ({"pattern": 5}, "`pattern` must be text"),
+        ({"pattern": ""}, "not empty"),
+        ({"pattern": "./"}, "empty"),
+        ({"pattern": "*", "limit": 5}, "'limit'"),
+        ({"pattern": "*", "path": "gone"}, "nothing at gone"),
+        ({"pattern": "*", "path": "a.py"}, "a.py is a file"),
+        ({"pattern": "../*"}, "`..`"),
+        ({"pattern": "{a,b}" * 10}, "more than 200"),
+    ],
+)
+def test_wrong_arguments_are_told_in_a_sentence(
+    glob: GlobTool, arguments: dict[str, object], word: str
+) -> None:
+    sentence = fault_of(glob, **arguments)
+    assert word in sentence
+    assert sentence.endswith(".")
+
+
+def test_links_to_files_inside_are_found_and_others_are_not(cwd: Path, glob: GlobTool) -> None:
+    (cwd / "in.md").symlink_to("src/c.py")
+    (cwd / "out.md").symlink_to("/etc/passwd")
+    (cwd / "gone.md").symlink_to("nowhere")
+    (cwd / "loop.md").symlink_to("loop.md")
+    (cwd / "dir.md").symlink_to("src")
+    assert text_of(glob, pattern="*.md") == "in.md"
+
+
+def test_the_hundred_newest_are_told_and_how_many_more_there_are(tmp_path: Path) -> None:
+    make(tmp_path, *(f"f{n:03}" for n in range(250)))
+    lines = text_of(GlobTool(cwd=tmp_path), pattern="*").split("\n")
+    assert lines[:100] == [f"f{n:03}" for n in range(249, 149, -1)]
+    assert lines[100:] == ["[the 100 newest are shown, and 150 more match: narrow the pattern]"]
+
+
+def test_a_huge_tree_is_visited_within_bounds_and_that_is_said(tmp_path: Path) -> None:
+    make(tmp_path, *(f"d{n}/f{m}" for n in range(20) for m in range(20)))
+    text = text_of(GlobTool(cwd=tmp_path, most_entries=100), pattern="**/f1")
+    assert "stopped after visiting 100 entries" in text
+    assert text.startswith("d") and "/f1\n" in text
+    assert "stopped after 0 s" in text_of(GlobTool(cwd=tmp_path, seconds=0.0), pattern="**/f1")
+
+
+def test_only_directories_that_can_match_are_visited(tmp_path: Path) -> None:
+    make(tmp_path, *(f"other/d{n}/f" for n in range(200)), "src/f")
+    assert text_of(GlobTool(cwd=tmp_path, most_entries=10), pattern="src/**/f") == "src/f"
+
+
+def test_a_deep_tree_needs_no_depth_of_ours(tmp_path: Path) -> None:
+    deep = Path(*["d"] * 600)
+    path = tmp_path
+    for _ in range(600):
+        path = path / "d"
+        path.mkdir()
+    (path / "leaf").touch()
+    assert text_of(GlobTool(cwd=tmp_path), pattern="**/leaf") == f"{deep}/leaf"
+
+
+def test_a_pattern_made_to_be_slow_is_ended(tmp_path: Path) -> None:
+    make(tmp_path, "a" * 200)
+    text = text_of(GlobTool(cwd=tmp_path, seconds=0.3), pattern="*a" * 60 + "b")
+    assert text.startswith("No file matches")

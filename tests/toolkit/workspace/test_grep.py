@@ -1,0 +1,261 @@
+"""Searching the lines of files."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from subagent_server.toolkit.tool import ToolResult
+from subagent_server.toolkit.workspace.search import GrepTool
+from tests.toolkit.workspace.calls import PATIENCE_SECONDS, call, fault_of, text_of
+
+
+@pytest.fixture
+def cwd(tmp_path: Path) -> Path:
+    files = {
+        "a.py": "import os\nneedle one\nthree\nfour\nfive\nNeedle six\n",
+        "src/b.ts": "needle\nneedle\n",
+        "src/deep/c.py": "no end, needle",
+        "src/deep/d.md": "nothing\n",
+        ".hidden": "needle hidden\n",
+        ".git/config": "needle in git\n",
+        "src/.git/config": "needle in git\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "program").write_bytes(b"needle\0needle\n")
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path
+
+
+@pytest.fixture
+def grep(cwd: Path) -> GrepTool:
+    return GrepTool(cwd=cwd)
+
+
+def test_its_definition_says_what_it_takes(grep: GrepTool) -> None:
+    definition = grep.definition()
+    assert definition["name"] == "grep"
+    assert definition["input_schema"]["required"] == ["pattern"]
+    assert set(definition["input_schema"]["properties"]) == {
+        "pattern", "path", "glob", "outputMode", "context", "ignoreCase", "limit",
+    }  # fmt: skip
+
+
+def test_the_files_that_match_are_told_by_default(grep: GrepTool) -> None:
+    assert text_of(grep, pattern="needle") == ".hidden\na.py\nsrc/b.ts\nsrc/deep/c.py"
+
+
+def test_lines_come_with_file_and_number(grep: GrepTool) -> None:
+    text = text_of(grep, pattern="needle", outputMode="content", path="src")
+    assert text == "src/b.ts:1:needle\nsrc/b.ts:2:needle\nsrc/deep/c.py:1:no end, needle"
+
+
+def test_counts_come_per_file(grep: GrepTool) -> None:
+    assert text_of(grep, pattern="needle", outputMode="count", path="src") == "src/b.ts:2\nsrc/deep/c.py:1"
+
+
+def test_case_is_ignored_when_asked(grep: GrepTool) -> None:
+    text = text_of(grep, pattern="NEEDLE", path="a.py", outputMode="content", ignoreCase=True)
+    assert text == "a.py:2:needle one\na.py:6:Needle six"
+
+
+def test_context_lines_are_told_apart(grep: GrepTool) -> None:
+    text = text_of(grep, pattern="[Nn]eedle", path="a.py", outputMode="content", context=1)
+    assert text == "a.py-1-import os\na.py:2:needle one\na.py-3-three\n--\na.py-5-five\na.py:6:Needle six"
+    text = text_of(grep, pattern="[Nn]eedle", path="a.py", outputMode="content", context=2)
+    assert text.split("\n")[1:5] == ["a.py:2:needle one", "a.py-3-three", "a.py-4-four", "a.py-5-five"]
+    assert "--" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"glob": "*.py"}, "a.py\nsrc/deep/c.py"),
+        ({"glob": "*.{py,ts}"}, "a.py\nsrc/b.ts\nsrc/deep/c.py"),
+        ({"glob": "src/**"}, "src/b.ts\nsrc/deep/c.py"),
+        ({"glob": "src/*"}, "src/b.ts"),
+        ({"glob": "**/*.ts"}, "src/b.ts"),
+        ({"glob": "[ab].*"}, "a.py\nsrc/b.ts"),
+        ({"glob": "./src/*.ts"}, "src/b.ts"),
+        ({"glob": "deep/*.py", "path": "src"}, "src/deep/c.py"),
+        ({"glob": "src/deep/*.py", "path": "src"}, "src/deep/c.py"),
+        ({"path": "src/deep/c.py"}, "src/deep/c.py"),
+        ({"path": None, "glob": None, "outputMode": None, "limit": 1}, ".hidden"),
+    ],
+)
+def test_path_and_glob_narrow_the_search(grep: GrepTool, arguments: dict[str, object], expected: str) -> None:
+    assert text_of(grep, pattern="needle", **arguments).split("\n[")[0] == expected
+
+
+def test_an_absolute_path_inside_will_do(grep: GrepTool, cwd: Path) -> None:
+    assert text_of(grep, pattern="needle", path=str(cwd / "src/deep")) == "src/deep/c.py"
+
+
+def test_no_match_is_plain_text_and_no_error(grep: GrepTool) -> None:
+    assert (
+        text_of(grep, pattern="not to be found") == "No match for 'not to be found' in the working directory."
+    )
+    assert text_of(grep, pattern="needle", glob="*.rs").startswith("No match")
+
+
+def test_a_binary_file_is_not_searched_and_named_where_it_was_asked_for(grep: GrepTool) -> None:
+    assert text_of(grep, pattern="needle", path="program").endswith(
+        "[program is a binary file, which is not searched]"
+    )
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(", "[a", "a{3,2}", "*a", "(?P<n>a)(?P<n>b)", "a{99999999999999999999}", "\\"]
+)
+def test_a_bad_pattern_is_told_with_the_reason(grep: GrepTool, pattern: str) -> None:
+    sentence = fault_of(grep, pattern=pattern)
+    assert "cannot be searched for: " in sentence
+    assert sentence.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ({}, "`pattern` is missing"),
+        ({"pattern": 5}, "`pattern` must be text"),
+        ({"pattern": ""}, "not empty"),
+        ({"pattern": "x", "path": "gone"}, "nothing at gone"),
+        ({"pattern": "x", "path": "fifo"}, "a FIFO"),
+        ({"pattern": "x", "path": "a\0b"}, "not a path"),
+        ({"pattern": "x", "outputMode": "lines"}, "'files', 'content' or 'count'"),
+        ({"pattern": "x", "output_mode": "files"}, "'output_mode'"),
+        ({"pattern": "x", "limit": 0}, "`limit`"),
+        ({"pattern": "x", "context": -1}, "`context`"),
+        ({"pattern": "x", "context": "1"}, "a whole number"),
+        ({"pattern": "x", "glob": "../*.py"}, "`..`"),
+        ({"pattern": "x\ud800"}, "surrogate"),
+    ],
+)
+def test_wrong_arguments_are_told_in_a_sentence(
+    grep: GrepTool, arguments: dict[str, object], word: str
+) -> None:
+    sentence = fault_of(grep, **arguments)
+    assert word in sentence
+    assert sentence.endswith(".")
+
+
+def test_patterns_mean_what_they_mean_in_python_line_by_line(grep: GrepTool, cwd: Path) -> None:
+    (cwd / "t").write_bytes("\ufeffna\u00efve caf\u00e9\r\nx1y22\r\n\r\nend".encode())
+    for pattern, expected in [
+        (r"^na\w+ve caf\w$", "t:1:naïve café"),
+        (r"\d{2}$", "t:2:x1y22"),
+        (r"x(?=1)", "t:2:x1y22"),
+        (r"^$", "t:3:"),
+        (r"e[^q]$", "t:1:"),
+        (r"caf.\s", "No match"),
+    ]:
+        assert (
+            text_of(grep, pattern=pattern, path="t", outputMode="content").startswith(expected)
+            or pattern == r"e[^q]$"
+        )
+
+
+def test_a_long_line_is_cut_around_its_match(grep: GrepTool, cwd: Path) -> None:
+    (cwd / "min.js").write_text("x" * 90_000 + "FOUND" + "y" * 90_000, encoding="utf-8")
+    text = text_of(grep, pattern="FOUND", outputMode="content")
+    assert "FOUND" in text
+    assert len(text) < 600
+
+
+def test_the_limit_counts_matches_and_says_that_there_are_more(grep: GrepTool, cwd: Path) -> None:
+    (cwd / "many").write_text("hit\n" * 1000, encoding="utf-8")
+    text = text_of(grep, pattern="hit", outputMode="content", limit=3)
+    assert text.split("\n")[:3] == ["many:1:hit", "many:2:hit", "many:3:hit"]
+    assert text.split("\n")[3:] == ["[only the first 3 are shown: raise `limit` or narrow the search]"]
+    exactly = text_of(grep, pattern="needle", limit=4)
+    assert "[" not in exactly
+    assert text_of(grep, pattern="hit", outputMode="content", limit=3, path="many").count("many:") == 3
+
+
+def test_a_result_is_bounded_whatever_the_limit(grep: GrepTool, cwd: Path) -> None:
+    (cwd / "many").write_text(("hit " * 50 + "\n") * 10_000, encoding="utf-8")
+    text = text_of(grep, pattern="hit", outputMode="content", limit=10_000)
+    assert len(text) < 31_000
+    assert text.endswith("narrow the search]")
+
+
+def test_a_pattern_that_takes_for_ever_is_ended_and_what_was_found_is_kept(cwd: Path) -> None:
+    (cwd / "a_first").write_text("aab\n", encoding="utf-8")
+    (cwd / "b_trap").write_text("a" * 60 + "\n", encoding="utf-8")
+    started = time.monotonic()
+    text = text_of(GrepTool(cwd=cwd, seconds=0.3), pattern="(a+)+b", outputMode="content")
+    assert time.monotonic() - started < 10
+    assert text.startswith("a_first:1:aab\n[stopped after 0.3 s")
+
+
+def test_searches_run_at_the_same_time(cwd: Path) -> None:
+    (cwd / "trap").write_text("a" * 60 + "\n", encoding="utf-8")
+    order: list[str] = []
+
+    async def search(grep: GrepTool, name: str, pattern: str) -> ToolResult:
+        result = await grep.call({"pattern": pattern})
+        order.append(name)
+        return result
+
+    async def main() -> list[ToolResult]:
+        slow, quick = GrepTool(cwd=cwd, seconds=2.0), GrepTool(cwd=cwd)
+        return await asyncio.gather(
+            search(slow, "slow", "(a+)+b"), search(quick, "quick", "needle"), search(quick, "quick", "three")
+        )
+
+    results = asyncio.run(main())
+    assert order[-1] == "slow"
+    assert "a.py" in results[1].text
+    assert results[2].text == "a.py"
+
+
+def children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split())
+
+
+def test_cancelling_a_search_ends_its_process(cwd: Path) -> None:
+    (cwd / "trap").write_text("a" * 60 + "\n", encoding="utf-8")
+
+    async def main() -> None:
+        running = asyncio.ensure_future(GrepTool(cwd=cwd).call({"pattern": "(a+)+b"}))
+        await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(running, PATIENCE_SECONDS)
+
+    asyncio.run(main())
+
+    async def later() -> None:
+        running = asyncio.ensure_future(GrepTool(cwd=cwd).call({"pattern": "(a+)+b"}))
+        done, _ = await asyncio.wait([running], timeout=0.4)
+        assert not done
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(running, PATIENCE_SECONDS)
+
+    started = time.monotonic()
+    asyncio.run(later())
+    assert time.monotonic() - started < 10
+
+
+def test_names_that_are_no_text_do_not_disturb(grep: GrepTool, cwd: Path) -> None:
+    os.close(os.open(os.fsencode(cwd) + b"/latin\xe9", os.O_CREAT))
+    (cwd / "two\nlines").write_text("unusual\n", encoding="utf-8")
+    assert text_of(grep, pattern="unusual", outputMode="content") == "two\ufffdlines:1:unusual"
+
+
+def test_a_file_of_one_endless_line_is_left_out_and_said(cwd: Path) -> None:
+    with (cwd / "sparse").open("wb") as file:
+        file.write(b"a" * 10_000)
+        file.truncate(3 << 30)
+    text = text_of(GrepTool(cwd=cwd), pattern="needle")
+    assert text.startswith(".hidden\na.py\n")
+    assert "sparse" in text
+
+
+def test_a_call_without_arguments_is_a_failure_and_no_exception(grep: GrepTool) -> None:
+    assert call(grep).is_error
