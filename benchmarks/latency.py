@@ -6,10 +6,12 @@
 import asyncio
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from benchmarks.bench_world import BenchWorld, bench_world, spread, timed
 from subagent_server.domain.errors import SubagentError
 
+BARE_SERVER = Path(__file__).with_name("bare_server.py")
 CALLS = 200
 STARTS = 20
 READY_SECONDS = 300
@@ -18,7 +20,7 @@ SCRIPT = {"turns": [{"tool_use": [{"name": "ask_parent", "input": {"question": "
 
 async def measure(world: BenchWorld, waiting: int) -> list[str]:
     """Return the lines of the table."""
-    async with world.client([sys.executable, "-m", "benchmarks.bare_server"]) as bare:
+    async with world.client([sys.executable, str(BARE_SERVER)]) as bare:
         floor = await timed(lambda: bare.call_tool("nothing", {}), CALLS)
     async with world.client() as client:
         started = [await client.call_tool("run_asker", {"prompt": "Ask."}) for _ in range(waiting)]

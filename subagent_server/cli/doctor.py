@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from subagent_server.catalog.loading import load_file
-from subagent_server.catalog.problems import AgentFileError, NotAnAgent, Problem
+from subagent_server.catalog.problems import AgentFileError, Problem
 from subagent_server.cli.exits import ExitCode
 from subagent_server.cli.flags import TEXT, json_option
 from subagent_server.cli.output import out, out_json, talk
@@ -105,9 +105,7 @@ def _open_to_caller(session: Session, run_ids: Iterable[str]) -> Iterator[str]:
 def _of_file(path: Path) -> tuple[list[AgentDefinition], list[Problem]]:
     try:
         loaded = load_file(path)
-    except NotAnAgent as error:
-        return [], [Problem(path, error.line, "error", error.reason)]
-    except AgentFileError as error:
+    except AgentFileError as error:  # whoever names a file means it as an agent
         return [], [Problem(path, error.line, "error", error.reason)]
     name = loaded.definition.name
     return [loaded.definition], [

@@ -2,7 +2,6 @@
 
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import click
 
@@ -72,9 +71,8 @@ def run(
     order = StartOrder(
         agent=agent, prompt=_prompt(prompt), inputs=_from_here(session, inputs), cwd=cwd, label=label
     )
-    caller = session.leader(agent)
     with interrupts_held() as release:
-        run_id = start(session.service, order, caller).run_id
+        run_id = start(session.service, order, session.caller).run_id
     with watching(session, run_id):
         if detach:
             return _left(session, _look(session, run_id), as_json)
@@ -98,8 +96,14 @@ def _prompt(given: str | None) -> str:
 
 def _from_here(session: Session, inputs: tuple[str, ...]) -> list[str]:
     """Name files as the shell completes them; what is not there is left for the agent's directory."""
-    here: Path = session.settings.cwd
-    return [str(here / name) if name and (here / name).exists() else name for name in inputs]
+    return [str(session.settings.cwd / name) if _is_here(session, name) else name for name in inputs]
+
+
+def _is_here(session: Session, name: str) -> bool:
+    try:
+        return bool(name) and (session.settings.cwd / name).exists()
+    except OSError:  # too long a name, or a directory that is closed: the service says what is wrong
+        return False
 
 
 def _look(session: Session, run_id: str) -> Observed:

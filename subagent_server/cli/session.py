@@ -10,8 +10,9 @@ import click
 
 from subagent_server.cli.flags import Flags
 from subagent_server.launch.local import LocalLauncher
-from subagent_server.service.access import Caller, NotAllowed, caller_of
+from subagent_server.service.access import Caller, caller_of
 from subagent_server.service.context import Service, open_service
+from subagent_server.service.nesting import check_leads
 from subagent_server.service.status import find_run
 from subagent_server.settings import Settings, read_settings
 
@@ -40,24 +41,14 @@ class Session:
         """Who asks: the command line obeys the token too (SPEC section 5). Raises NotAllowed."""
         return caller_of(self.settings, self.service.store)
 
-    def leader(self, agent: str | None = None) -> Caller:
-        """Return who asks, for the verbs that start, answer and stop runs.
+    def leader(self) -> Caller:
+        """Return who asks, for the verbs that answer and stop runs; starting one is checked as it starts.
 
         Raises:
-            NotAllowed: it is a child whose agent may not start others, or not this one.
+            NotAllowed: it is a child whose agent may start no others.
         """
-        if self.caller.run_id is not None:
-            allowed = self._agents_of(self.caller.run_id)
-            if not allowed or (agent is not None and agent not in allowed):
-                raise NotAllowed(
-                    f"Run {self.caller.run_id} may start {', '.join(sorted(allowed)) or 'no other agents'}, "
-                    "and lead only those: ask_parent reaches whoever can do more."
-                )
+        check_leads(self.service, self.caller)
         return self.caller
-
-    def _agents_of(self, run_id: str) -> set[str]:
-        listed = self.service.store.read_request(run_id).agent.get("agents")
-        return {str(name) for name in listed} if isinstance(listed, list) else set()
 
     def run_id(self, name: str) -> str:
         """Return the id of the run that a person names. Raises UnknownRun, AmbiguousRun."""

@@ -15,6 +15,6 @@ def embedded(schema: Any, place: str) -> Any:
         return schema
     moved = {key: embedded(value, place) for key, value in schema.items() if key not in ("$schema", "$id")}
     reference = moved.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#"):
+    if reference == "#" or (isinstance(reference, str) and reference.startswith("#/")):
         moved["$ref"] = place + reference[1:]
     return moved

@@ -4,7 +4,8 @@ Both doors for models use it: the MCP server, and the loop of an agent that may 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -36,11 +37,15 @@ T = TypeVar("T")
 
 @dataclass
 class Call:
-    """One tool call: its arguments, how long it may wait, in seconds, and whom to tell that it waits."""
+    """One tool call: its arguments, how long it may wait, in seconds, and whom to tell that it waits.
+
+    `beside` is entered with the ids of the runs that it waits for, and left when the wait is over.
+    """
 
     arguments: Arguments
     longest_wait: float
     progress: Callable[[float], Awaitable[None]] | None = None
+    beside: Callable[[Collection[str]], AbstractAsyncContextManager[None]] | None = None
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return an argument."""
@@ -97,7 +102,7 @@ class Desk:
                 _check(name, call.arguments, tool_schemas.INPUTS[name])
                 return await self._verbs[name](call)
             agent = await asyncio.to_thread(self._agent, name)
-            _check(name, call.arguments, tool_schemas.RUN_AGENT)
+            _check(name, call.arguments, tool_schemas.RUN_AGENT_CHECKED)
             return await self._run(agent, call)
         finally:
             self.busy -= 1
@@ -136,7 +141,8 @@ class Desk:
         )
         wait = Wait(call.wait_seconds(45), frozenset(watch.run_ids), call.progress)
         wait_for = call.get("waitFor", "any")
-        found: Attention | None = await self._waited(lambda: watch.look(wait_for), wait)
+        async with _beside(call, watch.run_ids):
+            found: Attention | None = await self._waited(lambda: watch.look(wait_for), wait)
         attention = found if found is not None else await asyncio.to_thread(watch.now)
         wire = attention.model_copy(update={"wait_note": call.wait_note(45)}).model_dump(
             mode="json", exclude_none=True, exclude={"runs"}
@@ -245,7 +251,8 @@ class Desk:
 
         seconds = call.wait_seconds()
         if seconds > 0:
-            await self._waited(settled, Wait(seconds, frozenset({run_id}), call.progress))
+            async with _beside(call, [run_id]):
+                await self._waited(settled, Wait(seconds, frozenset({run_id}), call.progress))
 
         def view() -> RunView:
             return run_view(store, observe(store, run_id))
@@ -265,6 +272,10 @@ class Desk:
         await self._waited(closed, wait)
         view = await asyncio.to_thread(check_status, self._service, run_id, message_id, self._caller)
         return _noted(view, call.wait_note(default))
+
+
+def _beside(call: Call, run_ids: Collection[str]) -> AbstractAsyncContextManager[None]:
+    return nullcontext() if call.beside is None else call.beside(run_ids)
 
 
 def _noted(view: RunView, note: str | None) -> RunView:

@@ -60,7 +60,7 @@ def examine(store: RunStore, run_id: str, environment: Mapping[str, str]) -> Ite
     if request.run_id != run_id:
         yield Finding(run_id, f"request.json is that of run {request.run_id}")
     for check in _CHECKS:
-        for what in check(case):
+        for what in _found_by(check, case):
             yield Finding(run_id, what)
 
 
@@ -81,6 +81,16 @@ class _Case:
     def is_over(self) -> bool:
         """Whether the run has ended and its last process is gone."""
         return self.meta.status.is_terminal and self.observed.live is False
+
+
+def _found_by(check: "Check", case: _Case) -> Iterator[str]:
+    """What a check finds; a file that it cannot read is a finding too, and keeps no other check from it."""
+    try:
+        yield from check(case)
+    except SubagentError as error:
+        yield error.sentence
+    except OSError as error:
+        yield f"{error.filename} cannot be read: {error.strerror}"
 
 
 def _history(case: _Case) -> Iterator[str]:
@@ -227,7 +237,9 @@ def _shim(case: _Case) -> Iterator[str]:
             yield f"{path.name} cannot be read: {error}"
 
 
-_CHECKS: tuple[Callable[[_Case], Iterator[str]], ...] = (
+Check = Callable[[_Case], Iterator[str]]
+
+_CHECKS: tuple[Check, ...] = (
     _history,
     _messages,
     _ending,

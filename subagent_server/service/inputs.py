@@ -4,7 +4,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from subagent_server.domain.errors import BadArgument, StorageFailed
+from subagent_server.domain.errors import BadArgument, StorageFailed, shorten
 from subagent_server.store.paths import RunPaths
 
 MAX_TEXT_BYTES = 2_000_000
@@ -66,24 +66,24 @@ def media_type(head: bytes) -> str | None:
 def _checked(name: str, cwd: Path) -> InputFile:
     if "\0" in name or not name:
         raise BadArgument("An input path is empty or holds a NUL byte: name a file.")
-    path = cwd / name
-    if path.is_dir():
-        raise BadArgument(f"Input {name!r} is a directory: name its files one by one.")
+    path, shown = cwd / name, shorten(name, 200)
     try:
+        if path.is_dir():
+            raise BadArgument(f"Input {shown} is a directory: name its files one by one.")
         if not path.is_file():
-            raise BadArgument(f"Input {name!r} is no file in {cwd}: paths are relative to cwd; check it.")
+            raise BadArgument(f"Input {shown} is no file in {cwd}: paths are relative to cwd; check it.")
         size = path.stat().st_size
         with path.open("rb") as file:
             head = file.read(8192)
     except OSError as error:
-        raise BadArgument(f"Input {name!r} cannot be read ({error.strerror}): check the path.") from error
+        raise BadArgument(f"Input {shown} cannot be read ({error.strerror}): check the path.") from error
     kind = media_type(head)
     if kind is None or (kind == "text/plain" and not _is_utf8(path, size)):
-        raise BadArgument(f"Input {name!r} is neither UTF-8 text, PDF nor image: give one of these.")
+        raise BadArgument(f"Input {shown} is neither UTF-8 text, PDF nor image: give one of these.")
     limit = MAX_TEXT_BYTES if kind == "text/plain" else MAX_BINARY_BYTES
     if size > limit:
         raise BadArgument(
-            f"Input {name!r} has {size:,} bytes, more than the {limit:,} allowed: give a part of it."
+            f"Input {shown} has {size:,} bytes, more than the {limit:,} allowed: give a part of it."
         )
     return InputFile(path, kind)
 

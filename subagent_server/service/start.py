@@ -9,7 +9,7 @@ from subagent_server.catalog.redact import redact
 from subagent_server.catalog.variables import expand_definition
 from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import BadArgument, CallerError, SubagentError
+from subagent_server.domain.errors import BadArgument, CallerError, SubagentError, shorten
 from subagent_server.domain.ids import make_run_id
 from subagent_server.domain.records import Failure, LaunchInfo, RunMeta, RunRequest
 from subagent_server.host import processes
@@ -121,10 +121,20 @@ def _checked_cwd(service: Service, order: StartOrder, agent: AgentDefinition) ->
     named = order.cwd if order.cwd is not None else agent.cwd
     if named is not None and ("\0" in named or not named):
         raise BadArgument("cwd is empty or holds a NUL byte: name a directory.")
-    cwd = service.settings.cwd / Path(named).expanduser() if named else service.settings.cwd
-    if not cwd.is_dir():
+    try:
+        cwd = service.settings.cwd / Path(named).expanduser() if named else service.settings.cwd
+        exists = cwd.is_dir()
+    except (OSError, RuntimeError) as error:  # a name too long for any file system, or the home of nobody
+        raise BadArgument(
+            f"cwd {shorten(named or '')} cannot be entered ({_why(error)}): name another."
+        ) from error
+    if not exists:
         raise BadArgument(f"cwd {str(cwd)[:200]!r} is no directory: name one that exists.")
     return Path(os.path.normpath(cwd))
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error).rstrip(".")
 
 
 def _check_texts(order: StartOrder) -> None:

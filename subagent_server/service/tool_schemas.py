@@ -33,14 +33,23 @@ def wait(default: float) -> Schema:
 RUN_ID = text()
 TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
 
-RUN_AGENT = arguments(
-    ["prompt"],
-    prompt=text("The whole task; the agent sees nothing else"),
-    inputs=TEXTS | {"description": "File paths, relative to cwd"},
-    waitSeconds=wait(0),
-    label=text(),
-    cwd=text(),
+RUN_AGENT_CHECKED = arguments(
+    ["prompt"], prompt=text(), inputs=TEXTS, waitSeconds=wait(0), label=text(), cwd=text()
 )
+"""What a call of `run_<agent>` has to fit."""
+
+RUN_AGENT: Schema = {
+    "type": "object",
+    "properties": {
+        "prompt": text("All it sees"),
+        "inputs": TEXTS | {"description": "Files"},
+        "waitSeconds": {"type": "number"},
+        "label": text(),
+        "cwd": text(),
+    },
+    "required": ["prompt"],
+}
+"""The same as a model sees it, once for each agent: at most 350 bytes with the name (SPEC section 5)."""
 
 INPUTS: Mapping[str, Schema] = {
     "check_status": arguments(

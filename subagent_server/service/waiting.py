@@ -7,7 +7,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from subagent_server.host.wake import SLOW_POLL_SECONDS
 from subagent_server.host.watch import Watcher
@@ -17,12 +17,20 @@ T = TypeVar("T")
 PROGRESS_SECONDS = 10.0
 
 
+class Bell(Protocol):
+    """Something whose changes can be waited for."""
+
+    def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        """Call `listener(name)` at each change, from another thread; returns what ends it."""
+
+
 class Changes:
     """Hears of every change of a live run under one root, by one watch however many wait."""
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
-        self._watcher = Watcher()
+        self.watcher = Watcher()
+        """The one observer of the process: what else it has to hear of is watched by the same."""
         self._waiters: dict[object, Callable[[str], None]] = {}
         self._lock = threading.Lock()
         self._watching = False
@@ -34,7 +42,7 @@ class Changes:
             self._waiters[key] = listener
             if not self._watching:
                 self._store.make_root()
-                self._watcher.watch(self._store.paths.changes, self._tell)
+                self.watcher.watch(self._store.paths.changes, self._tell)
                 self._watching = True
 
         def unsubscribe() -> None:
@@ -45,7 +53,7 @@ class Changes:
 
     def close(self) -> None:
         """Stop listening."""
-        self._watcher.close()
+        self.watcher.close()
 
     def _tell(self, run_id: str) -> None:
         with self._lock:
@@ -64,7 +72,7 @@ class Wait:
     poll_seconds: float = field(default=SLOW_POLL_SECONDS)
 
 
-async def wait_until(changes: Changes, check: Callable[[], T | None], wait: Wait) -> T | None:
+async def wait_until(changes: Bell, check: Callable[[], T | None], wait: Wait) -> T | None:
     """Return what `check` gives as soon as it gives anything, or None when the time is over.
 
     `check` reads files, so it runs in a thread; it is called first, after each change, and at a slow poll.

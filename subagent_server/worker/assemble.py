@@ -32,45 +32,36 @@ class Assembled:
     messages: list[dict[str, object]]
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What a run works in: its environment, what its tools may not change, and whom it may lead."""
+
+    environment: Mapping[str, str]
+    read_only: list[Path]
+    delegation: Delegation | None = None
+
+
 def assemble(
-    agent: AgentDefinition,
-    request: RunRequest,
-    run: RunPaths,
-    door: RunDoor,
-    environment: Mapping[str, str],
-    read_only: list[Path],
-    delegation: Delegation | None = None,
+    agent: AgentDefinition, request: RunRequest, run: RunPaths, door: RunDoor, around: Surroundings
 ) -> Assembled:
     """Return the loop of a run, with its start recorded.
 
     Raises:
         RunRefused: `config`, for what the definition asks and cannot be had.
     """
-    settings = _model_settings(agent, environment)
-    selection = _selection(agent, door)
+    settings = _model_settings(agent, around.environment)
     final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
-    tools: list[Tool] = make_workspace_tools(
+    selection = _selection(agent)
+    workspace = make_workspace_tools(
         selection,
         cwd=Path(request.cwd),
-        environment=environment,
-        read_only=read_only,
+        environment=around.environment,
+        read_only=around.read_only,
         output_dir=run.outputs,
     )
-    may_ask = AskParent.name not in agent.disallowed_tools
-    if may_ask:
-        tools.append(AskParent(door))
-    if delegation is not None:
-        tools.extend(nested_tools(delegation))
-    if final is not None:
-        tools.append(final)
-    task = Task(
-        run_id=run.run_id,
-        agent_name=agent.name,
-        system_prompt=agent.system_prompt,
-        prompt=request.prompt,
-        cwd=request.cwd,
-        inputs=_inputs(run),
-    )
+    tools = [*workspace, *_companions(agent, door, around.delegation), *([final] if final else [])]
+    task = _task(agent, request, run)
+    may_ask = any(tool.name == AskParent.name for tool in tools)
     loop = Loop(
         run=door,
         model=Model(settings),
@@ -80,9 +71,27 @@ def assemble(
         final=final,
     )
     _record_start(agent, request, door, settings.model)
+    _warn_of_unknown(selection, tools, door)
     first = first_message(task)
     door.remember(first)
     return Assembled(loop, [first])
+
+
+def _companions(agent: AgentDefinition, door: RunDoor, delegation: Delegation | None) -> list[Tool]:
+    """Return the tools that come without being named, less those that the file forbids."""
+    tools: list[Tool] = [AskParent(door), *(nested_tools(delegation) if delegation else [])]
+    return [tool for tool in tools if tool.name not in agent.disallowed_tools]
+
+
+def _task(agent: AgentDefinition, request: RunRequest, run: RunPaths) -> Task:
+    return Task(
+        run_id=run.run_id,
+        agent_name=agent.name,
+        system_prompt=agent.system_prompt,
+        prompt=request.prompt,
+        cwd=request.cwd,
+        inputs=_inputs(run),
+    )
 
 
 def _record_start(agent: AgentDefinition, request: RunRequest, door: RunDoor, model: str) -> None:
@@ -114,7 +123,7 @@ def _model_settings(agent: AgentDefinition, environment: Mapping[str, str]) -> M
     )
 
 
-def _selection(agent: AgentDefinition, door: RunDoor) -> Selection:
+def _selection(agent: AgentDefinition) -> Selection:
     selection = select(agent.tools, agent.disallowed_tools)
     if selection.restricted:
         raise RunRefused(
@@ -122,10 +131,14 @@ def _selection(agent: AgentDefinition, door: RunDoor) -> Selection:
             f"tools: {', '.join(selection.restricted)} asks for a restriction that this version cannot keep.",
             "Name the tool without the part in parentheses to allow all of it, or leave it out.",
         )
-    unknown = [*selection.unknown, *(selection.mcp or [])]
+    return selection
+
+
+def _warn_of_unknown(selection: Selection, tools: list[Tool], door: RunDoor) -> None:
+    offered = {tool.name for tool in tools} | {AskParent.name}
+    unknown = [name for name in (*selection.unknown, *(selection.mcp or [])) if name not in offered]
     if unknown:
         door.record("warning", message=f"No tool is offered under the names {', '.join(unknown)}.")
-    return selection
 
 
 def _inputs(run: RunPaths) -> tuple[tuple[Path, str], ...]:

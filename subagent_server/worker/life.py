@@ -24,7 +24,7 @@ from subagent_server.settings import read_settings
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 from subagent_server.toolkit.run import RunOver
-from subagent_server.worker.assemble import Assembled, assemble
+from subagent_server.worker.assemble import Assembled, Surroundings, assemble
 from subagent_server.worker.delegate import Delegate
 from subagent_server.worker.door import Door
 
@@ -92,7 +92,8 @@ class Life:
     def _assembled(self, door: Door) -> Assembled:
         request = self.store.read_request(self.run.run_id)
         delegate = self._delegate(door) if self.agent.agents else None
-        return assemble(self.agent, request, self.run, door, self.environment, self._read_only(), delegate)
+        around = Surroundings(self.environment, self._read_only(), delegate)
+        return assemble(self.agent, request, self.run, door, around)
 
     def _delegate(self, door: Door) -> Delegate:
         """Return the verbs of a parent, with the settings that this worker's environment gives."""

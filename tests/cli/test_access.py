@@ -1,11 +1,15 @@
 """The command line obeys the token of a run (SPEC sections 5 and 13)."""
 
+import secrets
+
 import pytest
 
 from subagent_server.service.access import token_hash
 from tests.cli.command import Cli, asked
 
 TOKEN = "a-token-that-nobody-guesses"
+OWN, NESTED, OTHER = (secrets.token_hex(3) for _ in range(3))
+"""Unlike those of other tests: whoever carries a run's id is taken for its process, wherever it is read."""
 
 
 def child(run_id: str, token: str = TOKEN) -> dict[str, str]:
@@ -14,8 +18,8 @@ def child(run_id: str, token: str = TOKEN) -> dict[str, str]:
 
 
 def test_a_child_sees_its_own_run_and_those_it_started(cli: Cli) -> None:
-    with cli.living("aaaaaa", child_token_hash=token_hash(TOKEN)) as own:
-        nested, other = cli.completed("bbbbbb", parent_run_id=own), cli.completed("cccccc")
+    with cli.living(OWN, child_token_hash=token_hash(TOKEN)) as own:
+        nested, other = cli.completed(NESTED, parent_run_id=own), cli.completed(OTHER)
         assert cli("ls", "-q", env=child(own)).stdout.split() == [own, nested]
         assert cli("show", nested, env=child(own)).returncode == 0
         assert cli("logs", own, env=child(own)).returncode == 0
@@ -27,10 +31,10 @@ def test_a_child_sees_its_own_run_and_those_it_started(cli: Cli) -> None:
 
 def test_a_child_whose_agent_may_start_no_others_leads_nobody(cli: Cli) -> None:
     cli.agent("reviewer")
-    with cli.living("aaaaaa", asked(), child_token_hash=token_hash(TOKEN)) as own:
+    with cli.living(OWN, asked(), child_token_hash=token_hash(TOKEN)) as own:
         for words in (["run", "reviewer", "Go"], ["reply", own, "blue"], ["stop", own]):
             refused = cli(*words, env=child(own))
-            assert refused.returncode == 2 and "no other agents" in refused.stderr
+            assert refused.returncode == 2 and "may" in refused.stderr and "start" in refused.stderr
         assert cli.meta(own).status == "waiting_parent_reply"
         assert cli("ls", "-q").stdout.split() == [own]
 
@@ -38,7 +42,21 @@ def test_a_child_whose_agent_may_start_no_others_leads_nobody(cli: Cli) -> None:
 @pytest.mark.parametrize("verb", [["ls"], ["show", "@last"], ["inbox"], ["stop", "@last"]])
 @pytest.mark.parametrize("token", ["", "wrong"])
 def test_a_wrong_token_opens_nothing(cli: Cli, verb: list[str], token: str) -> None:
-    with cli.living("aaaaaa", child_token_hash=token_hash(TOKEN)) as own:
+    with cli.living(OWN, child_token_hash=token_hash(TOKEN)) as own:
         refused = cli(*verb, env=child(own, token))
         assert refused.returncode == 2 and "SUBAGENT_RUN_TOKEN" in refused.stderr
         assert cli.meta(own).status == "running"
+
+
+def test_a_child_that_may_start_others_leads_them_and_does_not_answer_itself(cli: Cli) -> None:
+    with cli.living(OWN, asked(), child_token_hash=token_hash(TOKEN)) as own:
+        request = cli.store.read_request(own)
+        named = request.model_copy(update={"agent": {**request.agent, "agents": ["tester"]}})
+        cli.store.paths.run(own).request.write_bytes(named.to_json())
+        with cli.living(NESTED, asked(), parent_run_id=own) as nested:
+            assert cli("reply", nested, "blue", env=child(own)).returncode == 0
+            assert cli.meta(nested).messages[0].answered_by == "parent"
+        refused = cli("reply", own, "blue", env=child(own))
+        assert refused.returncode == 2 and "its parent or a person answers it" in refused.stderr
+        cli.agent("reviewer")
+        assert "may not start reviewer" in cli("run", "reviewer", "Go", env=child(own)).stderr

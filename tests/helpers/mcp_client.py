@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,8 +42,8 @@ class Parent:
         return self._client.instructions or ""
 
     def tools(self) -> list[types.Tool]:
-        """Return the tools as the server lists them."""
-        return self._portal.call(self._client.list_tools).tools
+        """Return the tools as the server lists them now."""
+        return self._portal.call(partial(self._client.list_tools, cache_mode="refresh")).tools
 
     def call(self, tool: str, **arguments: Any) -> Any:
         """Call a tool that must succeed, and return its structured content."""

@@ -28,6 +28,7 @@ from subagent_server.simulator import Simulator
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 from tests.helpers.mcp_client import Mode, Parent, connected
+from tests.helpers.raw_server import RawServer
 from tests.helpers.truth import check_ended, processes_of, read_lines
 from tests.helpers.turns import Turn
 from tests.helpers.wait import wait_for
@@ -121,6 +122,10 @@ class World:
         environment = {**self.environment, **(env or {})}
         with connected(command, environment, self.work, self.errors, mode=mode, client_name=client) as parent:
             yield parent
+
+    def raw_server(self, *flags: str) -> RawServer:
+        """Start the server without a client."""
+        return RawServer([*PROGRAM, "serve", *flags], self.environment, self.work, self.errors)
 
     def cli(self, *words: str, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
         """Run the command to its end."""

@@ -1,6 +1,7 @@
 """A result that the state lacks, as a crash between the two leaves it, comes before any event."""
 
 import gzip
+import signal
 
 import pytest
 
@@ -9,9 +10,9 @@ from subagent_server.domain.errors import IllegalTransition, UnknownMessage
 from subagent_server.domain.events import RunEvent
 from subagent_server.domain.records import Failure, RunMeta, RunResult, Usage
 from subagent_server.domain.states import Status
-from subagent_server.host import wake
+from subagent_server.host import die, wake
 from subagent_server.store.runs import RunStore
-from tests.helpers.processes import Child
+from tests.helpers.processes import Child, run_python
 from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, start_run
 
 FAILURE = Failure(code="max_turns", message="It ran out of turns.", hint="Raise maxTurns.")
@@ -25,6 +26,19 @@ ENDS: list[RunEvent] = [
     events.RunFailed(failure=Failure(code="crashed", message="The worker was killed.")),
     events.StopRequested(reason="enough"),
 ]
+FINISH = """
+    import sys
+    from pathlib import Path
+    from subagent_server.domain import events
+    from subagent_server.domain.records import RunResult
+    from subagent_server.domain.states import Status
+    from subagent_server.store.runs import RunStore
+    from tests.helpers.runs import LATER
+    result = RunResult(outcome=Status.COMPLETED, text="All done.", summary="done")
+    RunStore(Path(sys.argv[1])).update(
+        sys.argv[2], events.Finished(summary="done"), LATER, result=result, payload=b"paid for"
+    )
+"""
 SLEEPER = """
     import select, sys
     from pathlib import Path
@@ -56,6 +70,19 @@ def check_ended_as(meta: RunMeta, outcome: str) -> None:
     assert meta.pending_questions == 0
     assert {m.message_status.value for m in meta.messages} == {"cancelled"}
     assert meta.revision == len(meta.transitions)
+
+
+@pytest.mark.parametrize("point", ["store.result_named", "store.written"])
+def test_a_writer_that_is_killed_on_its_way_to_the_end_loses_nothing(store: RunStore, point: str) -> None:
+    start_run(store, RUN_ID, STARTED, ASKED)
+    killed = run_python(FINISH, store.paths.root, RUN_ID, environment={die.VARIABLE: point})
+    assert killed.returncode == -signal.SIGKILL
+    ended = store.update(RUN_ID, events.StopRequested(), LATER)
+    check_ended_as(ended, "completed")
+    assert store.read_result(RUN_ID) == RESULTS["completed"]
+    assert store.read_payload(RUN_ID) == b"paid for"
+    assert ended.payload is not None
+    assert ended.payload.size == 8
 
 
 @pytest.mark.parametrize("outcome", RESULTS)

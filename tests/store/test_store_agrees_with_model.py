@@ -194,5 +194,5 @@ def _ending(outcome: str) -> RunEvent:
 
 
 def test_the_store_agrees_with_a_plain_model_whatever_happens() -> None:
-    bounds = settings(max_examples=150, stateful_step_count=40, deadline=None, database=None)
+    bounds = settings(max_examples=120, stateful_step_count=40, deadline=None, database=None)
     run_state_machine_as_test(StoreAgreesWithModel, settings=bounds)

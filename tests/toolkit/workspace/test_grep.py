@@ -150,13 +150,11 @@ def test_patterns_mean_what_they_mean_in_python_line_by_line(grep: GrepTool, cwd
         (r"\d{2}$", "t:2:x1y22"),
         (r"x(?=1)", "t:2:x1y22"),
         (r"^$", "t:3:"),
-        (r"e[^q]$", "t:1:"),
+        (r"nd[^q]", "No match"),
         (r"caf.\s", "No match"),
+        (r"22\n", "No match"),
     ]:
-        assert (
-            text_of(grep, pattern=pattern, path="t", outputMode="content").startswith(expected)
-            or pattern == r"e[^q]$"
-        )
+        assert text_of(grep, pattern=pattern, path="t", outputMode="content").startswith(expected)
 
 
 def test_a_long_line_is_cut_around_its_match(grep: GrepTool, cwd: Path) -> None:
@@ -188,7 +186,7 @@ def test_a_pattern_that_takes_for_ever_is_ended_and_what_was_found_is_kept(cwd: 
     (cwd / "b_trap").write_text("a" * 60 + "\n", encoding="utf-8")
     started = time.monotonic()
     text = text_of(GrepTool(cwd=cwd, seconds=0.3), pattern="(a+)+b", outputMode="content")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < PATIENCE_SECONDS
     assert text.startswith("a_first:1:aab\n[stopped after 0.3 s")
 
 
@@ -202,10 +200,11 @@ def test_searches_run_at_the_same_time(cwd: Path) -> None:
         return result
 
     async def main() -> list[ToolResult]:
-        slow, quick = GrepTool(cwd=cwd, seconds=2.0), GrepTool(cwd=cwd)
-        return await asyncio.gather(
+        slow, quick = GrepTool(cwd=cwd, seconds=1.0), GrepTool(cwd=cwd)
+        results = await asyncio.gather(
             search(slow, "slow", "(a+)+b"), search(quick, "quick", "needle"), search(quick, "quick", "three")
         )
+        return list(results)
 
     results = asyncio.run(main())
     assert order[-1] == "slow"
@@ -213,33 +212,21 @@ def test_searches_run_at_the_same_time(cwd: Path) -> None:
     assert results[2].text == "a.py"
 
 
-def children() -> set[str]:
-    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split())
-
-
-def test_cancelling_a_search_ends_its_process(cwd: Path) -> None:
+@pytest.mark.parametrize("after_seconds", [0.0, 0.4])
+def test_cancelling_a_search_ends_its_process(cwd: Path, after_seconds: float) -> None:
     (cwd / "trap").write_text("a" * 60 + "\n", encoding="utf-8")
 
     async def main() -> None:
         running = asyncio.ensure_future(GrepTool(cwd=cwd).call({"pattern": "(a+)+b"}))
-        await asyncio.sleep(0)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(running, PATIENCE_SECONDS)
-
-    asyncio.run(main())
-
-    async def later() -> None:
-        running = asyncio.ensure_future(GrepTool(cwd=cwd).call({"pattern": "(a+)+b"}))
-        done, _ = await asyncio.wait([running], timeout=0.4)
+        done, _ = await asyncio.wait([running], timeout=after_seconds)
         assert not done
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(running, PATIENCE_SECONDS)
 
     started = time.monotonic()
-    asyncio.run(later())
-    assert time.monotonic() - started < 10
+    asyncio.run(main())
+    assert time.monotonic() - started < PATIENCE_SECONDS
 
 
 def test_names_that_are_no_text_do_not_disturb(grep: GrepTool, cwd: Path) -> None:
@@ -248,13 +235,18 @@ def test_names_that_are_no_text_do_not_disturb(grep: GrepTool, cwd: Path) -> Non
     assert text_of(grep, pattern="unusual", outputMode="content") == "two\ufffdlines:1:unusual"
 
 
-def test_a_file_of_one_endless_line_is_left_out_and_said(cwd: Path) -> None:
+def test_a_very_long_line_is_searched_to_its_end_under_one_number(grep: GrepTool, cwd: Path) -> None:
+    (cwd / "long").write_text("first\n" + "x" * 5_000_000 + "FOUND\nFOUND\n", encoding="utf-8")
+    lines = text_of(grep, pattern="FOUND", outputMode="content").split("\n")
+    assert [line.split(":")[:2] for line in lines] == [["long", "2"], ["long", "3"]]
+    assert text_of(grep, pattern="xx$|FOUND", outputMode="count") == "long:2"
+
+
+def test_what_becomes_binary_after_its_start_is_left_there(grep: GrepTool, cwd: Path) -> None:
     with (cwd / "sparse").open("wb") as file:
-        file.write(b"a" * 10_000)
-        file.truncate(3 << 30)
-    text = text_of(GrepTool(cwd=cwd), pattern="needle")
-    assert text.startswith(".hidden\na.py\n")
-    assert "sparse" in text
+        file.write(b"needle\n" * 2000)
+        file.truncate(1 << 40)
+    assert text_of(grep, pattern="needle", outputMode="count", path="sparse") == "sparse:2000"
 
 
 def test_a_call_without_arguments_is_a_failure_and_no_exception(grep: GrepTool) -> None:

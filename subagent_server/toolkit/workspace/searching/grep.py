@@ -1,13 +1,13 @@
 """Lines by a regular expression."""
 
-import io
 import os
 import re
 import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from io import BufferedReader
 
 from subagent_server.toolkit.workspace.searching.answer import Answer
 from subagent_server.toolkit.workspace.searching.tree import FLAGS, Stop, Tree
@@ -15,8 +15,11 @@ from subagent_server.toolkit.workspace.searching.tree import FLAGS, Stop, Tree
 _PEEK = 8192
 _SHOWN = 500
 _BEFORE_MATCH = 100
+_LONGEST = 1 << 20
+_BOM = b"\xef\xbb\xbf"
 
 Search = Callable[[str], re.Match[str] | None]
+Line = tuple[int, str]
 
 
 class NotText(Exception):
@@ -32,7 +35,6 @@ class Grep:
     context: int
     answer: Answer
     shown: Callable[[str], str]
-    too_large: list[str] = field(default_factory=list)
 
     def tree(self, tree: Tree, wanted: Callable[[str], bool]) -> list[str]:
         """Search every file of `tree` whose path is `wanted`, and return notes."""
@@ -45,8 +47,6 @@ class Grep:
                         self.file(found.directory, found.entry.name, found.path)
         except Stop as stop:
             notes.append(str(stop))
-        if self.too_large:
-            notes.append(f"lines too long to be searched: {', '.join(self.too_large[:5])}")
         if tree.unreadable:
             notes.append(f"{tree.unreadable} directories could not be read")
         return notes
@@ -59,27 +59,27 @@ class Grep:
             OSError: it cannot be opened.
             Stop: the result is long enough.
         """
-        try:
-            with _opened(directory, name) as lines:
-                _REPORTS[self.mode](self, self.shown(path), lines)
-        except MemoryError:
-            self.too_large.append(self.shown(path))
+        with _opened(directory, name) as file:
+            _REPORTS[self.mode](self, self.shown(path), _lines(file))
 
-    def _files(self, path: str, lines: Iterable[str]) -> None:
-        if any(map(self.search, lines)):
+    def _files(self, path: str, lines: Iterable[Line]) -> None:
+        if any(self.search(line) for _, line in lines):
             self.answer.match()
             self.answer.line(path)
 
-    def _count(self, path: str, lines: Iterable[str]) -> None:
-        count = sum(1 for line in lines if self.search(line))
+    def _count(self, path: str, lines: Iterable[Line]) -> None:
+        count = last = 0
+        for number, line in lines:
+            if number != last and self.search(line):
+                count, last = count + 1, number
         if count:
             self.answer.match()
             self.answer.line(f"{path}:{count}")
 
-    def _content(self, path: str, lines: Iterable[str]) -> None:
-        before: deque[tuple[int, str]] = deque(maxlen=self.context)
+    def _content(self, path: str, lines: Iterable[Line]) -> None:
+        before: deque[Line] = deque(maxlen=self.context)
         last = after = 0
-        for number, line in enumerate(lines, 1):
+        for number, line in lines:
             match = self.search(line)
             if match is None and not after:
                 before.append((number, line))
@@ -99,7 +99,7 @@ class Grep:
             last = number
 
 
-_REPORTS: dict[str, Callable[[Grep, str, Iterable[str]], None]] = {
+_REPORTS: dict[str, Callable[[Grep, str, Iterable[Line]], None]] = {
     "files": Grep._files,
     "count": Grep._count,
     "content": Grep._content,
@@ -107,15 +107,24 @@ _REPORTS: dict[str, Callable[[Grep, str, Iterable[str]], None]] = {
 
 
 @contextmanager
-def _opened(directory: int, name: str) -> Iterator[Iterator[str]]:
+def _opened(directory: int, name: str) -> Iterator[BufferedReader]:
     descriptor = os.open(name, FLAGS, dir_fd=directory)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise NotText("not a regular file")
         if b"\0" in file.peek(_PEEK)[:_PEEK]:
             raise NotText("a binary file")
-        text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="\n")
-        yield (line.rstrip("\r\n").removeprefix("\ufeff") for line in text)
+        yield file
+
+
+def _lines(file: BufferedReader) -> Iterator[Line]:
+    """Yield the lines with their numbers, a very long one in pieces; a binary rest is left out."""
+    number = 1
+    if file.peek(len(_BOM)).startswith(_BOM):
+        file.read(len(_BOM))
+    while (raw := file.readline(_LONGEST)) and b"\0" not in raw:
+        yield number, raw.decode("utf-8", "replace").rstrip("\r\n")
+        number += raw.endswith(b"\n")
 
 
 def _cut(line: str, around: int) -> str:

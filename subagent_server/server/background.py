@@ -1,0 +1,33 @@
+"""Work beside the calls: tasks that nobody waits for, and that never fail in silence."""
+
+import asyncio
+import sys
+import traceback
+from collections.abc import Coroutine
+from typing import Any
+
+from subagent_server.domain.errors import SubagentError
+
+
+class Background:
+    """Keeps tasks alive. One that fails says so on stderr; calls and the server are not affected."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Begin `work` and return its task."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, SubagentError):
+            print(f"Changes are no longer told of: {error.sentence}", file=sys.stderr, flush=True)
+        elif error is not None:
+            traceback.print_exception(error, file=sys.stderr)

@@ -1,0 +1,195 @@
+"""The events of runs as logging notifications, for clients that ask for them.
+
+An older client asks once, with `logging/setLevel`, and hears of every live run that is open to it; a modern
+one asks with each request, and hears of the runs that the request waits for, on the request's own stream.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Collection, Iterable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.server.session import ServerSession
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from subagent_server.domain.errors import SubagentError, UnknownRun
+from subagent_server.server.background import Background
+from subagent_server.server.log_events import LEVELS, is_wanted, left_out_message, level_of, log_message
+from subagent_server.server.outbox import Outbox
+from subagent_server.server.root import until_made
+from subagent_server.service.access import Caller
+from subagent_server.service.context import Service
+from subagent_server.service.feed import Event, Follower, Place
+from subagent_server.service.waiting import Changes, Wait, wait_until
+
+Context = ServerRequestContext[Any, Any]
+
+LOOK_SECONDS = 1.0
+"""How often journals are looked at: their lines, unlike states, are announced by nobody."""
+FLUSH_SECONDS = 0.2
+"""How long an answer waits, at most, for the last events before it."""
+MAX_PLACES = 1_000
+
+
+class EventRelay:
+    """Relays events to one client. No run and no call ever waits for it."""
+
+    def __init__(self, service: Service, changes: Changes, caller: Caller, background: Background) -> None:
+        self._service = service
+        self._changes = changes
+        self._caller = caller
+        self._background = background
+        self._began = _this_millisecond()
+        self._places: dict[str, Place] = {}
+        self._level: types.LoggingLevel = "emergency"
+        self._standing: asyncio.Task[Any] | None = None
+
+    async def set_level(self, context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
+        """Relay events of at least this level to an older client, from now on."""
+        self._level = params.level
+        if self._standing is None:
+            since = _this_millisecond()
+            self._standing = self._background.start(self._stand(context.session, since))
+        return types.EmptyResult()
+
+    @asynccontextmanager
+    async def beside(self, context: Context, run_ids: Collection[str]) -> AsyncIterator[None]:
+        """Relay the events of these runs while a request of a modern client waits for them, if it asked."""
+        level = _asked_level(context)
+        if level is None:
+            yield
+            return
+        tails = await asyncio.to_thread(self._tails, run_ids)
+        async with Outbox(partial(_send_on, context), partial(_dropped, level)) as outbox:
+
+            def look() -> None:
+                _relay(tails, level, outbox)
+
+            wait = Wait(math.inf, frozenset(run_ids), poll_seconds=LOOK_SECONDS)
+            following = self._background.start(wait_until(self._changes, look, wait))
+            try:
+                yield
+                await asyncio.to_thread(self._relay_ends, tails, level, outbox)
+                await outbox.drained(FLUSH_SECONDS)
+            finally:
+                following.cancel()
+                self._remember(tails)
+
+    # -- for one request
+
+    def _tails(self, run_ids: Iterable[str]) -> "list[_Tail]":
+        found = (self._tail(run_id, self._began, self._places.get(run_id)) for run_id in run_ids)
+        return [tail for tail in found if tail is not None]
+
+    def _relay_ends(self, tails: "list[_Tail]", level: types.LoggingLevel, outbox: Outbox) -> None:
+        """Relay what has come last, and the ends that the journals do not have yet."""
+        _relay(tails, level, outbox)
+        for tail in tails:
+            try:
+                event = tail.follower.ending(self._service.store.read(tail.run_id))
+            except SubagentError:
+                continue  # it became unreadable meanwhile; the answer of the call says so
+            if event is not None and is_wanted(level_of(event), level):
+                outbox.put(log_message(tail.agent, tail.run_id, event))
+
+    def _remember(self, tails: "list[_Tail]") -> None:
+        """Let the next request go on where this one stopped."""
+        for tail in tails:
+            self._places.pop(tail.run_id, None)
+            self._places[tail.run_id] = tail.follower.place
+        while len(self._places) > MAX_PLACES:
+            del self._places[next(iter(self._places))]
+
+    # -- for a whole connection
+
+    async def _stand(self, session: ServerSession, since: datetime) -> None:
+        """Relay the events of all live runs, as long as the client is there."""
+        await until_made(self._service)
+        tails: dict[str, _Tail | None] = {}
+        async with Outbox(session.send_notification, lambda number: _dropped(self._level, number)) as outbox:
+
+            def look() -> None:
+                live = set(self._service.store.live_ids())
+                for run_id in live - tails.keys():
+                    self._discover(run_id, since, tails)
+                _relay([tail for tail in tails.values() if tail is not None], self._level, outbox)
+                for run_id in tails.keys() - live:
+                    del tails[run_id]
+
+            wait = Wait(math.inf, poll_seconds=LOOK_SECONDS)
+            await wait_until(self._changes, look, wait)
+
+    def _discover(self, run_id: str, since: datetime, tails: "dict[str, _Tail | None]") -> None:
+        try:
+            tails[run_id] = self._tail(run_id, since)
+        except UnknownRun:
+            return  # it is being made: the next look will find it
+
+    # -- for both
+
+    def _tail(self, run_id: str, since: datetime, place: Place | None = None) -> "_Tail | None":
+        """Return what follows a run from `place` on: from its start where it began after `since`, else from now.
+
+        Raises:
+            UnknownRun: there is none, or not yet.
+        """
+        try:
+            meta = self._service.store.read(run_id)
+        except UnknownRun:
+            raise
+        except SubagentError:
+            return None  # unreadable: every other door says so
+        if not self._caller.may_open(meta):
+            return None
+        if place is None and meta.created_at >= since:
+            place = Place()
+        return _Tail(Follower(self._service.store, run_id, place), run_id, meta.agent_name)
+
+
+class _Tail:
+    """A run whose events are relayed."""
+
+    def __init__(self, follower: Follower, run_id: str, agent: str) -> None:
+        self.follower = follower
+        self.run_id = run_id
+        self.agent = agent
+
+    def message(self, event: Event) -> types.LoggingMessageNotification:
+        return log_message(self.agent, self.run_id, event)
+
+
+def _relay(tails: Iterable[_Tail], level: types.LoggingLevel, outbox: Outbox) -> None:
+    for tail in tails:
+        news = tail.follower.news()
+        if news.left_out and is_wanted("warning", level):
+            outbox.put(left_out_message(run_id=tail.run_id))
+        for event in news.events:
+            if is_wanted(level_of(event), level):
+                outbox.put(tail.message(event))
+
+
+def _asked_level(context: Context) -> types.LoggingLevel | None:
+    """Return the level that a request of a modern client asks for."""
+    if context.protocol_version not in MODERN_PROTOCOL_VERSIONS or context.meta is None:
+        return None
+    asked = context.meta.get(types.LOG_LEVEL_META_KEY)
+    return next((level for level in LEVELS if level == asked), None)
+
+
+def _dropped(level: types.LoggingLevel, number: int) -> types.LoggingMessageNotification | None:
+    return left_out_message(number) if is_wanted("warning", level) else None
+
+
+async def _send_on(context: Context, notification: types.ServerNotification) -> None:
+    await context.session.send_notification(notification, related_request_id=context.request_id)
+
+
+def _this_millisecond() -> datetime:
+    """Return the present as precisely as runs are dated."""
+    moment = datetime.now(UTC)
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)

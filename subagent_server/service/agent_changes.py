@@ -1,0 +1,66 @@
+"""Hearing that agent files change: the same observer as for the runs, on the agents directories."""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from subagent_server.host.watch import Watcher
+
+Identity = tuple[int, int]
+"""Device and inode."""
+
+
+class AgentChanges:
+    """Hears of changes in some directories and in what is below them. Implements `service.waiting.Bell`.
+
+    A directory that is missing, or was replaced, is watched as soon as somebody subscribes after it is there.
+    """
+
+    def __init__(self, directories: Sequence[Path], watcher: Watcher) -> None:
+        self._directories = tuple(dict.fromkeys(directories))
+        self._watcher = watcher
+        self._watched: dict[Path, tuple[Identity, Callable[[], None]]] = {}
+        self._listeners: dict[object, Callable[[str], None]] = {}
+        self._lock = threading.Lock()
+
+    def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        """Call `listener(file_name)` at each change, from another thread; returns what ends it.
+
+        Reads directories: call it off the event loop.
+        """
+        key = object()
+        with self._lock:
+            self._listeners[key] = listener
+            for directory in self._directories:
+                self._look_after(directory)
+
+        def unsubscribe() -> None:
+            with self._lock:
+                self._listeners.pop(key, None)
+
+        return unsubscribe
+
+    def _look_after(self, directory: Path) -> None:
+        """Watch a directory that is there, once; what was watched by its name and is gone, no more."""
+        identity = _identity(directory)
+        known, unwatch = self._watched.get(directory, (None, None))
+        if identity == known:
+            return
+        if unwatch is not None:
+            unwatch()
+            del self._watched[directory]
+        if identity is not None:
+            unwatch = self._watcher.watch(directory, self._tell, recursive=True)
+            self._watched[directory] = (identity, unwatch)
+
+    def _tell(self, name: str) -> None:
+        for listener in list(self._listeners.values()):  # no lock: `subscribe` holds it while it walks trees
+            listener(name)
+
+
+def _identity(directory: Path) -> Identity | None:
+    try:
+        status = directory.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -1,0 +1,141 @@
+"""`subagent doctor`: what is wrong with agent files, and with what runs have left on disk."""
+
+import json
+
+import pytest
+
+from subagent_server.domain import events
+from subagent_server.domain.records import Failure
+from tests.cli.command import Cli, asked
+
+FAILED = events.RunFailed(failure=Failure(code="agent_error", message="It broke."))
+
+
+# -- agent files
+
+
+def test_where_nothing_is_wrong_with_the_agents_it_leaves_with_0(cli: Cli) -> None:
+    cli.agent("reviewer")
+    done = cli("doctor")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "1 agent checked: nothing is wrong.\n"
+
+
+def test_each_file_that_cannot_be_used_is_told_with_its_place_and_reason(cli: Cli) -> None:
+    cli.agent("reviewer")
+    (cli.home / "agents" / "broken.md").write_bytes(b"---\nname: broken\n---\nHall\xf6chen.\n")
+    done = cli("doctor")
+    assert done.returncode == 1
+    assert done.stdout.startswith("agents/broken.md:4: error: ")
+    assert done.stdout.count("\n") == 1
+
+
+def test_what_a_definition_asks_for_in_vain_is_a_finding(cli: Cli) -> None:
+    cli.agent("isolated", isolation="worktree")
+    done = cli("doctor")
+    assert done.returncode == 1
+    assert "agents/isolated.md: fault: isolation is not supported" in done.stdout
+
+
+def test_remarks_are_told_and_nothing_has_to_be_mended(cli: Cli) -> None:
+    cli.agent("reviewer", favouriteColour="blue")
+    (cli.home / "agents" / "README.md").write_text("# About these agents\n", encoding="utf-8")
+    done = cli("doctor")
+    assert done.returncode == 0
+    assert "warning" in done.stdout and "skipped" in done.stdout
+    assert "nothing is wrong" in done.stderr
+
+
+def test_one_file_is_checked_wherever_it_is(cli: Cli) -> None:
+    path = cli.home / "draft.md"
+    path.write_text("---\nname: draft\ndescription: Drafts.\nmaxTurns: many\n---\nDraft.\n", encoding="utf-8")
+    done = cli("doctor", "draft.md")
+    assert done.returncode == 1
+    assert done.stdout.startswith("draft.md:")
+    path.write_text("---\nname: draft\ndescription: Drafts.\n---\nDraft.\n", encoding="utf-8")
+    assert cli("doctor", str(path)).returncode == 0
+
+
+def test_a_file_that_is_named_and_is_no_agent_or_not_there_is_a_finding(cli: Cli) -> None:
+    (cli.home / "notes.md").write_text("Notes.\n", encoding="utf-8")
+    for name in ("notes.md", "missing.md"):
+        done = cli("doctor", name)
+        assert done.returncode == 1 and done.stdout.startswith(f"{name}: error: ")
+
+
+def test_programs_get_the_problems_as_json(cli: Cli) -> None:
+    cli.agent("isolated", isolation="worktree")
+    told = cli.json("doctor", code=1)
+    assert told["checked"] == 1
+    assert [(p["agent"], p["kind"]) for p in told["problems"]] == [("isolated", "fault")]
+
+
+# -- runs
+
+
+def test_where_nothing_is_wrong_with_the_runs_it_leaves_with_0(cli: Cli) -> None:
+    cli.completed("aaaaaa")
+    cli.made("bbbbbb", FAILED)
+    with cli.living("cccccc", asked()):
+        done = cli("doctor", "--runs")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "3 runs checked: nothing is wrong.\n"
+
+
+def test_each_finding_is_a_line_with_the_run_it_is_about(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa")
+    healthy = cli.completed("bbbbbb")
+    run = cli.store.paths.run(run_id)
+    run.result.unlink()
+    done = cli("doctor", "--runs")
+    assert done.returncode == 1
+    assert done.stdout == f"{run_id}: it is completed without a result.json\n"
+    assert done.stderr == "2 runs checked: 1 finding.\n"
+    assert cli("doctor", "--runs", healthy).returncode == 0
+    assert cli("doctor", "--runs", "aaaaaa").returncode == 1
+
+
+@pytest.mark.parametrize("name", ["run.meta.json", "result.json", "request.json"])
+def test_a_file_that_cannot_be_read_is_a_finding_and_the_others_are_checked(cli: Cli, name: str) -> None:
+    broken, healthy = cli.completed("aaaaaa"), cli.completed("bbbbbb")
+    (cli.store.paths.run(broken).directory / name).write_text('{"torn', encoding="utf-8")
+    told = cli.json("doctor", "--runs", code=1)
+    assert told["checked"] == 2
+    assert {finding["runId"] for finding in told["findings"]} == {broken}
+    assert healthy not in json.dumps(told["findings"])
+
+
+def test_a_start_that_never_was_is_nothing_wrong(cli: Cli) -> None:
+    (cli.store.paths.root / "20261122-093015-417-zzzzzz").mkdir()
+    assert cli("doctor", "--runs").returncode == 0
+
+
+def test_a_secret_in_a_run_is_found_and_not_repeated(cli: Cli) -> None:
+    secret = "hunter2-hunter2-hunter2"
+    run_id = cli.completed("aaaaaa", text=f"The password is {secret}.")
+    done = cli("doctor", "--runs", env={"DATABASE_PASSWORD": secret})
+    assert done.returncode == 1
+    assert f"{run_id}: result.json holds the value of DATABASE_PASSWORD\n" in done.stdout
+    assert secret not in done.stdout
+
+
+def test_behind_the_verb_runs_means_runs_and_before_it_where_they_are(cli: Cli) -> None:
+    cli.store.paths.run(cli.completed("aaaaaa")).result.unlink()
+    elsewhere = cli.home / "elsewhere"
+    assert cli("--runs", str(elsewhere), "doctor", "--runs").returncode == 0
+    assert cli("--runs", str(cli.store.paths.root), "doctor", "--runs").returncode == 1
+    assert cli.json("doctor", "--runs", code=1)["checked"] == 1
+
+
+def test_a_directory_behind_the_verb_is_told_where_it_belongs(cli: Cli) -> None:
+    done = cli("doctor", "--runs", "runs")
+    assert done.returncode == 2
+    assert "`subagent --runs runs doctor --runs`" in done.stderr
+
+
+def test_a_run_that_is_not_there_leaves_with_3(cli: Cli) -> None:
+    assert cli("doctor", "--runs", "20261122-093015-417-nobody").returncode == 3
+
+
+def test_a_file_and_runs_at_once_are_a_mistake_of_usage(cli: Cli) -> None:
+    assert cli("doctor", "agents/x.md", "--runs").returncode == 2

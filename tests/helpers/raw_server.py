@@ -1,0 +1,123 @@
+"""The server over its bare pipes, for what no well-behaved client would send."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+BOUND = 60.0
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": "hello",
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "raw", "version": "1"},
+    },
+}
+READY = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+
+
+def request(number: int, method: str, **params: Any) -> dict[str, Any]:
+    """Return a request."""
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+
+
+def tool_call(number: int, tool: str, **arguments: Any) -> dict[str, Any]:
+    """Return the request that calls a tool."""
+    return request(number, "tools/call", name=tool, arguments=arguments)
+
+
+class RawServer:
+    """A server that runs. Leaving the `with` block kills it; its stderr is appended to `errors`."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str], cwd: Path, errors: Path) -> None:
+        with errors.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=dict(environment),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        self._heard = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait(BOUND)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None and not pipe.closed:
+                pipe.close()
+
+    def say(self, *messages: Mapping[str, Any] | bytes) -> None:
+        """Send messages, each on its line; bytes go as they are."""
+        assert self._process.stdin is not None
+        for message in messages:
+            line = message if isinstance(message, bytes) else json.dumps(message).encode()
+            self._process.stdin.write(line + b"\n")
+        self._process.stdin.flush()
+
+    def answer_to(self, number: int | str) -> dict[str, Any]:
+        """Return the answer to the request of this id; what comes before it is passed over."""
+        while True:
+            message = self._next()
+            if message.get("id") == number and ("result" in message or "error" in message):
+                return message
+
+    def result_of(self, call: dict[str, Any]) -> dict[str, Any]:
+        """Make a tool call and return its result."""
+        self.say(call)
+        result: dict[str, Any] = self.answer_to(call["id"])["result"]
+        return result
+
+    def end_input(self) -> None:
+        """Close the server's stdin."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send the server a signal."""
+        self._process.send_signal(number)
+
+    def leaves(self, seconds: float) -> int:
+        """Return the exit code of a server that has to leave within `seconds`."""
+        return self._process.wait(seconds)
+
+    def rest(self) -> list[dict[str, Any]]:
+        """Return what the server says until its end; every line of it has to be a message."""
+        assert self._process.stdout is not None
+        lines = (self._heard + self._process.stdout.read()).splitlines()
+        self._heard = b""
+        return [_message(line) for line in lines]
+
+    def _next(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        deadline = time.monotonic() + BOUND
+        while b"\n" not in self._heard:
+            ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"the server said nothing for {BOUND:g} s"
+            more = os.read(descriptor, 1 << 20)
+            assert more, "the server has left"
+            self._heard += more
+        line, _, self._heard = self._heard.partition(b"\n")
+        return _message(line)
+
+
+def _message(line: bytes) -> dict[str, Any]:
+    message: dict[str, Any] = json.loads(line)
+    assert message["jsonrpc"] == "2.0", line
+    return message

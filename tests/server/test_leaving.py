@@ -1,0 +1,89 @@
+"""The server on its pipes: stdout carries protocol only, and leaving is quick and touches no run."""
+
+import signal
+
+from tests.helpers.raw_server import HELLO, READY, RawServer, request, tool_call
+from tests.helpers.turns import asks, says
+from tests.helpers.world import World
+
+LEAVES_WITHIN = 1.0
+"""Seconds; the rule is 300 ms on a machine that has nothing else to do."""
+
+
+def test_it_leaves_with_0_at_a_signal_and_at_the_end_of_input_while_the_run_goes_on(world: World) -> None:
+    world.agent()
+    world.play(asks("Go on?"), says("Done."))
+    run_id = world.start()
+    world.asking(run_id)
+
+    def interrupted(server: RawServer) -> None:
+        server.signal(signal.SIGINT)
+
+    def terminated(server: RawServer) -> None:
+        server.signal(signal.SIGTERM)
+
+    for leave in (RawServer.end_input, interrupted, terminated):
+        with world.raw_server("--max-wait", "60") as server:
+            server.say(HELLO, READY)
+            server.answer_to("hello")
+            server.say(tool_call(1, "wait_for_runs", runIds=[run_id], waitFor="all", waitSeconds=60))
+            cursor = server.answer_to(1)["result"]["structuredContent"]["cursor"]
+            server.say(tool_call(2, "wait_for_runs", runIds=[run_id], cursor=cursor, waitSeconds=60))
+            server.result_of(tool_call(3, "list_runs"))
+            leave(server)
+            assert server.leaves(LEAVES_WITHIN) == 0
+            server.rest()
+    assert world.look(run_id).live
+    world.reply(run_id, "yes")
+    assert world.completed(run_id) == "Done."
+
+
+def test_requests_that_are_followed_by_the_end_of_input_at_once_are_answered(world: World) -> None:
+    world.agent(runner="codex")
+    with world.raw_server() as server:
+        calls = [tool_call(2, "run_worker", prompt="Go."), tool_call(3, "check_status", runId="nothing")]
+        server.say(HELLO, READY, request(1, "tools/list"), *calls)
+        server.end_input()
+        answers = {message["id"]: message for message in server.rest()}
+        assert server.leaves(LEAVES_WITHIN) == 0
+    assert list(answers) == ["hello", 1, 2, 3] or set(answers) == {"hello", 1, 2, 3}
+    view = answers[2]["result"]["structuredContent"]
+    assert view["error"]["code"] == "config"
+    assert answers[3]["result"]["isError"] is True
+
+
+def test_garbage_is_answered_in_protocol_or_passed_over_and_the_server_stays(world: World) -> None:
+    world.agent(runner="codex")
+    with world.raw_server() as server:
+        server.say(
+            b"garbage",
+            b"",
+            b"\xff\xfe\x00",
+            b"[]",
+            b"42",
+            b'{"jsonrpc": "2.0"}',
+            b'{"jsonrpc": "2.0", "id": 1}',
+            b'{"jsonrpc": "2.0", "id": {}, "method": "tools/list"}',
+            b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": []}',
+            b'{"jsonrpc": "2.0", "method": "notifications/nobody", "params": {}}',
+            b"[" * 50_000,
+            b'{"x": "' + b"y" * 3_000_000 + b'"}',
+        )
+        server.say(HELLO, READY)
+        server.answer_to("hello")
+        server.say(request(8, "tools/call", arguments={}), request(9, "no/such/method"))
+        assert "error" in server.answer_to(8) or "error" in server.answer_to(9)
+        not_a_number = json_with_nan(10, "run_worker")
+        server.say(not_a_number, tool_call(11, "list_runs"))
+        assert {n for n in (10, 11) if server.answer_to(n)} == {10, 11}
+        server.end_input()
+        assert server.leaves(LEAVES_WITHIN) == 0
+        server.rest()
+
+
+def json_with_nan(number: int, tool: str) -> bytes:
+    """Return a call whose `waitSeconds` is what JSON has no word for."""
+    return (
+        f'{{"jsonrpc": "2.0", "id": {number}, "method": "tools/call", "params": '
+        f'{{"name": "{tool}", "arguments": {{"prompt": "Go.", "waitSeconds": NaN}}}}}}'
+    ).encode()

@@ -1,0 +1,97 @@
+"""What a client, and the model behind it, sees of the tools (SPEC section 5)."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import mcp_types as types
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.helpers.mcp_client import Mode
+from tests.helpers.world import World
+
+PARENT = ["check_status", "wait_for_runs", "list_runs", "get_logs", "reply_subagent", "stop_run"]
+CHILD = ["ask_parent", "update_status"]
+RESULT = {
+    "type": "object",
+    "properties": {"verdict": {"$ref": "#/$defs/verdict"}, "next": {"$ref": "#"}},
+    "required": ["verdict"],
+    "additionalProperties": False,
+    "$defs": {"verdict": {"enum": ["good", "bad"]}},
+}
+
+
+def names(tools: Sequence[types.Tool]) -> list[str]:
+    """Return the names of tools in their order."""
+    return [tool.name for tool in tools]
+
+
+def seen_by_the_model(tool: types.Tool) -> int:
+    """Return how many bytes of a tool a model sees."""
+    shown = {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+    return len(json.dumps(shown, separators=(",", ":"), ensure_ascii=False).encode())
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_every_tool_is_listed_in_a_stable_order_with_all_that_a_client_shows(
+    world: World, mode: Mode
+) -> None:
+    world.agent("Zoe Two")
+    world.agent("anna", outputSchema=RESULT)
+    with world.serve(mode=mode) as parent:
+        assert parent.protocol_version == ("2026-07-28" if mode == "auto" else "2025-11-25")
+        assert "run_<agent>" in parent.instructions
+        tools = parent.tools()
+    assert names(tools) == ["run_zoe_two", "run_anna", *PARENT, *CHILD]
+    for tool in tools:
+        assert tool.title and tool.description and tool.annotations is not None
+        Draft202012Validator.check_schema(tool.input_schema)
+        assert tool.output_schema is not None and tool.output_schema["type"] == "object"
+        Draft202012Validator.check_schema(tool.output_schema)
+    hints = {tool.name: tool.annotations for tool in tools}
+    assert [n for n, hint in hints.items() if hint and hint.read_only_hint] == PARENT[1:4]
+    assert [n for n, hint in hints.items() if hint and hint.destructive_hint] == ["stop_run"]
+
+
+def test_the_output_schema_of_an_agent_holds_the_schema_of_its_result_with_its_references(
+    world: World,
+) -> None:
+    world.agent(outputSchema=RESULT)
+    with world.serve() as parent:
+        schema = next(tool.output_schema for tool in parent.tools() if tool.name == "run_worker")
+    assert schema is not None
+    validator = Draft202012Validator(schema)
+
+    def fits(output: Any) -> bool:
+        view = {"runId": "r", "agent": "worker", "status": "completed", "revision": 3, "elapsedSeconds": 1.0}
+        return validator.is_valid({**view, "output": output})
+
+    assert fits({"verdict": "good"}) and fits({"verdict": "good", "next": {"verdict": "bad"}})
+    assert not fits({"verdict": "ugly"}) and not fits({"verdict": "good", "next": {}}) and not fits([])
+
+
+def test_a_parent_sees_no_tool_of_a_child_and_pays_little_for_the_others(world: World) -> None:
+    world.agent("security-reviewer")
+    with world.serve("--role", "parent") as parent:
+        agent, *generic = parent.tools()
+    assert names(generic) == PARENT
+    assert sum(map(seen_by_the_model, generic)) <= 4000
+    assert agent.description is not None
+    assert seen_by_the_model(agent) - len(agent.description.encode()) <= 350
+
+
+def test_role_child_needs_the_environment_of_a_run(world: World) -> None:
+    done = world.cli("serve", "--role", "child")
+    assert done.returncode == 2 and done.stdout == ""
+    assert "SUBAGENT_RUN_ID and SUBAGENT_RUN_TOKEN" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_an_agent_file_that_is_written_or_removed_while_the_server_runs_is_seen(world: World) -> None:
+    world.agent("first")
+    with world.serve("--role", "parent") as parent:
+        world.agent("second")
+        assert names(parent.tools())[:2] == ["run_first", "run_second"]
+        (world.agents / "first.md").unlink()
+        assert names(parent.tools())[0] == "run_second"
+        assert "the tools here are run_second" in parent.refused("run_first", prompt="Go.")

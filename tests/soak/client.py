@@ -1,0 +1,111 @@
+"""A client of the MCP server that survives its server: lines of JSON over pipes, and nothing else."""
+
+import json
+import os
+import select
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.helpers.world import PROGRAM
+
+BOUND = 90.0
+"""How long a server may take for one answer, in seconds, on a machine that is kept busy."""
+
+
+class ServerGone(Exception):
+    """The server has ended, whoever ended it."""
+
+
+class ServerSilent(Exception):
+    """The server lives and does not answer."""
+
+
+class McpClient:
+    """One server and its only client. Leaving the `with` block lets the server leave."""
+
+    def __init__(self, environment: Mapping[str, str], cwd: Path, errors: Path) -> None:
+        with errors.open("ab") as log:
+            self._server = subprocess.Popen(
+                [*PROGRAM, "serve"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=dict(environment),
+                cwd=cwd,
+                bufsize=0,
+                start_new_session=True,
+            )
+        self.pid = self._server.pid
+        self._heard = b""
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pipe in (self._server.stdin, self._server.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            self._server.wait(10)
+        except subprocess.TimeoutExpired:
+            self._server.kill()
+            self._server.wait()
+            raise ServerSilent(f"server {self.pid} did not leave at the end of its input") from error
+
+    def greet(self) -> None:
+        """Do what every client does first. Raises as `call` does."""
+        hello = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "soak", "version": "1"},
+        }
+        self._request("initialize", hello)
+        self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+
+    def call(self, tool: str, **arguments: Any) -> dict[str, Any] | None:
+        """Call a tool and return its structured answer; None where it refused.
+
+        Raises:
+            ServerGone: it died before it answered.
+            ServerSilent: it did not answer in time.
+        """
+        result = self._request("tools/call", {"name": tool, "arguments": arguments})
+        answer: dict[str, Any] | None = None if result.get("isError") else result.get("structuredContent")
+        return answer
+
+    def _request(self, method: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        self._count += 1
+        self._send({"jsonrpc": "2.0", "id": self._count, "method": method, "params": parameters})
+        deadline = time.monotonic() + BOUND
+        while True:
+            message = json.loads(self._line(deadline))
+            if message.get("id") == self._count and "method" not in message:
+                result: dict[str, Any] = message.get("result", {"isError": True})
+                return result
+
+    def _send(self, message: dict[str, Any]) -> None:
+        assert self._server.stdin is not None
+        try:
+            self._server.stdin.write(json.dumps(message).encode() + b"\n")
+        except BrokenPipeError as error:
+            raise ServerGone from error
+
+    def _line(self, deadline: float) -> bytes:
+        assert self._server.stdout is not None
+        descriptor = self._server.stdout.fileno()
+        while b"\n" not in self._heard:
+            if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise ServerSilent(f"server {self.pid} has not answered for {BOUND:g} s")
+            more = os.read(descriptor, 65536)
+            if not more:
+                raise ServerGone
+            self._heard += more
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line

@@ -1,0 +1,131 @@
+"""Where a soak happens: its directories, its agents, and the processes that belong to it."""
+
+import json
+import os
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from subagent_server.domain.errors import SubagentError
+from subagent_server.domain.records import RunMeta
+from subagent_server.host import die, processes
+from subagent_server.launch.local import LocalLauncher
+from subagent_server.service.context import Service, open_service
+from subagent_server.settings import read_settings
+from subagent_server.store.runs import RunStore
+from tests.helpers.processes import REPOSITORY
+from tests.soak.audit import Audit
+
+_MAX_RUNS = 5
+_AGENTS: dict[str, dict[str, object]] = {
+    "free": {"agents": ["helper"]},
+    "pair": {"maxConcurrent": 2},
+    "helper": {},
+}
+_POINT = re.compile(r'may_die\("([a-z_.]+)"\)')
+
+
+@dataclass(frozen=True)
+class Found:
+    """A process of the soak: what it is, and the run that it belongs to, where it belongs to one."""
+
+    kind: str
+    identity: processes.Identity
+    run_id: str | None
+
+
+class Field:
+    """Everything below one directory. `base_url` is where the model is."""
+
+    def __init__(self, home: Path, base_url: str) -> None:
+        self.home = home
+        self.runs, self.work, self.effects = home / "runs", home / "work", home / "effects"
+        self.errors = home / "errors"
+        agents = home / "agents"
+        for directory in (agents, self.work, self.effects, self.errors):
+            directory.mkdir()
+        for name, keys in _AGENTS.items():
+            front = {"name": name, "description": f"The agent {name}.", **keys}
+            lines = [f"{key}: {json.dumps(value)}" for key, value in front.items()]
+            text = "\n".join(["---", *lines, "---", "Do as ordered.", ""])
+            (agents / f"{name}.md").write_text(text, encoding="utf-8")
+        self.audit = Audit(home / "audit.jsonl")
+        self.store = RunStore(self.runs)
+        self.store.make_root()
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "LANG": "C.UTF-8",
+            "ANTHROPIC_API_KEY": "sk-ant-the-key-of-the-soak-0123456789",
+            "ANTHROPIC_BASE_URL": base_url,
+            "SUBAGENT_AGENTS": str(agents),
+            "SUBAGENT_RUNS": str(self.runs),
+            "SUBAGENT_MAX_RUNS": str(_MAX_RUNS),
+        }
+
+    @cached_property
+    def service(self) -> Service:
+        """The verbs, in this process, which nobody kills."""
+        return open_service(read_settings(environment=self.environment, cwd=self.work), LocalLauncher())
+
+    def metas(self) -> Iterator[RunMeta]:
+        """Yield the raw states on disk of the runs that may be live; nothing is reconciled."""
+        for run_id in self.store.live_ids():
+            try:
+                yield self.store.read(run_id)
+            except SubagentError:
+                continue  # a start that never was; the doctor judges the others
+
+    def working(self) -> list[RunMeta]:
+        """Return the raw states of the runs that have not ended."""
+        return [meta for meta in self.metas() if not meta.status.is_terminal]
+
+    # -- processes
+
+    def processes(self) -> Iterator[Found]:
+        """Yield every process that this soak has started, itself left out."""
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == os.getpid():
+                continue
+            identity = processes.identify(int(entry.name))
+            found = None if identity is None else self._classified(entry, identity)
+            if found is not None and processes.is_alive(found.identity):
+                yield found
+
+    def _classified(self, entry: Path, identity: processes.Identity) -> Found | None:
+        try:
+            command = (entry / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+        except OSError:
+            return None
+        environment = dict(
+            item.partition(b"=")[::2] for item in processes.environment_of(identity.pid) if b"=" in item
+        )
+        words = set(command)
+        named = next((Path(w).name for w in command if w.startswith(f"{self.runs}/")), None)
+        if "subagent_server.worker" in words and named:
+            return Found("reconcile" if "--reconcile" in words else "worker", identity, named)
+        if named and any(word.endswith("launch/shim.py") for word in command):
+            return Found("shim", identity, named)
+        if environment.get(b"SUBAGENT_RUNS") != str(self.runs).encode():
+            return None
+        if (owner := environment.get(b"SUBAGENT_RUN_ID")) is not None:
+            return Found("grandchild", identity, owner.decode())
+        return Found("server" if "serve" in words else "starter", identity, None)
+
+
+def lethal_points() -> list[str]:
+    """Return every point at which the program may be told to die, read from its source."""
+    package = REPOSITORY / "subagent_server"
+    sources = (path.read_text(encoding="utf-8") for path in sorted(package.rglob("*.py")))
+    return sorted({point for source in sources for point in _POINT.findall(source)})
+
+
+def deadly_environment(chance: random.Random) -> dict[str, str]:
+    """Return what makes a process and its runs die at a few points now and then, or nothing."""
+    if chance.random() < 0.5:
+        return {}
+    chosen = chance.sample(lethal_points(), chance.randint(1, 3))
+    return {die.VARIABLE: ",".join(f"{point}:{chance.uniform(0.1, 0.5):.2f}" for point in chosen)}

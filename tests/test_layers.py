@@ -1,0 +1,188 @@
+"""Imports go down the floors only, and the doors that must open quickly import no more than they need."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.processes import REPOSITORY, run_python
+
+PACKAGE = "subagent_server"
+ROOT = REPOSITORY / PACKAGE
+
+ABOVE_THE_VERBS = {"service", "catalog", "domain", "settings"}
+FLOORS: dict[str, set[str]] = {
+    "domain": set(),
+    "settings": {"domain.errors"},
+    "host": {"domain"},
+    "launch": {"host", "domain", "store.paths"},
+    "store": {"host", "domain"},
+    "catalog": {"host", "domain"},
+    "toolkit": {"host", "domain"},
+    "simulator": {"host", "domain"},
+    "runners": {"toolkit", "host", "domain"},
+    "service": {"store", "launch", "catalog", "host", "domain", "settings"},
+    "server": ABOVE_THE_VERBS,
+    "tui": ABOVE_THE_VERBS,
+    "web": ABOVE_THE_VERBS,
+    "worker": ABOVE_THE_VERBS | {"runners", "toolkit"},
+    "cli": {
+        *("service", "catalog", "domain", "settings", "host", "store", "launch", "toolkit", "runners"),
+        *("simulator", "server", "tui", "web", "worker"),
+    },
+    "__main__": {"cli"},
+}
+"""By hand from the table of floors: a room, and the rooms (or single modules) it may import beside itself."""
+
+THIRD_PARTY: dict[str, set[str]] = {"domain": {"pydantic", "pydantic_core"}, "settings": set()}
+"""The rooms of the ground floor stay with these."""
+
+KNOWN = {
+    "worker": pytest.mark.xfail(
+        strict=True, reason="the worker reaches past the verbs into store, host, launch"
+    ),
+}
+"""What is not as the table has it. Mend it, or change the picture and the table; then take it out here."""
+
+STANDARD_LIBRARY_ONLY = ("launch/shim.py", "store/paths.py")
+SLOW = ("mcp", "anthropic")
+READ_VERBS = ("ls", "show", "logs", "inbox", "agents", "tools", "doctor", "stats", "export", "schema")
+
+MODULES_AFTER = """
+    import importlib, sys
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
+    print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+MODULES_AFTER_COMMAND = """
+    import atexit, os, sys
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    for number in (1, 2):
+        os.dup2(quiet, number)
+    loaded = lambda: sorted({name.partition(".")[0] for name in sys.modules})
+    atexit.register(lambda: print(*loaded(), file=answer, flush=True))
+    from subagent_server.cli import main
+    sys.argv = ["subagent", *sys.argv[1:]]
+    main()
+"""
+
+
+@dataclass(frozen=True)
+class Import:
+    """That `module` of ours imports `target`, in `line`."""
+
+    module: str
+    line: int
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} imports {self.target}"
+
+
+def module_name(path: Path) -> str:
+    """Return the dotted name of a file below the package, without the package itself."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(path: Path) -> Iterator[Import]:
+    """Yield every import of a file, also those inside functions."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}:{node.lineno} is a relative import"
+            targets = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for target in targets:
+            yield Import(module_name(path), node.lineno, target)
+
+
+def rooms() -> list[str]:
+    """Return the rooms that are there."""
+    found = {path.relative_to(ROOT).with_suffix("").parts[0] for path in ROOT.rglob("*.py")}
+    return sorted(found - {"__init__"})
+
+
+def imports_of_room(room: str) -> list[Import]:
+    """Return every import of a room, be it a folder or a single module."""
+    files = sorted((ROOT / room).rglob("*.py")) or [ROOT / f"{room}.py"]
+    return [found for path in files for found in imports_of(path)]
+
+
+def is_allowed(room: str, target: str) -> bool:
+    """Whether a room may import `target`, given without the package."""
+    allowed = {room, *FLOORS[room], "__version__"}
+    return any(target == name or target.startswith(f"{name}.") for name in allowed)
+
+
+def verbs() -> list[str]:
+    """Return the modules of the read commands that are there."""
+    return [f"{PACKAGE}.cli.{verb}" for verb in READ_VERBS if (ROOT / "cli" / f"{verb}.py").exists()]
+
+
+def test_every_room_stands_on_a_floor() -> None:
+    assert set(rooms()) <= set(FLOORS), "a new room: give it its floor in docs/architecture.md, then here"
+
+
+@pytest.mark.parametrize(
+    "room", [pytest.param(room, marks=KNOWN.get(room, ())) for room in FLOORS if room in rooms()]
+)
+def test_a_room_imports_only_from_the_floors_below_it(room: str) -> None:
+    ours = [found for found in imports_of_room(room) if found.target.split(".")[0] == PACKAGE]
+    wrong = [str(found) for found in ours if not is_allowed(room, found.target.removeprefix(f"{PACKAGE}."))]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("room", THIRD_PARTY)
+def test_the_ground_floor_needs_nothing_but_pydantic(room: str) -> None:
+    wrong = [
+        str(found)
+        for found in imports_of_room(room)
+        if found.target.split(".")[0] not in THIRD_PARTY[room] | {PACKAGE} | sys.stdlib_module_names
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", STANDARD_LIBRARY_ONLY)
+def test_what_lives_as_long_as_a_run_stays_on_the_standard_library(name: str) -> None:
+    code = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})" + MODULES_AFTER.replace("\n    ", "\n")
+    done = run_python(code, f"{PACKAGE}.{module_name(ROOT / name)}", flags=["-I", "-S"])
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) <= {PACKAGE, "__main__", *sys.stdlib_module_names}
+
+
+@pytest.mark.skipif("server" not in rooms(), reason="there is no server yet")
+def test_the_server_process_never_imports_the_sdk_of_the_model() -> None:
+    served = [f"{PACKAGE}.{module_name(path)}" for path in sorted((ROOT / "server").rglob("*.py"))]
+    assert "anthropic" not in modules_after(*served)
+
+
+@pytest.mark.skipif(not verbs(), reason="there are no read commands yet")
+def test_the_modules_of_the_read_commands_import_neither_protocol_nor_model() -> None:
+    assert modules_after(f"{PACKAGE}.cli", *verbs()).isdisjoint(SLOW)
+
+
+@pytest.mark.skipif(not verbs(), reason="there are no read commands yet")
+@pytest.mark.parametrize("command", ["ls --json", "show @last", "logs @last", "inbox", "agents"])
+def test_a_read_command_starts_without_protocol_and_model(tmp_path: Path, command: str) -> None:
+    done = run_python(
+        MODULES_AFTER_COMMAND,
+        *command.split(),
+        environment={"SUBAGENT_RUNS": str(tmp_path / "runs"), "SUBAGENT_AGENTS": str(tmp_path)},
+    )
+    loaded = set(done.stdout.split())
+    assert PACKAGE in loaded, done.stderr
+    assert loaded.isdisjoint(SLOW)
+
+
+def modules_after(*names: str) -> set[str]:
+    """Return the top-level modules that a fresh process has after importing these."""
+    done = run_python(MODULES_AFTER, *names)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return set(done.stdout.split())
