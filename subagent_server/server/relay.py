@@ -7,7 +7,7 @@ one asks with each request, and hears of the runs that the request waits for, on
 import asyncio
 import math
 from collections.abc import AsyncIterator, Collection, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -83,8 +83,12 @@ class EventRelay:
     # -- for one request
 
     def _tails(self, run_ids: Iterable[str]) -> "list[_Tail]":
-        found = (self._tail(run_id, self._began, self._places.get(run_id)) for run_id in run_ids)
-        return [tail for tail in found if tail is not None]
+        found: list[_Tail] = []
+        for run_id in run_ids:
+            with suppress(UnknownRun):  # removed meanwhile
+                tail = self._tail(run_id, self._began, self._places.get(run_id))
+                found += [] if tail is None else [tail]
+        return found
 
     def _relay_ends(self, tails: "list[_Tail]", level: types.LoggingLevel, outbox: Outbox) -> None:
         """Relay what has come last, and the ends that the journals do not have yet."""

@@ -4,6 +4,7 @@ Both doors for models use it: the MCP server, and the loop of an agent that may 
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
@@ -288,6 +289,9 @@ def _check(tool: str, arguments: Arguments, schema: tool_schemas.Schema) -> None
     Raises:
         BadArgument.
     """
+    for name, value in arguments.items():
+        if isinstance(value, float) and math.isnan(value):  # it passes every bound of a schema
+            raise BadArgument(f"{tool}: {name} is no number: mend the arguments and call again.")
     error = best_match(Draft202012Validator(schema).iter_errors(arguments))
     if error is not None:
         raise BadArgument(f"{tool}: {_told(error)}: mend the arguments and call again.")

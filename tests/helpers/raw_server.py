@@ -49,6 +49,7 @@ class RawServer:
                 stderr=log,
             )
         self._heard = b""
+        self._answers: dict[int | str, dict[str, Any]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -71,11 +72,12 @@ class RawServer:
         self._process.stdin.flush()
 
     def answer_to(self, number: int | str) -> dict[str, Any]:
-        """Return the answer to the request of this id; what comes before it is passed over."""
-        while True:
+        """Return the answer to the request of this id. Answers come in any order."""
+        while number not in self._answers:
             message = self._next()
-            if message.get("id") == number and ("result" in message or "error" in message):
-                return message
+            if ("result" in message or "error" in message) and message["id"] is not None:
+                self._answers[message["id"]] = message
+        return self._answers.pop(number)
 
     def result_of(self, call: dict[str, Any]) -> dict[str, Any]:
         """Make a tool call and return its result."""

@@ -1,0 +1,173 @@
+"""What a run has to read, each under an address of its own: its state, its log, its result."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+from subagent_server.domain.errors import BadArgument, SubagentError, shorten
+from subagent_server.domain.records import RunMeta
+from subagent_server.service.access import Caller
+from subagent_server.service.context import Service
+from subagent_server.service.logs import MAX_LINES, get_logs
+from subagent_server.service.status import open_run
+
+Kind = Literal["meta", "log", "result"]
+Signature = tuple[int, int, int]
+"""Inode, time of change in nanoseconds, and size of a file."""
+
+NEWEST = 50
+"""How many runs are listed beside the live ones."""
+MAX_RESULT_CHARACTERS = 1_000_000
+JSON = "application/json"
+PLAIN = "text/plain"
+_ADDRESS = re.compile(r"run://(.*)/(meta|log|result)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Which of a run's documents; the id is not checked yet."""
+
+    run_id: str
+    kind: Kind
+
+    def __str__(self) -> str:
+        return f"run://{self.run_id}/{self.kind}"
+
+
+@dataclass(frozen=True)
+class Document:
+    """What was read. `is_final`: it never changes again."""
+
+    text: str
+    mime_type: str
+    is_final: bool = False
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A document in the list."""
+
+    address: Address
+    title: str
+    mime_type: str
+
+
+def parse_address(uri: str) -> Address:
+    """Return what a URI names.
+
+    Raises:
+        BadArgument: nothing of ours.
+    """
+    found = _ADDRESS.fullmatch(uri)
+    if found is None:
+        raise BadArgument(
+            f"{shorten(uri)} is no resource here: a run has run://<runId>/meta, /log and /result, "
+            "and resources/list or list_runs shows the ids."
+        )
+    return Address(found[1], cast(Kind, found[2]))
+
+
+def open_document(service: Service, address: Address, caller: Caller) -> Path:
+    """Return the file behind an address, whose changes are those of the document; it may not be there yet.
+
+    Raises:
+        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
+    """
+    open_run(service, address.run_id, caller)
+    run = service.store.paths.run(address.run_id)
+    return {"meta": run.meta, "log": run.log, "result": run.result}[address.kind]
+
+
+def signature(path: Path) -> Signature | None:
+    """Return what tells a file from itself before a change, or None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def read_document(service: Service, address: Address, caller: Caller) -> Document:
+    """Return a document of a run that is open to the caller.
+
+    Raises:
+        BadArgument: the run has no result.
+        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
+    """
+    if address.kind == "log":
+        return Document(_log(service, address.run_id, caller), PLAIN)
+    meta = open_run(service, address.run_id, caller).meta
+    return _state(meta) if address.kind == "meta" else _result(service, meta)
+
+
+def list_documents(service: Service, caller: Caller) -> list[Listed]:
+    """Return the documents of the live runs and of the newest, the newest run first."""
+    if caller.run_id is None:
+        ids = service.store.run_ids()[:NEWEST]
+        live = service.store.live_ids()
+    else:
+        ids = sorted([caller.run_id, *service.store.children_of(caller.run_id)], reverse=True)[:NEWEST]
+        live = [caller.run_id]
+    listed: list[Listed] = []
+    for run_id in sorted({*ids, *live}, reverse=True):
+        try:
+            meta = service.store.read(run_id)
+        except SubagentError:
+            continue  # no run yet, or unreadable: list_runs says so
+        if caller.may_open(meta):
+            listed += _documents(service, meta)
+    return listed
+
+
+def _documents(service: Service, meta: RunMeta) -> list[Listed]:
+    run = service.store.paths.run(meta.run_id)
+    who = f"{meta.agent_name} {meta.label}" if meta.label else f"{meta.agent_name} {meta.run_id}"
+
+    def listed(kind: Kind, what: str, mime_type: str) -> Listed:
+        return Listed(Address(meta.run_id, kind), f"{who}: {what}", mime_type)
+
+    found = [listed("meta", "state", JSON), listed("log", "log", PLAIN)]
+    if run.result.exists():
+        found.append(listed("result", "result", JSON if _is_structured(service, meta.run_id) else PLAIN))
+    return found
+
+
+def _is_structured(service: Service, run_id: str) -> bool:
+    try:
+        result = service.store.read_result(run_id)
+    except SubagentError:
+        return False
+    return result is not None and result.has_output
+
+
+def _state(meta: RunMeta) -> Document:
+    shown = meta.model_copy(update={"child_token_hash": None})
+    return Document(shown.to_json().decode(), JSON)
+
+
+def _log(service: Service, run_id: str, caller: Caller) -> str:
+    """Return the last page of the log, and how to get what is before it and what will follow."""
+    page = get_logs(service, run_id, "log", lines=MAX_LINES, caller=caller)
+    if len(page.text.encode()) + 1 >= int(page.cursor):
+        return f"{page.text}\n" if page.text else ""
+    return (
+        f"{page.text}\n\n[This is the end of a longer log. From its beginning: "
+        f'get_logs(runId="{run_id}", cursor="0", lines={MAX_LINES}); then with the cursor of each page.]\n'
+    )
+
+
+def _result(service: Service, meta: RunMeta) -> Document:
+    """Return the result as get_logs does: the text, or the whole of `result.json` where it is structured."""
+    result = service.store.read_result(meta.run_id)
+    if result is None:
+        if meta.status.is_terminal:
+            state, todo = f"left no result ({meta.status.value})", f"run://{meta.run_id}/log shows how far it came"
+        else:
+            state, todo = f"has no result yet ({meta.status.value})", "wait for its end"
+        raise BadArgument(f"Run {meta.run_id} {state}: {todo}.")
+    text = result.to_json().decode() if result.has_output else result.text
+    if len(text) > MAX_RESULT_CHARACTERS:
+        more = f'get_logs(runId="{meta.run_id}", stream="result", cursor="{MAX_RESULT_CHARACTERS}")'
+        return Document(f"{text[:MAX_RESULT_CHARACTERS]}\n\n[It goes on: {more}.]\n", PLAIN, is_final=True)
+    return Document(text, JSON if result.has_output else PLAIN, is_final=True)

@@ -1,0 +1,147 @@
+"""Hearing of changes of the resources that a client has asked for, and of the list of all."""
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from subagent_server.domain.errors import SubagentError
+from subagent_server.server.background import Background
+from subagent_server.server.documents import Address, Signature, open_document, signature
+from subagent_server.server.notices import Notices
+from subagent_server.server.root import until_made
+from subagent_server.service.access import Caller
+from subagent_server.service.context import Service
+from subagent_server.service.status import open_run
+from subagent_server.service.waiting import Changes, Wait, wait_until
+
+LOG_SECONDS = 1.0
+"""How often the log of a run is looked at while somebody has asked for it: nobody announces its lines."""
+RECONCILE_SECONDS = 2.0
+SETTLE_SECONDS = 0.05
+LIST_SETTLE_SECONDS = 0.5
+"""How long further changes are waited for, to be told of together."""
+FOREVER = float("inf")
+
+
+@dataclass
+class _Watched:
+    """A document that somebody has asked for, and what it was like when its change was told last."""
+
+    address: Address
+    path: Path
+    seen: Signature | None
+
+
+class ResourceWatch:
+    """Tells of changed documents, and of a changed list, from the first time that anybody asks."""
+
+    def __init__(
+        self, service: Service, changes: Changes, caller: Caller, notices: Notices, background: Background
+    ) -> None:
+        self._service = service
+        self._changes = changes
+        self._caller = caller
+        self._notices = notices
+        self._background = background
+        self._watched: dict[str, _Watched] = {}
+        self._asked: Counter[str] = Counter()
+        self._telling: asyncio.Task[Any] | None = None
+        self._telling_of_list: asyncio.Task[Any] | None = None
+        self._logs_seen = self._reconciled = 0.0
+        self._marks: set[object] = set()
+
+    # -- documents
+
+    async def add(self, address: Address) -> None:
+        """Tell of changes of this document from now on.
+
+        Raises:
+            InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
+        """
+        uri = str(address)
+        path = await asyncio.to_thread(open_document, self._service, address, self._caller)
+        if uri not in self._watched:
+            self._watched[uri] = _Watched(address, path, await asyncio.to_thread(signature, path))
+        self._asked[uri] += 1
+        if self._telling is None:
+            self._telling = self._background.start(self._tell())
+
+    def remove(self, uri: str) -> None:
+        """Undo one `add`."""
+        self._asked[uri] -= 1
+        if self._asked[uri] <= 0:
+            del self._asked[uri]
+            self._watched.pop(uri, None)
+        if not self._watched and self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+
+    async def _tell(self) -> None:
+        while True:
+            updated = await wait_until(self._changes, self._look, Wait(FOREVER, poll_seconds=LOG_SECONDS))
+            for uri in updated or []:
+                await self._notices.resource_updated(uri)
+            await asyncio.sleep(SETTLE_SECONDS)
+
+    def _look(self) -> list[str] | None:
+        """Return what has changed since the last look. Logs are looked at once a second, however often it is."""
+        with_logs = time.monotonic() - self._logs_seen >= LOG_SECONDS
+        if with_logs:
+            self._logs_seen = time.monotonic()
+            self._reconcile()
+        updated: list[str] = []
+        for uri, watched in list(self._watched.items()):
+            if watched.address.kind == "log" and not with_logs:
+                continue
+            now = signature(watched.path)
+            if now != watched.seen:
+                watched.seen = now
+                updated.append(uri)
+        return updated or None
+
+    def _reconcile(self) -> None:
+        """Look at the runs themselves, so that one whose processes were killed does not seem to live."""
+        if time.monotonic() - self._reconciled < RECONCILE_SECONDS:
+            return
+        live = set(self._service.store.live_ids())
+        for run_id in {watched.address.run_id for watched in list(self._watched.values())} & live:
+            try:
+                open_run(self._service, run_id, self._caller)
+            except SubagentError:
+                continue  # it became unreadable: reading it says so
+        self._reconciled = time.monotonic()
+
+    # -- the list
+
+    def want_list(self) -> None:
+        """Tell of changes of the list from now on."""
+        if self._telling_of_list is None:
+            self._telling_of_list = self._background.start(self._tell_of_list())
+
+    async def _tell_of_list(self) -> None:
+        await until_made(self._service)
+        self._marks = await asyncio.to_thread(self._list_marks)
+        while True:
+            if await wait_until(self._changes, self._list_news, Wait(FOREVER)):
+                await asyncio.sleep(LIST_SETTLE_SECONDS)
+                self._marks = await asyncio.to_thread(self._list_marks)
+                await self._notices.resources_changed()
+
+    def _list_news(self) -> bool | None:
+        """Whether something came or went. A live run that ends stays on the list, with its result."""
+        before, self._marks = self._marks, self._list_marks()
+        return True if self._marks - before else None
+
+    def _list_marks(self) -> set[object]:
+        """Return what the list depends on: the runs, and which of the live ones have a result."""
+        store, own = self._service.store, self._caller.run_id
+        if own is None:
+            ids = store.live_ids()
+            extent = signature(store.paths.root)
+        else:
+            ids = [own, *store.children_of(own)]
+            extent = None
+        return {extent, *((run_id, store.paths.run(run_id).result.exists()) for run_id in ids)}

@@ -1,0 +1,100 @@
+"""What a client asks to be told of: `resources/subscribe` of the older era, `subscriptions/listen` now."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.server.subscriptions import ListenHandler
+
+from subagent_server.domain.errors import SubagentError
+from subagent_server.server.documents import parse_address
+from subagent_server.server.notices import Notices, is_modern
+from subagent_server.server.resource_watch import ResourceWatch
+from subagent_server.server.resources import refusal
+from subagent_server.server.tool_watch import ToolWatch
+
+Context = ServerRequestContext[Any, Any]
+
+
+class SubscriptionDesk:
+    """Takes the wishes of one client, of either era."""
+
+    def __init__(self, resources: ResourceWatch, tools: ToolWatch, notices: Notices) -> None:
+        self._resources = resources
+        self._tools = tools
+        self._notices = notices
+        self._listen = ListenHandler(notices.bus)
+        self._subscribed: set[str] = set()
+
+    def listed_tools(self, context: Context, tools: list[types.Tool]) -> None:
+        """A client was told its tools: from now on an older one hears of changes."""
+        self._tools.listed(tools)
+        if not is_modern(context):
+            self._notices.meet(context)
+            self._tools.want()
+
+    def listed_resources(self, context: Context) -> None:
+        """A client was told the resources: from now on an older one hears of changes of the list."""
+        if not is_modern(context):
+            self._notices.meet(context)
+            self._resources.want_list()
+
+    async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        """Tell an older client of changes of a resource; asking twice is asking once.
+
+        Raises:
+            MCPError: there is no such resource for it.
+        """
+        self._notices.meet(context)
+        if params.uri not in self._subscribed:
+            try:
+                await self._resources.add(parse_address(params.uri))
+            except SubagentError as error:
+                raise refusal(error) from error
+            self._subscribed.add(params.uri)
+        return types.EmptyResult()
+
+    async def unsubscribe(
+        self, context: Context, params: types.UnsubscribeRequestParams
+    ) -> types.EmptyResult:
+        """Tell no more of a resource."""
+        if params.uri in self._subscribed:
+            self._subscribed.remove(params.uri)
+            self._resources.remove(params.uri)
+        return types.EmptyResult()
+
+    async def listen(
+        self, context: Context, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        """Serve one stream of changes until the client ends it.
+
+        What will never come is left out of the acknowledgement: resources that the client may not open, and
+        prompts, of which there are none.
+        """
+        wanted = params.notifications
+        async with self._watched(wanted.resource_subscriptions or []) as uris:
+            if wanted.tools_list_changed:
+                self._tools.want()
+            if wanted.resources_list_changed:
+                self._resources.want_list()
+            honoured = wanted.model_copy(
+                update={"resource_subscriptions": uris or None, "prompts_list_changed": None}
+            )
+            return await self._listen(context, params.model_copy(update={"notifications": honoured}))
+
+    @asynccontextmanager
+    async def _watched(self, uris: list[str]) -> AsyncIterator[list[str]]:
+        watched: list[str] = []
+        try:
+            for uri in dict.fromkeys(uris):
+                try:
+                    await self._resources.add(parse_address(uri))
+                except SubagentError:
+                    continue
+                watched.append(uri)
+            yield watched
+        finally:
+            for uri in watched:
+                self._resources.remove(uri)

@@ -1,0 +1,78 @@
+"""Hearing that the list of tools has changed because an agent file has."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mcp_types as types
+
+from subagent_server.server.background import Background
+from subagent_server.server.notices import Notices
+from subagent_server.service.agents import AgentShelf
+from subagent_server.service.waiting import Bell, Wait, wait_until
+
+POLL_SECONDS = 2.0
+MAX_SHARE = 0.02
+"""The part of its time that is spent on looking, at most: large directories are looked at less often."""
+SETTLE_SECONDS = 0.2
+"""How long a writer may take from its first change of the files to its last one, to be heard of once."""
+
+Digest = int
+
+
+class ToolWatch:
+    """Tells a client when `tools/list` would answer otherwise than it did last."""
+
+    def __init__(
+        self,
+        shelf: AgentShelf,
+        bell: Bell,
+        tools: Callable[[], Sequence[types.Tool]],
+        notices: Notices,
+        background: Background,
+    ) -> None:
+        self._shelf = shelf
+        self._bell = bell
+        self._tools = tools
+        self._notices = notices
+        self._background = background
+        self._known: Digest | None = None
+        self._catalog: object = None
+        self._pause = POLL_SECONDS
+        self._watching: asyncio.Task[Any] | None = None
+
+    def listed(self, tools: Sequence[types.Tool]) -> None:
+        """Take note of what the client was answered."""
+        self._known = _digest(tools)
+
+    def want(self) -> None:
+        """Tell of changes from now on. Agents that lie in no directory never change."""
+        if self._watching is None and self._shelf.directories:
+            self._watching = self._background.start(self._watch())
+
+    async def _watch(self) -> None:
+        if self._known is None:
+            self._known = await asyncio.to_thread(self._now)
+        while True:
+            wait = Wait(self._pause, poll_seconds=self._pause)
+            if await wait_until(self._bell, self._news, wait):
+                await asyncio.sleep(SETTLE_SECONDS)
+                now = await asyncio.to_thread(self._now)
+                if now != self._known:
+                    self._known = now
+                    await self._notices.tools_changed()
+
+    def _news(self) -> bool | None:
+        """Whether the files were read again since the last look."""
+        began = time.monotonic()
+        before, self._catalog = self._catalog, self._shelf.catalog()
+        self._pause = max(POLL_SECONDS, (time.monotonic() - began) / MAX_SHARE)
+        return True if self._catalog is not before else None
+
+    def _now(self) -> Digest:
+        return _digest(self._tools())
+
+
+def _digest(tools: Sequence[types.Tool]) -> Digest:
+    return hash(tuple(tool.model_dump_json() for tool in tools))

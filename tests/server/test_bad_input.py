@@ -1,0 +1,177 @@
+"""Wrong calls: one sentence that says what to do, nothing half-made, and the server goes on (SPEC section 5)."""
+
+import base64
+from collections.abc import Iterator
+
+import pytest
+
+from subagent_server.domain.records import RunMeta
+from tests.helpers.mcp_client import Parent
+from tests.helpers.turns import asks, says
+from tests.helpers.world import World
+
+
+@pytest.fixture
+def parent(world: World) -> Iterator[Parent]:
+    """A client; the one agent here gives runs that have failed at once. No run may be half-made."""
+    world.agent(runner="codex")
+    with world.serve() as client:
+        yield client
+        assert isinstance(client.call("list_runs")["runs"], list), "the server goes on"
+    made = [world.paths(run_id) for run_id in world.store.run_ids()]
+    assert all(run.meta.exists() for run in made)
+
+
+def test_names_and_ids_that_nothing_has_are_refused_with_what_there_is(world: World, parent: Parent) -> None:
+    assert "the tools here are run_worker, check_status" in parent.refused("no_such_tool")
+    assert "the tools here are run_worker" in parent.refused("run_nobody", prompt="Go.")
+    assert "the tools here" in parent.refused("x" * 5000)
+    for hostile in ("../../etc/passwd", "a\0b", "x" * 5000, "", ".", "..", "A", "-", "a/b", "ä", ".changes"):
+        sentence = parent.refused("check_status", runId=hostile)
+        assert "is not a run id" in sentence and len(sentence) < 400
+        assert "is not a run id" in parent.refused("stop_run", runId=hostile)
+        assert "is not a run id" in parent.refused("get_logs", runId=hostile)
+        assert "is not a run id" in parent.refused("reply_subagent", runId=hostile, answer="x")
+        assert "is not a run id" in parent.refused("wait_for_runs", runIds=[hostile])
+    for tool in ("check_status", "stop_run", "get_logs"):
+        assert "There is no run '20261122-093015-417-k3f9qz'" in parent.refused(
+            tool, runId="20261122-093015-417-k3f9qz"
+        )
+    assert world.store.run_ids() == []
+
+
+def test_arguments_that_do_not_fit_are_refused_by_name(world: World, parent: Parent) -> None:
+    for arguments, word in (
+        ({}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": "Go.", "inputs": "a.txt"}, "inputs"),
+        ({"prompt": "Go.", "inputs": [1]}, "inputs"),
+        ({"prompt": "Go.", "waitSeconds": "5"}, "waitSeconds"),
+        ({"prompt": "Go.", "waitSeconds": -1}, "waitSeconds"),
+        ({"prompt": "Go.", "waitSecond": 5}, "waitSecond"),
+        ({"prompt": "Go.", "cwd": 1}, "cwd"),
+        ({"prompt": "Go.", "label": ["a"]}, "label"),
+        ({"prompt": None}, "prompt"),
+    ):
+        assert word in parent.refused("run_worker", **arguments)
+    for tool, arguments, word in (
+        ("check_status", {}, "runId"),
+        ("check_status", {"runId": 7}, "runId"),
+        ("wait_for_runs", {"runIds": "a"}, "runIds"),
+        ("wait_for_runs", {"waitFor": "some"}, "waitFor"),
+        ("list_runs", {"limit": 0}, "limit"),
+        ("list_runs", {"status": "done"}, "status"),
+        ("get_logs", {"runId": "a", "lines": 0}, "lines"),
+        ("get_logs", {"runId": "a", "lines": 100_000}, "lines"),
+        ("get_logs", {"runId": "a", "lines": 1.5}, "lines"),
+        ("get_logs", {"runId": "a", "stream": "secrets"}, "stream"),
+        ("reply_subagent", {"runId": "a"}, "answer"),
+        ("update_status", {"runId": "a", "status": "stopped"}, "status"),
+        ("update_status", {"status": "running"}, "runId"),
+        ("ask_parent", {"question": "Why?"}, "runId"),
+    ):
+        assert word in parent.refused(tool, **arguments), (tool, arguments)
+    assert world.store.run_ids() == []
+
+
+def test_a_task_that_cannot_be_given_starts_nothing(world: World, parent: Parent) -> None:
+    (world.work / "folder").mkdir()
+    (world.work / "binary").write_bytes(bytes(range(256)))
+    assert "The prompt is empty" in parent.refused("run_worker", prompt=" ")
+    assert "10,000,000 characters" in parent.refused("run_worker", prompt="x" * 10_000_000)
+    assert "no file" in parent.refused("run_worker", prompt="Go.", inputs=["missing"])
+    assert "directory" in parent.refused("run_worker", prompt="Go.", inputs=["folder"])
+    assert "neither UTF-8 text" in parent.refused("run_worker", prompt="Go.", inputs=["binary"])
+    assert "cwd" in parent.refused("run_worker", prompt="Go.", cwd="nowhere")
+    assert world.store.run_ids() == []
+
+
+def test_cursors_that_are_none_are_refused(parent: Parent) -> None:
+    run_id = parent.call("run_worker", prompt="Go.")["runId"]
+    for cursor in ("abc", "-1", "", "9" * 30, "1.5", "٣"):
+        assert "cursor" in parent.refused("get_logs", runId=run_id, cursor=cursor)
+    for cursor in ("###", "a", base64.b64encode(b"[1]").decode(), base64.b64encode(b'{"a": "b"}').decode()):
+        assert "is no cursor" in parent.refused("wait_for_runs", cursor=cursor)
+    beyond = parent.call("get_logs", runId=run_id, cursor="999999")
+    assert beyond["text"] == "" and beyond["atEnd"]
+
+
+def test_calls_that_do_not_suit_the_state_of_a_run_say_what_it_is(parent: Parent) -> None:
+    run_id = parent.call("run_worker", prompt="Go.")["runId"]
+    assert "has no open question" in parent.refused("reply_subagent", runId=run_id, answer="yes")
+    assert "no question 'q7'" in parent.refused("reply_subagent", runId=run_id, messageId="q7", answer="yes")
+    assert "no question 'q7'" in parent.refused("check_status", runId=run_id, messageId="q7")
+    assert f"Run {run_id} is failed" in parent.refused("ask_parent", runId=run_id, question="Why?")
+    assert f"Run {run_id} is failed" in parent.refused("update_status", runId=run_id, status="running")
+    assert parent.call("update_status", runId=run_id, status="completed")["status"] == "failed"
+    assert parent.call("stop_run", runId=run_id)["status"] == "failed"
+
+
+def test_a_state_that_cannot_be_read_is_listed_as_such_and_the_other_runs_work(
+    world: World, parent: Parent
+) -> None:
+    broken, foreign, fine = (parent.call("run_worker", prompt="Go.")["runId"] for _ in range(3))
+    world.abandoned |= {broken, foreign}
+    world.paths(broken).meta.write_bytes(b'{"runId": "')
+    world.paths(foreign).meta.write_bytes(world.paths(fine).meta.read_bytes())
+    rows = {row["runId"]: row for row in parent.call("list_runs")["runs"]}
+    assert rows[fine]["status"] == "failed" and "unreadable" not in rows[fine]
+    for run_id in (broken, foreign):
+        assert "cannot be read" in rows[run_id]["unreadable"] and "status" not in rows[run_id]
+        for tool in ("check_status", "stop_run", "get_logs"):
+            assert f"The state of run {run_id} cannot be read" in parent.refused(tool, runId=run_id)
+    (told,) = parent.call("wait_for_runs", runIds=[fine])["runs"]
+    assert told["runId"] == fine
+
+
+def test_answers_that_cannot_be_taken_are_refused_and_a_repeated_one_succeeds(world: World) -> None:
+    world.agent()
+    world.play(
+        {"tool_use": [{"name": "ask_parent", "input": {"question": q}} for q in ("Colour?", "Size?")]},
+        says("Done."),
+    )
+    run_id = world.start()
+
+    def untouched(before: RunMeta) -> bool:
+        return world.meta(run_id) == before
+
+    world.asking(run_id, 2)
+    with world.serve() as parent:
+        before = world.meta(run_id)
+        sentence = parent.refused("reply_subagent", runId=run_id, answer="blue")
+        assert 'q1 "Colour?"' in sentence or 'q1 "Size?"' in sentence, sentence
+        assert "messageId" in sentence
+        assert "open are q1, q2" in parent.refused("reply_subagent", runId=run_id, messageId="q9", answer="x")
+        assert "200,000 characters" in parent.refused(
+            "reply_subagent", runId=run_id, messageId="q1", answer="x" * 200_001
+        )
+        assert untouched(before)
+        for _ in range(2):
+            answered = parent.call("reply_subagent", runId=run_id, messageId="q1", answer="blue")
+            assert answered["success"]
+        sentence = parent.refused("reply_subagent", runId=run_id, messageId="q1", answer="red")
+        assert "was answered by the parent at" in sentence
+        parent.call("reply_subagent", runId=run_id, answer="large", waitSeconds=30)
+        assert parent.call("reply_subagent", runId=run_id, messageId="q1", answer="blue")["success"]
+        assert "keeps that answer" in parent.refused(
+            "reply_subagent", runId=run_id, messageId="q1", answer="red"
+        )
+    answers = {m.message_id: m.answer_content for m in world.meta(run_id).messages}
+    assert answers == {"q1": "blue", "q2": "large"}
+
+
+def test_an_answer_to_a_question_that_expired_or_was_cancelled_is_refused(world: World) -> None:
+    world.agent("hasty", askTimeoutSeconds=0.3)
+    world.agent("slow")
+    world.play(asks("Colour?"), says("Done."))
+    hasty, slow = world.start(agent="hasty"), world.start(agent="slow")
+    world.completed(hasty)
+    world.asking(slow)
+    world.stop(slow)
+    with world.serve() as parent:
+        assert "expired without an answer" in parent.refused(
+            "reply_subagent", runId=hasty, messageId="q1", answer="blue"
+        )
+        assert "was cancelled when the run ended (stopped)" in parent.refused(
+            "reply_subagent", runId=slow, messageId="q1", answer="blue"
+        )

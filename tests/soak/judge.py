@@ -1,0 +1,183 @@
+"""What must be true when a soak is over, whatever was killed."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from subagent_server.domain.errors import SubagentError
+from subagent_server.domain.records import RunMeta
+from subagent_server.domain.states import Event, MessageStatus, Status
+from subagent_server.host import die
+from subagent_server.service.doctor import examine_all
+from tests.soak.field import Field
+from tests.soak.orders import LEAVES_A_MARK, Leader, Order
+
+_CAUSES = {"crashed": {"worker", "shim"}, "lost": {"worker", "shim"}, "launch_failed": {"shim"}}
+"""What has to be killed from outside for a run to fail with a code. A death at a point explains every code."""
+_FAULTS = ("wrong answers", "silent server", "fault of the soak", "refused by the machine")
+
+
+@dataclass
+class Evidence:
+    """What was done to whom."""
+
+    hit: dict[str, set[str]] = field(default_factory=dict)
+    """Run id to the kinds of its processes that were killed from outside."""
+    own: Counter[str] = field(default_factory=Counter)
+    """How often a process died at each point."""
+    dead: set[int] = field(default_factory=set)
+    """The pids of the starters that were killed."""
+    stopped: set[str] = field(default_factory=set)
+    starter: dict[str, int] = field(default_factory=dict)
+    """Order to the pid of the process that was told to start it."""
+
+
+def gather(soak: Field) -> Evidence:
+    """Return what the audit and the last words of processes tell."""
+    told = Evidence()
+    told.dead = {line["pid"] for line in soak.audit.lines("died")}
+    for line in soak.audit.lines("kill"):
+        if line["run"] is not None:
+            told.hit.setdefault(line["run"], set()).add(line["kind"])
+    told.stopped = {line["run"] for line in soak.audit.lines("stop")}
+    told.starter = {line["order"]: line["starter"] for line in soak.audit.lines("order")}
+    for words in _last_words(soak.errors.iterdir()):
+        told.own[words] += 1
+    for run_id in soak.store.run_ids():
+        for words in _last_words([soak.store.paths.run(run_id).worker_out]):
+            told.own[words] += 1
+            told.hit.setdefault(run_id, set()).add(words)
+    return told
+
+
+def _last_words(files: Any) -> Iterator[str]:
+    for path in files:
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        for line in text.splitlines():
+            if line.startswith(die.LAST_WORDS):
+                yield line.removeprefix(die.LAST_WORDS).strip()
+
+
+class Judge:
+    """Looks at everything that a soak has left."""
+
+    def __init__(self, soak: Field, leader: Leader) -> None:
+        self._soak = soak
+        self._leader = leader
+        self._told = gather(soak)
+        self.metas: dict[str, RunMeta] = {}
+        self.counts: Counter[str] = Counter()
+        for run_id in soak.store.run_ids():
+            try:
+                self.metas[run_id] = soak.store.read(run_id)
+            except SubagentError:
+                continue  # the doctor tells, where it was a run
+
+    @property
+    def deaths_at_points(self) -> Counter[str]:
+        """How often a process died at each point."""
+        return self._told.own
+
+    def findings(self) -> Iterator[str]:
+        """Yield what should not be."""
+        for finding in examine_all(self._soak.store, self._soak.environment):
+            yield f"doctor: {finding.run_id}: {finding.what}"
+        for word in _FAULTS:
+            for line in self._soak.audit.lines(word):
+                yield f"{word}: {line}"
+        for line in self._soak.audit.lines("accepted"):
+            if line["run"] not in self.metas:
+                yield f"run {line['run']} was accepted (order {line['order']}) and is not there"
+        for (order, turn), times in self._leader.asked.items():
+            if times > 1:
+                yield f"the model was asked {times} times for turn {turn} of order {order}"
+        for run_id, meta in self.metas.items():
+            for what in self._of_run(meta):
+                yield f"{run_id} ({meta.status}): {what}"
+        for error in self._tracebacks():
+            yield error
+
+    def _of_run(self, meta: RunMeta) -> Iterator[str]:
+        order = Order.of(self._soak.store.read_request(meta.run_id).prompt)
+        self.counts[f"{meta.status}{f'/{meta.error.code}' if meta.error else ''}"] += 1
+        yield from self._done_twice(meta, order)
+        if meta.status is Status.COMPLETED:
+            yield from self._completed(meta, order)
+        elif meta.status is Status.STOPPED:
+            if meta.run_id not in self._told.stopped and not self._parent_ended(meta):
+                yield "nobody stopped it"
+        elif meta.status is Status.FAILED:
+            yield from self._failed(meta, order)
+        else:
+            yield "it has not ended"
+
+    def _done_twice(self, meta: RunMeta, order: Order) -> Iterator[str]:
+        begun = sum(step.event is Event.WORKER_STARTED for step in meta.transitions)
+        asked = self._leader.asked[order.order_id, 0]
+        if begun > 1 or asked > 1 or asked > begun:
+            yield f"its worker started {begun} times, and the model was asked {asked} times to begin"
+        for number, step in enumerate(order.steps):
+            times = self._marks(order, number)
+            if step["kind"] in LEAVES_A_MARK and times > 1:
+                yield f"step {number} was done {times} times"
+
+    def _marks(self, order: Order, number: int) -> int:
+        path = self._soak.effects / f"{order.order_id}.{number}"
+        return path.read_text(encoding="ascii").count("done") if path.exists() else 0
+
+    def _completed(self, meta: RunMeta, order: Order) -> Iterator[str]:
+        result = self._soak.store.read_result(meta.run_id)
+        if result is None:
+            return  # the doctor tells
+        said = json.loads(result.text)
+        if said["order"] != order.order_id:
+            yield f"it has the result of {said['order']}"
+        for number in said["done"]:
+            if order.steps[number]["kind"] in LEAVES_A_MARK:
+                self.counts["side effects"] += 1
+                if self._marks(order, number) != 1:
+                    yield f"step {number} is said to be done and has left {self._marks(order, number)} marks"
+        undone = [n for n in range(len(order.steps)) if n not in said["done"]]
+        excused = "grandchild" in self._told.hit.get(meta.run_id, ())
+        for number in undone:
+            if order.steps[number]["kind"] != "nest" and not excused:
+                yield f"step {number} ({order.steps[number]['kind']}) was not done, and nothing hit it"
+        for message in meta.messages:
+            self.counts["answers"] += 1
+            if message.message_status is not MessageStatus.ACKNOWLEDGED:
+                yield f"{message.message_id} is {message.message_status}"
+
+    def _failed(self, meta: RunMeta, order: Order) -> Iterator[str]:
+        """Nothing fails by itself here: whatever failed was hit, and in the way that its code says."""
+        assert meta.error is not None
+        causes = _CAUSES.get(meta.error.code)
+        if causes is None:
+            yield f"it failed with {meta.error.code}: {meta.error.message}"
+            return
+        hit = self._told.hit.get(meta.run_id, set())
+        excused = any(kind in causes or "." in kind for kind in hit)
+        if not excused and not (meta.error.code == "launch_failed" and self._starter_died(meta, order)):
+            yield f"it failed with {meta.error.code}, and only {sorted(hit) or 'nothing'} of it was hit"
+
+    def _starter_died(self, meta: RunMeta, order: Order) -> bool:
+        if meta.parent_run_id is not None:
+            return self._parent_ended(meta)
+        return self._told.starter.get(order.order_id, -1) in self._told.dead
+
+    def _parent_ended(self, meta: RunMeta) -> bool:
+        parent = self.metas.get(meta.parent_run_id or "")
+        return parent is not None and parent.status.is_terminal
+
+    def _tracebacks(self) -> Iterator[str]:
+        """No process may end in a traceback, or complain of a fault of its own."""
+        outputs = [self._soak.store.paths.run(run_id).worker_out for run_id in self.metas]
+        for path in [*outputs, *self._soak.errors.iterdir()]:
+            if "Traceback" in _read(path):
+                yield f"{path} holds a traceback: ...{_read(path)[-600:]!r}"
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""

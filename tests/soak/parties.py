@@ -1,0 +1,179 @@
+"""Who lives in a soak beside the runs: starters, repliers, those who stop, and those who only look.
+
+Each is a thread with dice of its own. Whoever is killed is replaced.
+"""
+
+import random
+import subprocess
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from subagent_server.domain.errors import CallerError, HostError
+from subagent_server.service.questions import reply
+from subagent_server.service.reconcile import observe
+from subagent_server.service.stop import stop
+from tests.helpers.world import PROGRAM
+from tests.soak.client import McpClient, ServerGone, ServerSilent
+from tests.soak.field import Field, deadly_environment
+from tests.soak.orders import OrderBook, answer_to
+
+_CALLS_OF_ONE_SERVER = 40
+_COMMAND_SECONDS = 90
+
+
+class Parties:
+    """All threads of a soak. `live_target` is how many runs are kept under way."""
+
+    def __init__(self, field: Field, seed: str, live_target: int) -> None:
+        self.closing = threading.Event()
+        """Set when nothing new is started; questions are still answered."""
+        self.over = threading.Event()
+        self._field = field
+        self._seed = seed
+        self._live_target = live_target
+        self._book = OrderBook(f"{seed}/orders")
+        self._threads: list[threading.Thread] = []
+        self._errors = 0
+
+    def begin(self, servers: int, commands: int, readers: int) -> None:
+        """Let so many of each kind begin, and one of the others."""
+        kinds: list[tuple[Callable[[random.Random], None], int]] = [
+            (self._serve, servers),
+            (self._command, commands),
+            (self._look, readers),
+            (self._answer, 1),
+            (self._stop, 1),
+        ]
+        for life, count in kinds:
+            for number in range(count):
+                chance = random.Random(f"{self._seed}/{life.__name__}/{number}")
+                thread = threading.Thread(target=self._live, args=(life, chance), name=life.__name__)
+                thread.start()
+                self._threads.append(thread)
+
+    def join(self) -> None:
+        """Wait for the end of all threads. Set `over` first."""
+        for thread in self._threads:
+            thread.join()
+
+    def _live(self, life: Callable[[random.Random], None], chance: random.Random) -> None:
+        while not self.over.is_set() and not (self.closing.is_set() and life in (self._serve, self._command)):
+            try:
+                life(chance)
+            except ServerSilent as error:
+                self._field.audit.write("silent server", what=str(error))
+            except Exception:  # noqa: BLE001 - a fault of the soak itself: told at the end, with the others
+                self._field.audit.write("fault of the soak", what=traceback.format_exc())
+
+    def _is_room(self) -> bool:
+        return len(self._field.working()) < self._live_target
+
+    def _error_file(self, name: str) -> Path:
+        self._errors += 1
+        return self._field.errors / f"{name}.{self._errors}.{threading.get_ident()}"
+
+    # -- starters
+
+    def _serve(self, chance: random.Random) -> None:
+        """A server and its parent, until it dies or has done enough."""
+        environment = {**self._field.environment, **deadly_environment(chance)}
+        with McpClient(environment, self._field.work, self._error_file("server")) as client:
+            try:
+                client.greet()
+                for _ in range(_CALLS_OF_ONE_SERVER):
+                    if self.closing.wait(chance.uniform(0, 0.6)):
+                        return
+                    self._call(client, chance)
+            except ServerGone:
+                self._field.audit.write("died", pid=client.pid)
+
+    def _call(self, client: McpClient, chance: random.Random) -> None:
+        runs = self._field.working()
+        asking = [meta for meta in runs if meta.pending]
+        choice = chance.random()
+        if self._is_room():
+            order = self._book.next()
+            self._field.audit.write("order", order=order.order_id, starter=client.pid)
+            seconds = chance.choice([0, 0, 0.5])
+            view = client.call(f"run_{order.agent}", prompt=order.prompt(), waitSeconds=seconds)
+            if view is not None:
+                self._field.audit.write("accepted", order=order.order_id, run=view["runId"])
+        elif asking and choice < 0.6:
+            meta = chance.choice(asking)
+            message = chance.choice(meta.pending)
+            answer = answer_to(message.question_content)
+            client.call("reply_subagent", runId=meta.run_id, messageId=message.message_id, answer=answer)
+        elif runs and choice < 0.65:
+            run_id = chance.choice(runs).run_id
+            self._field.audit.write("stop", run=run_id)
+            client.call("stop_run", runId=run_id, reason="the soak wants it")
+        elif runs and choice < 0.8:
+            client.call("check_status", runId=chance.choice(runs).run_id, waitSeconds=chance.choice([0, 1]))
+        else:
+            client.call("wait_for_runs", waitSeconds=chance.uniform(0, 2))
+
+    def _command(self, chance: random.Random) -> None:
+        """`subagent run --detach`, once there is room for a run more."""
+        while not self._is_room():
+            if self.closing.wait(chance.uniform(0, 0.5)):
+                return
+        order = self._book.next()
+        errors = self._error_file("command")
+        with errors.open("ab") as log:
+            process = subprocess.Popen(
+                [*PROGRAM, "run", order.agent, order.prompt(), "--detach"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**self._field.environment, **deadly_environment(chance)},
+                cwd=self._field.work,
+                start_new_session=True,
+            )
+            self._field.audit.write("order", order=order.order_id, starter=process.pid)
+            said, _ = process.communicate(timeout=_COMMAND_SECONDS)
+        if process.returncode < 0:
+            self._field.audit.write("died", pid=process.pid)
+        elif process.returncode == 0:
+            self._field.audit.write("accepted", order=order.order_id, run=said.decode().strip())
+
+    # -- the others
+
+    def _answer(self, chance: random.Random) -> None:
+        """Answer what is open, whoever else may be doing so too; what is asked last is not left open."""
+        self.over.wait(chance.uniform(0, 0.5))
+        for meta in self._field.working():
+            for message in meta.pending:
+                answer = answer_to(message.question_content)
+                self._tried(lambda m=message, r=meta.run_id, a=answer: reply(  # type: ignore[misc]
+                    self._field.service, r, a, m.message_id
+                ))
+
+    def _stop(self, chance: random.Random) -> None:
+        """Stop a run now and then."""
+        if self.closing.wait(chance.uniform(1, 8)):
+            self.over.wait()
+            return
+        runs = self._field.working()
+        if runs:
+            run_id = chance.choice(runs).run_id
+            self._field.audit.write("stop", run=run_id)
+            self._tried(lambda: stop(self._field.service, run_id, "the soak wants it"))
+
+    def _look(self, chance: random.Random) -> None:
+        """Read a run as everybody does."""
+        self.over.wait(chance.uniform(0, 0.3))
+        run_ids = self._field.store.run_ids()[:30]
+        if run_ids:
+            run_id = chance.choice(run_ids)
+            self._tried(lambda: observe(self._field.store, run_id))
+
+    def _tried(self, verb: Callable[[], object]) -> None:
+        """Call a verb; what the caller has to bear (the run has ended, ...) is borne, the rest is told."""
+        try:
+            verb()
+        except CallerError:
+            return
+        except HostError as error:
+            self._field.audit.write("refused by the machine", what=error.sentence)

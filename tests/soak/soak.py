@@ -1,0 +1,126 @@
+"""One soak, from the first start to the verdict."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from subagent_server.domain.errors import SubagentError
+from subagent_server.service.reconcile import observe
+from subagent_server.simulator import Simulator
+from tests.helpers.wait import wait_for
+from tests.soak.audit import Audit
+from tests.soak.field import Field
+from tests.soak.judge import Judge
+from tests.soak.killer import Killer
+from tests.soak.orders import Leader
+from tests.soak.parties import Parties
+
+PAUSE_SECONDS = 0.7
+"""Between two kills, on average. A killed worker costs about two seconds of a core until there is another."""
+_SECONDS_A_KILL = 6.0
+_SETTLE_SECONDS = 60.0
+_TRUE_SECONDS = 45.0
+"""How long after the last kill raw files may still say that a run goes on, on a machine that is busy."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much of everything."""
+
+    seed: int
+    rounds: int = 60
+    servers: int = 2
+    commands: int = 1
+    readers: int = 1
+    live_target: int = 7
+
+
+@dataclass
+class Verdict:
+    """What a soak came to."""
+
+    seed: int
+    seconds: float = 0.0
+    kills: Counter[str] = field(default_factory=Counter)
+    deaths_at_points: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    findings: list[str] = field(default_factory=list)
+
+    def report(self) -> str:
+        """Return the counts and what was found, for people."""
+        lines = [
+            f"seed {self.seed}, {self.seconds:.0f} s",
+            f"{self.kills.total()} kills from outside: {_listed(self.kills)}",
+            f"{self.deaths_at_points.total()} deaths at points: {_listed(self.deaths_at_points)}",
+            f"came of it: {_listed(self.counts)}",
+            *(f"VIOLATION {finding}" for finding in self.findings),
+            f"{len(self.findings)} violations",
+        ]
+        return "\n".join(lines)
+
+
+def soak(plan: Plan, home: Path) -> Verdict:
+    """Run a soak in `home`, an empty directory, and return what came of it."""
+    began = time.monotonic()
+    verdict = Verdict(plan.seed)
+    effects, audit = home / "effects", Audit(home / "audit.jsonl")
+    leader = Leader(effects, audit)
+    with Simulator(leader) as simulator:
+        ground = Field(home, simulator.base_url)
+        parties = Parties(ground, str(plan.seed), plan.live_target)
+        killer = Killer(ground, str(plan.seed), plan.rounds, PAUSE_SECONDS)
+        parties.begin(plan.servers, plan.commands, plan.readers)
+        try:
+            killer.work(_SECONDS_A_KILL * plan.rounds + 60)
+            parties.closing.set()
+            verdict.findings += _untrue(ground)
+        finally:
+            parties.closing.set()
+            parties.over.set()
+            parties.join()
+        verdict.findings += _unsettled(ground)
+    judge = Judge(ground, leader)
+    verdict.findings += judge.findings()
+    verdict.kills, verdict.deaths_at_points, verdict.counts = killer.killed, judge.deaths_at_points, judge.counts
+    if killer.killed.total() < plan.rounds:
+        verdict.findings.append(f"only {killer.killed.total()} of {plan.rounds} kills in the time there was")
+    verdict.seconds = time.monotonic() - began
+    return verdict
+
+
+def _untrue(ground: Field) -> Iterator[str]:
+    """Wait until what needs no reader to end has ended by itself; yield the runs that have not.
+
+    Only where the keeper of a run, or whoever started it, was killed may its raw file go on saying that it
+    works (SPEC section 4).
+    """
+    try:
+        wait_for(lambda: not list(_pretenders(ground)), _TRUE_SECONDS, "all runs to end")
+    except AssertionError:
+        for run_id, status in _pretenders(ground):
+            yield f"{run_id} is {status} on disk, its keeper lives or was never killed, and nothing moves"
+
+
+def _pretenders(ground: Field) -> Iterator[tuple[str, str]]:
+    for meta in ground.working():
+        run = ground.store.paths.run(meta.run_id)
+        ...
+
+
+def _unsettled(ground: Field) -> Iterator[str]:
+    """Read every run for the last time, until nothing of any lives; yield what does not end."""
+    try:
+        wait_for(lambda: _all_gone(ground), _SETTLE_SECONDS, "the end of all runs")
+    except AssertionError:
+        for found in ground.processes():
+            yield f"{found.kind} {found.identity.pid} of run {found.run_id} is still there"
+
+
+def _all_gone(ground: Field) -> bool:
+    ...
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
