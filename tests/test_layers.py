@@ -40,13 +40,6 @@ FLOORS: dict[str, set[str]] = {
 THIRD_PARTY: dict[str, set[str]] = {"domain": {"pydantic", "pydantic_core"}, "settings": set()}
 """The rooms of the ground floor stay with these."""
 
-KNOWN = {
-    "worker": pytest.mark.xfail(
-        strict=True, reason="the worker reaches past the verbs into store, host, launch"
-    ),
-}
-"""What is not as the table has it. Mend it, or change the picture and the table; then take it out here."""
-
 STANDARD_LIBRARY_ONLY = ("launch/shim.py", "store/paths.py")
 SLOW = ("mcp", "anthropic")
 READ_VERBS = ("ls", "show", "logs", "inbox", "agents", "tools", "doctor", "stats", "export", "schema")
@@ -130,9 +123,7 @@ def test_every_room_stands_on_a_floor() -> None:
     assert set(rooms()) <= set(FLOORS), "a new room: give it its floor in docs/architecture.md, then here"
 
 
-@pytest.mark.parametrize(
-    "room", [pytest.param(room, marks=KNOWN.get(room, ())) for room in FLOORS if room in rooms()]
-)
+@pytest.mark.parametrize("room", [room for room in FLOORS if room in rooms()])
 def test_a_room_imports_only_from_the_floors_below_it(room: str) -> None:
     ours = [found for found in imports_of_room(room) if found.target.split(".")[0] == PACKAGE]
     wrong = [str(found) for found in ours if not is_allowed(room, found.target.removeprefix(f"{PACKAGE}."))]

@@ -22,7 +22,7 @@ def apply(meta: RunMeta, event: RunEvent, now: datetime) -> RunMeta:
     Raises:
         IllegalTransition, UnknownMessage, MessageClosed: the event is refused; `meta` is as it was.
     """
-    if is_settled(meta.status, event.event):
+    if is_settled(meta.status, event.event) or _is_known(meta, event):
         return meta
     changed = _change_messages(meta, event, now)
     if changed is None:
@@ -38,6 +38,11 @@ def apply(meta: RunMeta, event: RunEvent, now: datetime) -> RunMeta:
         changed["messages"] = [_cancelled(message) for message in changed.get("messages", meta.messages)]
         changed["stopped_at" if status is Status.STOPPED else "completed_at"] = now
     return _advanced(meta, event, status, changed, now)
+
+
+def _is_known(meta: RunMeta, event: RunEvent) -> bool:
+    """Whether the event only repeats what the run has cost."""
+    return isinstance(event, events.UsageSettled) and meta.usage.merged(event.usage) == meta.usage
 
 
 def _advanced(

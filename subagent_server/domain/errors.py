@@ -179,6 +179,17 @@ class StorageFailed(HostError):
         )
 
 
+class NotDurable(StorageFailed):
+    """The disk took a write and did not say that it will outlive a power cut; the new content is there."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        HostError.__init__(
+            self,
+            f"{path} was written, but the disk does not confirm that it will last ({why}): "
+            "mend the disk, then look again.",
+        )
+
+
 class LockTimeout(HostError):
     """Somebody held the lock of a run for longer than any sane writer does."""
 

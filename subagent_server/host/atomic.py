@@ -8,7 +8,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from subagent_server.domain.errors import StorageFailed
+from subagent_server.domain.errors import NotDurable, StorageFailed
 
 
 def prepare(path: Path, data: bytes) -> Path:
@@ -30,21 +30,25 @@ def commit(temporary: Path, path: Path) -> None:
     """Give a prepared file its name, durably.
 
     Raises:
-        StorageFailed: the rename or the sync of the directory failed.
+        StorageFailed: the rename failed; the old content is whole.
+        NotDurable: it has its name, and the disk does not say that this outlives a power cut.
     """
     try:
         temporary.replace(path)
-        sync_directory(path.parent)
     except OSError as error:
         discard(temporary)
         raise StorageFailed(path, error.strerror or str(error)) from error
+    try:
+        sync_directory(path.parent)
+    except OSError as error:
+        raise NotDurable(path, error.strerror or str(error)) from error
 
 
 def write_durably(path: Path, data: bytes) -> None:
     """Replace the content of `path` with `data`, durably and at once for every reader.
 
     Raises:
-        StorageFailed: the disk refused; the old content is whole.
+        StorageFailed: the disk refused; the old content is whole, or (NotDurable) the new one.
     """
     commit(prepare(path, data), path)
 
@@ -53,6 +57,14 @@ def discard(temporary: Path) -> None:
     """Remove a prepared file that is not wanted any more."""
     with suppress(OSError):
         temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove the temporary files in `directory` whose writers on this host were killed in the middle."""
+    for path in directory.glob(".*.tmp"):
+        writer = path.name.split(".")[-3]
+        if writer.isdecimal() and not Path("/proc", writer).exists():
+            discard(path)
 
 
 def sync_directory(directory: Path) -> None:

@@ -1,7 +1,7 @@
 """Dying on purpose at named points, for tests: kills from outside rarely meet the windows that matter.
 
-With `SUBAGENT_TEST_DIE_AT=shim.forked:0.1,store.written:0.02` in its environment, a process that comes to such
-a point ends there with that probability, as by `kill -9`, after one line on stderr. Without the variable
+With `SUBAGENT_TEST_DIE_AT=shim.forked:0.1,store.written:0.02` in its environment, a process that comes to
+such a point ends there with that probability, as by `kill -9`, after one line on stderr. Without the variable
 nothing here does anything. `make soak` sets it; nothing else should. Standard library only: the shim imports
 this module.
 """

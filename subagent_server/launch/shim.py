@@ -33,6 +33,7 @@ GRACE_SECONDS = 10.0
 LEFTOVER_GRACE_SECONDS = 2.0
 """The same for what a worker that ended by itself has left behind."""
 RECONCILE_SECONDS = 30.0
+RECONCILE_ATTEMPTS = 3
 EXIT_SECOND_SHIM = 75
 EXIT_GATE_CLOSED = 71
 HEAD_POLL_SECONDS = 0.03
@@ -60,20 +61,32 @@ class Shim:
 
     def keep(self) -> int:
         """Live through the whole run and return the worker's exit code, for an engine to see."""
+        try:
+            worker = self._begin()
+        except (OSError, StorageFailed) as error:  # a disk, or a machine without room for one process more
+            print(f"The worker could not be started: {error}", file=sys.stderr, flush=True)
+            worker = None
+        status = None if worker is None else self._wait_for(worker)
+        self._finish(status)
+        return 0 if status is None else os.waitstatus_to_exitcode(status) & 0xFF
+
+    def _begin(self) -> int | None:
+        """Return the pid of the worker that has begun, or None where the run was ended before."""
         die.may_die("shim.claimed")
         self._record()
         die.may_die("shim.recorded")
         if self._is_over() or not self._take_slots():
-            self._finish(None)
-            return 0
-        status = self._work()
-        self._finish(status)
-        return os.waitstatus_to_exitcode(status) & 0xFF
+            return None
+        return self._start_worker()
 
     # -- before the worker
 
     def _record(self, *, waiting: bool = False) -> None:
-        facts: dict[str, Any] = {"shim": processes.this_process().to_json(), "waitingForSlot": waiting}
+        facts: dict[str, Any] = {
+            "shim": processes.this_process().to_json(),
+            "directory": self.run.directory.stat().st_ino,  # a copy of it owns none of its processes
+            "waitingForSlot": waiting,
+        }
         if self._worker is not None:
             facts["worker"] = self._worker.to_json()
         atomic.write_durably(self.run.shim, _encoded(facts))
@@ -124,8 +137,8 @@ class Shim:
 
     # -- the worker
 
-    def _work(self) -> int:
-        """Start the worker behind its gate, wait for its end, and return its wait status."""
+    def _start_worker(self) -> int:
+        """Start the worker behind its gate, record it, and open the gate; without that word it leaves."""
         die.may_die("shim.has_slots")
         _become_subreaper()
         gate_out, gate_in = os.pipe()
@@ -137,14 +150,16 @@ class Shim:
         for descriptor in self.slots:  # the worker has them: the kernel frees them with it
             os.close(descriptor)
         die.may_die("shim.forked")
-        self._worker = processes.identify(pid)
-        self._record()
-        die.may_die("shim.worker_recorded")
-        if self._is_over():
-            self._tell(signal.SIGTERM)
-        os.write(gate_in, b"!")
-        os.close(gate_in)
-        return self._wait_for(pid)
+        try:
+            self._worker = processes.identify(pid)
+            self._record()
+            die.may_die("shim.worker_recorded")
+            if self._is_over():
+                self._tell(signal.SIGTERM)
+            os.write(gate_in, b"!")
+        finally:
+            os.close(gate_in)
+        return pid
 
     def _become_worker(self, gate: int) -> NoReturn:
         """In the child: let go of what is the shim's, wait for the gate, become the worker."""
@@ -197,13 +212,17 @@ class Shim:
         die.may_die("shim.reaped")
         self._write_exit(facts)
         die.may_die("shim.exit_written")
-        if not (status == 0 and self._is_over()):
-            self._reconcile()
+        told = (status == 0 and self._is_over()) or self._reconcile()
         die.may_die("shim.reconciled")
         self._sweep()
         die.may_die("shim.swept")
-        self._write_exit({**facts, "treeGone": True})
-        self.root.change_mark(self.run.run_id).unlink(missing_ok=True)
+        atomic.remove_leftovers(self.run.directory)
+        if (
+            told
+        ):  # else it is left to the first reader, who finds the lock free and the tree not recorded as gone
+            self._write_exit({**facts, "treeGone": True})
+            die.may_die("shim.tree_gone")
+            self.root.change_mark(self.run.run_id).unlink(missing_ok=True)
 
     def _write_exit(self, facts: dict[str, Any]) -> None:
         """A disk that refuses must not keep the tree alive: readers find out by the lock, only later."""
@@ -212,15 +231,20 @@ class Shim:
         except StorageFailed as error:
             print(error.sentence, file=sys.stderr, flush=True)
 
-    def _reconcile(self) -> None:
-        """Make the meta file true for those who only read it: a full interpreter does, with a bound."""
+    def _reconcile(self) -> bool:
+        """Make the meta file and the journal true for those who only read them; False where it failed."""
+        return any(self._reconciled_at_once() for _ in range(RECONCILE_ATTEMPTS))
+
+    def _reconciled_at_once(self) -> bool:
+        """Let a full interpreter do it, with a bound; it may be killed as everything may."""
         command = [*_WORKER, "--reconcile", str(self.run.directory)]
         pid = os.posix_spawn(command[0], command, os.environ, setsigmask=[])
         deadline = time.monotonic() + RECONCILE_SECONDS
-        while pid not in processes.reap_children():
+        while pid not in (ended := processes.reap_children()):
             if time.monotonic() >= deadline:
                 os.kill(pid, signal.SIGKILL)
             signal.sigtimedwait({signal.SIGCHLD}, 0.5)
+        return ended[pid] == 0
 
     def _sweep(self) -> None:
         """End all that the run has left behind, until two looks find nothing; other runs are spared."""
@@ -260,9 +284,9 @@ def _encoded(facts: dict[str, Any]) -> bytes:
 
 def _exit_facts(status: int | None) -> dict[str, Any]:
     at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    if status is None:
+    code = EXIT_GATE_CLOSED if status is None else os.waitstatus_to_exitcode(status)
+    if code == EXIT_GATE_CLOSED:
         return {"at": at, "workerStarted": False}
-    code = os.waitstatus_to_exitcode(status)
     return {"at": at, "workerStarted": True, **({"signal": -code} if code < 0 else {"exitCode": code})}
 
 

@@ -162,7 +162,10 @@ def _result(service: Service, meta: RunMeta) -> Document:
     result = service.store.read_result(meta.run_id)
     if result is None:
         if meta.status.is_terminal:
-            state, todo = f"left no result ({meta.status.value})", f"run://{meta.run_id}/log shows how far it came"
+            state, todo = (
+                f"left no result ({meta.status.value})",
+                f"run://{meta.run_id}/log shows how far it came",
+            )
         else:
             state, todo = f"has no result yet ({meta.status.value})", "wait for its end"
         raise BadArgument(f"Run {meta.run_id} {state}: {todo}.")

@@ -137,7 +137,7 @@ class EventRelay:
     # -- for both
 
     def _tail(self, run_id: str, since: datetime, place: Place | None = None) -> "_Tail | None":
-        """Return what follows a run from `place` on: from its start where it began after `since`, else from now.
+        """Return what follows a run: from `place` on, or its start where it began after `since`, or now.
 
         Raises:
             UnknownRun: there is none, or not yet.

@@ -63,8 +63,7 @@ class ResourceWatch:
         """
         uri = str(address)
         path = await asyncio.to_thread(open_document, self._service, address, self._caller)
-        if uri not in self._watched:
-            self._watched[uri] = _Watched(address, path, await asyncio.to_thread(signature, path))
+        self._watched.setdefault(uri, _Watched(address, path, signature(path)))
         self._asked[uri] += 1
         if self._telling is None:
             self._telling = self._background.start(self._tell())
@@ -87,8 +86,8 @@ class ResourceWatch:
             await asyncio.sleep(SETTLE_SECONDS)
 
     def _look(self) -> list[str] | None:
-        """Return what has changed since the last look. Logs are looked at once a second, however often it is."""
-        with_logs = time.monotonic() - self._logs_seen >= LOG_SECONDS
+        """Return what has changed since the last look. Logs are looked at once a second, not oftener."""
+        with_logs = time.monotonic() - self._logs_seen >= LOG_SECONDS * 0.9
         if with_logs:
             self._logs_seen = time.monotonic()
             self._reconcile()

@@ -90,9 +90,7 @@ class ResourceDesk:
             document = await asyncio.to_thread(read_document, self._service, address, self._caller)
         except SubagentError as error:
             raise refusal(error) from error
-        content = types.TextResourceContents(
-            uri=params.uri, mime_type=document.mime_type, text=document.text
-        )
+        content = types.TextResourceContents(uri=params.uri, mime_type=document.mime_type, text=document.text)
         return types.ReadResourceResult(
             contents=[content], ttl_ms=FINAL_TTL_MS if document.is_final else 0, cache_scope="private"
         )

@@ -9,5 +9,5 @@ LOOK_SECONDS = 2.0
 
 async def until_made(service: Service) -> None:
     """Return as soon as the runs root is there."""
-    while not service.store.paths.root.exists():  # noqa: ASYNC110 - nobody could tell of it
+    while not service.store.paths.root.exists():
         await asyncio.sleep(LOOK_SECONDS)

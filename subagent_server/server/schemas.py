@@ -1,5 +1,6 @@
 """How the tools are described beyond what a model sees of them: annotations and output schemas."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from subagent_server.domain.definitions import AgentDefinition
@@ -13,6 +14,17 @@ from subagent_server.service.views import RunView
 
 READ_ONLY = frozenset({"wait_for_runs", "list_runs", "get_logs"})
 DESTRUCTIVE = frozenset({"stop_run"})
+NEXT_CALLS = frozenset({"check_status", "wait_for_runs", "reply_subagent", "ask_parent"})
+"""The tools that a view names as the next call: whoever gets it has to have them at hand."""
+
+ALWAYS_LOAD: dict[str, Any] = {"anthropic/alwaysLoad": True}
+"""Keeps a tool in sight of a client that hides tools until they are searched for, which costs a call."""
+IN_VIEW_BYTES = 8_000
+
+
+def are_few(agents: Sequence[AgentDefinition]) -> bool:
+    """Whether the tools of these agents are small enough together to be in every parent's sight."""
+    return sum(len(agent.description.encode()) + 350 for agent in agents) <= IN_VIEW_BYTES
 
 
 def output_schema(record: type[Record]) -> Schema:

@@ -48,12 +48,14 @@ class SubscriptionDesk:
             MCPError: there is no such resource for it.
         """
         self._notices.meet(context)
-        if params.uri not in self._subscribed:
-            try:
-                await self._resources.add(parse_address(params.uri))
-            except SubagentError as error:
-                raise refusal(error) from error
-            self._subscribed.add(params.uri)
+        if params.uri in self._subscribed:
+            return types.EmptyResult()
+        self._subscribed.add(params.uri)
+        try:
+            await self._resources.add(parse_address(params.uri))
+        except SubagentError as error:
+            self._subscribed.discard(params.uri)
+            raise refusal(error) from error
         return types.EmptyResult()
 
     async def unsubscribe(

@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 import traceback
+from functools import partial
 from typing import Any
 
 import mcp_types as types
@@ -13,6 +14,7 @@ from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import SubagentError
 from subagent_server.server import schemas
 from subagent_server.server.patience import bearable_seconds
+from subagent_server.server.relay import EventRelay
 from subagent_server.service import tool_schemas
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
@@ -40,8 +42,11 @@ def tool_names(service: Service, role: Role, caller: Caller) -> tuple[str, ...]:
 class ToolDesk:
     """Lists and calls the tools for one connection."""
 
-    def __init__(self, service: Service, changes: Changes, role: Role, caller: Caller) -> None:
+    def __init__(
+        self, service: Service, changes: Changes, role: Role, caller: Caller, relay: EventRelay
+    ) -> None:
         self._settings = service.settings
+        self._relay = relay
         self._desk = Desk(service, changes, caller, tool_names(service, role, caller))
 
     @property
@@ -49,15 +54,25 @@ class ToolDesk:
         """Whether a call is being worked on; one that waits for a run does not count."""
         return self._desk.busy > 0
 
+    @property
+    def leads(self) -> bool:
+        """Whether the tools of a parent are among those of this role."""
+        return set(tool_schemas.PARENT_TOOLS) <= set(self._desk.names)
+
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        """Return the tools of this role: the agents by name, then the generic set, always in this order."""
-        agents = await asyncio.to_thread(self._desk.agents)
-        tools = [self._agent_tool(agent) for agent in agents]
-        return types.ListToolsResult(tools=[*tools, *(self._generic_tool(name) for name in self._desk.names)])
+        """Return the tools as they are now."""
+        return types.ListToolsResult(tools=await asyncio.to_thread(self.tools))
 
-    def _agent_tool(self, agent: AgentDefinition) -> types.Tool:
+    def tools(self) -> list[types.Tool]:
+        """Return the tools of this role: the agents by name, then the generic set, always in this order."""
+        agents = self._desk.agents()
+        in_view = schemas.are_few(agents)
+        tools = [self._agent_tool(agent, in_view) for agent in agents]
+        return [*tools, *(self._generic_tool(name) for name in self._desk.names)]
+
+    def _agent_tool(self, agent: AgentDefinition, in_view: bool) -> types.Tool:
         return types.Tool(
             name=agent.tool_name,
             title=f"Run {agent.name}",
@@ -65,6 +80,7 @@ class ToolDesk:
             input_schema=tool_schemas.RUN_AGENT,
             output_schema=schemas.run_output_schema(agent),
             annotations=types.ToolAnnotations(read_only_hint=False, open_world_hint=True),
+            meta=schemas.ALWAYS_LOAD if in_view else None,
         )
 
     def _generic_tool(self, name: str) -> types.Tool:
@@ -81,6 +97,7 @@ class ToolDesk:
                 idempotent_hint=name in schemas.READ_ONLY or name == "stop_run",
                 open_world_hint=False,
             ),
+            meta=schemas.ALWAYS_LOAD if name in schemas.NEXT_CALLS else None,
         )
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
@@ -104,7 +121,7 @@ class ToolDesk:
         async def progress(elapsed: float) -> None:
             await context.session.report_progress(elapsed, None, f"still waiting after {elapsed:.0f} s")
 
-        return Call(params.arguments or {}, longest, progress)
+        return Call(params.arguments or {}, longest, progress, partial(self._relay.beside, context))
 
 
 def _presented(answer: Answer) -> types.CallToolResult:

@@ -28,8 +28,7 @@ class AgentShelf:
         self._directories = tuple(directories)
         self._looked_for = looked_for
         self._only = only
-        self._seen: Fingerprint | None = None
-        self._catalog: Catalog | None = None
+        self._read: tuple[Fingerprint, Catalog] | None = None
 
     @classmethod
     def of_one(cls, definition: AgentDefinition) -> "AgentShelf":
@@ -44,11 +43,11 @@ class AgentShelf:
     def catalog(self) -> Catalog:
         """Return what the directories hold now."""
         seen = _fingerprint(self._directories)
-        if self._catalog is None or seen != self._seen:
+        read = self._read  # one value: several threads may ask
+        if read is None or seen != read[0]:
             present = [d for d in self._directories if d.is_dir() or not self._looked_for]
-            self._catalog = discover(present)
-            self._seen = seen
-        return self._catalog
+            self._read = read = (seen, discover(present))
+        return read[1]
 
     def agents(self) -> list[AgentDefinition]:
         """Return the agents that loaded, by name."""

@@ -13,6 +13,7 @@ from subagent_server.service.reconcile import Observed, observe
 from subagent_server.service.views import RunView, run_view
 
 WaitFor = Literal["any", "all"]
+ENDED = 1 << 31
 Shown = dict[str, int]
 """Run id to the revision that its parent has been shown."""
 
@@ -92,7 +93,7 @@ class Watchlist:
     ) -> Attention:
         views = [run_view(self._service.store, observed) for observed in news]
         working = [r.meta.run_id for r in runs if not r.meta.status.is_terminal]
-        shown = self._shown | {view.run_id: view.revision for view in views}
+        shown = self._shown | {view.run_id: _seen(view) for view in views}
         relevant = {run_id: shown[run_id] for run_id in self.run_ids if run_id in shown}
         return Attention(
             runs=views,
@@ -105,7 +106,7 @@ class Watchlist:
     def _is_news(self, meta: RunMeta) -> bool:
         shown = self._shown.get(meta.run_id, -1)
         if meta.status.is_terminal:
-            return meta.revision > shown
+            return shown < ENDED
         return needs_parent(meta, shown)
 
     def _named(self, run_ids: list[str]) -> list[str]:
@@ -134,6 +135,11 @@ class Watchlist:
             return observe(self._service.store, run_id)
         except SubagentError as error:
             return error
+
+
+def _seen(view: RunView) -> int:
+    """Return what a cursor keeps of a view: of a run that has ended, nothing is news any more."""
+    return ENDED if view.status.is_terminal else view.revision
 
 
 def _instructions(views: list[RunView], working: list[str], cursor: str) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from subagent_server.launch.launcher import Launcher
+from subagent_server.launch.local import LocalLauncher
 from subagent_server.service.agents import AgentShelf
 from subagent_server.settings import Settings
 from subagent_server.store.runs import RunStore
@@ -18,11 +19,13 @@ class Service:
     shelf: AgentShelf = field(repr=False)
 
 
-def open_service(settings: Settings, launcher: Launcher, shelf: AgentShelf | None = None) -> Service:
-    """Return the verbs' context for these settings. Reads nothing yet."""
+def open_service(
+    settings: Settings, launcher: Launcher | None = None, shelf: AgentShelf | None = None
+) -> Service:
+    """Return the verbs' context for these settings; runs are processes of this machine by default."""
     return Service(
         settings=settings,
         store=RunStore(settings.runs_root),
-        launcher=launcher,
+        launcher=launcher or LocalLauncher(),
         shelf=shelf or AgentShelf(settings.agent_directories, looked_for=settings.agents_by_default),
     )

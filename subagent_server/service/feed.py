@@ -17,7 +17,7 @@ MAX_EVENTS = 200
 
 @dataclass(frozen=True)
 class Place:
-    """How far a journal was followed: the byte behind the last line, its `seq`, and whether it was the end."""
+    """How far a journal was followed: the byte behind a line, its `seq`, and whether it was the end."""
 
     cursor: int = 0
     seq: int = 0
@@ -42,7 +42,7 @@ class Follower:
         """How far it has come; without a place to begin at: where the journal ends now."""
 
     def news(self) -> News:
-        """Return the events that were appended since the last look; a journal that cannot be read has none."""
+        """Return the events since the last look; a journal that cannot be read has none."""
         with self._lock:
             try:
                 if _size(self._run) <= self.place.cursor:

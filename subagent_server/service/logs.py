@@ -54,7 +54,7 @@ def get_logs(
 def _offset(cursor: str | None) -> int | None:
     if cursor is None:
         return None
-    if not cursor.isdecimal() or len(cursor) > 18:
+    if not (cursor.isascii() and cursor.isdecimal()) or len(cursor) > 18:
         raise BadArgument(f"{cursor[:40]!r} is no cursor: use the one of the page before, or none.")
     return int(cursor)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from subagent_server.domain import events
 from subagent_server.domain.errors import SubagentError
-from subagent_server.domain.records import Failure, RunMeta
+from subagent_server.domain.records import SCHEMA_VERSION, Failure, RunMeta
 from subagent_server.domain.states import MessageStatus
 from subagent_server.host import atomic, die, locks, processes
 from subagent_server.host.clock import now
@@ -42,6 +42,8 @@ def observe(store: RunStore, run_id: str) -> Observed:
     """
     meta = store.read(run_id)
     run = store.paths.run(run_id)
+    if meta.schema_version > SCHEMA_VERSION:
+        return Observed(meta, locks.is_held(run.live_lock) if _is_here(meta) else None)
     if not _is_here(meta):
         return Observed(_expire_questions(store, meta), None)
     if meta.status.is_terminal:
@@ -130,6 +132,8 @@ def _settle_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
     """Return whether the processes of an ended run still live; where nobody keeps them any more, end them."""
     ended = read_exit(run)
     if ended is not None and ended.get("treeGone"):
+        if store.paths.change_mark(run.run_id).exists():
+            store.retire(run)  # its keeper was killed just before it did so
         return False
     if locks.is_held(run.live_lock):
         if ended is None and _is_overdue(meta):
@@ -139,8 +143,9 @@ def _settle_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
     die.may_die("reconcile.swept")
     _close_journal(run, meta)
     stop_children(store, run.run_id)
-    record = {"workerStarted": "worker" in read_shim(run), **(ended or {}), "treeGone": True}
-    with exclusive(run.meta_lock):
+    atomic.remove_leftovers(run.directory)
+    with exclusive(run.meta_lock):  # what the keeper has written meanwhile, before it died, says more
+        record = {"workerStarted": "worker" in read_shim(run), **(read_exit(run) or {}), "treeGone": True}
         atomic.write_durably(run.exit, (json.dumps(record, indent=1) + "\n").encode())
     store.retire(run)
     return False
@@ -148,14 +153,19 @@ def _settle_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
 
 def _is_overdue(meta: RunMeta) -> bool:
     """Whether the run ended so long ago that its worker should have left: whoever ended it may have died."""
-    return meta.ended_at is not None and (now() - meta.ended_at).total_seconds() > OVERDUE_SECONDS
+    if meta.ended_at is None:
+        return False
+    return abs((now() - meta.ended_at).total_seconds()) > OVERDUE_SECONDS  # a clock may have been set back
 
 
 def sweep_orphans(run: RunPaths) -> None:
     """Kill what is left of a run whose keeper is gone: its worker, all below it, and all that carry its mark.
 
-    Other runs' shims and their trees are spared. Two looks that find nothing end it.
+    Other runs' shims and their trees are spared. Two looks that find nothing end it. The processes of a
+    copied run directory belong to the original.
     """
+    if read_shim(run).get("directory") not in (None, run.directory.stat().st_ino):
+        return
     worker = processes.Identity.from_json(read_shim(run).get("worker"))
     quiet = 0
     while quiet < 2:

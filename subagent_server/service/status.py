@@ -1,7 +1,15 @@
 """Looking at runs: one, several, or the list."""
 
+from contextlib import suppress
+
 from subagent_server.domain import events
-from subagent_server.domain.errors import AmbiguousRun, SubagentError, UnknownMessage, UnknownRun
+from subagent_server.domain.errors import (
+    AmbiguousRun,
+    MessageClosed,
+    SubagentError,
+    UnknownMessage,
+    UnknownRun,
+)
 from subagent_server.domain.records import Record
 from subagent_server.domain.states import MessageStatus, Status
 from subagent_server.host.clock import now
@@ -46,7 +54,8 @@ def check_status(
         raise UnknownMessage(run_id, message_id, [m.message_id for m in observed.meta.pending])
     view = run_view(service.store, observed, asked=message_id)
     if message.message_status is MessageStatus.REPLIED:
-        service.store.update(run_id, events.ReplyAcknowledged(message_id=message_id), now())
+        with suppress(MessageClosed):  # the run ended meanwhile; the answer stays readable
+            service.store.update(run_id, events.ReplyAcknowledged(message_id=message_id), now())
     return view
 
 
@@ -89,7 +98,11 @@ def find_run(service: Service, name: str) -> str:
     ids = service.store.run_ids()
     if name in ids:
         return name
-    matches = ids[:1] if name == LATEST else [run_id for run_id in ids if name and run_id.startswith(name)]
+    if name == LATEST:
+        latest = next((run_id for run_id in ids if service.store.exists(run_id)), None)
+        matches = [latest] if latest else []
+    else:
+        matches = [run_id for run_id in ids if name and run_id.startswith(name)]
     if not matches and name:
         matches = [run_id for run_id in ids if run_id.rsplit("-", 1)[-1] == name]
     if not matches:

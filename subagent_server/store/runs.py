@@ -96,6 +96,10 @@ class RunStore:
         with suppress(OSError):
             self.paths.change_mark(run.run_id).unlink(missing_ok=True)
 
+    def exists(self, run_id: str) -> bool:
+        """Whether there is a run of this id: a directory without a state is a start that never was."""
+        return self.paths.run(run_id).meta.exists()
+
     def read(self, run_id: str) -> RunMeta:
         """Return the state of a run as it is on disk. Takes no lock.
 

@@ -11,8 +11,7 @@ from subagent_server.domain.records import RunRequest
 from subagent_server.runners.messages.loop import Loop
 from subagent_server.runners.messages.model import DEFAULT_MAX_TOKENS, Model, ModelSettings
 from subagent_server.runners.messages.prompt import Task, first_message, system_blocks
-from subagent_server.service.inputs import media_type
-from subagent_server.store.paths import RunPaths
+from subagent_server.service.own_run import OwnRun
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.nested import Delegation, nested_tools
 from subagent_server.toolkit.parent import AskParent
@@ -41,15 +40,14 @@ class Surroundings:
     delegation: Delegation | None = None
 
 
-def assemble(
-    agent: AgentDefinition, request: RunRequest, run: RunPaths, door: RunDoor, around: Surroundings
-) -> Assembled:
+def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: Surroundings) -> Assembled:
     """Return the loop of a run, with its start recorded.
 
     Raises:
         RunRefused: `config`, for what the definition asks and cannot be had.
     """
     settings = _model_settings(agent, around.environment)
+    request = own.request()
     final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
     selection = _selection(agent)
     workspace = make_workspace_tools(
@@ -57,10 +55,10 @@ def assemble(
         cwd=Path(request.cwd),
         environment=around.environment,
         read_only=around.read_only,
-        output_dir=run.outputs,
+        output_dir=own.outputs,
     )
     tools = [*workspace, *_companions(agent, door, around.delegation), *([final] if final else [])]
-    task = _task(agent, request, run)
+    task = _task(agent, request, own)
     may_ask = any(tool.name == AskParent.name for tool in tools)
     loop = Loop(
         run=door,
@@ -83,14 +81,14 @@ def _companions(agent: AgentDefinition, door: RunDoor, delegation: Delegation | 
     return [tool for tool in tools if tool.name not in agent.disallowed_tools]
 
 
-def _task(agent: AgentDefinition, request: RunRequest, run: RunPaths) -> Task:
+def _task(agent: AgentDefinition, request: RunRequest, own: OwnRun) -> Task:
     return Task(
-        run_id=run.run_id,
+        run_id=own.run_id,
         agent_name=agent.name,
         system_prompt=agent.system_prompt,
         prompt=request.prompt,
         cwd=request.cwd,
-        inputs=_inputs(run),
+        inputs=own.inputs(),
     )
 
 
@@ -139,14 +137,3 @@ def _warn_of_unknown(selection: Selection, tools: list[Tool], door: RunDoor) -> 
     unknown = [name for name in (*selection.unknown, *(selection.mcp or [])) if name not in offered]
     if unknown:
         door.record("warning", message=f"No tool is offered under the names {', '.join(unknown)}.")
-
-
-def _inputs(run: RunPaths) -> tuple[tuple[Path, str], ...]:
-    if not run.inputs.is_dir():
-        return ()
-    return tuple((path, media_type(_head(path)) or "text/plain") for path in sorted(run.inputs.iterdir()))
-
-
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(8192)

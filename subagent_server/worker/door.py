@@ -1,65 +1,49 @@
 """The run as its runner sees it: journal, transcript, questions, and whether it may go on."""
 
 import asyncio
-import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from subagent_server.domain import events
 from subagent_server.domain.definitions import Limits
 from subagent_server.domain.errors import IllegalTransition, MessageClosed, RunRefused
-from subagent_server.domain.records import Message, RunMeta
+from subagent_server.domain.records import Message
 from subagent_server.domain.states import MessageStatus
-from subagent_server.host import locks
-from subagent_server.host.clock import now
-from subagent_server.host.wake import SLOW_POLL_SECONDS
-from subagent_server.service.questions import ask
-from subagent_server.store.logs import RunJournal, append_transcript
-from subagent_server.store.runs import RunStore
+from subagent_server.service.own_run import OwnRun
 from subagent_server.toolkit.run import Reply, RunOver
-from subagent_server.worker.sleeper import Sleeper
 from subagent_server.worker.work_clock import WorkClock
+
+SLOW_POLL_SECONDS = 2.0
+"""A lost wake-up costs this long and nothing else."""
 
 
 class Door:
-    """Implements `toolkit.run.RunDoor` on a run directory. Lives in one event loop."""
+    """Implements `toolkit.run.RunDoor` on the worker's own run. Lives in one event loop."""
 
-    def __init__(self, store: RunStore, run_id: str, limits: Limits, slots: list[int]) -> None:
-        self.run_id = run_id
+    def __init__(self, own: OwnRun, limits: Limits) -> None:
+        self.run_id = own.run_id
         self.model_busy = False
-        self._store = store
-        self._run = store.paths.run(run_id)
+        self.clock = WorkClock(own.give_back_slots)
+        self._own = own
         self._limits = limits
-        self._slots = slots
-        self._journal = RunJournal(self._run)
-        self._sleeper = Sleeper(self._run.wake(os.getpid()))
-        self.clock = WorkClock(self._give_back_slots)
-
-    # -- telling
 
     def record(self, kind: str, **facts: Any) -> None:
         """Append an event to the journal."""
-        self._journal.append(kind, now(), facts)
+        self._own.record(kind, facts)
 
     def remember(self, message: dict[str, Any]) -> None:
-        """Append a message to the transcript; a disk that refuses is a warning."""
-        try:
-            append_transcript(self._run, message)
-        except OSError as error:
-            print(f"The transcript could not be written ({error}); the run goes on.", file=sys.stderr)
+        """Append a message to the transcript."""
+        self._own.remember(message)
 
-    # -- going on
-
-    def meta(self) -> RunMeta:
-        """Return the state of the run."""
-        return self._store.read(self.run_id)
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended."""
+        return self._own.meta().status.is_terminal
 
     def checkpoint(self) -> None:
         """Raise RunOver where the run has ended."""
-        if self.meta().status.is_terminal:
+        if self.is_over:
             raise RunOver
 
     @contextmanager
@@ -83,27 +67,12 @@ class Door:
         deadline = time.monotonic() + seconds
         while (remaining := deadline - time.monotonic()) > 0:
             self.checkpoint()
-            await self._sleeper.sleep(min(remaining, SLOW_POLL_SECONDS))
+            await self._own.sleep(min(remaining, SLOW_POLL_SECONDS))
         self.checkpoint()
-
-    async def sleep(self, seconds: float) -> None:
-        """Return at the next change of the run, or when the time is over."""
-        await self._sleeper.sleep(seconds)
-
-    def wake(self) -> None:
-        """Wake all who sleep here."""
-        self._sleeper.wake_all()
-
-    def close(self) -> None:
-        """Give back what is held."""
-        self._sleeper.close()
-
-    # -- asking
 
     async def ask(self, question: str, options: list[str] | None) -> Reply:
         """Ask the parent and sleep until the answer, the expiry, or the end of the run."""
-        timeout = self._limits.ask_timeout_seconds
-        message = await self._recorded(question, options, timeout)
+        message = await self._recorded(question, options)
         facts = {"options": message.options} if message.options else {}
         self.record("question", messageId=message.message_id, question=question, **facts)
         with self.clock.waiting():
@@ -116,36 +85,39 @@ class Door:
             answer=message.answer_content,
             answeredBy=message.answered_by,
         )
-        acknowledged = events.ReplyAcknowledged(message_id=message.message_id)
-        await self._apply(acknowledged)
+        try:
+            await asyncio.to_thread(self._own.acknowledge, message.message_id)
+        except (IllegalTransition, MessageClosed) as error:
+            raise RunOver from error  # the run ended, and its questions with it
         return Reply(message.message_id, message.answer_content)
 
-    async def _recorded(self, question: str, options: list[str] | None, timeout: float) -> Message:
+    async def _recorded(self, question: str, options: list[str] | None) -> Message:
+        timeout = self._limits.ask_timeout_seconds
         try:
-            return await asyncio.to_thread(ask, self._store, self.run_id, question, options, timeout)
+            return await asyncio.to_thread(self._own.ask, question, options, timeout)
         except IllegalTransition as error:
             raise RunOver from error
 
     async def _closed(self, message: Message) -> Message:
         """Return the question once it is answered or has expired."""
         while True:
-            meta = self.meta()
+            meta = self._own.meta()
             current = meta.message(message.message_id) or message
             if meta.status.is_terminal:
                 raise RunOver
             if current.message_status is not MessageStatus.PENDING:
                 return current
-            seconds_left = self._seconds_left(current)
+            seconds_left = self._own.seconds_left(current)
             if seconds_left <= 0:
-                await self._apply(events.QuestionExpired(message_id=message.message_id))
-                continue
-            await self._sleeper.sleep(min(seconds_left, SLOW_POLL_SECONDS))
+                await self._expire(message.message_id)
+            else:
+                await self._own.sleep(min(seconds_left, SLOW_POLL_SECONDS))
 
-    @staticmethod
-    def _seconds_left(message: Message) -> float:
-        if message.expires_at is None:
-            return SLOW_POLL_SECONDS
-        return (message.expires_at - now()).total_seconds()
+    async def _expire(self, message_id: str) -> None:
+        try:
+            await asyncio.to_thread(self._own.expire, message_id)
+        except IllegalTransition:
+            return  # answered or ended meanwhile: the next look says which
 
     def _unanswered(self, message: Message) -> Reply:
         self.record("no_reply", messageId=message.message_id)
@@ -156,15 +128,3 @@ class Door:
                 "Answer sooner, raise `askTimeoutSeconds`, or set `onAskTimeout: continue`.",
             )
         return Reply(message.message_id, None)
-
-    async def _apply(self, event: events.RunEvent) -> None:
-        try:
-            await asyncio.to_thread(self._store.update, self.run_id, event, now())
-        except (IllegalTransition, MessageClosed) as error:
-            raise RunOver from error  # the run ended, and its questions with it
-
-    def _give_back_slots(self) -> None:
-        """Everything that is open waits for somebody else: others may work. The slots are not taken again."""
-        for descriptor in self._slots:
-            locks.give_back(descriptor)
-        self._slots.clear()

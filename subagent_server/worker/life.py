@@ -4,29 +4,19 @@ import asyncio
 import os
 import signal
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import RunRefused, SubagentError
-from subagent_server.domain.records import Failure, RunMeta, Usage
-from subagent_server.host import die
-from subagent_server.host.clock import now
-from subagent_server.host.wake import SLOW_POLL_SECONDS
-from subagent_server.launch.local import LocalLauncher
+from subagent_server.domain.records import Failure, Usage
 from subagent_server.runners.outcome import Outcome
-from subagent_server.service.context import open_service
-from subagent_server.service.ending import stop_children
-from subagent_server.service.reconcile import ending_facts
-from subagent_server.settings import read_settings
-from subagent_server.store.paths import RunPaths
-from subagent_server.store.runs import RunStore
+from subagent_server.service.own_run import OwnRun
 from subagent_server.toolkit.run import RunOver
 from subagent_server.worker.assemble import Assembled, Surroundings, assemble
 from subagent_server.worker.delegate import Delegate
-from subagent_server.worker.door import Door
+from subagent_server.worker.door import SLOW_POLL_SECONDS, Door
 
 MODEL_GRACE_SECONDS = 8.0
 """How long a stop waits for a model call that is under way; the shim kills after 10."""
@@ -37,11 +27,9 @@ CLOSE_SECONDS = 3.0
 class Life:
     """Everything of one worker."""
 
-    store: RunStore
-    run: RunPaths
+    own: OwnRun
     agent: AgentDefinition
-    environment: Mapping[str, str]
-    slots: list[int]
+    environment: dict[str, str]
     terminated: bool = False
 
     async def live(self) -> None:
@@ -50,20 +38,21 @@ class Life:
         Raises:
             SubagentError: not even the failure could be written; the shim tries once more.
         """
-        door = Door(self.store, self.run.run_id, self.agent.limits, self.slots)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._terminate, door)
+        self.own.open()
+        door = Door(self.own, self.agent.limits)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._terminate)
         assembled: list[Assembled] = []
         try:
             outcome = await self._outcome(door, assembled)
-            self._end(door, outcome, assembled[0].loop.usage if assembled else None)
+            self._end(outcome, assembled[0].loop.usage if assembled else None)
         finally:
             for each in assembled:
                 await _close(each)
-            door.close()
+            self.own.close()
 
-    def _terminate(self, door: Door) -> None:
+    def _terminate(self) -> None:
         self.terminated = True
-        door.wake()
+        self.own.wake()
 
     async def _outcome(self, door: Door, assembled: list[Assembled]) -> Outcome | None:
         """Return how the agent ended, or None where somebody else ended the run. The one broad catch."""
@@ -85,27 +74,24 @@ class Life:
             failure = Failure(
                 code="agent_error",
                 message=f"The worker met a fault of its own: {type(error).__name__}: {error}"[:500],
-                hint=f"{self.run.worker_out.name} in its directory holds the details; please report it.",
+                hint=f"{self.own.printed} in its directory holds the details; please report it.",
             )
         return Outcome(text(), failure=failure)
 
     def _assembled(self, door: Door) -> Assembled:
-        request = self.store.read_request(self.run.run_id)
         delegate = self._delegate(door) if self.agent.agents else None
         around = Surroundings(self.environment, self._read_only(), delegate)
-        return assemble(self.agent, request, self.run, door, around)
+        return assemble(self.agent, self.own, door, around)
 
     def _delegate(self, door: Door) -> Delegate:
-        """Return the verbs of a parent, with the settings that this worker's environment gives."""
-        settings = read_settings(runs=self.store.paths.root, environment=self.environment)
-        service = open_service(settings, LocalLauncher())
+        service = self.own.lead(self.environment)
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, service.launcher.reap)
-        return Delegate(service, self.run.run_id, door.clock)
+        return Delegate(service, self.own.run_id, door.clock)
 
     def _read_only(self) -> list[Path]:
         """The runs and the agents: no tool of a run may change these."""
         agents = self.environment.get("SUBAGENT_AGENTS", "").split(os.pathsep)
-        return [self.store.paths.root, *(Path(name) for name in agents if name)]
+        return [self.own.root, *(Path(name) for name in agents if name)]
 
     async def _watched(self, door: Door, assembled: Assembled) -> Outcome | None:
         """Let the loop work until it ends, the run is ended, or its time is over."""
@@ -128,7 +114,7 @@ class Life:
         """Watch beside the work; return why it has to end, or None when it has ended by itself."""
         limit = self.agent.limits.timeout_seconds
         while not work.done():
-            if door.meta().status.is_terminal:
+            if door.is_over:
                 return RunOver
             if self.terminated:
                 return _told_to_end
@@ -136,35 +122,22 @@ class Life:
             if remaining <= 0:
                 return lambda: _out_of_time(limit)
             patience = min(SLOW_POLL_SECONDS, remaining) if door.clock.running else SLOW_POLL_SECONDS
-            nap = asyncio.ensure_future(door.sleep(patience))
+            nap = asyncio.ensure_future(self.own.sleep(patience))
             await asyncio.wait([work, nap], return_when=asyncio.FIRST_COMPLETED)
             nap.cancel()
         return None
 
     # -- the end
 
-    def _end(self, door: Door, outcome: Outcome | None, usage: Usage | None) -> RunMeta:
+    def _end(self, outcome: Outcome | None, usage: Usage | None) -> None:
         """Write result and status; where somebody else was first, only what the run has cost."""
-        meta = self._written(outcome, usage) if outcome is not None else door.meta()
-        if usage is not None and meta.usage != meta.usage.merged(usage):
-            meta = self.store.update(self.run.run_id, events.UsageSettled(usage=usage), now())
-        die.may_die("worker.ended")
-        door.record("run_ended", **ending_facts(meta))
-        stop_children(self.store, self.run.run_id)
-        return meta
-
-    def _written(self, outcome: Outcome, usage: Usage | None) -> RunMeta:
-        result = outcome.to_result()
-        event: events.RunEvent
-        if outcome.failure is None:
-            event = events.Finished(summary=_summary(outcome), usage=usage)
+        if outcome is None:
+            meta = self.own.meta()
         else:
-            event = events.RunFailed(failure=outcome.failure, usage=usage)
-        try:
-            return self.store.update(self.run.run_id, event, now(), result=result)
-        except SubagentError as error:
-            failure = Failure(code="storage", message=error.sentence)
-            return self.store.update(self.run.run_id, events.RunFailed(failure=failure, usage=usage), now())
+            meta = self.own.end(outcome.to_result(), _summary(outcome), usage)
+        if usage is not None and meta.usage != meta.usage.merged(usage):
+            meta = self.own.settle(usage)
+        self.own.conclude(meta)
 
 
 async def _close(assembled: Assembled) -> None:

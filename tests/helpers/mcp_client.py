@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import mcp_types as types
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from mcp import Client, StdioServerParameters
+from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from subagent_server.host import processes
@@ -63,9 +63,20 @@ class Parent:
         assert sentence.endswith((".", "?")) and len(sentence) < 1000, sentence
         return sentence
 
-    async def _called(self, tool: str, arguments: dict[str, Any]) -> types.CallToolResult:
+    def gives_up(self, tool: str, *, after: float, **arguments: Any) -> None:
+        """Make a call that has not been answered when its client loses patience, `after` so many seconds."""
+        try:
+            answer = self._portal.call(self._called, tool, arguments, after)
+        except MCPError as error:
+            assert error.code == types.REQUEST_TIMEOUT, error
+        else:
+            raise AssertionError(f"{tool} answered {answer.structured_content}")
+
+    async def _called(
+        self, tool: str, arguments: dict[str, Any], seconds: float = BOUND
+    ) -> types.CallToolResult:
         return await self._client.call_tool(
-            tool, arguments, read_timeout_seconds=BOUND, progress_callback=self._progressed
+            tool, arguments, read_timeout_seconds=seconds, progress_callback=self._progressed
         )
 
     async def _answered(self, tool: str, arguments: dict[str, Any]) -> Any:
@@ -96,9 +107,15 @@ def connected(
             mode=mode,
             client_info=types.Implementation(name=client_name, version="1"),
         )
+        failure: Exception | None = None
         with portal.wrap_async_context_manager(client):
             started = wait_for(lambda: set(_children()) - before, BOUND, "the server's process")
-            yield Parent(client, portal, _server_among(started, command))
+            try:
+                yield Parent(client, portal, _server_among(started, command))
+            except Exception as error:  # noqa: BLE001 - raised again below, where no task group wraps it
+                failure = error
+    if failure is not None:
+        raise failure
 
 
 def _children() -> Iterator[processes.Identity]:

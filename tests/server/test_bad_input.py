@@ -1,4 +1,4 @@
-"""Wrong calls: one sentence that says what to do, nothing half-made, and the server goes on (SPEC section 5)."""
+"""Wrong calls: one sentence that says what to do, nothing half-made, and the server goes on."""
 
 import base64
 from collections.abc import Iterator

@@ -85,7 +85,7 @@ class Field:
 
     # -- processes
 
-    def processes(self) -> Iterator[Found]:
+    def members(self) -> Iterator[Found]:
         """Yield every process that this soak has started, itself left out."""
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == os.getpid():

@@ -24,8 +24,8 @@ _FAULTS = ("wrong answers", "silent server", "fault of the soak", "refused by th
 class Evidence:
     """What was done to whom."""
 
-    hit: dict[str, set[str]] = field(default_factory=dict)
-    """Run id to the kinds of its processes that were killed from outside."""
+    hit: dict[str, Counter[str]] = field(default_factory=dict)
+    """Run id to what was killed of it: kinds of processes from outside, and points."""
     own: Counter[str] = field(default_factory=Counter)
     """How often a process died at each point."""
     dead: set[int] = field(default_factory=set)
@@ -41,7 +41,7 @@ def gather(soak: Field) -> Evidence:
     told.dead = {line["pid"] for line in soak.audit.lines("died")}
     for line in soak.audit.lines("kill"):
         if line["run"] is not None:
-            told.hit.setdefault(line["run"], set()).add(line["kind"])
+            told.hit.setdefault(line["run"], Counter())[line["kind"]] += 1
     told.stopped = {line["run"] for line in soak.audit.lines("stop")}
     told.starter = {line["order"]: line["starter"] for line in soak.audit.lines("order")}
     for words in _last_words(soak.errors.iterdir()):
@@ -49,7 +49,7 @@ def gather(soak: Field) -> Evidence:
     for run_id in soak.store.run_ids():
         for words in _last_words([soak.store.paths.run(run_id).worker_out]):
             told.own[words] += 1
-            told.hit.setdefault(run_id, set()).add(words)
+            told.hit.setdefault(run_id, Counter())[words] += 1
     return told
 
 
@@ -157,7 +157,7 @@ class Judge:
         if causes is None:
             yield f"it failed with {meta.error.code}: {meta.error.message}"
             return
-        hit = self._told.hit.get(meta.run_id, set())
+        hit = self._told.hit.get(meta.run_id, Counter())
         excused = any(kind in causes or "." in kind for kind in hit)
         if not excused and not (meta.error.code == "launch_failed" and self._starter_died(meta, order)):
             yield f"it failed with {meta.error.code}, and only {sorted(hit) or 'nothing'} of it was hit"

@@ -39,7 +39,7 @@ class Killer:
     def _hunted(self, kind: str) -> Found | None:
         deadline = time.monotonic() + _HUNT_SECONDS
         while True:
-            found = [each for each in self._field.processes() if each.kind == kind]
+            found = [each for each in self._field.members() if each.kind == kind]
             if found:
                 return self._chance.choice(found)
             if time.monotonic() >= deadline:

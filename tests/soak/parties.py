@@ -90,29 +90,32 @@ class Parties:
                 self._field.audit.write("died", pid=client.pid)
 
     def _call(self, client: McpClient, chance: random.Random) -> None:
-        runs = self._field.working()
-        asking = [meta for meta in runs if meta.pending]
-        choice = chance.random()
         if self._is_room():
-            order = self._book.next()
-            self._field.audit.write("order", order=order.order_id, starter=client.pid)
-            seconds = chance.choice([0, 0, 0.5])
-            view = client.call(f"run_{order.agent}", prompt=order.prompt(), waitSeconds=seconds)
-            if view is not None:
-                self._field.audit.write("accepted", order=order.order_id, run=view["runId"])
-        elif asking and choice < 0.6:
-            meta = chance.choice(asking)
-            message = chance.choice(meta.pending)
+            self._order_run(client, chance)
+            return
+        runs = self._field.working()
+        open_ones = [(meta.run_id, message) for meta in runs for message in meta.pending]
+        choice = chance.random()
+        if open_ones and choice < 0.6:
+            run_id, message = chance.choice(open_ones)
             answer = answer_to(message.question_content)
-            client.call("reply_subagent", runId=meta.run_id, messageId=message.message_id, answer=answer)
-        elif runs and choice < 0.65:
+            client.call("reply_subagent", runId=run_id, messageId=message.message_id, answer=answer)
+        elif runs and choice > 0.95:
             run_id = chance.choice(runs).run_id
             self._field.audit.write("stop", run=run_id)
             client.call("stop_run", runId=run_id, reason="the soak wants it")
-        elif runs and choice < 0.8:
+        elif runs and choice > 0.7:
             client.call("check_status", runId=chance.choice(runs).run_id, waitSeconds=chance.choice([0, 1]))
         else:
             client.call("wait_for_runs", waitSeconds=chance.uniform(0, 2))
+
+    def _order_run(self, client: McpClient, chance: random.Random) -> None:
+        order = self._book.next()
+        self._field.audit.write("order", order=order.order_id, starter=client.pid)
+        seconds = chance.choice([0, 0, 0.5])
+        view = client.call(f"run_{order.agent}", prompt=order.prompt(), waitSeconds=seconds)
+        if view is not None:
+            self._field.audit.write("accepted", order=order.order_id, run=view["runId"])
 
     def _command(self, chance: random.Random) -> None:
         """`subagent run --detach`, once there is room for a run more."""
@@ -146,9 +149,11 @@ class Parties:
         for meta in self._field.working():
             for message in meta.pending:
                 answer = answer_to(message.question_content)
-                self._tried(lambda m=message, r=meta.run_id, a=answer: reply(  # type: ignore[misc]
-                    self._field.service, r, a, m.message_id
-                ))
+                self._tried(
+                    lambda m=message, r=meta.run_id, a=answer: reply(  # type: ignore[misc]
+                        self._field.service, r, a, m.message_id
+                    )
+                )
 
     def _stop(self, chance: random.Random) -> None:
         """Stop a run now and then."""

@@ -2,27 +2,21 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from subagent_server.domain.errors import SubagentError
-from subagent_server.service.reconcile import observe
 from subagent_server.simulator import Simulator
-from tests.helpers.wait import wait_for
 from tests.soak.audit import Audit
 from tests.soak.field import Field
 from tests.soak.judge import Judge
 from tests.soak.killer import Killer
 from tests.soak.orders import Leader
 from tests.soak.parties import Parties
+from tests.soak.settle import unsettled, untrue
 
 PAUSE_SECONDS = 0.7
 """Between two kills, on average. A killed worker costs about two seconds of a core until there is another."""
 _SECONDS_A_KILL = 6.0
-_SETTLE_SECONDS = 60.0
-_TRUE_SECONDS = 45.0
-"""How long after the last kill raw files may still say that a run goes on, on a machine that is busy."""
 
 
 @dataclass(frozen=True)
@@ -75,51 +69,23 @@ def soak(plan: Plan, home: Path) -> Verdict:
         try:
             killer.work(_SECONDS_A_KILL * plan.rounds + 60)
             parties.closing.set()
-            verdict.findings += _untrue(ground)
+            verdict.findings += untrue(ground)
         finally:
             parties.closing.set()
             parties.over.set()
             parties.join()
-        verdict.findings += _unsettled(ground)
+        verdict.findings += unsettled(ground)
     judge = Judge(ground, leader)
     verdict.findings += judge.findings()
-    verdict.kills, verdict.deaths_at_points, verdict.counts = killer.killed, judge.deaths_at_points, judge.counts
+    verdict.kills, verdict.deaths_at_points, verdict.counts = (
+        killer.killed,
+        judge.deaths_at_points,
+        judge.counts,
+    )
     if killer.killed.total() < plan.rounds:
         verdict.findings.append(f"only {killer.killed.total()} of {plan.rounds} kills in the time there was")
     verdict.seconds = time.monotonic() - began
     return verdict
-
-
-def _untrue(ground: Field) -> Iterator[str]:
-    """Wait until what needs no reader to end has ended by itself; yield the runs that have not.
-
-    Only where the keeper of a run, or whoever started it, was killed may its raw file go on saying that it
-    works (SPEC section 4).
-    """
-    try:
-        wait_for(lambda: not list(_pretenders(ground)), _TRUE_SECONDS, "all runs to end")
-    except AssertionError:
-        for run_id, status in _pretenders(ground):
-            yield f"{run_id} is {status} on disk, its keeper lives or was never killed, and nothing moves"
-
-
-def _pretenders(ground: Field) -> Iterator[tuple[str, str]]:
-    for meta in ground.working():
-        run = ground.store.paths.run(meta.run_id)
-        ...
-
-
-def _unsettled(ground: Field) -> Iterator[str]:
-    """Read every run for the last time, until nothing of any lives; yield what does not end."""
-    try:
-        wait_for(lambda: _all_gone(ground), _SETTLE_SECONDS, "the end of all runs")
-    except AssertionError:
-        for found in ground.processes():
-            yield f"{found.kind} {found.identity.pid} of run {found.run_id} is still there"
-
-
-def _all_gone(ground: Field) -> bool:
-    ...
 
 
 def _listed(counts: Counter[str]) -> str:

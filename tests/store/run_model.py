@@ -65,8 +65,10 @@ class Model:
         return self._step(self.status) if self.status in WORKING else "refused"
 
     def settle(self, turns: int) -> str:
-        """Usage is told, at any time."""
-        self.turns = max(self.turns, turns)
+        """Usage is told, at any time; what is known already leaves no trace."""
+        if turns <= self.turns:
+            return "nothing"
+        self.turns = turns
         return self._step(self.status)
 
     def reply(self, number: int, answer: str) -> str:

@@ -1,0 +1,122 @@
+"""Everything behind the door of one client, put together, and the protocol server around it."""
+
+from typing import Any
+
+import mcp_types as types
+from mcp.server.caching import CacheHint
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.lowlevel.server import NotificationOptions
+from mcp.server.models import InitializationOptions
+
+from subagent_server import __version__
+from subagent_server.server.background import Background
+from subagent_server.server.notices import Notices
+from subagent_server.server.relay import EventRelay
+from subagent_server.server.resource_watch import ResourceWatch
+from subagent_server.server.resources import ResourceDesk
+from subagent_server.server.subscriptions import SubscriptionDesk
+from subagent_server.server.tool_watch import ToolWatch
+from subagent_server.server.tools import ToolDesk
+from subagent_server.service.access import Caller
+from subagent_server.service.agent_changes import AgentChanges
+from subagent_server.service.context import Service
+from subagent_server.service.waiting import Changes
+from subagent_server.settings import Role
+
+Context = ServerRequestContext[Any, Any]
+
+PARENT_INSTRUCTIONS = (
+    "Hand focused work to subagents: run_<agent> starts one and returns a runId at once, or its result with "
+    "waitSeconds. It sees only prompt and inputs (file paths, relative to cwd). Runs go on whatever happens "
+    "to this server. When a view shows an open question, answer it with reply_subagent. "
+    "Wait with waitSeconds or wait_for_runs instead of polling."
+)
+CHILD_INSTRUCTIONS = (
+    "You are a subagent. Ask your parent with ask_parent what only it can decide; update_status says how far "
+    "you are."
+)
+FIXED_TTL_MS = 3_600_000
+"""What a process of the server says of itself stays; lists change at any time, so they go stale at once."""
+
+_WAITING = frozenset({"tools/call", "subscriptions/listen"})
+"""Requests that may be there for long: the first counts itself while it works, the second is a stream."""
+
+
+class Desks:
+    """The desks of one client."""
+
+    def __init__(self, service: Service, role: Role, caller: Caller) -> None:
+        background, notices, changes = Background(), Notices(), Changes(service.store)
+        self.relay = EventRelay(service, changes, caller, background)
+        self.tools = ToolDesk(service, changes, role, caller, self.relay)
+        self.resources = ResourceDesk(service, caller)
+        agent_changes = AgentChanges(service.shelf.directories, changes.watcher)
+        self.subscriptions = SubscriptionDesk(
+            ResourceWatch(service, changes, caller, notices, background),
+            ToolWatch(service.shelf, agent_changes, self.tools.tools, notices, background),
+            notices,
+        )
+        told = {"child": [CHILD_INSTRUCTIONS]}.get(role, [])
+        self.instructions = " ".join([*told, PARENT_INSTRUCTIONS] if self.tools.leads else told)
+        self.tools_may_change = bool(service.shelf.directories)
+        self._answering = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being worked on; one that waits for a run does not count."""
+        return self.tools.busy or self._answering > 0
+
+    async def count(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Count the requests that are being worked on."""
+        if ctx.request_id is None or ctx.method in _WAITING:
+            return await call_next(ctx)
+        self._answering += 1
+        try:
+            return await call_next(ctx)
+        finally:
+            self._answering -= 1
+
+    async def list_tools(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        """Return the tools as they are now."""
+        result = await self.tools.list_tools(context, params)
+        self.subscriptions.listed_tools(context, result.tools)
+        return result
+
+    async def list_resources(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        """Return the resources as they are now."""
+        self.subscriptions.listed_resources(context)
+        return await self.resources.list_resources(context, params)
+
+
+def build_server(desks: Desks) -> Server:
+    """Return the protocol server around the desks."""
+    server: Server = Server(
+        "subagent-server",
+        version=__version__,
+        title="Subagents",
+        instructions=desks.instructions,
+        cache_hints={"server/discover": CacheHint(FIXED_TTL_MS, "private")},
+        on_list_tools=desks.list_tools,
+        on_call_tool=desks.tools.call_tool,
+        on_list_resources=desks.list_resources,
+        on_list_resource_templates=desks.resources.list_templates,
+        on_read_resource=desks.resources.read,
+        on_subscribe_resource=desks.subscriptions.subscribe,
+        on_unsubscribe_resource=desks.subscriptions.unsubscribe,
+        on_subscriptions_listen=desks.subscriptions.listen,
+    )
+    # Not by the constructor, which warns on stderr of what only newer clients do without.
+    server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, desks.relay.set_level)
+    server.middleware.append(desks.count)
+    return server
+
+
+def initialization_options(server: Server, desks: Desks) -> InitializationOptions:
+    """Return what an older client is told at its handshake."""
+    changing = NotificationOptions(tools_changed=desks.tools_may_change, resources_changed=True)
+    return server.create_initialization_options(changing)

@@ -1,0 +1,220 @@
+"""The verbs of a run's own worker: begin, tell, ask, end. Nobody else uses them."""
+
+import os
+import random
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from subagent_server.domain import events
+from subagent_server.domain.errors import IllegalTransition, SubagentError
+from subagent_server.domain.events import RunEvent
+from subagent_server.domain.records import (
+    Failure,
+    Message,
+    RunMeta,
+    RunRequest,
+    RunResult,
+    Usage,
+    WorkerIdentity,
+)
+from subagent_server.host import die, locks, processes
+from subagent_server.host.clock import now
+from subagent_server.host.sleeper import Sleeper
+from subagent_server.service.context import Service, open_service
+from subagent_server.service.ending import stop_children
+from subagent_server.service.inputs import media_type
+from subagent_server.service.questions import ask
+from subagent_server.service.reconcile import ending_facts, reconcile_after_worker
+from subagent_server.settings import read_settings
+from subagent_server.store.logs import RunJournal, append_transcript
+from subagent_server.store.paths import RunPaths, root_of
+from subagent_server.store.runs import RunStore
+
+
+class OwnRun:
+    """A run as the process sees it that is its worker. `slots` are the descriptors it works by."""
+
+    def __init__(self, directory: Path, slots: list[int]) -> None:
+        self._run = RunPaths(directory)
+        self._store = RunStore(directory.parent)
+        self._slots = slots
+        self._journal = RunJournal(self._run)
+        self._sleeper: Sleeper | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self._run.run_id
+
+    @property
+    def root(self) -> Path:
+        """The runs root."""
+        return self._store.paths.root
+
+    @property
+    def outputs(self) -> Path:
+        """Where outputs go that are too long for the model."""
+        return self._run.outputs
+
+    @property
+    def printed(self) -> str:
+        """The name of the file that holds what this process prints."""
+        return self._run.worker_out.name
+
+    # -- beginning
+
+    def begin(self) -> bool:
+        """Record that the worker lives; False where the run was ended meanwhile."""
+        identity = processes.this_process()
+        worker = WorkerIdentity(
+            host=identity.host, pid=identity.pid, start_time=identity.start_time, boot_id=identity.boot_id
+        )
+        try:
+            self._apply(events.WorkerStarted(worker=worker))
+        except IllegalTransition:
+            return False
+        die.may_die("worker.started")
+        return True
+
+    def starting_place(self) -> int:
+        """Return a held lock, one of as many as there are cores; where all are taken, wait for one."""
+        slots = root_of(self._run).slots
+        places = [slots / f"starting.{number}" for number in range(os.cpu_count() or 1)]
+        for place in places:
+            descriptor = locks.take(place)
+            if descriptor is not None:
+                return descriptor
+        descriptor = locks.open_lock(random.choice(places))
+        locks.lock(descriptor)
+        return descriptor
+
+    def request(self) -> RunRequest:
+        """Return what was asked. Raises UnreadableMeta."""
+        return self._store.read_request(self.run_id)
+
+    def inputs(self) -> tuple[tuple[Path, str], ...]:
+        """Return the copied input files in their order, each with its media type."""
+        if not self._run.inputs.is_dir():
+            return ()
+        return tuple((path, _kind(path)) for path in sorted(self._run.inputs.iterdir()))
+
+    def lead(self, environment: dict[str, str]) -> Service:
+        """Return the context of the parent's verbs, with the settings that `environment` gives."""
+        return open_service(read_settings(runs=self.root, environment=environment))
+
+    # -- telling
+
+    def meta(self) -> RunMeta:
+        """Return the state of the run. Raises UnreadableMeta."""
+        return self._store.read(self.run_id)
+
+    def record(self, kind: str, facts: dict[str, Any]) -> None:
+        """Append an event to the journal; a disk that refuses is a warning."""
+        self._journal.append(kind, now(), facts)
+
+    def remember(self, message: dict[str, Any]) -> None:
+        """Append a message to the transcript; a disk that refuses is a warning."""
+        try:
+            append_transcript(self._run, message)
+        except OSError as error:
+            print(f"The transcript could not be written ({error}); the run goes on.", file=sys.stderr)
+
+    # -- asking
+
+    def ask(self, question: str, options: list[str] | None, timeout_seconds: float) -> Message:
+        """Record a question. Raises BadArgument, IllegalTransition."""
+        return ask(self._store, self.run_id, question, options, timeout_seconds)
+
+    def expire(self, message_id: str) -> None:
+        """Record that no answer came. Raises IllegalTransition where the run has ended."""
+        self._apply(events.QuestionExpired(message_id=message_id))
+
+    def acknowledge(self, message_id: str) -> None:
+        """Record that the answer was read. Raises IllegalTransition, MessageClosed: the run has ended."""
+        self._apply(events.ReplyAcknowledged(message_id=message_id))
+
+    def seconds_left(self, message: Message) -> float:
+        """Return how long an answer may still come."""
+        return (message.expires_at - now()).total_seconds() if message.expires_at else float("inf")
+
+    def open(self) -> None:
+        """Begin to hear of changes. Call it inside the event loop."""
+        self._sleeper = Sleeper(self._run.wake(os.getpid()))
+
+    async def sleep(self, seconds: float) -> None:
+        """Return at the next change of the run, or when the time is over."""
+        if self._sleeper is not None:
+            await self._sleeper.sleep(seconds)
+
+    def wake(self) -> None:
+        """Wake all who sleep here."""
+        if self._sleeper is not None:
+            self._sleeper.wake_all()
+
+    def close(self) -> None:
+        """Hear of changes no more."""
+        if self._sleeper is not None:
+            self._sleeper.close()
+            self._sleeper = None
+
+    def give_back_slots(self) -> None:
+        """Let others work. The slots are not taken again."""
+        for descriptor in self._slots:
+            with suppress(OSError):
+                locks.give_back(descriptor)
+        self._slots.clear()
+
+    # -- ending
+
+    def end(self, result: RunResult, summary: str | None, usage: Usage | None) -> RunMeta:
+        """Write how the run ended; where somebody else ended it first, it stays as it is.
+
+        Raises:
+            SubagentError: neither the result nor the failure to store it could be written.
+        """
+        event: RunEvent
+        if result.error is None:
+            event = events.Finished(summary=summary, usage=usage)
+        else:
+            event = events.RunFailed(failure=result.error, usage=usage)
+        try:
+            return self._store.update(self.run_id, event, now(), result=result)
+        except SubagentError as error:
+            failure = Failure(code="storage", message=error.sentence)
+            return self._apply(events.RunFailed(failure=failure, usage=usage))
+
+    def settle(self, usage: Usage) -> RunMeta:
+        """Add what the run has cost and was not written with its end."""
+        return self._apply(events.UsageSettled(usage=usage))
+
+    def conclude(self, meta: RunMeta) -> None:
+        """Say in the journal how the run ended, and end the runs that it started."""
+        die.may_die("worker.ended")
+        self.record("run_ended", ending_facts(meta))
+        stop_children(self._store, self.run_id)
+
+    def leave_unbegun(self, failure: Failure | None = None) -> None:
+        """End a run whose worker cannot begin, or has no need to; its journal says so too."""
+        if failure is not None:
+            self._apply(events.RunFailed(failure=failure))
+        reconcile_after_worker(self._store, self.run_id)
+
+    def leave(self) -> NoReturn:
+        """End this process with code 0, at once, whatever its threads still wait for."""
+        die.may_die("worker.leaving")
+        os._exit(0)
+
+    def _apply(self, event: RunEvent) -> RunMeta:
+        return self._store.update(self.run_id, event, now())
+
+
+def reconcile_directory(directory: Path) -> None:
+    """Write how the run in `directory` ended, whose worker is gone."""
+    reconcile_after_worker(RunStore(directory.parent), directory.name)
+
+
+def _kind(path: Path) -> str:
+    with path.open("rb") as file:
+        return media_type(file.read(8192)) or "text/plain"

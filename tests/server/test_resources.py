@@ -1,0 +1,189 @@
+"""Runs as resources: what is listed, what is read, and what is refused (SPEC section 5)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.runs import start_run
+from tests.helpers.turns import asks, calls, says, shell, use
+from tests.helpers.world import World
+from tests.server.listening import ERAS, Era, Listener
+
+INVALID_PARAMS, INTERNAL_ERROR = -32602, -32603
+SCHEMA = {"type": "object", "properties": {"verdict": {"type": "string"}}, "required": ["verdict"]}
+
+
+def listed(client: Listener) -> dict[str, dict[str, Any]]:
+    """Return the resources by their URIs."""
+    resources = client.ask("resources/list")["resources"]
+    return {resource["uri"]: resource for resource in resources}
+
+
+def made_by_hand(world: World, run_id: str, *, live: bool = False) -> None:
+    """Make a run that nobody works on."""
+    start_run(world.store, run_id)
+    if not live:
+        world.store.retire(world.paths(run_id))
+    world.abandoned.add(run_id)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_run_offers_its_state_its_log_and_its_result(world: World, era: Era) -> None:
+    world.agent()
+    world.play(says("All is well.\nReally."))
+    run_id = world.start("Look.", label="nightly")
+    world.completed(run_id)
+    with Listener(world, era) as client:
+        resources = listed(client)
+        assert [uri.rsplit("/", 1)[-1] for uri in resources] == ["meta", "log", "result"]
+        for uri, resource in resources.items():
+            assert uri.startswith(f"run://{run_id}/")
+            assert resource["title"].startswith("worker nightly: ") and resource["name"]
+            (content,) = client.ask("resources/read", uri=uri)["contents"]
+            assert content["mimeType"] == resource["mimeType"] and content["uri"] == uri
+        state = json.loads(client.read(f"run://{run_id}/meta"))
+        assert state["status"] == "completed" and state["label"] == "nightly"
+        stored = json.loads(world.paths(run_id).meta.read_bytes())
+        assert state == {key: value for key, value in stored.items() if key != "childTokenHash"}
+        log = client.read(f"run://{run_id}/log")
+        assert log == world.paths(run_id).log.read_text(encoding="utf-8") and "Really." in log
+        assert client.read(f"run://{run_id}/result") == "All is well.\nReally."
+        templates = client.ask("resources/templates/list")["resourceTemplates"]
+        assert [t["uriTemplate"].rsplit("/", 1)[-1] for t in templates] == ["meta", "log", "result"]
+        assert all(t["uriTemplate"].startswith("run://{runId}/") and t["title"] for t in templates)
+
+
+def test_what_never_changes_again_may_be_kept_and_nothing_else(world: World) -> None:
+    world.agent()
+    world.play(says("Done."))
+    run_id = world.start()
+    world.completed(run_id)
+    with Listener(world, "modern") as client:
+        kept = {
+            kind: client.ask("resources/read", uri=f"run://{run_id}/{kind}")["ttlMs"]
+            for kind in ("meta", "log", "result")
+        }
+        assert kept["meta"] == kept["log"] == 0 and kept["result"] > 60_000
+        for method in ("tools/list", "resources/list"):
+            answer = client.ask(method)
+            assert (answer["ttlMs"], answer["cacheScope"]) == (0, "private")
+        assert client.ask("server/discover")["ttlMs"] > 60_000
+        assert client.ask("resources/templates/list")["cacheScope"] == "public"
+
+
+def test_a_structured_result_is_json_with_the_whole_of_it(world: World) -> None:
+    world.agent(outputSchema=SCHEMA)
+    world.play(calls(use("final_answer", verdict="good")))
+    run_id = world.start()
+    world.ended(run_id)
+    with Listener(world, "modern") as client:
+        uri = f"run://{run_id}/result"
+        assert listed(client)[uri]["mimeType"] == "application/json"
+        assert json.loads(client.read(uri))["output"] == {"verdict": "good"}
+
+
+def test_a_run_without_a_result_says_so_and_does_not_list_one(world: World) -> None:
+    world.agent()
+    world.play(asks("Go on?"), says("Done."))
+    run_id = world.start()
+    world.asking(run_id)
+    with Listener(world, "modern") as client:
+        assert f"run://{run_id}/result" not in listed(client)
+        code, sentence = client.refused("resources/read", uri=f"run://{run_id}/result")
+        assert code == INVALID_PARAMS and f"{run_id} has no result yet (waiting_parent_reply)" in sentence
+        world.stop(run_id)
+        code, sentence = client.refused("resources/read", uri=f"run://{run_id}/result")
+        assert code == INVALID_PARAMS and f"run://{run_id}/log shows how far it came." in sentence
+
+
+def test_a_long_log_gives_its_end_and_the_call_that_gives_the_rest(world: World) -> None:
+    world.agent()
+    world.play(says("Done."))
+    run_id = world.start()
+    world.completed(run_id)
+    path = world.paths(run_id).log
+    lines = [f"09:30:15 line {number} {'é' * 40}" for number in range(5_000)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with Listener(world, "modern") as client:
+        text = client.read(f"run://{run_id}/log")
+        assert len(text.encode()) < 66_000
+        page, _, note = text.rpartition("\n\n")
+        assert page.endswith(lines[-1])
+        assert f'get_logs(runId="{run_id}", cursor="0", lines=1000)' in note
+        first = client.call("get_logs", runId=run_id, cursor="0", lines=1000)
+        assert first["text"].startswith(lines[0])
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "nothing-here", "", "a\0b", "x" * 5_000, "UPPER", "%2e%2e", "a b", "é", "*"]
+)
+def test_an_id_that_names_no_run_is_refused_with_the_sentence_of_the_tools(
+    world: World, era: Era, name: str
+) -> None:
+    world.store.make_root()
+    with Listener(world, era) as client:
+        result = client.ask("tools/call", name="check_status", arguments={"runId": name})
+        assert result["isError"]
+        sentence = result["content"][0]["text"]
+        assert client.refused("resources/read", uri=f"run://{name}/meta") == (INVALID_PARAMS, sentence)
+        if era == "older":
+            assert client.refused("resources/subscribe", uri=f"run://{name}/log") == (
+                INVALID_PARAMS,
+                sentence,
+            )
+        assert client.ask("resources/list")["resources"] == []
+
+
+@pytest.mark.parametrize("uri", ["", "run://", "run://x", "run://x/", "run://x/other", "file:///etc/passwd"])
+def test_a_uri_that_is_none_of_ours_is_refused_with_what_there_is(world: World, uri: str) -> None:
+    with Listener(world, "modern") as client:
+        code, sentence = client.refused("resources/read", uri=uri)
+        assert (
+            code == INVALID_PARAMS and "is no resource here" in sentence and "run://<runId>/meta" in sentence
+        )
+
+
+def test_the_live_runs_and_the_newest_are_listed_and_one_that_cannot_be_read_hides_no_other(
+    world: World,
+) -> None:
+    world.store.make_root()
+    ids = [f"20261122-093015-{number:03d}-abcdef" for number in range(60)]
+    for run_id in ids:
+        made_by_hand(world, run_id, live=run_id == ids[0])
+    world.paths(ids[58]).meta.write_text("{", encoding="utf-8")
+    with Listener(world, "modern") as client:
+        found = [uri for uri in listed(client) if uri.endswith("/meta")]
+        expected = [*reversed(ids[10:58]), ids[0]]
+        assert found == [f"run://{run_id}/meta" for run_id in [ids[59], *expected]]
+        code, sentence = client.refused("resources/read", uri=f"run://{ids[58]}/meta")
+        assert code == INTERNAL_ERROR and "cannot be read" in sentence
+        assert client.read(f"run://{ids[5]}/log") == ""
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_child_sees_its_own_run_and_no_other(world: World, era: Era, tmp_path: Path) -> None:
+    world.agent()
+    world.play(shell('printf %s "$SUBAGENT_RUN_TOKEN" > token'), asks("Go on?"), says("Done."))
+    own, other = world.start(), world.start()
+    world.asking(own)
+    world.asking(other)
+    world.stop(other)
+    other = world.start()
+    world.asking(other)
+    env = {"SUBAGENT_RUN_ID": other, "SUBAGENT_RUN_TOKEN": (world.work / "token").read_text(encoding="utf-8")}
+    with Listener(world, era, env=env) as client:
+        assert set(listed(client)) == {f"run://{other}/meta", f"run://{other}/log"}
+        assert json.loads(client.read(f"run://{other}/meta"))["runId"] == other
+        for kind in ("meta", "log", "result"):
+            code, sentence = client.refused("resources/read", uri=f"run://{own}/{kind}")
+            assert code == INVALID_PARAMS and f"{own} is not open to run {other}" in sentence
+        if era == "older":
+            assert client.refused("resources/subscribe", uri=f"run://{own}/meta")[0] == INVALID_PARAMS
+        else:
+            client.listen(f"run://{own}/meta", f"run://{other}/meta", "run://nothing-here/log")
+            (acknowledged,) = client.hears_of("subscriptions/acknowledged")
+            wanted = acknowledged["params"]["notifications"]["resourceSubscriptions"]
+            assert wanted == [f"run://{other}/meta"]

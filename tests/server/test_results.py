@@ -1,0 +1,75 @@
+"""Results and logs as a parent gets them: small at once, whole page by page (SPEC sections 5 and 7)."""
+
+import json
+from typing import Any
+
+from tests.helpers.mcp_client import Parent
+from tests.helpers.turns import call, says, shell
+from tests.helpers.world import World
+
+
+def pages(parent: Parent, run_id: str, stream: str, **first: Any) -> list[dict[str, Any]]:
+    """Return every page of a stream, from the one that `first` asks for."""
+    found = [parent.call("get_logs", runId=run_id, stream=stream, **first)]
+    while not found[-1]["atEnd"]:
+        found.append(parent.call("get_logs", runId=run_id, stream=stream, cursor=found[-1]["cursor"]))
+        assert len(found) < 100
+    return found
+
+
+def test_a_long_text_is_cut_with_a_pointer_and_whole_page_by_page(world: World) -> None:
+    text = "".join(f"{n:05d} ünïcode\n" for n in range(4000)) + "the end"
+    world.agent()
+    world.play(says(text))
+    with world.serve() as parent:
+        view = parent.call("run_worker", prompt="Write.", waitSeconds=40)
+        assert view["status"] == "completed"
+        assert view["result"] == text[:8000] and view["resultTruncated"]
+        assert f'get_logs(runId="{view["runId"]}", stream="result")' in view["instructions"]
+        found = pages(parent, view["runId"], "result")
+        assert "".join(page["text"] for page in found) == text and len(found) > 2
+        assert {page["totalCharacters"] for page in found} == {len(text)}
+        assert all(len(page["text"]) <= 20_000 for page in found)
+
+
+def test_a_structured_result_is_whole_in_the_view_or_left_out_with_a_pointer(world: World) -> None:
+    schema = {"type": "array", "items": {"type": "string"}}
+    small, large = ["a", "ü"], [f"{n:06d}" for n in range(8000)]
+    world.agent(outputSchema=schema)
+    answers = [
+        {"when": {"prompt": prompt}, "turns": [call("final_answer", value=value)]}
+        for prompt, value in (("small", small), ("large", large))
+    ]
+    world.play(conversations=answers)
+    with world.serve() as parent:
+        view = parent.call("run_worker", prompt="small", waitSeconds=40)
+        assert view["output"] == small and "result" not in view and "outputOmitted" not in view
+        view = parent.call("run_worker", prompt="large", waitSeconds=40)
+        assert "output" not in view and view["outputOmitted"]
+        text = "".join(page["text"] for page in pages(parent, view["runId"], "result"))
+        assert json.loads(text)["output"] == large
+
+
+def test_logs_and_events_are_read_from_their_end_and_on_from_a_cursor(world: World) -> None:
+    world.agent()
+    world.play(shell("seq 1 3; echo 'a\x1b[31mb'"), says("Done.\n" + "line\n" * 30 + "x" * 30_000))
+    with world.serve() as parent:
+        run_id = parent.call("run_worker", prompt="Count.", waitSeconds=40)["runId"]
+        world.gone(run_id)
+        log = world.paths(run_id).log.read_text(encoding="utf-8")
+        assert "\x1b" not in log, "a log cannot colour the terminal of who reads it"
+        last = parent.call("get_logs", runId=run_id, lines=2)
+        assert last["text"] == "\n".join(log.splitlines()[-2:]) and last["atEnd"]
+        again = parent.call("get_logs", runId=run_id, cursor=last["cursor"])
+        assert again["text"] == "" and again["cursor"] == last["cursor"]
+        found = pages(parent, run_id, "log", cursor="0", lines=7)
+        assert "\n".join(page["text"] for page in found) == log.rstrip("\n")
+
+        events = pages(parent, run_id, "events", cursor="0", lines=3)
+        lines = "\n".join(page["text"] for page in events).splitlines()
+        whole = world.paths(run_id).events.read_text(encoding="utf-8").splitlines()
+        assert len(lines) == len(whole)
+        assert [json.loads(line)["seq"] for line in lines if len(line) < 20_000] == [
+            json.loads(line)["seq"] for line in whole if len(line) < 20_000
+        ]
+        assert parent.call("get_logs", runId=run_id, stream="payload")["text"] == ""

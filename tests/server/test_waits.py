@@ -1,0 +1,95 @@
+"""Waits that lose nothing, end no run, and last as long as a client bears (SPEC section 5, "Waits")."""
+
+import pytest
+
+from tests.helpers.turns import asks, says
+from tests.helpers.world import BOUND, World
+
+
+def test_waiting_for_several_runs_shows_each_question_once_and_each_end(world: World) -> None:
+    world.agent()
+    conversations = [
+        {"when": {"prompt": "ask"}, "turns": [asks("Which colour?"), says("Painted.")]},
+        {"when": {"prompt": "work"}, "turns": [says("Worked.")]},
+    ]
+    world.play(conversations=conversations)
+    with world.serve() as parent:
+        asking = parent.call("run_worker", prompt="ask")["runId"]
+        first = parent.call("wait_for_runs", waitFor="all", waitSeconds=40)
+        (view,) = first["runs"]
+        assert view["runId"] == asking and view["messages"][0]["question"] == "Which colour?"
+        assert first["working"] == [asking] and "reply_subagent" in first["instructions"]
+
+        working = parent.call("run_worker", prompt="work")["runId"]
+        second = parent.call("wait_for_runs", waitFor="any", waitSeconds=40, cursor=first["cursor"])
+        (view,) = second["runs"]
+        assert (view["runId"], view["result"]) == (working, "Worked."), "the question was shown already"
+        assert second["working"] == [asking]
+
+        nothing = parent.call("wait_for_runs", waitSeconds=0, cursor=second["cursor"])
+        assert nothing["runs"] == [] and nothing["cursor"] == second["cursor"]
+        assert f'cursor="{nothing["cursor"]}"' in nothing["instructions"]
+
+        waiting = parent.begin("wait_for_runs", waitFor="all", waitSeconds=40, cursor=second["cursor"])
+        parent.call("reply_subagent", runId=asking, answer="blue")
+        last = waiting.result(BOUND)
+        (view,) = last["runs"]
+        assert (view["runId"], view["result"]) == (asking, "Painted.") and last["working"] == []
+        assert last["instructions"] == "Nothing is left to wait for."
+        assert [row["runId"] for row in parent.call("list_runs")["runs"]] == [working, asking]
+
+
+def test_a_long_wait_tells_its_progress_is_cut_with_a_note_and_ends_no_run(world: World) -> None:
+    world.agent()
+    world.play(asks("Go on?"), says("Done."))
+    with world.serve("--max-wait", "9") as parent:
+        run_id = parent.call("run_worker", prompt="Think.")["runId"]
+        world.asking(run_id)
+        cursor = parent.call("wait_for_runs", waitSeconds=0)["cursor"]
+        again = parent.begin("wait_for_runs", waitSeconds=60, cursor=cursor)
+        answer = again.result(BOUND)
+        assert answer["runs"] == [] and answer["working"] == [run_id] and answer["cursor"] == cursor
+        assert answer["waitNote"].startswith("waitSeconds was cut to 9")
+        ((elapsed, message),) = parent.progress
+        assert 7 < elapsed < 10 and message is not None and "still waiting" in message
+        assert parent.call("check_status", runId=run_id)["live"]
+
+
+def test_a_client_that_gives_up_a_call_ends_the_wait_and_nothing_else(world: World) -> None:
+    world.agent()
+    world.play(asks("Go on?"), says("Done."))
+    with world.serve() as parent:
+        run_id = parent.call("run_worker", prompt="Work.")["runId"]
+        world.asking(run_id)
+        cursor = parent.call("wait_for_runs", waitSeconds=0)["cursor"]
+        parent.gives_up("wait_for_runs", after=0.3, waitFor="all", waitSeconds=40, cursor=cursor)
+        assert parent.call("check_status", runId=run_id)["live"]
+        answered = parent.call("reply_subagent", runId=run_id, answer="yes", waitSeconds=40)
+        assert answered["updatedMetadata"]["result"] == "Done."
+
+
+@pytest.mark.parametrize(
+    ("client", "seconds"), [("claude-code", 1500), ("codex-mcp-client", 280), ("gemini-cli", 570), ("x", 50)]
+)
+def test_a_wait_is_bounded_by_what_the_client_bears(world: World, client: str, seconds: int) -> None:
+    world.agent(runner="codex")
+    with world.serve(client=client, mode="legacy" if seconds == 280 else "auto") as parent:
+        view = parent.call("run_worker", prompt="Go.", waitSeconds=seconds + 1)
+        assert f"cut to {seconds}" in view["waitNote"]
+        view = parent.call("check_status", runId=view["runId"], waitSeconds=seconds)
+        assert "waitNote" not in view
+
+
+def test_a_parent_that_polls_changes_nothing(world: World) -> None:
+    world.agent()
+    world.play(asks("Which colour?"), says("Painted."))
+    with world.serve() as parent:
+        run_id = parent.call("run_worker", prompt="Paint.")["runId"]
+        world.asking(run_id)
+        before = world.paths(run_id).meta.read_bytes()
+        polls = [parent.begin("check_status", runId=run_id) for _ in range(50)]
+        views = [poll.result(BOUND) for poll in polls]
+        assert {view["revision"] for view in views} == {2}
+        assert world.paths(run_id).meta.read_bytes() == before
+        world.reply(run_id, "blue")
+        assert world.completed(run_id) == "Painted."

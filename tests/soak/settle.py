@@ -1,0 +1,72 @@
+"""The end of a soak: what the files say before anybody reads them, and that nothing is left after."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from subagent_server.domain.errors import SubagentError, UnknownRun
+from subagent_server.domain.records import RunMeta
+from subagent_server.host import locks
+from subagent_server.service.reconcile import observe
+from tests.helpers.wait import wait_for
+from tests.soak.field import Field
+from tests.soak.judge import gather
+from tests.soak.orders import Order
+
+_END_SECONDS = 90.0
+"""How long after the last kill runs may still work, on a machine that is busy."""
+_GONE_SECONDS = 30.0
+_RECONCILE_ATTEMPTS = 3
+
+
+def untrue(ground: Field) -> Iterator[str]:
+    """Wait until every run that is kept has ended by itself; yield those whose raw file is not true then.
+
+    Only where the keeper of a run, or whoever started it, was killed may its file go on saying that it works
+    until somebody reads it (SPEC section 4).
+    """
+    try:
+        wait_for(lambda: not _kept(ground), _END_SECONDS, "all runs to end")
+    except AssertionError:
+        yield from (f"{meta.run_id} is kept and does not end" for meta in _kept(ground))
+    told = gather(ground)
+    for meta in ground.working():
+        order = Order.of(ground.store.read_request(meta.run_id).prompt)
+        hit = told.hit.get(meta.run_id, Counter())
+        keeper_died = (
+            hit["shim"] or hit["reconcile"] >= _RECONCILE_ATTEMPTS or any("." in kind for kind in hit)
+        )
+        if (
+            not keeper_died
+            and meta.parent_run_id is None
+            and told.starter.get(order.order_id) not in told.dead
+        ):
+            yield f"{meta.run_id} is {meta.status} on disk; nobody works on it, and its keeper was never hit"
+
+
+def _kept(ground: Field) -> list[RunMeta]:
+    """Return the runs that have not ended and whose keeper lives."""
+    return [m for m in ground.working() if locks.is_held(ground.store.paths.run(m.run_id).live_lock)]
+
+
+def unsettled(ground: Field) -> Iterator[str]:
+    """Read every run for the last time, until nothing lives; yield what does not end."""
+    try:
+        wait_for(lambda: not _living(ground), _GONE_SECONDS, "the end of all runs")
+        wait_for(lambda: not list(ground.members()), _GONE_SECONDS, "the end of all processes")
+    except AssertionError:
+        yield from (f"run {run_id} does not end" for run_id in _living(ground))
+        for found in ground.members():
+            yield f"{found.kind} {found.identity.pid} of run {found.run_id} is still there"
+
+
+def _living(ground: Field) -> list[str]:
+    return [run_id for run_id in ground.store.run_ids() if _lives(ground, run_id)]
+
+
+def _lives(ground: Field, run_id: str) -> bool:
+    try:
+        return observe(ground.store, run_id).live is not False
+    except UnknownRun:
+        return False  # a start that never was
+    except SubagentError:
+        return False  # the doctor tells
