@@ -4,8 +4,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
+EXAMPLES ?= 10000
 
-.PHONY: demo test check format lock clean
+.PHONY: demo test check fuzz bench format lock clean
 
 demo: $(VENV)/.installed  ## a parent hands a review of the last commit to a subagent
 	@$(BIN)/subagent demo
@@ -18,6 +19,13 @@ check: $(VENV)/.installed-dev  ## format, lint, strict types, layers
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest tests/test_layers.py tests/test_readme_diagram.py
+
+fuzz: $(VENV)/.installed-dev  ## 10,000 random and mutated agent files, meta files and tool calls
+	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest --timeout 7200 -n $(WORKERS) tests/fuzz
+
+bench: $(VENV)/.installed  ## latency, and what it costs a parent to delegate
+	$(BIN)/python -m benchmarks.latency
+	$(BIN)/python -m benchmarks.delegation
 
 format: $(VENV)/.installed-dev  ## put the code into its form
 	$(BIN)/ruff format .

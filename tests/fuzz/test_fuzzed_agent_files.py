@@ -1,0 +1,39 @@
+"""Agent files that nobody proofread."""
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from subagent_server.catalog.discover import discover
+from subagent_server.service.support import refusals
+from tests.fuzz.dice import FUZZED, mutated
+from tests.helpers.processes import REPOSITORY
+
+CONFIGURATION = b"""version: "1.0"
+models:
+  - {ref: main, id: claude-sonnet-5-5, type: anthropic, api_key_env: ANTHROPIC_API_KEY}
+subagent: {name: coder, description: Writes code.}
+defaults: {model: main, codeMode: {enabled: true, excludedTools: [a]}}
+mcpServers:
+  files: {command: files-mcp, args: ["--root", "."], type: stdio, timeout: 60, enabledTools: [read]}
+"""
+REVIEWER = (REPOSITORY / "agents" / "reviewer.md").read_bytes()
+
+files = st.tuples(st.just("a.md"), mutated(REVIEWER) | st.binary(max_size=300)) | st.tuples(
+    st.just("a.cpe.yaml"), mutated(CONFIGURATION) | st.binary(max_size=300)
+)
+
+
+@FUZZED
+@given(files)
+def test_an_agent_file_loads_or_is_listed_with_its_reason(file: tuple[str, bytes]) -> None:
+    name, content = file
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / name
+        path.write_bytes(content)
+        catalog = discover([Path(directory)])
+        assert catalog.agents or [p for p in catalog.problems if p.path == path and p.reason]
+        for agent in catalog.agents.values():
+            assert all(reason.isprintable() for reason in refusals(agent))

@@ -1,0 +1,62 @@
+"""Meta files that something else than the store wrote."""
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import given
+
+from subagent_server.domain import events
+from subagent_server.domain.errors import SubagentError
+from subagent_server.domain.records import Failure
+from subagent_server.launch.local import LocalLauncher
+from subagent_server.service.context import Service, open_service
+from subagent_server.service.doctor import examine
+from subagent_server.service.logs import get_logs
+from subagent_server.service.questions import reply
+from subagent_server.service.status import check_status, list_runs
+from subagent_server.service.stop import stop
+from subagent_server.settings import read_settings
+from tests.fuzz.dice import FUZZED, mutated
+from tests.helpers.runs import ASKED, RUN_ID, STARTED, start_run
+
+OTHER = "20261122-093015-417-abcdef"
+
+
+def _a_state() -> bytes:
+    """Return the bytes of a real meta file, with a question and an end."""
+    with tempfile.TemporaryDirectory() as name:
+        service = _service(Path(name))
+        failure = Failure(code="crashed", message="It broke.")
+        start_run(service.store, RUN_ID, STARTED, ASKED, events.RunFailed(failure=failure))
+        return service.store.paths.run(RUN_ID).meta.read_bytes()
+
+
+def _service(directory: Path) -> Service:
+    return open_service(read_settings(environment={}, cwd=directory), LocalLauncher())
+
+
+STATE = _a_state()
+
+
+@FUZZED
+@given(mutated(STATE))
+def test_a_damaged_meta_file_gives_one_sentence_and_spoils_no_other_run(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        service = _service(Path(name))
+        start_run(service.store, RUN_ID)
+        start_run(service.store, OTHER)
+        service.store.paths.run(RUN_ID).meta.write_bytes(content)
+        for verb in (
+            lambda: check_status(service, RUN_ID),
+            lambda: check_status(service, RUN_ID, "q1"),
+            lambda: get_logs(service, RUN_ID),
+            lambda: reply(service, RUN_ID, "yes"),
+            lambda: stop(service, RUN_ID),
+        ):
+            try:
+                verb()
+            except SubagentError as error:
+                assert error.sentence.isprintable()
+        rows = list_runs(service)
+        assert OTHER in [row.run_id for row in rows]
+        assert all(finding.what for finding in examine(service.store, RUN_ID, {}))

@@ -1,0 +1,84 @@
+"""Tool calls with arguments that no schema has seen."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from subagent_server.domain.errors import SubagentError
+from subagent_server.launch.local import LocalLauncher
+from subagent_server.service import tool_schemas
+from subagent_server.service.access import USER
+from subagent_server.service.context import open_service
+from subagent_server.service.desk import Call, Desk
+from subagent_server.service.waiting import Changes
+from subagent_server.settings import read_settings
+from tests.fuzz.dice import FUZZED, JSON
+from tests.helpers.runs import ASKED, RUN_ID, STARTED, start_run
+
+REFUSED = "---\nname: other\ndescription: Never starts a process.\nrunner: codex\n---\nYou are other.\n"
+"""An agent whose runs are refused with `config`, so that no example starts a worker."""
+NAMES = ("run_other", *tool_schemas.PARENT_TOOLS, *tool_schemas.CHILD_TOOLS)
+
+strange = st.sampled_from(
+    [
+        "",
+        "../../etc/passwd",
+        "\0",
+        "a" * 5000,
+        RUN_ID,
+        RUN_ID + "\n",
+        "-",
+        "@last",
+        "q1",
+        "q99",
+        "/",
+        "\ud800",
+    ]
+)
+values = JSON | strange
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
+    """Draw a tool and arguments: of its own names mostly, sometimes of none."""
+    name = draw(st.sampled_from(NAMES) | st.text(max_size=20))
+    schema = tool_schemas.INPUTS.get(name, tool_schemas.RUN_AGENT)
+    known = st.sampled_from(sorted(schema["properties"]))
+    arguments = draw(st.dictionaries(known | st.text(max_size=10), values, max_size=5))
+    if draw(st.booleans()):
+        arguments |= {key: RUN_ID if key == "runId" else "text" for key in schema["required"]}
+    return name, arguments
+
+
+@FUZZED
+@given(st.lists(calls(), min_size=1, max_size=3))
+def test_whatever_a_tool_is_called_with_gives_an_answer_or_one_sentence(
+    made: list[tuple[str, dict[str, Any]]],
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        asyncio.run(_call_all(Path(name), made))
+
+
+async def _call_all(directory: Path, made: list[tuple[str, dict[str, Any]]]) -> None:
+    (directory / "agents").mkdir()
+    (directory / "agents" / "other.md").write_text(REFUSED, encoding="utf-8")
+    service = open_service(read_settings(environment={}, cwd=directory), LocalLauncher())
+    start_run(service.store, RUN_ID, STARTED, ASKED)
+    changes = Changes(service.store)
+    desk = Desk(service, changes, USER, (*tool_schemas.PARENT_TOOLS, *tool_schemas.CHILD_TOOLS))
+    try:
+        for tool, arguments in made:
+            try:
+                answer = await desk.call(tool, Call(arguments, longest_wait=0.01))
+                assert isinstance(answer, dict)
+            except SubagentError as error:
+                assert error.sentence.isprintable()
+                assert len(error.sentence) < 3000
+        for run_id in service.store.run_ids():
+            assert service.store.exists(run_id), "a run was made by halves"
+    finally:
+        changes.close()
