@@ -37,7 +37,7 @@ class Listener(RawServer):
         if self.era == "modern":
             self.capabilities = self.ask("server/discover")["capabilities"]
             return self
-        hello = {"protocolVersion": "2025-11-25", "clientInfo": {"name": "listener", "version": "1"}}
+        hello: Message = {"protocolVersion": "2025-11-25", "clientInfo": {"name": "listener", "version": "1"}}
         self.capabilities = self.ask("initialize", **hello, capabilities={})["capabilities"]
         self.say({"jsonrpc": "2.0", "method": "notifications/initialized"})
         return self

@@ -42,11 +42,12 @@ class Field:
 
     def __init__(self, home: Path, base_url: str) -> None:
         self.home = home
-        self.runs, self.work, self.effects = home / "runs", home / "work", home / "effects"
+        self.runs, self.work = home / "runs", home / "work"
+        self.effects = effects_of(home)
         self.errors = home / "errors"
         agents = home / "agents"
-        for directory in (agents, self.work, self.effects, self.errors):
-            directory.mkdir()
+        for directory in (agents, self.effects, self.errors):
+            directory.mkdir(parents=True)
         for name, keys in _AGENTS.items():
             front = {"name": name, "description": f"The agent {name}.", **keys}
             lines = [f"{key}: {json.dumps(value)}" for key, value in front.items()]
@@ -116,6 +117,11 @@ class Field:
         return Found("server" if "serve" in words else "starter", identity, None)
 
 
+def effects_of(home: Path) -> Path:
+    """Return where runs leave the marks of what they have done: their tools write in `work` only."""
+    return home / "work" / "effects"
+
+
 def lethal_points() -> list[str]:
     """Return every point at which the program may be told to die, read from its source."""
     package = REPOSITORY / "subagent_server"
@@ -125,7 +131,7 @@ def lethal_points() -> list[str]:
 
 def deadly_environment(chance: random.Random) -> dict[str, str]:
     """Return what makes a process and its runs die at a few points now and then, or nothing."""
-    if chance.random() < 0.5:
+    if chance.random() < 0.2:
         return {}
-    chosen = chance.sample(lethal_points(), chance.randint(1, 3))
+    chosen = chance.sample(lethal_points(), 2)
     return {die.VARIABLE: ",".join(f"{point}:{chance.uniform(0.1, 0.5):.2f}" for point in chosen)}

@@ -16,7 +16,7 @@ from tests.soak.field import Field
 from tests.soak.orders import LEAVES_A_MARK, Leader, Order
 
 _CAUSES = {"crashed": {"worker", "shim"}, "lost": {"worker", "shim"}, "launch_failed": {"shim"}}
-"""What has to be killed from outside for a run to fail with a code. A death at a point explains every code."""
+"""What has to be killed from outside for a run to fail with a code. A death at a point explains each."""
 _FAULTS = ("wrong answers", "silent server", "fault of the soak", "refused by the machine")
 
 
@@ -85,20 +85,21 @@ class Judge:
         """Yield what should not be."""
         for finding in examine_all(self._soak.store, self._soak.environment):
             yield f"doctor: {finding.run_id}: {finding.what}"
+        for run_id, meta in self.metas.items():
+            for what in self._of_run(meta):
+                yield f"{run_id} ({meta.status}): {what}"
+        yield from self._of_the_audit()
+        yield from self._tracebacks()
+
+    def _of_the_audit(self) -> Iterator[str]:
         for word in _FAULTS:
-            for line in self._soak.audit.lines(word):
-                yield f"{word}: {line}"
+            yield from (f"{word}: {line}" for line in self._soak.audit.lines(word))
         for line in self._soak.audit.lines("accepted"):
             if line["run"] not in self.metas:
                 yield f"run {line['run']} was accepted (order {line['order']}) and is not there"
         for (order, turn), times in self._leader.asked.items():
             if times > 1:
                 yield f"the model was asked {times} times for turn {turn} of order {order}"
-        for run_id, meta in self.metas.items():
-            for what in self._of_run(meta):
-                yield f"{run_id} ({meta.status}): {what}"
-        for error in self._tracebacks():
-            yield error
 
     def _of_run(self, meta: RunMeta) -> Iterator[str]:
         order = Order.of(self._soak.store.read_request(meta.run_id).prompt)

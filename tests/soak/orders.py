@@ -25,7 +25,7 @@ _SIMPLE = ("append", "edit", "daemon", "wait")
 
 @dataclass(frozen=True)
 class Order:
-    """The work of one run. A step is its kind and, for `ask`, how many questions; for a nested run its order."""
+    """The work of one run. A step has its kind and what that needs, such as a nested order."""
 
     order_id: str
     agent: str
@@ -78,8 +78,8 @@ def answer_to(question: str) -> str:
 class Leader:
     """The model: leads each run through its order, and notes what it was asked and what went wrong.
 
-    `asked` counts the requests for each turn of each order. The last words of a run name the steps that it was
-    told are done.
+    `asked` counts the requests for each turn of each order. The last words of a run name the steps that it
+    was told are done.
     """
 
     def __init__(self, effects: Path, audit: Audit) -> None:

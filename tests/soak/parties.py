@@ -100,7 +100,7 @@ class Parties:
             run_id, message = chance.choice(open_ones)
             answer = answer_to(message.question_content)
             client.call("reply_subagent", runId=run_id, messageId=message.message_id, answer=answer)
-        elif runs and choice > 0.95:
+        elif runs and choice > 0.98:
             run_id = chance.choice(runs).run_id
             self._field.audit.write("stop", run=run_id)
             client.call("stop_run", runId=run_id, reason="the soak wants it")
@@ -157,7 +157,7 @@ class Parties:
 
     def _stop(self, chance: random.Random) -> None:
         """Stop a run now and then."""
-        if self.closing.wait(chance.uniform(1, 8)):
+        if self.closing.wait(chance.uniform(2, 16)):
             self.over.wait()
             return
         runs = self._field.working()

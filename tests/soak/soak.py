@@ -7,14 +7,14 @@ from pathlib import Path
 
 from subagent_server.simulator import Simulator
 from tests.soak.audit import Audit
-from tests.soak.field import Field
+from tests.soak.field import Field, effects_of
 from tests.soak.judge import Judge
 from tests.soak.killer import Killer
 from tests.soak.orders import Leader
 from tests.soak.parties import Parties
 from tests.soak.settle import unsettled, untrue
 
-PAUSE_SECONDS = 0.7
+PAUSE_SECONDS = 0.9
 """Between two kills, on average. A killed worker costs about two seconds of a core until there is another."""
 _SECONDS_A_KILL = 6.0
 
@@ -59,8 +59,7 @@ def soak(plan: Plan, home: Path) -> Verdict:
     """Run a soak in `home`, an empty directory, and return what came of it."""
     began = time.monotonic()
     verdict = Verdict(plan.seed)
-    effects, audit = home / "effects", Audit(home / "audit.jsonl")
-    leader = Leader(effects, audit)
+    leader = Leader(effects_of(home), Audit(home / "audit.jsonl"))
     with Simulator(leader) as simulator:
         ground = Field(home, simulator.base_url)
         parties = Parties(ground, str(plan.seed), plan.live_target)

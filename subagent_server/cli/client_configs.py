@@ -1,0 +1,154 @@
+"""The MCP clients that `subagent init` knows: where each keeps its servers, and the entry it needs.
+
+Nothing here opens a file. Where a client is particular, the reason stands beside the value; docs/clients.md
+tells them all.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Scope = Literal["project", "user"]
+Syntax = Literal["json", "toml"]
+Entry = dict[str, Any]
+
+_PASSED_ON_BY_CODEX = (
+    *("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "SUBAGENT_AGENTS", "SUBAGENT_RUNS", "SUBAGENT_MAX_RUNS"),
+    *("SUBAGENT_RUN_ID", "SUBAGENT_RUN_TOKEN"),  # so that a Codex inside a run is that run's child
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the command stands: what the paths of the files depend on. `platform` is as `sys.platform`."""
+
+    cwd: Path
+    home: Path
+    environment: Mapping[str, str]
+    platform: str
+
+    def named(self, variable: str, default: Path) -> Path:
+        """Return the directory that a variable names, else `default`."""
+        return self.cwd / (self.environment.get(variable) or default)
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client. The first of `files` is the scope that is meant where none is named.
+
+    `knows_project` says whether it starts servers in the project that it works on, with the environment of a
+    shell; another one has to be told where everything is.
+    """
+
+    name: str
+    title: str
+    files: Mapping[Scope, Callable[[Place], Path]]
+    next_step: str
+    syntax: Syntax = "json"
+    knows_project: bool = True
+    extras: Entry = field(default_factory=dict)
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """The scopes it has, the usual one first."""
+        return tuple(self.files)
+
+    def entry(self, command: list[str]) -> Entry:
+        """Return what makes it start `command` as its server."""
+        return {"command": command[0], "args": command[1:], **self.extras}
+
+
+def is_current(entry: Any, wanted: Entry) -> bool:
+    """Whether an entry does all that the wanted one does. What a person has added to it is theirs."""
+    if not isinstance(entry, dict) or entry.keys() & {"url", "httpUrl"}:
+        return False
+    return all(key in entry and _serves(key, entry[key], value) for key, value in wanted.items())
+
+
+def _serves(key: str, present: Any, wanted: Any) -> bool:
+    if key == "env_vars" and isinstance(present, list):
+        return all(name in present for name in wanted)
+    if key == "env" and isinstance(present, dict):
+        return all(present.get(name) == value for name, value in wanted.items())
+    if key.endswith("_timeout_sec") and type(present) in (int, float):
+        return bool(present >= wanted)
+    return type(present) is type(wanted) and bool(present == wanted)
+
+
+def _claude_user(place: Place) -> Path:
+    return place.named("CLAUDE_CONFIG_DIR", place.home) / ".claude.json"
+
+
+def _codex_user(place: Place) -> Path:
+    return place.named("CODEX_HOME", place.home / ".codex") / "config.toml"
+
+
+def _gemini_user(place: Place) -> Path:
+    return place.named("GEMINI_CLI_HOME", place.home) / ".gemini" / "settings.json"
+
+
+def _claude_desktop(place: Place) -> Path:
+    """Electron's folder for the application Claude."""
+    if place.platform == "darwin":
+        folder = place.home / "Library" / "Application Support"
+    else:
+        folder = place.named("XDG_CONFIG_HOME", place.home / ".config")
+    return folder / "Claude" / "claude_desktop_config.json"
+
+
+_ALL = (
+    Client(
+        name="claude",
+        title="Claude Code",
+        files={"project": lambda place: place.cwd / ".mcp.json", "user": _claude_user},
+        next_step="Start Claude Code anew; it asks once whether it may use the servers of a project.",
+    ),
+    Client(
+        name="codex",
+        title="Codex",
+        syntax="toml",
+        files={"user": _codex_user, "project": lambda place: place.cwd / ".codex" / "config.toml"},
+        # A turn does not wait for a server that needs more than a second, and then never sees its tools,
+        # unless the server is required. The server takes a call to last 300 s at most. Codex keeps the
+        # environment back but for the variables that are named.
+        extras={
+            "required": True,
+            "startup_timeout_sec": 30,
+            "tool_timeout_sec": 300,
+            "env_vars": list(_PASSED_ON_BY_CODEX),
+        },
+        next_step="Start Codex anew. It keeps other variables than those of env_vars from its servers: "
+        "add what your agents need.",
+    ),
+    Client(
+        name="gemini",
+        title="Gemini CLI",
+        files={"user": _gemini_user, "project": lambda place: place.cwd / ".gemini" / "settings.json"},
+        # Variables with KEY in their name do not reach a server unless its entry names them.
+        extras={"env": {"ANTHROPIC_API_KEY": "${ANTHROPIC_API_KEY:-}"}},
+        next_step="Start Gemini CLI anew, in a folder that it trusts. It keeps variables that look like "
+        "secrets from its servers: add to env what your agents need.",
+    ),
+    Client(
+        name="cursor",
+        title="Cursor",
+        files={
+            "project": lambda place: place.cwd / ".cursor" / "mcp.json",
+            "user": lambda place: place.home / ".cursor" / "mcp.json",
+        },
+        knows_project=False,
+        next_step="Switch the server on in Cursor's settings under MCP. Started from a menu, Cursor has no "
+        "ANTHROPIC_API_KEY: start it from a shell, or add the key to env.",
+    ),
+    Client(
+        name="claude-desktop",
+        title="Claude Desktop",
+        files={"user": _claude_desktop},
+        knows_project=False,
+        next_step="Quit Claude Desktop and start it again. It does not have the environment of your shell: "
+        "add ANTHROPIC_API_KEY to env.",
+    ),
+)
+
+CLIENTS: Mapping[str, Client] = {client.name: client for client in _ALL}

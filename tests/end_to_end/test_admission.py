@@ -1,0 +1,61 @@
+"""Who may work at once: slots that the kernel gives back, whatever kills their holder (SPEC section 4)."""
+
+from subagent_server.domain.states import Status
+from subagent_server.service.status import check_status
+from tests.helpers.truth import read_lines
+from tests.helpers.turns import asks, says, shell
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World, kill
+
+
+def waits_for_slot(world: World, run_id: str) -> bool:
+    """Whether the view of a run says that it waits for a slot."""
+    return check_status(world.service, run_id).waiting_for_slot is True
+
+
+def test_one_slot_lets_one_run_work_at_a_time_in_their_order_whatever_happens_to_them(world: World) -> None:
+    world.agent(maxConcurrent=1)
+    conversations = [{"when": {"prompt": "busy"}, "turns": [shell("sleep 3600")]}]
+    simulator = world.play(
+        shell("echo begin >> trace"), shell("echo end >> trace"), conversations=conversations
+    )
+    busy = world.start("busy")
+    wait_for(lambda: world.events(busy, "tool_call"), BOUND, "a run at work")
+    second, third, stopped, killed = (world.start(name) for name in ("second", "third", "stop", "kill"))
+    for run_id in (second, third, stopped, killed):
+        wait_for(lambda run=run_id: waits_for_slot(world, run), BOUND, "a run in the queue")
+        assert world.meta(run_id).status is Status.READY and world.look(run_id).live
+    assert not waits_for_slot(world, busy)
+
+    assert world.stop(stopped).meta.status is Status.STOPPED
+    world.gone(stopped)
+    kill(world.keeper(killed))
+    error = world.look(killed).meta.error
+    assert error is not None and error.code == "launch_failed"
+    assert len(simulator.requests) == 1, "nobody else works yet"
+
+    kill(world.worker(busy))
+    for run_id in (second, third):
+        world.completed(run_id)
+    prompts = [_prompt(request.body) for request in simulator.requests]
+    assert prompts == ["busy", *["second"] * 3, *["third"] * 3]
+    assert (world.work / "trace").read_text(encoding="utf-8").split() == ["begin", "end"] * 2
+
+
+def test_a_run_that_waits_for_its_parent_gives_its_slot_to_the_next(world: World) -> None:
+    world.environment["SUBAGENT_MAX_RUNS"] = "1"
+    world.agent()
+    conversations = [{"when": {"prompt": "ask"}, "turns": [asks("Colour?"), says("Painted.")]}]
+    world.play(says("Worked."), conversations=conversations)
+    asking = world.start("ask")
+    world.asking(asking)
+    working = world.start("work")
+    assert world.completed(working) == "Worked."
+    assert world.meta(asking).status is Status.WAITING
+    world.reply(asking, "blue")
+    assert world.completed(asking) == "Painted."
+    assert [line["type"] for line in read_lines(world.paths(asking).events)][-1] in ("text", "run_ended")
+
+
+def _prompt(body: dict[str, list[dict[str, list[dict[str, str]]]]]) -> str:
+    return body["messages"][0]["content"][-1]["text"]

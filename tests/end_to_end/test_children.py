@@ -1,0 +1,124 @@
+"""A program that a run has started speaks to the run's parent, and to nobody else (SPEC sections 5 and 13)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from subagent_server.domain.states import Status
+from subagent_server.host import processes
+from tests.helpers.mcp_client import BOUND, Parent
+from tests.helpers.turns import asks, says, shell, tool_results
+from tests.helpers.wait import wait_for
+from tests.helpers.world import World
+
+
+def environment_of(world: World, run_id: str) -> dict[str, str]:
+    """Return what a run gives to the programs it starts."""
+    entries = [entry.decode().partition("=") for entry in processes.environment_of(world.worker(run_id).pid)]
+    return {name: value for name, _, value in entries if name.startswith("SUBAGENT_")}
+
+
+@contextmanager
+def child_of(world: World, run_id: str) -> Iterator[Parent]:
+    """Start a server as a program of the run would, and give its client."""
+    with world.serve(env=environment_of(world, run_id)) as child:
+        yield child
+
+
+def test_a_child_asks_its_parent_and_takes_the_answer_with_and_without_waiting(world: World) -> None:
+    world.agent()
+    world.play(asks("Not yours."), says("Done."))
+    run_id, other = world.start(), world.start()
+    for each in (run_id, other):
+        world.asking(each)
+    with child_of(world, run_id) as child, world.serve("--role", "parent") as parent:
+        assert [tool.name for tool in child.tools()] == ["check_status", "ask_parent", "update_status"]
+        waiting = child.begin("ask_parent", question="Which colour?", options=["red", "blue"], waitSeconds=40)
+        world.asking(run_id, 2)
+        view = parent.call("check_status", runId=run_id)
+        assert [m["question"] for m in view["messages"]] == ["Not yours.", "Which colour?"]
+        parent.call("reply_subagent", runId=run_id, messageId="q2", answer="blue")
+        answer = waiting.result(BOUND)
+        assert (answer["messageId"], answer["answer"]) == ("q2", "blue")
+        assert world.meta(run_id).messages[1].message_status.value == "acknowledged_by_subagent"
+
+        asked = child.call("ask_parent", question="Which size?", waitSeconds=0)
+        assert "answer" not in asked
+        assert f'check_status(runId="{run_id}", messageId="q3"' in asked["instructions"]
+        waiting = child.begin("check_status", runId=run_id, messageId="q3", waitSeconds=40)
+        parent.call("reply_subagent", runId=run_id, messageId="q3", answer="large")
+        view = waiting.result(BOUND)
+        assert view["status"] == "parent_replied", "the state before the acknowledgement"
+        assert view["messages"][-1]["answer"] == "large"
+        assert world.meta(run_id).messages[2].message_status.value == "acknowledged_by_subagent"
+        assert child.call("check_status", runId=run_id)["status"] == "waiting_parent_reply"
+
+        for tool, arguments in (
+            ("check_status", {"runId": other}),
+            ("ask_parent", {"runId": other, "question": "Why?"}),
+            ("update_status", {"runId": other, "status": "completed"}),
+        ):
+            assert f"Run {other} is not open to run {run_id}" in child.refused(tool, **arguments)
+        assert "There is no tool 'stop_run'" in child.refused("stop_run", runId=run_id)
+    assert world.meta(other).status is Status.WAITING
+
+
+def test_a_child_reports_how_far_it_is_and_ends_its_run_with_a_payload(world: World) -> None:
+    world.agent()
+    world.play(shell("sleep 3600"))
+    run_id = world.start()
+    wait_for(lambda: world.events(run_id, "tool_call"), BOUND, "a run at work")
+    payload = "lïne\n" * 10_000
+    with world.serve() as parent:
+        with child_of(world, run_id) as child:
+            assert child.call("update_status", status="running", summary="half way")["summary"] == "half way"
+            assert parent.call("check_status", runId=run_id)["summary"] == "half way"
+            view = child.call("update_status", status="completed", summary="All done.", payload=payload)
+            assert view["status"] == "completed" and view["summary"] == "All done."
+        world.gone(run_id)
+        view = parent.call("check_status", runId=run_id)
+        assert (view["result"], view["live"]) == ("All done.", False)
+        page = parent.call("get_logs", runId=run_id, stream="payload")
+        read = page["text"]
+        while not page["atEnd"]:
+            page = parent.call("get_logs", runId=run_id, stream="payload", cursor=page["cursor"])
+            read += page["text"]
+        assert read == payload
+    info = world.meta(run_id).payload
+    assert info is not None and info.size == len(payload.encode())
+
+
+def test_a_run_is_failed_from_outside_and_its_programs_end(world: World) -> None:
+    world.agent()
+    world.play(shell("sleep 3600"))
+    run_id = world.start()
+    wait_for(lambda: world.events(run_id, "tool_call"), BOUND, "a run at work")
+    with world.serve() as parent:
+        view = parent.call("update_status", runId=run_id, status="failed", summary="No such table.")
+        assert (view["error"]["code"], view["error"]["message"]) == ("agent_error", "No such table.")
+        world.gone(run_id)
+        again = parent.call("update_status", runId=run_id, status="completed", summary="Or is there?")
+        assert again["status"] == "failed" and again["revision"] == view["revision"]
+
+
+def test_the_programs_of_a_run_are_told_which_run_they_belong_to(world: World) -> None:
+    world.agent()
+    simulator = world.play(
+        shell('echo $SUBAGENT_RUN_ID $PWD; [ -n "$SUBAGENT_RUN_TOKEN" ] && echo token'), says("Done.")
+    )
+    run_id = world.start()
+    world.completed(run_id)
+    assert tool_results(simulator.requests[1].body) == [f"{run_id} {world.work}\ntoken"]
+
+
+def test_a_token_that_is_not_that_of_the_run_opens_nothing_and_is_refused_in_one_line(world: World) -> None:
+    world.agent(runner="codex")
+    run_id = world.start()
+    for environment, words in (
+        ({"SUBAGENT_RUN_ID": run_id, "SUBAGENT_RUN_TOKEN": "wrong"}, "does not open run"),
+        ({"SUBAGENT_RUN_ID": run_id}, "does not open run"),
+        ({"SUBAGENT_RUN_TOKEN": "alone"}, "SUBAGENT_RUN_ID"),
+        ({"SUBAGENT_RUN_ID": "../..", "SUBAGENT_RUN_TOKEN": "x"}, "SUBAGENT_RUN_ID"),
+    ):
+        done = world.cli("serve", env=environment)
+        assert done.returncode == 2 and done.stdout == "", done
+        assert words in done.stderr and done.stderr.count("\n") == 1

@@ -1,0 +1,116 @@
+"""Stopping a run at every moment of its life: one end, nothing left, and the truth all the while."""
+
+from subagent_server.domain.states import Status
+from tests.helpers.truth import processes_of
+from tests.helpers.turns import asks, says, shell
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World
+
+GRACE = 10.0
+"""Seconds between TERM and KILL (SPEC section 4)."""
+STUBBORN = (
+    "for i in 1 2; do env -i PATH=$PATH setsid sh -c "
+    "'trap \"\" TERM HUP INT; (while :; do sleep 1; done) & echo $! >> pids' & done; "
+    "until [ $(wc -l < pids) = 2 ]; do :; done 2>/dev/null; sleep 3600"
+)
+"""Double-forked, in sessions of their own, without the mark of the run, deaf to TERM, holding the output."""
+
+
+def test_a_run_stopped_while_it_starts_calls_no_model(world: World) -> None:
+    world.agent()
+    simulator = world.play(says("Never said."))
+    accepted = world.start()
+    world.stop(accepted, "changed my mind")
+    forked = world.start()
+    world.worker(forked)
+    world.stop(forked)
+    importing = world.start()
+    world.until(importing, lambda meta: meta.status is Status.RUNNING)
+    world.stop(importing)
+    for run_id in (accepted, forked, importing):
+        world.gone(run_id)
+        assert world.look(run_id).meta.status is Status.STOPPED
+        assert not world.paths(run_id).result.exists()
+    assert world.meta(accepted).summary == "changed my mind"
+    assert not simulator.requests
+
+
+def test_a_model_call_in_flight_may_end_and_its_usage_is_settled_and_no_other_call_is_made(
+    world: World,
+) -> None:
+    world.agent()
+    usage = {"input_tokens": 11, "output_tokens": 22}
+    simulator = world.play(shell("true") | {"latency": 1, "usage": usage}, says("Never said."))
+    run_id = world.start()
+    simulator.wait_for_requests(1, timeout=BOUND)
+    observed = world.stop(run_id, "enough")
+    assert observed.meta.status is Status.STOPPED and observed.live is True, "its tree is not gone yet"
+    world.gone(run_id)
+    meta = world.meta(run_id)
+    assert (meta.usage.input_tokens, meta.usage.output_tokens, meta.usage.turns) == (11, 22, 1)
+    assert not world.events(run_id, "tool_call") and len(simulator.requests) == 1
+
+
+def test_programs_that_ignore_term_and_have_left_their_session_are_gone_with_the_grace(world: World) -> None:
+    world.agent()
+    world.play(shell(STUBBORN))
+    run_id = world.start()
+    pids = world.work / "pids"
+    wait_for(lambda: pids.exists() and len(pids.read_text(encoding="utf-8").split()) == 2, BOUND, "daemons")
+    daemons = [int(pid) for pid in pids.read_text(encoding="utf-8").split()]
+    assert world.stop(run_id).live is True
+    alive = lambda: [pid for pid in daemons if _is_alive(pid)]  # noqa: E731
+    wait_for(lambda: not (alive() or processes_of(world.paths(run_id))), GRACE + 1, "the end of the tree")
+    wait_for(lambda: world.look(run_id).live is False, BOUND, "a view that says so")
+
+
+def _is_alive(pid: int) -> bool:
+    from subagent_server.host import processes
+
+    identity = processes.identify(pid)
+    return identity is not None and processes.is_alive(identity)
+
+
+def test_a_run_that_waits_for_its_parent_is_stopped_once_and_for_all(world: World) -> None:
+    world.agent()
+    world.play(asks("Colour?"), says("Never said."))
+    with world.serve() as parent:
+        run_id = parent.call("run_worker", prompt="Paint.")["runId"]
+        world.asking(run_id)
+        view = parent.call("stop_run", runId=run_id, reason="not needed any more")
+        assert view["status"] == "stopped" and view["summary"] == "not needed any more"
+        assert "messages" not in view
+        again = parent.call("stop_run", runId=run_id, reason="really")
+        assert again["revision"] == view["revision"] and again["summary"] == "not needed any more"
+        world.gone(run_id)
+        assert parent.call("check_status", runId=run_id, waitSeconds=5)["live"] is False
+    assert [message.message_status.value for message in world.meta(run_id).messages] == ["cancelled"]
+
+
+def test_a_run_that_has_completed_is_returned_as_it_is(world: World) -> None:
+    world.agent()
+    world.play(says("Done."))
+    run_id = world.start()
+    world.completed(run_id)
+    world.gone(run_id)
+    before = world.look(run_id).meta
+    observed = world.stop(run_id, "too late")
+    assert observed.meta == before and observed.meta.status is Status.COMPLETED
+
+
+def test_a_stop_that_races_with_the_end_gives_one_end_and_keeps_the_result_that_is_there(
+    world: World,
+) -> None:
+    world.agent()
+    simulator = world.play(says("Done.", latency=0.2))
+    for number in range(1, 5):
+        run_id = world.start(f"Number {number}.")
+        simulator.wait_for_requests(number, timeout=BOUND)
+        if number % 2:
+            wait_for(lambda run=run_id: world.events(run, "text"), BOUND, "the last word")
+        world.stop(run_id)
+        world.gone(run_id)
+        meta = world.look(run_id).meta
+        ends = [step for step in meta.transitions if step.to_status.is_terminal]
+        assert len({step.to_status for step in ends}) == 1
+        assert world.paths(run_id).result.exists() == (meta.status is Status.COMPLETED)

@@ -1,0 +1,82 @@
+"""Whatever of a run is killed, its files soon say what is true, and nothing of it is left."""
+
+import json
+
+from subagent_server.domain.states import Status
+from tests.helpers.truth import processes_of
+from tests.helpers.turns import asks, calls, says, use
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World, kill
+
+TOLD_WITHIN = 3.0
+"""Seconds from the death of a worker to the truth in the raw file (issue 3), with nobody reading it."""
+
+BUSY = calls(use("bash", command="sleep 3600 & setsid sleep 3600 & sleep 3600"), text="I wait for it.")
+
+
+def until_busy(world: World, run_id: str) -> None:
+    """Return when the commands of `BUSY` run, so far as anybody can see."""
+    wait_for(lambda: len(processes_of(world.paths(run_id))) >= 6, BOUND, "the programs of a run")
+
+
+def test_a_killed_worker_is_told_by_the_raw_file_with_no_server_and_no_reader(world: World) -> None:
+    world.agent()
+    world.play(conversations=[{"when": {"prompt": "ask"}, "turns": [asks("Colour?")]}], turns=[BUSY])
+    busy, asking = world.start("work"), world.start("ask")
+    until_busy(world, busy)
+    world.asking(asking)
+    for run_id in (busy, asking):
+        kill(world.worker(run_id))
+        meta = json.loads(world.paths(run_id).meta.read_bytes())
+        world.ended(run_id, TOLD_WITHIN)
+        meta = json.loads(world.paths(run_id).meta.read_bytes())
+        assert (meta["status"], meta["error"]["code"]) == ("failed", "crashed")
+        assert "SIGKILL" in meta["error"]["message"] and meta["error"]["hint"]
+        world.gone(run_id)
+        (end,) = world.events(run_id, "run_ended")
+        assert end["status"] == "failed" and end["error"]["code"] == "crashed"
+    assert world.meta(busy).usage.turns == 1, "what it has cost comes from the journal"
+    assert [m.message_status.value for m in world.meta(asking).messages] == ["cancelled"]
+    assert world.meta(asking).pending_questions == 0
+
+
+def test_a_killed_keeper_leaves_a_run_that_is_lost_at_the_next_look_and_nothing_of_it(world: World) -> None:
+    world.agent()
+    world.play(BUSY)
+    orphaned, both = world.start(), world.start()
+    for run_id in (orphaned, both):
+        until_busy(world, run_id)
+    kill(world.keeper(orphaned))
+    kill(world.keeper(both))
+    kill(world.worker(both))
+    for run_id in (orphaned, both):
+        observed = world.look(run_id)
+        assert observed.live is False and observed.meta.error is not None
+        assert observed.meta.error.code == "lost"
+        assert not processes_of(world.paths(run_id))
+
+
+def test_a_run_whose_keeper_was_killed_keeps_the_result_that_it_came_to(world: World) -> None:
+    world.agent()
+    simulator = world.play(says("Done all the same.", latency=0.5))
+    run_id = world.start()
+    simulator.wait_for_requests(1, timeout=BOUND)
+    kill(world.keeper(run_id))
+    assert world.completed(run_id) == "Done all the same."
+    world.gone(run_id)
+    observed = world.look(run_id)
+    assert observed.meta.status is Status.COMPLETED and observed.live is False
+
+
+def test_a_result_that_the_state_lacks_is_applied_by_the_next_look(world: World) -> None:
+    world.agent()
+    world.play(asks("Colour?"))
+    run_id = world.start()
+    world.asking(run_id)
+    result = {"outcome": "completed", "text": "It was done.", "summary": "It was done."}
+    kill(world.keeper(run_id))
+    kill(world.worker(run_id))
+    world.paths(run_id).result.write_text(json.dumps(result), encoding="utf-8")
+    meta = world.look(run_id).meta
+    assert meta.status is Status.COMPLETED and meta.summary == "It was done."
+    assert [m.message_status.value for m in meta.messages] == ["cancelled"]
