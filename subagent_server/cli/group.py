@@ -31,6 +31,7 @@ VERBS: dict[str, Verb] = {
     "stop": _verb("stop", "Stop runs, and the runs that they started."),
     "agents": _verb("agents", "List the agents, and what is wrong with their files."),
     "doctor": _verb("doctor", "Find what is wrong with agent files, or with runs."),
+    "init": _verb("init", "Tell an MCP client of this server."),
     "schema": _verb("schema", "Print the JSON Schema of a file of a run."),
     "serve": _verb("serve", "Serve the agents to an MCP client."),
     "demo": _verb("demo", "Show a whole run with a scripted model, without a key."),

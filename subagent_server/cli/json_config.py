@@ -98,7 +98,8 @@ def _edited(text: str, server: str, entry: dict[str, Any]) -> str:
     old = present.last(server)
     if old is None:
         return _inserted(text, present, server, entry, style)
-    value = style.dumped(entry, _indent_of(text, old.start) or "")
+    indent = _indent_of(text, old.start)
+    value = json.dumps(entry, ensure_ascii=False) if indent is None else style.dumped(entry, indent)
     return text[: old.value] + value + text[old.end :]
 
 
@@ -128,16 +129,15 @@ def _inserted(text: str, target: Object, key: str, value: Any, style: _Style) ->
     """Return `text` with a new last member in an object."""
     indent = _member_indent(text, target, style)
     if indent is None:
-        member = f"{json.dumps(key)}: {_Style(None, '').dumped(value, '')}"
-        gap, tail = (" " if target.members else ""), ""
+        member, before, after = json.dumps({key: value}, ensure_ascii=False)[1:-1], "", ""
     else:
         member = f"{json.dumps(key)}: {style.dumped(value, indent)}"
-        outer = (_line_indent(text, target.start) or "") if not target.members else ""
-        gap, tail = f"{style.newline}{indent}", "" if target.members else f"{style.newline}{outer}"
+        before = f"{style.newline}{indent}"
+        after = f"{style.newline}{_line_indent(text, target.start)}"
     if target.members:
         place = target.members[-1].end
-        return f"{text[:place]},{gap}{member}{text[place:]}"
-    return f"{text[: target.start + 1]}{gap}{member}{tail}{text[target.end :]}"
+        return f"{text[:place]},{before or ' '}{member}{text[place:]}"
+    return f"{text[: target.start + 1]}{before}{member}{after}{text[target.end :]}"
 
 
 def _member_indent(text: str, target: Object, style: _Style) -> str | None:

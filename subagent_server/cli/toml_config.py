@@ -5,6 +5,7 @@ again: unless it then says exactly what was wanted, the file is left alone.
 """
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -59,7 +60,7 @@ def snippet(server: str, entry: dict[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return text, numbers, booleans and lists of them: JSON says these as TOML does, but for one character."""
+    """Return text, numbers, truths and lists of them: JSON writes them as TOML does, but for one character."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -79,7 +80,7 @@ def _servers(data: dict[str, Any]) -> dict[str, Any]:
 
 def _replaced(text: str, server: str, table: str, newline: str) -> str:
     """Return `text` with `table` where that server's tables were, else at the end."""
-    lines = text.splitlines(keepends=True) if "\r" not in text.replace("\r\n", "") else [text]
+    lines = re.findall(r"[^\n]*\n|[^\n]+", text)
     own = [section for section in _sections(lines) if section.name[:2] == (SERVERS, server)]
     if not own:
         return _appended(text, table, newline)
@@ -111,7 +112,7 @@ def _last_setting(lines: list[str], section: Section) -> int:
 def _sections(lines: list[str]) -> Iterator[Section]:
     """Yield the tables that have a header of their own, in their order."""
     headers = [(number, name) for number in range(len(lines)) if (name := _header(lines, number))]
-    ends = [number for number, _ in headers[1:]] + [len(lines)]
+    ends = [*(number for number, _ in headers), len(lines)][1:]
     for (start, name), end in zip(headers, ends, strict=True):
         yield Section(name, start, end)
 

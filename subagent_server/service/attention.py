@@ -13,6 +13,7 @@ from subagent_server.service.reconcile import Observed, observe
 from subagent_server.service.views import RunView, run_view
 
 WaitFor = Literal["any", "all"]
+UNSEEN = -1
 ENDED = 1 << 31
 Shown = dict[str, int]
 """Run id to the revision that its parent has been shown."""
@@ -75,7 +76,7 @@ class Watchlist:
         found = [self._observed(run_id) for run_id in self.run_ids]
         runs = [item for item in found if isinstance(item, Observed)]
         news = [r for r in runs if self._is_news(r.meta)]
-        asking = any(needs_parent(r.meta, self._shown.get(r.meta.run_id, -1)) for r in news)
+        asking = any(needs_parent(r.meta, self._shown.get(r.meta.run_id, UNSEEN)) for r in news)
         working = [r for r in runs if not r.meta.status.is_terminal]
         if working and not asking and not (news and wait_for == "any"):
             return None
@@ -93,7 +94,7 @@ class Watchlist:
     ) -> Attention:
         views = [run_view(self._service.store, observed) for observed in news]
         working = [r.meta.run_id for r in runs if not r.meta.status.is_terminal]
-        shown = self._shown | {view.run_id: _seen(view) for view in views}
+        shown = dict.fromkeys(working, UNSEEN) | self._shown | {view.run_id: _seen(view) for view in views}
         relevant = {run_id: shown[run_id] for run_id in self.run_ids if run_id in shown}
         return Attention(
             runs=views,
@@ -104,7 +105,7 @@ class Watchlist:
         )
 
     def _is_news(self, meta: RunMeta) -> bool:
-        shown = self._shown.get(meta.run_id, -1)
+        shown = self._shown.get(meta.run_id, UNSEEN)
         if meta.status.is_terminal:
             return shown < ENDED
         return needs_parent(meta, shown)
@@ -116,10 +117,9 @@ class Watchlist:
 
     def _own(self) -> list[str]:
         """The live runs that the caller started, and those of the cursor, which may have ended since."""
-        own: list[str] = [run_id for run_id in self._shown if self._is_own(run_id)]
-        return own + [
-            run_id for run_id in self._service.store.live_ids() if run_id not in own and self._is_own(run_id)
-        ]
+        live = self._service.store.live_ids()
+        kept = [run_id for run_id, shown in self._shown.items() if shown < ENDED or run_id in live]
+        return [run_id for run_id in dict.fromkeys([*kept, *live]) if self._is_own(run_id)]
 
     def _is_own(self, run_id: str) -> bool:
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from subagent_server.domain.errors import SubagentError, UnknownRun
 from subagent_server.domain.records import RunMeta, Transition
+from subagent_server.domain.secrets import secret_values
 from subagent_server.domain.states import (
     ALWAYS,
     TRANSITIONS,
@@ -27,8 +28,6 @@ from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 
 _WORKING = frozenset({Status.RUNNING, Status.WAITING, Status.REPLIED})
-_SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-_SECRET_LENGTH = 12
 _LARGEST_SEARCHED = 64 << 20
 
 
@@ -206,11 +205,7 @@ def _children(case: _Case) -> Iterator[str]:
 
 def _secrets(case: _Case) -> Iterator[str]:
     """No value of a secret variable of this process stands in any file of the run."""
-    secrets = {
-        name: value.encode()
-        for name, value in case.environment.items()
-        if name.upper().endswith(_SECRET_NAMES) and len(value) >= _SECRET_LENGTH
-    }
+    secrets = {name: value.encode() for name, value in secret_values(case.environment).items()}
     for path in sorted(case.run.directory.rglob("*")) if secrets else []:
         content = _content(path)
         for name, value in secrets.items():

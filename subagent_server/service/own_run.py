@@ -19,6 +19,7 @@ from subagent_server.domain.records import (
     Usage,
     WorkerIdentity,
 )
+from subagent_server.domain.secrets import Masker
 from subagent_server.host import die, locks, processes
 from subagent_server.host.clock import now
 from subagent_server.host.sleeper import Sleeper
@@ -37,6 +38,8 @@ class OwnRun:
     """A run as the process sees it that is its worker. `slots` are the descriptors it works by."""
 
     def __init__(self, directory: Path, slots: list[int]) -> None:
+        self.masker = Masker()
+        """Takes secrets out of all that is written here. Replaced once the agent is known."""
         self._run = RunPaths(directory)
         self._store = RunStore(directory.parent)
         self._slots = slots
@@ -112,12 +115,12 @@ class OwnRun:
 
     def record(self, kind: str, facts: dict[str, Any]) -> None:
         """Append an event to the journal; a disk that refuses is a warning."""
-        self._journal.append(kind, now(), facts)
+        self._journal.append(kind, now(), self.masker.data(facts))
 
     def remember(self, message: dict[str, Any]) -> None:
         """Append a message to the transcript; a disk that refuses is a warning."""
         try:
-            append_transcript(self._run, message)
+            append_transcript(self._run, self.masker.data(message))
         except OSError as error:
             print(f"The transcript could not be written ({error}); the run goes on.", file=sys.stderr)
 
@@ -125,7 +128,8 @@ class OwnRun:
 
     def ask(self, question: str, options: list[str] | None, timeout_seconds: float) -> Message:
         """Record a question. Raises BadArgument, IllegalTransition."""
-        return ask(self._store, self.run_id, question, options, timeout_seconds)
+        masked: list[str] | None = self.masker.data(options)
+        return ask(self._store, self.run_id, self.masker.text(question), masked, timeout_seconds)
 
     def expire(self, message_id: str) -> None:
         """Record that no answer came. Raises IllegalTransition where the run has ended."""
@@ -174,9 +178,12 @@ class OwnRun:
         Raises:
             SubagentError: neither the result nor the failure to store it could be written.
         """
+        result = RunResult.model_validate(
+            self.masker.data(result.model_dump(mode="json", exclude_unset=True))
+        )
         event: RunEvent
         if result.error is None:
-            event = events.Finished(summary=summary, usage=usage)
+            event = events.Finished(summary=self.masker.text(summary or "") or None, usage=usage)
         else:
             event = events.RunFailed(failure=result.error, usage=usage)
         try:

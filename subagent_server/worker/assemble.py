@@ -56,6 +56,7 @@ def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: Surroun
         environment=around.environment,
         read_only=around.read_only,
         output_dir=own.outputs,
+        masker=own.masker,
     )
     tools = [*workspace, *_companions(agent, door, around.delegation), *([final] if final else [])]
     task = _task(agent, request, own)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.domain.errors import BadArgument
+from subagent_server.domain.secrets import Masker
 from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace.arguments import Arguments, parse_arguments
 from subagent_server.toolkit.workspace.off_loop import off_loop
@@ -42,10 +43,13 @@ class BashTool:
         grace: float = 2.0,
         shown_characters: int = SHOWN_CHARACTERS,
         kept_bytes: int = KEPT_BYTES,
+        masker: Masker | None = None,
     ) -> None:
         self._cwd = cwd
         self._environment = dict(environment)
-        self._new_capture = lambda: Capture(output_dir, characters=shown_characters, kept=kept_bytes)
+        self._new_capture = lambda: Capture(
+            output_dir, characters=shown_characters, kept=kept_bytes, masker=masker
+        )
         self._timeout = timeout
         self._grace = grace
         self._shell: Shell | None = None

@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
+from subagent_server.domain.secrets import Masker
+
 SHOWN_CHARACTERS = 30_000
 KEPT_BYTES = 64 << 20
 
@@ -13,11 +15,16 @@ class Capture:
     """Bytes as they come. Not safe for threads: its owner holds a lock.
 
     Up to `characters` are shown. Of more, the model sees the head and the tail, and the first `kept` bytes
-    are in a new file under `directory`, which is made when it is needed.
+    are in a new file under `directory`, which is made when it is needed; secrets are masked in it.
     """
 
     def __init__(
-        self, directory: Path, *, characters: int = SHOWN_CHARACTERS, kept: int = KEPT_BYTES
+        self,
+        directory: Path,
+        *,
+        characters: int = SHOWN_CHARACTERS,
+        kept: int = KEPT_BYTES,
+        masker: Masker | None = None,
     ) -> None:
         self.total = 0
         self._directory = directory
@@ -29,6 +36,9 @@ class Capture:
         self._file: BinaryIO | None = None
         self._path: Path | None = None
         self._written = 0
+        self._masker = masker or Masker()
+        self._unwritten = b""
+        self._overflowed = False
         self._trouble: str | None = None
 
     def write(self, chunk: bytes) -> None:
@@ -62,6 +72,7 @@ class Capture:
     def _cut(self) -> str:
         if self._file is None:
             self._open_file()
+        self._store(b"", last=True)
         half = self._characters // 2
         everything = self._head + self._tail if self.total <= 2 * self._room else None
         head = _decode_head(everything or self._head)[:half]
@@ -72,7 +83,7 @@ class Capture:
     def _where(self) -> str:
         if self._path is None or not self._written:
             return f"the whole output ({self.total:,} bytes) could not be kept: {self._trouble}"
-        if self._written < self.total:
+        if self._overflowed or self._trouble:
             why = f" ({self._trouble})" if self._trouble else ""
             return f"the first {self._written:,} of {self.total:,} bytes are in {self._path}{why}"
         return f"the whole output ({self.total:,} bytes) is in {self._path}"
@@ -88,11 +99,14 @@ class Capture:
             return
         self._store(bytes(self._head + self._tail))
 
-    def _store(self, chunk: bytes) -> None:
+    def _store(self, chunk: bytes, *, last: bool = False) -> None:
         if self._file is None or self._trouble is not None:
             return
+        masked, self._unwritten = self._masker.stream(self._unwritten + chunk, last=last)
         try:
-            self._written += self._file.write(chunk[: self._kept - self._written])
+            room = self._kept - self._written
+            self._overflowed |= len(masked) > room
+            self._written += self._file.write(masked[:room])
         except OSError as error:
             self._trouble = error.strerror or str(error)
 

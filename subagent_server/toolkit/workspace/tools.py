@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from subagent_server.domain.secrets import Masker
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.bash import BashTool
 from subagent_server.toolkit.workspace.editor import EditorTool
@@ -17,15 +18,17 @@ def make_workspace_tools(
     environment: Mapping[str, str],
     read_only: Sequence[Path],
     output_dir: Path,
+    masker: Masker | None = None,
 ) -> list[Tool]:
     """Return the selected tools for a run that works in `cwd`; nothing is started before it is called.
 
     `environment` is all that the shell gets. What lies in a `read_only` root is not written by the editor
-    (the shell is held back by the sandbox alone). Long outputs of the shell go to files in `output_dir`.
+    (the shell is held back by the sandbox alone). Long outputs of the shell go to files in `output_dir`,
+    without the secrets that `masker` knows.
     """
     tools: list[Tool] = []
     if selection.bash:
-        tools.append(BashTool(cwd=cwd, environment=environment, output_dir=output_dir))
+        tools.append(BashTool(cwd=cwd, environment=environment, output_dir=output_dir, masker=masker))
     if selection.view or selection.edit:
         tools.append(EditorTool(cwd=cwd, read_only=read_only, view=selection.view, edit=selection.edit))
     if selection.grep:

@@ -1,0 +1,1 @@
+"""The machine fails, and what is on disk stays true."""
