@@ -43,7 +43,8 @@ def init(
 ) -> int:
     """Tell an MCP client of this server, with the --agents, --runs and --max-runs of this call.
 
-    CLIENT is claude (Claude Code), codex, gemini, cursor or claude-desktop. The change is shown before it is made. Everything else in the file stays as it is, byte for byte.
+    CLIENT is claude (Claude Code), codex, gemini, cursor or claude-desktop. The change is shown before it is
+    made. Everything else in the file stays as it is, byte for byte.
     """
     known = CLIENTS[client]
     entry = known.entry(_command(session.settings, known))

@@ -60,7 +60,7 @@ def snippet(server: str, entry: dict[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return text, numbers, truths and lists of them: JSON writes them as TOML does, but for one character."""
+    """Return a text, number or truth, or a list of them: as in JSON, but for one character."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

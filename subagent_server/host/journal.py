@@ -120,10 +120,10 @@ def latest(path: Path, wanted: frozenset[str], *, within: int = 400) -> dict[str
 
 
 def parse(line: str | bytes) -> dict[str, Any] | None:
-    """Return the object of one line, or None where it is torn."""
+    """Return the object of one line, or None where it is torn (or nested deeper than anything we write)."""
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 

@@ -4,9 +4,12 @@ A lock lives as long as any copy of its descriptor: whoever hands one over only 
 unlocks, because unlocking one copy unlocks them all. Standard library only: the shim imports this module.
 """
 
+import errno
 import fcntl
 import os
 from pathlib import Path
+
+_MAY_ONLY_READ = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 def open_lock(path: Path) -> int:
@@ -46,7 +49,9 @@ def is_held(path: Path) -> bool:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
-    except PermissionError:
+    except OSError as error:
+        if error.errno not in _MAY_ONLY_READ:
+            raise
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

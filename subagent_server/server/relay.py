@@ -6,7 +6,7 @@ one asks with each request, and hears of the runs that the request waits for, on
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -47,14 +47,17 @@ class EventRelay:
         self._began = _this_millisecond()
         self._places: dict[str, Place] = {}
         self._level: types.LoggingLevel = "emergency"
-        self._standing: asyncio.Task[Any] | None = None
+        self._stands = False
+        self._live: dict[str, _Tail | None] = {}
 
     async def set_level(self, context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
         """Relay events of at least this level to an older client, from now on."""
         self._level = params.level
-        if self._standing is None:
+        if not self._stands:
+            self._stands = True
             since = _this_millisecond()
-            self._standing = self._background.start(self._stand(context.session, since))
+            await asyncio.to_thread(self._discover, self._service.store.live_ids(), since)
+            self._background.start(self._stand(context.session, since))
         return types.EmptyResult()
 
     @asynccontextmanager
@@ -114,25 +117,32 @@ class EventRelay:
     async def _stand(self, session: ServerSession, since: datetime) -> None:
         """Relay the events of all live runs, as long as the client is there."""
         await until_made(self._service)
-        tails: dict[str, _Tail | None] = {}
+        await asyncio.to_thread(self._discover, self._begun(since), since)
         async with Outbox(session.send_notification, lambda number: _dropped(self._level, number)) as outbox:
 
             def look() -> None:
-                live = set(self._service.store.live_ids())
-                for run_id in live - tails.keys():
-                    self._discover(run_id, since, tails)
-                _relay([tail for tail in tails.values() if tail is not None], self._level, outbox)
-                for run_id in tails.keys() - live:
-                    del tails[run_id]
+                live = self._service.store.live_ids()
+                self._discover(live, since)
+                _relay([tail for tail in self._live.values() if tail is not None], self._level, outbox)
+                for run_id in self._live.keys() - set(live):
+                    del self._live[run_id]  # all of it is over, and was told
 
-            wait = Wait(math.inf, poll_seconds=LOOK_SECONDS)
-            await wait_until(self._changes, look, wait)
+            await wait_until(self._changes, look, Wait(math.inf, poll_seconds=LOOK_SECONDS))
 
-    def _discover(self, run_id: str, since: datetime, tails: "dict[str, _Tail | None]") -> None:
-        try:
-            tails[run_id] = self._tail(run_id, since)
-        except UnknownRun:
-            return  # it is being made: the next look will find it
+    def _discover(self, run_ids: Iterable[str], since: datetime) -> None:
+        """Begin to follow runs; one that is not open to the caller is only remembered."""
+        for run_id in run_ids:
+            if run_id not in self._live:
+                with suppress(UnknownRun):  # it is being made: the next look will find it
+                    self._live[run_id] = self._tail(run_id, since)
+
+    def _begun(self, since: datetime) -> Iterator[str]:
+        """Return the runs that began since then: where the root was not there yet, some may have ended."""
+        for run_id in self._service.store.run_ids():
+            with suppress(SubagentError):
+                if self._service.store.read(run_id).created_at < since:
+                    return
+                yield run_id
 
     # -- for both
 

@@ -121,8 +121,8 @@ class ResourceWatch:
             self._telling_of_list = self._background.start(self._tell_of_list())
 
     async def _tell_of_list(self) -> None:
-        await until_made(self._service)
         self._marks = await asyncio.to_thread(self._list_marks)
+        await until_made(self._service)
         while True:
             if await wait_until(self._changes, self._list_news, Wait(FOREVER)):
                 await asyncio.sleep(LIST_SETTLE_SECONDS)

@@ -11,16 +11,16 @@ from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 
 Event = dict[str, Any]
-MAX_EVENTS = 200
-"""How many events one look takes. Of more, the newest are taken: a feed is for watching, not a record."""
+MAX_BYTES = 256 * 1024
+"""How much one look reads. Of more, the newest is read: a feed is for watching, not a record."""
+_MAX_LINES = 5_000
 
 
 @dataclass(frozen=True)
 class Place:
-    """How far a journal was followed: the byte behind a line, its `seq`, and whether it was the end."""
+    """How far a journal was followed: the byte behind a line, and whether the end of the run was told."""
 
     cursor: int = 0
-    seq: int = 0
     ended: bool = False
 
 
@@ -45,17 +45,14 @@ class Follower:
         """Return the events since the last look; a journal that cannot be read has none."""
         with self._lock:
             try:
-                if _size(self._run) <= self.place.cursor:
-                    return News([])
-                page = journal.read_from(self._run.events, self.place.cursor, MAX_EVENTS)
-                left_out = not page.at_end
-                if left_out:
-                    page = journal.tail(self._run.events, MAX_EVENTS)
+                start = max(self.place.cursor, self._run.events.stat().st_size - MAX_BYTES)
+                page = journal.read_from(self._run.events, start, _MAX_LINES, max_bytes=MAX_BYTES)
             except OSError:
                 return News([])
-            events = [e for line in page.lines if (e := _parsed(line)) and _seq(e) > self.place.seq]
-            self._go_on(page.cursor, events)
-            return News(events, left_out)
+            left_out = start > self.place.cursor
+            lines = page.lines[1:] if left_out else page.lines  # the first of them is cut
+            events = [event for line in lines if (event := journal.parse(line)) is not None]
+            return News(self._untold(page.cursor, events), left_out)
 
     def ending(self, meta: RunMeta) -> Event | None:
         """Return the event that ends the journal of a run that has ended, if it was not read yet.
@@ -65,16 +62,15 @@ class Follower:
         with self._lock:
             if self.place.ended or meta.ended_at is None:
                 return None
-            self.place = Place(self.place.cursor, self.place.seq, ended=True)
+            self.place = Place(self.place.cursor, ended=True)
         return {"at": timestamp(meta.ended_at), "type": "run_ended", **ending_facts(meta)}
 
-    def _go_on(self, cursor: int, events: list[Event]) -> None:
+    def _untold(self, cursor: int, events: list[Event]) -> list[Event]:
         """Remember how far it has come; an end that was told already is not told again."""
-        seq = max([self.place.seq, *map(_seq, events)])
+        ended = self.place.ended
         ends = [event for event in events if event.get("type") == "run_ended"]
-        if self.place.ended:
-            events[:] = [event for event in events if event not in ends]
-        self.place = Place(cursor, seq, self.place.ended or bool(ends))
+        self.place = Place(cursor, ended or bool(ends))
+        return [event for event in events if event not in ends] if ended else events
 
 
 def _end(run: RunPaths) -> Place:
@@ -82,21 +78,5 @@ def _end(run: RunPaths) -> Place:
         page = journal.tail(run.events, 1)
     except OSError:
         return Place()
-    last = _parsed(page.lines[0]) if page.lines else None
-    return Place(page.cursor, _seq(last or {}), (last or {}).get("type") == "run_ended")
-
-
-def _size(run: RunPaths) -> int:
-    return run.events.stat().st_size
-
-
-def _seq(event: Event) -> int:
-    number = event.get("seq")
-    return number if isinstance(number, int) else 0
-
-
-def _parsed(line: str) -> Event | None:
-    try:
-        return journal.parse(line)
-    except RecursionError:
-        return None  # nested deeper than anything that a run writes
+    last = journal.parse(page.lines[0]) if page.lines else None
+    return Place(page.cursor, last is not None and last.get("type") == "run_ended")

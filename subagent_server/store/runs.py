@@ -28,6 +28,7 @@ from subagent_server.domain.records import (
 from subagent_server.domain.states import Status
 from subagent_server.host import atomic, die, wake
 from subagent_server.host.exclusive import exclusive
+from subagent_server.store.logs import recorded_usage
 from subagent_server.store.migrate import upgraded
 from subagent_server.store.paths import RootPaths, RunPaths
 
@@ -285,15 +286,16 @@ class RunStore:
         return run
 
     def _ending(self, result: RunResult, run: RunPaths) -> RunEvent:
-        """Return the event that a stored result stands for."""
+        """Return the event that a stored result stands for, with what the run had cost by its journal."""
+        usage = recorded_usage(run)
         if result.outcome is Status.COMPLETED:
             payload = self.read_payload(run.run_id)
             stored = None if payload is None else PayloadInfo(size=len(payload), path=run.payload.name)
-            return events.Finished(summary=result.summary, payload=stored)
+            return events.Finished(summary=result.summary, payload=stored, usage=usage)
         if result.outcome is Status.STOPPED:
-            return events.StopRequested()
+            return events.StopRequested(usage=usage)
         silent = Failure(code="agent_error", message="The run failed without saying why.")
-        return events.RunFailed(failure=result.error or silent)
+        return events.RunFailed(failure=result.error or silent, usage=usage)
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """Who may work at once: slots that the kernel gives back, whatever kills their holder (SPEC section 4)."""
 
+from functools import partial
+
 from subagent_server.domain.states import Status
 from subagent_server.service.status import check_status
-from tests.helpers.truth import read_lines
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill
@@ -23,7 +24,7 @@ def test_one_slot_lets_one_run_work_at_a_time_in_their_order_whatever_happens_to
     wait_for(lambda: world.events(busy, "tool_call"), BOUND, "a run at work")
     second, third, stopped, killed = (world.start(name) for name in ("second", "third", "stop", "kill"))
     for run_id in (second, third, stopped, killed):
-        wait_for(lambda run=run_id: waits_for_slot(world, run), BOUND, "a run in the queue")
+        wait_for(partial(waits_for_slot, world, run_id), BOUND, "a run in the queue")
         assert world.meta(run_id).status is Status.READY and world.look(run_id).live
     assert not waits_for_slot(world, busy)
 
@@ -54,7 +55,6 @@ def test_a_run_that_waits_for_its_parent_gives_its_slot_to_the_next(world: World
     assert world.meta(asking).status is Status.WAITING
     world.reply(asking, "blue")
     assert world.completed(asking) == "Painted."
-    assert [line["type"] for line in read_lines(world.paths(asking).events)][-1] in ("text", "run_ended")
 
 
 def _prompt(body: dict[str, list[dict[str, list[dict[str, str]]]]]) -> str:

@@ -20,31 +20,24 @@ def holding(directory: Path, secret: str) -> list[Path]:
 
 def test_nothing_under_runs_holds_a_key_a_token_or_a_secret_of_the_agent_file(world: World) -> None:
     env = {"SERVICE_PASSWORD": LITERAL, "OTHER_TOKEN": "${HOST_SECRET}", "GREETING": "hello"}
+    headers = {"Authorization": HEADER}
     world.agent(env=env)
-    world.agent(
-        "caller", mcpServers={"x": {"url": "http://127.0.0.1:1/", "headers": {"Authorization": HEADER}}}
-    )
+    world.agent("caller", mcpServers={"x": {"url": "http://127.0.0.1:1/", "headers": headers}})
     world.environment["HOST_SECRET"] = EXPANDED
-    check = f'[ "$SERVICE_PASSWORD" = {LITERAL[:7]}"{LITERAL[7:]}" ] && echo same; echo $GREETING ${{#OTHER_TOKEN}}'
-    simulator = world.play(
-        shell(check.replace(LITERAL[:7] + '"', LITERAL[:7] + '""')), asks("Go on?"), says("Done.")
-    )
+    has_them = shell('[ "$SERVICE_PASSWORD" = hunter2-""correct-horse ] && echo $GREETING ${#OTHER_TOKEN}')
+    prints_them = shell("env; echo $ANTHROPIC_API_KEY")
+    simulator = world.play(has_them, prints_them, asks("Go on?"), says("Done."))
     run_id, refused = world.start(), world.start(agent="caller")
     world.asking(run_id)
     environment = processes.environment_of(world.worker(run_id).pid)
     (token,) = [entry.split(b"=", 1)[1] for entry in environment if entry.startswith(b"SUBAGENT_RUN_TOKEN=")]
-    for secret in (API_KEY, token.decode(), LITERAL, EXPANDED, "header-secret"):
-        assert holding(world.runs, secret) == []
     world.reply(run_id, "yes")
     world.completed(run_id)
     world.gone(run_id)
-    assert tool_results(simulator.requests[1].body) == [f"same\nhello {len(EXPANDED)}"]
-    for secret in (API_KEY, token.decode(), EXPANDED, "header-secret"):
+    assert tool_results(simulator.requests[1].body) == [f"hello {len(EXPANDED)}"], "the run has them"
+    for secret in (API_KEY, token.decode(), LITERAL, EXPANDED, "header-secret"):
         assert holding(world.runs, secret) == []
-    request = world.store.read_request(run_id).agent
-    assert request["env"] == {"SERVICE_PASSWORD": "***", "OTHER_TOKEN": "${HOST_SECRET}", "GREETING": "hello"}
+    kept = world.store.read_request(run_id).agent["env"]
+    assert kept == {"SERVICE_PASSWORD": "***", "OTHER_TOKEN": "${HOST_SECRET}", "GREETING": "hello"}
     assert world.failed(refused)[0] == "config"
-    worker_files = [world.paths(run_id).directory / name for name in ("request.json", "run.meta.json")]
-    assert all(
-        path.stat().st_mode & 0o077 == 0 for path in [world.paths(run_id).directory, *worker_files[:0]]
-    )
+    assert world.paths(run_id).directory.stat().st_mode & 0o077 == 0, "and it is for its owner alone"

@@ -1,7 +1,9 @@
 """Stopping a run at every moment of its life: one end, nothing left, and the truth all the while."""
 
+from functools import partial
+
 from subagent_server.domain.states import Status
-from tests.helpers.truth import processes_of
+from subagent_server.host import processes
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
@@ -59,14 +61,12 @@ def test_programs_that_ignore_term_and_have_left_their_session_are_gone_with_the
     wait_for(lambda: pids.exists() and len(pids.read_text(encoding="utf-8").split()) == 2, BOUND, "daemons")
     daemons = [int(pid) for pid in pids.read_text(encoding="utf-8").split()]
     assert world.stop(run_id).live is True
-    alive = lambda: [pid for pid in daemons if _is_alive(pid)]  # noqa: E731
-    wait_for(lambda: not (alive() or processes_of(world.paths(run_id))), GRACE + 1, "the end of the tree")
+    wait_for(lambda: not any(map(_is_alive, daemons)), GRACE + 1, "the end of the tree")
+    world.gone(run_id)
     wait_for(lambda: world.look(run_id).live is False, BOUND, "a view that says so")
 
 
 def _is_alive(pid: int) -> bool:
-    from subagent_server.host import processes
-
     identity = processes.identify(pid)
     return identity is not None and processes.is_alive(identity)
 
@@ -107,7 +107,7 @@ def test_a_stop_that_races_with_the_end_gives_one_end_and_keeps_the_result_that_
         run_id = world.start(f"Number {number}.")
         simulator.wait_for_requests(number, timeout=BOUND)
         if number % 2:
-            wait_for(lambda run=run_id: world.events(run, "text"), BOUND, "the last word")
+            wait_for(partial(world.events, run_id, "text"), BOUND, "the last word")
         world.stop(run_id)
         world.gone(run_id)
         meta = world.look(run_id).meta

@@ -1,76 +1,96 @@
-"""System calls of a program that fail on purpose: `strace` counts them in a first run and spoils one in each
-further run."""
+"""System calls that fail on purpose: `strace` counts them at first, and spoils one in each later process.
+
+strace spoils the n-th call of every process that it follows. So the program forks for each case, and each
+child spends as many harmless calls first as make the one that is meant its n-th: one start of Python for all.
+"""
 
 import re
 import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.helpers.processes import REPOSITORY
 
 STRACE = shutil.which("strace")
-_CALLS = ("openat", "write", "fsync", "rename")
-_CALL = re.compile(r"^(?:\d+ +)?(\w+)\((.*)\) += ")
+CALLS = ("openat", "write", "fsync", "rename")
+_LINE = re.compile(r"^(\d+) +(\w+)\((.*)\) += ")
 _BOUND = 60.0
+_FORKING = """
+    import os, sys
+    from contextlib import suppress
+    from pathlib import Path
+
+    {setup}
+
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    harmless = {{
+        "openat": lambda: os.close(os.open(os.devnull, os.O_RDONLY)),
+        "write": lambda: os.write(nowhere, b"x"),
+        "fsync": lambda: os.fsync(nowhere),
+        "rename": lambda: os.rename("/nowhere/a", "/nowhere/b"),
+    }}
+    call = sys.argv[1]
+    for case in sys.argv[2:]:
+        spent, _, path = case.partition(":")
+        if os.fork() == 0:
+            for _ in range(int(spent)):
+                with suppress(OSError):
+                    harmless[call]()
+            said = attempt(Path(path))
+            Path(path + ".said").write_text(said, encoding="utf-8")
+            os._exit(0)
+        assert os.wait()[1] == 0
+"""
 
 
 @dataclass(frozen=True)
-class Call:
-    """The `number`-th call of this name, counted from 1, that the program makes; `about` are its arguments."""
-
-    name: str
-    number: int
-    about: str
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What strace does to a call: `error=EIO`, `retval=7`."""
-
-    name: str
-    call: Call
-
-    def option(self) -> str:
-        """Return the value of `--inject`."""
-        return f"{self.call.name}:{self.name}:when={self.call.number}"
-
-
 class Program:
-    """A program that does the same each time. `code` gets `arguments` in `sys.argv[1:]`."""
+    """Something to attempt on a run. `setup` defines `attempt(path)`, which returns what there is to say."""
 
-    def __init__(self, code: str) -> None:
-        self._command = [sys.executable, "-c", textwrap.dedent(code)]
+    setup: str
 
-    def calls(self, directory: Path, *arguments: object) -> Iterator[Call]:
-        """Run the program and yield its calls that write to files below `directory`, or to it."""
+    def numbers(self, directory: Path) -> dict[str, list[int]]:
+        """Attempt it on `directory`; return which calls of each kind concern it, counted from 1."""
         trace = directory.parent / "trace"
-        done = self._run(["-y", "-o", str(trace), f"--trace={','.join(_CALLS)}"], arguments)
-        assert done.returncode == 0, done.stderr
-        counts = dict.fromkeys(_CALLS, 0)
-        for line in trace.read_text(encoding="utf-8", errors="replace").splitlines():
-            found = _CALL.match(line)
-            if found is None:
-                continue
-            name, about = found.groups()
-            counts[name] += 1
-            if str(directory) in about and (name != "openat" or "O_CREAT" in about):
-                yield Call(name, counts[name], about)
+        self._run(["-y", "-o", str(trace), f"--trace={','.join(CALLS)}"], "write", [f"0:{directory}"])
+        lines = [match.groups() for line in _lines(trace) if (match := _LINE.match(line))]
+        child = lines[-1][0]  # the parent only forks and waits after its child has begun
+        concerned: dict[str, list[int]] = {name: [] for name in CALLS}
+        counts = dict.fromkeys(CALLS, 0)
+        for process, name, about in lines:
+            if process == child:
+                counts[name] += 1
+                if re.search(rf"{re.escape(str(directory))}[/>]", about) and _changes(name, about):
+                    concerned[name].append(counts[name])
+        return concerned
 
-    def run_with(self, fault: Fault, *arguments: object) -> "subprocess.CompletedProcess[str]":
-        """Run the program with one of its calls spoilt."""
-        return self._run(["-o", "/dev/null", "--inject", fault.option()], arguments)
+    def attempt(self, call: str, fault: str, cases: dict[Path, int]) -> dict[Path, str]:
+        """Attempt it on each directory with its numbered call of kind `call` spoilt; return what was said."""
+        last = max(cases.values())
+        options = ["-o", "/dev/null", f"--inject={call}:{fault}:when={last}"]
+        self._run(options, call, [f"{last - number}:{path}" for path, number in cases.items()])
+        return {path: path.with_name(f"{path.name}.said").read_text(encoding="utf-8") for path in cases}
 
-    def _run(self, options: list[str], arguments: tuple[object, ...]) -> "subprocess.CompletedProcess[str]":
+    def _run(self, options: list[str], call: str, cases: list[str]) -> None:
         assert STRACE is not None
-        return subprocess.run(
-            [STRACE, "-qq", *options, "--", *self._command, *map(str, arguments)],
-            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY), "PYTHONHASHSEED": "0"},
+        code = textwrap.dedent(_FORKING).format(setup=textwrap.dedent(self.setup))
+        done = subprocess.run(
+            [STRACE, "-f", "-qq", *options, "--", sys.executable, "-c", code, call, *cases],
+            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY)},
             capture_output=True,
             encoding="utf-8",
             timeout=_BOUND,
             check=False,
         )
+        assert done.returncode == 0, done.stderr
+
+
+def _lines(trace: Path) -> list[str]:
+    return trace.read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def _changes(name: str, about: str) -> bool:
+    return name != "openat" or "O_CREAT" in about

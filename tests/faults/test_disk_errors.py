@@ -1,7 +1,5 @@
-"""EIO, ENOSPC and short writes at every single write of a run's end: the old state or the new one, whole."""
+"""EIO and ENOSPC at every single write of a run's end: the old state or the new one, whole."""
 
-import json
-import re
 from pathlib import Path
 
 import pytest
@@ -10,30 +8,46 @@ from subagent_server.domain.records import RunMeta, RunResult
 from subagent_server.domain.states import Status
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
-from tests.faults.system_calls import STRACE, Call, Fault, Program
+from tests.faults.system_calls import CALLS, STRACE, Program
 from tests.helpers.files import names
-from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, start_run
+from tests.helpers.runs import ASKED, LATER, STARTED, start_run
 
 pytestmark = pytest.mark.skipif(STRACE is None, reason="strace is not installed: it is what spoils the calls")
 
 END = Program("""
-    import sys
-    from pathlib import Path
     from subagent_server.domain import events
     from subagent_server.domain.errors import StorageFailed
     from subagent_server.domain.records import RunResult
     from subagent_server.domain.states import Status
     from subagent_server.store.runs import RunStore
     from tests.helpers.runs import LATER
-    result = RunResult(outcome=Status.COMPLETED, text="All done.")
-    try:
-        RunStore(Path(sys.argv[1])).update(sys.argv[2], events.Finished(), LATER, result=result)
-    except StorageFailed as error:
-        print(error.sentence)
+
+    def attempt(path):
+        result = RunResult(outcome=Status.COMPLETED, text="All done.")
+        try:
+            RunStore(path.parent).update(path.name, events.Finished(), LATER, result=result)
+        except StorageFailed as error:
+            return error.sentence
+        return ""
+""")
+BEGIN = Program("""
+    from subagent_server.domain.errors import StorageFailed
+    from subagent_server.store.runs import RunStore
+    from tests.helpers.runs import make_meta, make_request
+
+    def attempt(path):
+        store = RunStore(path.parent)
+        try:
+            store.create(make_request(path.name))
+            store.publish(make_meta(path.name))
+        except StorageFailed as error:
+            return error.sentence
+        return ""
 """)
 KNOWN = {"request.json", "run.meta.json", "run.meta.lock", "result.json"}
-ERRORS = ("error=EIO", "error=ENOSPC")
-_FILE = re.compile(r"/\.?((?:run\.meta|result)\.(?:json|lock))|(run-[a-z]+)>\)?$")
+FAULTS = ("error=EIO", "error=ENOSPC")
+WRITES = {"openat": 3, "write": 2, "fsync": 4, "rename": 2}
+"""How often a run's end does what: a lock, and twice (result, state) a file, its name, and its directory."""
 
 
 def new_run(store: RunStore, run_id: str) -> RunPaths:
@@ -42,47 +56,69 @@ def new_run(store: RunStore, run_id: str) -> RunPaths:
     return store.paths.run(run_id)
 
 
-def faults_of(calls: list[Call]) -> list[Fault]:
-    """Return every fault that there is for these calls."""
-    short = [Fault("retval=7", call) for call in calls if call.name == "write"]
-    return [*(Fault(error, call) for call in calls for error in ERRORS), *short]
-
-
-def check_whole(run: RunPaths, fault: Fault, said: str) -> RunMeta:
-    """Check that a fault has left one state or the other, whole, and one sentence where it was told at all."""
+def check_whole(run: RunPaths, said: str) -> Status:
+    """Check that a fault has left one state or the other, whole, and a sentence where it was told at all."""
     meta = RunMeta.model_validate_json(run.meta.read_bytes())
-    assert meta.status in (Status.WAITING, Status.COMPLETED), fault
+    assert meta.status in (Status.WAITING, Status.COMPLETED)
     assert meta.revision == len(meta.transitions) == (2 if meta.status is Status.WAITING else 3)
+    assert set(names(run.directory)) <= KNOWN
+    assert "\n" not in said and "Traceback" not in said
+    unsure = "was written, but the disk does not confirm that it will last" in said
     if run.result.exists():
         assert RunResult.model_validate_json(run.result.read_bytes()).text == "All done."
-    assert set(names(run.directory)) <= KNOWN, fault
-    assert said.count("\n") <= 1 and "Traceback" not in said
+    else:
+        assert meta.status is Status.WAITING
     if meta.status is Status.WAITING:
-        assert "could not be written" in said and said.endswith("try again.\n"), (fault, said)
-    elif said:
-        assert "does not confirm that it will last" in said, (fault, said)
-    return meta
+        assert unsure or ("could not be written" in said and "what was there is unchanged" in said)
+    else:
+        assert unsure or not said
+    return meta.status
 
 
-def test_at_every_write_of_a_runs_end_the_state_is_the_old_or_the_new_one_and_a_reader_goes_on(
-    store: RunStore,
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
+    """Return which system calls of the program are the writes of a run's end."""
+    store = RunStore(tmp_path_factory.mktemp("counted") / "runs")
+    found = END.numbers(new_run(store, "counted").directory)
+    assert store.read("counted").status is Status.COMPLETED
+    return found
+
+
+def test_every_write_of_a_runs_end_is_known(numbers: dict[str, list[int]]) -> None:
+    assert {call: len(found) for call, found in numbers.items()} == WRITES
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_write_that_fails_leaves_a_whole_state_and_one_sentence_and_a_reader_goes_on(
+    store: RunStore, numbers: dict[str, list[int]], call: str, fault: str
 ) -> None:
-    first = new_run(store, "run-first")
-    faults = faults_of(list(END.calls(first.directory, store.paths.root, "run-first")))
-    assert {fault.call.name for fault in faults} == {"openat", "write", "fsync", "rename"}
-    assert len(faults) >= 2 * 10 + 2
-    outcomes = set()
-    for number, fault in enumerate(faults):
-        run = new_run(store, f"run-{number:02d}")
-        done = END.run_with(fault, store.paths.root, run.run_id)
-        assert done.returncode == 0, (fault, done.stderr)
-        meta = check_whole(run, fault, done.stdout)
-        outcomes.add((meta.status, bool(done.stdout), run.result.exists()))
-        again = store.roll_forward(run.run_id, LATER)
-        assert again.status is (Status.COMPLETED if run.result.exists() else Status.WAITING)
-    assert outcomes == {
-        (Status.WAITING, True, False),  # nothing of the end is there
-        (Status.WAITING, True, True),  # the result is; whoever looks next applies it
-        (Status.COMPLETED, True, True),  # the disk did not say that it will last
-        (Status.COMPLETED, False, True),  # a short write is gone on with
+    cases: dict[Path, int] = {
+        new_run(store, f"run-{number:02d}").directory: number for number in numbers[call]
     }
+    said = END.attempt(call, fault, cases)
+    statuses = [check_whole(RunPaths(path), said[path]) for path in cases]
+    assert all(said.values())
+    assert Status.WAITING in statuses
+    for path in cases:
+        has_result = RunPaths(path).result.exists()
+        expected = Status.COMPLETED if has_result else Status.WAITING
+        assert store.roll_forward(path.name, LATER).status is expected
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_start_that_fails_is_no_run_or_a_whole_one_and_says_so_in_one_sentence(
+    store: RunStore, call: str, fault: str
+) -> None:
+    numbers = BEGIN.numbers(store.paths.root / "counted")
+    assert store.read("counted").status is Status.READY
+    cases = {store.paths.root / f"run-{number:02d}": number for number in numbers[call]}
+    said = BEGIN.attempt(call, fault, cases)
+    for path in cases:
+        assert said[path] and "\n" not in said[path]
+        run = RunPaths(path)
+        assert not path.exists() or set(names(path)) <= KNOWN
+        if run.meta.exists():
+            assert RunMeta.model_validate_json(run.meta.read_bytes()).status is Status.READY
+            assert "does not confirm that it will last" in said[path]

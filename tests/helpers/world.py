@@ -33,7 +33,7 @@ from tests.helpers.truth import check_ended, processes_of, read_lines
 from tests.helpers.turns import Turn
 from tests.helpers.wait import wait_for
 
-BOUND = 40.0
+BOUND = 60.0
 """How long anything may take, in seconds, on a machine that has much else to do."""
 API_KEY = "sk-ant-the-key-of-the-tests-0123456789"
 PROGRAM = [sys.executable, "-m", "subagent_server"]
@@ -224,7 +224,7 @@ class World:
             return
         wait_for(lambda: self.look(run_id).live is False, BOUND, f"the end of run {run_id}")
         self.gone(run_id)
-        check_ended(self.paths(run_id))
+        check_ended(self.store, run_id, self.environment)
 
     def _recorded(self, run_id: str, who: str) -> processes.Identity:
         def found() -> processes.Identity | None:

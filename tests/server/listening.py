@@ -114,6 +114,15 @@ class Listener(RawServer):
         self.hears(lambda _: len(fitting()) >= count) if len(fitting()) < count else None
         return fitting()
 
+    def hears_event(self, kind: str, run_id: str | None = None) -> None:
+        """Return as soon as an event of this type (of this run) was told."""
+
+        def fits(message: Message) -> bool:
+            data = message.get("params", {}).get("data", {})
+            return data.get("type") == kind and run_id in (None, data.get("runId"))
+
+        self.hears(fits)
+
     def events(self) -> list[tuple[str, str, Message]]:
         """Return the level, the logger and the data of the logging notifications so far."""
         params = [m["params"] for m in self.told if m["method"] == "notifications/message"]

@@ -1,6 +1,10 @@
 """Questions as the worker asks them: what is written, in which order, and what the model gets."""
 
-from subagent_server.domain.states import Status
+from itertools import pairwise
+from statistics import median
+
+from subagent_server.domain.states import Event, Status
+from subagent_server.host.wake import SLOW_POLL_SECONDS
 from tests.helpers.turns import asks, calls, says, tool_results, use
 from tests.helpers.world import World
 
@@ -37,8 +41,9 @@ def test_two_questions_of_one_turn_are_answered_in_the_other_order(world: World)
 
 
 def test_the_journal_tells_a_run_in_its_order_and_the_log_reads_well(world: World) -> None:
-    world.agent(model="haiku")
-    world.play(asks("Which colour?", "red"), says("Painted.", thinking="Hm."))
+    prompt = "  You paint ${HOME} {braces} %s, ünïcode too."
+    world.agent(prompt=prompt, model="haiku", maxTokens=777)
+    simulator = world.play(asks("Which colour?", "red"), says("Painted.", thinking="Hm."))
     run_id = world.start("Paint it.", label="paint")
     world.asking(run_id)
     world.reply(run_id, "blue")
@@ -52,6 +57,10 @@ def test_the_journal_tells_a_run_in_its_order_and_the_log_reads_well(world: Worl
     started = world.events(run_id, "run_started")[0]
     assert started["model"].startswith("claude-haiku-") and "unsandboxed" in started["sandbox"]
     assert world.events(run_id, "reply")[0]["answeredBy"] == "parent"
+    request = simulator.requests[0].body
+    literal, preamble = request["system"]
+    assert literal["text"] == prompt and run_id in preamble["text"]
+    assert request["model"] == started["model"] and request["max_tokens"] == 777
     log = world.paths(run_id).log.read_text(encoding="utf-8")
     for words in (
         "Paint it.",
@@ -62,3 +71,20 @@ def test_the_journal_tells_a_run_in_its_order_and_the_log_reads_well(world: Worl
     ):
         assert words in log
     assert "unsandboxed" in log
+
+
+def test_an_answer_wakes_the_agent_long_before_it_would_look_by_itself(world: World) -> None:
+    world.agent()
+    world.play(*(asks(f"Question {n}?") for n in range(1, 8)), says("Done."))
+    run_id = world.start()
+    for number in range(1, 8):
+        world.asking(run_id)
+        world.reply(run_id, f"Answer {number}.", f"q{number}")
+    world.completed(run_id)
+    steps = world.meta(run_id).transitions
+    delays = [
+        (after.at - before.at).total_seconds()
+        for before, after in pairwise(steps)
+        if (before.event, after.event) == (Event.REPLY_GIVEN, Event.REPLY_ACKNOWLEDGED)
+    ]
+    assert len(delays) == 7 and median(delays) < SLOW_POLL_SECONDS / 4, delays

@@ -1,0 +1,253 @@
+"""`subagent init`: a client is told of the server, and nothing else of its file changes."""
+
+import json
+import os
+import pty
+import shutil
+import stat
+import sys
+import sysconfig
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command import BOUND, Cli, Completed, hear
+from tests.helpers.wait import wait_for
+
+COMMAND = str(Path(sysconfig.get_path("scripts")) / "subagent")
+SERVE = ["serve", "--role", "parent"]
+FILES = {
+    ("claude", "project"): ".mcp.json",
+    ("claude", "user"): "home/.claude.json",
+    ("codex", "user"): "home/.codex/config.toml",
+    ("codex", "project"): ".codex/config.toml",
+    ("gemini", "user"): "home/.gemini/settings.json",
+    ("gemini", "project"): ".gemini/settings.json",
+    ("cursor", "project"): ".cursor/mcp.json",
+    ("cursor", "user"): "home/.cursor/mcp.json",
+    ("claude-desktop", "user"): (
+        "home/Library/Application Support/Claude/claude_desktop_config.json"
+        if sys.platform == "darwin"
+        else "home/.config/Claude/claude_desktop_config.json"
+    ),
+}
+ELSEWHERE = ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME", "XDG_CONFIG_HOME")
+
+
+@pytest.fixture
+def home(cli: Cli) -> Path:
+    """The home directory of the command, which knows none of the usual variables."""
+    home = cli.home / "home"
+    home.mkdir()
+    kept = {name: value for name, value in cli.environment.items() if name not in ELSEWHERE}
+    cli.environment = {**kept, "HOME": str(home)}
+    return home
+
+
+def written(cli: Cli, *words: str) -> Completed:
+    """Run `init` so that it writes."""
+    done = cli("init", *words, "--yes")
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def servers(path: Path) -> dict[str, Any]:
+    """Return the servers that a file tells its client of."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".toml":
+        found: dict[str, Any] = tomllib.loads(text)["mcp_servers"]
+    else:
+        found = json.loads(text)["mcpServers"]
+    return found
+
+
+def everything(directory: Path) -> dict[str, bytes]:
+    """Return all files below a directory."""
+    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(("client", "scope"), list(FILES))
+def test_each_client_gets_the_server_in_its_own_file(cli: Cli, home: Path, client: str, scope: str) -> None:
+    written(cli, client, "--scope", scope)
+    entry = servers(cli.home / FILES[client, scope])["subagents"]
+    assert entry["command"] == COMMAND and entry["args"][:3] == SERVE
+
+
+@pytest.mark.parametrize(
+    ("client", "scope"),
+    [
+        *(("claude", "project"), ("codex", "user"), ("gemini", "user"), ("cursor", "project")),
+        ("claude-desktop", "user"),
+    ],
+)
+def test_without_a_scope_the_usual_file_is_meant(cli: Cli, home: Path, client: str, scope: str) -> None:
+    written(cli, client)
+    assert (cli.home / FILES[client, scope]).exists()
+
+
+@pytest.mark.parametrize("client", ["claude", "codex", "gemini", "cursor", "claude-desktop"])
+def test_a_second_time_there_is_nothing_to_do(cli: Cli, home: Path, client: str) -> None:
+    written(cli, client)
+    before = everything(cli.home)
+    done = cli("init", client)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "has this server already: nothing to do." in done.stderr
+    assert everything(cli.home) == before
+
+
+def test_the_change_is_shown_before_it_is_made(cli: Cli, home: Path) -> None:
+    (cli.home / ".mcp.json").write_text('{\n  "mcpServers": {}\n}\n', encoding="utf-8")
+    shown = written(cli, "claude").stdout.splitlines()
+    assert shown[:2] == ["--- .mcp.json", "+++ .mcp.json"]
+    assert '-  "mcpServers": {}' in shown and '+    "subagents": {' in shown
+
+
+def test_without_a_person_and_without_yes_nothing_is_written(cli: Cli, home: Path) -> None:
+    done = cli("init", "codex")
+    assert done.returncode == 5
+    assert "+[mcp_servers.subagents]" in done.stdout
+    assert done.stderr == "subagent: nothing was written: add --yes to write this without being asked.\n"
+    assert not (home / ".codex").exists()
+
+
+@pytest.mark.parametrize(("answer", "is_written"), [("y\n", True), ("n\n", False), ("\n", False)])
+def test_a_person_is_asked(cli: Cli, home: Path, answer: str, is_written: bool) -> None:
+    outer, inner = pty.openpty()
+    try:
+        with cli.start("init", "claude", stdin=inner, stderr=inner) as command:
+            assert "subagents" in command.hear("+}")
+            hear(outer, "Write this?")
+            os.write(outer, answer.encode())
+            wait_for(lambda: command.process.poll() is not None, BOUND, "the end of the command")
+            assert command.process.returncode == 0
+    finally:
+        os.close(outer)
+        os.close(inner)
+    assert (cli.home / ".mcp.json").exists() is is_written
+
+
+def test_print_gives_what_to_paste_and_touches_no_file(cli: Cli, home: Path) -> None:
+    (cli.home / ".mcp.json").write_text("not to be read", encoding="utf-8")
+    before = everything(cli.home)
+    pasted = json.loads(cli("init", "claude", "--print").stdout)
+    assert pasted == {"mcpServers": {"subagents": {"command": COMMAND, "args": SERVE}}}
+    table = tomllib.loads(cli("init", "codex", "--print").stdout)["mcp_servers"]["subagents"]
+    assert table["args"] == SERVE
+    assert everything(cli.home) == before
+
+
+def test_another_server_of_this_name_is_replaced_only_by_force(cli: Cli, home: Path) -> None:
+    config = cli.home / ".mcp.json"
+    other = '{"mcpServers": {"subagents": {"command": "other", "env": {"A": "b"}}, "mine": {"url": "x"}}}'
+    config.write_text(other, encoding="utf-8")
+    done = cli("init", "claude", "--yes")
+    assert done.returncode == 2 and "add --force to replace it." in done.stderr
+    assert '-{"mcpServers": {"subagents": {"command": "other"' in done.stdout
+    assert config.read_text(encoding="utf-8") == other
+    written(cli, "claude", "--force")
+    assert servers(config) == {"subagents": {"command": COMMAND, "args": SERVE}, "mine": {"url": "x"}}
+
+
+def test_what_a_person_has_added_to_the_entry_is_theirs(cli: Cli, home: Path) -> None:
+    written(cli, "gemini")
+    config = home / ".gemini" / "settings.json"
+    data = json.loads(config.read_text(encoding="utf-8"))
+    data["mcpServers"]["subagents"] |= {"trust": True, "timeout": 900000}
+    data["mcpServers"]["subagents"]["env"]["GITHUB_TOKEN"] = "$GITHUB_TOKEN"
+    config.write_text(json.dumps(data), encoding="utf-8")
+    before = config.read_bytes()
+    assert cli("init", "gemini").returncode == 0
+    assert config.read_bytes() == before
+
+
+def test_a_file_keeps_its_mode_and_a_new_one_is_for_those_it_belongs_to(cli: Cli, home: Path) -> None:
+    config = home / ".codex" / "config.toml"
+    config.parent.mkdir()
+    config.write_text("", encoding="utf-8")
+    config.chmod(0o640)
+    written(cli, "codex")
+    written(cli, "gemini")
+    written(cli, "claude")
+    files = (config, home / ".gemini" / "settings.json", cli.home / ".mcp.json")
+    assert [oct(stat.S_IMODE(path.stat().st_mode)) for path in files] == ["0o640", "0o600", "0o644"]
+
+
+def test_a_link_still_leads_to_the_file(cli: Cli, home: Path) -> None:
+    real = cli.home / "dotfiles" / "codex.toml"
+    real.parent.mkdir()
+    real.write_text("# mine\n", encoding="utf-8")
+    config = home / ".codex" / "config.toml"
+    config.parent.mkdir()
+    config.symlink_to(real)
+    written(cli, "codex")
+    assert config.is_symlink() and "subagents" in servers(real)
+
+
+def test_flags_that_are_given_are_passed_to_the_server_as_absolute_paths(cli: Cli, home: Path) -> None:
+    flags = ("--agents", "agents", "--agents", "/opt/agents", "--runs", "elsewhere", "--max-runs", "3")
+    written(cli, "claude", *flags)
+    places = ["--agents", f"{cli.home}/agents", "--agents", "/opt/agents", "--runs", f"{cli.home}/elsewhere"]
+    entry = servers(cli.home / ".mcp.json")["subagents"]
+    assert entry["args"] == [*SERVE, *places, "--max-runs", "3"]
+
+
+def test_a_client_that_does_not_start_servers_in_the_project_is_told_where_all_is(
+    cli: Cli, home: Path
+) -> None:
+    written(cli, "cursor")
+    args = servers(cli.home / ".cursor" / "mcp.json")["subagents"]["args"]
+    assert args == [*SERVE, "--agents", f"{cli.home}/agents", "--runs", f"{cli.home}/runs"]
+
+
+def test_codex_passes_the_key_on_and_waits_as_long_as_the_server_does(cli: Cli, home: Path) -> None:
+    written(cli, "codex")
+    entry = servers(home / ".codex" / "config.toml")["subagents"]
+    assert {"ANTHROPIC_API_KEY", "SUBAGENT_RUN_TOKEN"} <= set(entry["env_vars"])
+    assert (entry["tool_timeout_sec"], entry["required"]) == (300, True)
+
+
+def test_variables_name_other_homes_of_a_client(cli: Cli, home: Path) -> None:
+    cli.environment["CODEX_HOME"] = str(cli.home / "codex")
+    cli.environment["CLAUDE_CONFIG_DIR"] = str(cli.home / "claude")
+    written(cli, "codex")
+    written(cli, "claude", "--scope", "user")
+    assert (cli.home / "codex" / "config.toml").exists() and (cli.home / "claude" / ".claude.json").exists()
+
+
+def test_a_scope_that_a_client_does_not_have_is_a_mistake(cli: Cli, home: Path) -> None:
+    done = cli("init", "claude-desktop", "--scope", "project")
+    assert done.returncode == 2 and "leave --scope out." in done.stderr
+
+
+def test_a_name_on_path_is_written_only_where_it_leads_here_for_good(cli: Cli, home: Path) -> None:
+    folder, venv = cli.home / "bin", cli.home / "venv"
+    folder.mkdir()
+    (folder / "subagent").symlink_to(COMMAND)
+    (venv / "bin").mkdir(parents=True)
+    (venv / "pyvenv.cfg").write_text("", encoding="utf-8")
+    shutil.copy(folder / "subagent", venv / "bin" / "subagent", follow_symlinks=False)
+    path = cli.environment["PATH"]
+
+    def command(client: str, *before: Path) -> Any:
+        cli.environment["PATH"] = os.pathsep.join([*map(str, before), path])
+        return cli.json("init", client, code=5)["entry"]["command"]
+
+    assert command("claude", folder) == "subagent"
+    assert command("claude", venv / "bin", folder) == "subagent"
+    assert command("claude", venv / "bin") == COMMAND
+    assert command("cursor", folder) == COMMAND
+    (folder / "subagent").unlink()
+    (folder / "subagent").write_text("#!/bin/sh\n", encoding="utf-8")
+    (folder / "subagent").chmod(0o755)
+    assert command("claude", folder) == COMMAND
+
+
+def test_for_programs_there_is_json(cli: Cli, home: Path) -> None:
+    pending = cli.json("init", "claude", code=5)
+    assert pending["state"] == "refused" and not (cli.home / ".mcp.json").exists()
+    done = cli.json("init", "claude", "--yes")
+    assert (done["client"], done["state"], done["file"]) == ("claude", "written", f"{cli.home}/.mcp.json")
+    assert done["entry"] == {"command": COMMAND, "args": SERVE} and done["diff"] == pending["diff"]
+    assert cli.json("init", "claude")["state"] == "current"

@@ -1,0 +1,1 @@
+"""Real MCP clients as parents of real runs; `make test-clients` installs them and runs these tests."""

@@ -1,0 +1,45 @@
+"""Claude Code as a parent."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tests.clients import messages_api
+from tests.clients.driver import PATIENCE_SECONDS, Outcome, ParentClient
+from tests.clients.parent_model import ParentModel
+
+_PREFIX = "mcp__subagents__"
+_QUIET = {
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "DISABLE_TELEMETRY": "1",
+    "DISABLE_AUTOUPDATER": "1",
+    "DISABLE_ERROR_REPORTING": "1",
+}
+
+
+class ClaudeCode(ParentClient):
+    """It asks the same API as the runs do, and it hands its whole environment to the server."""
+
+    name = "claude"
+
+    def configure(self) -> None:
+        self.init()
+
+    def command(self) -> list[str]:
+        """Name the file: without a person to trust a project's servers they are not started otherwise."""
+        allowed = ["--mcp-config", ".mcp.json", "--allowedTools", "mcp__subagents"]
+        return [*self.installed.claude, "-p", "go", *allowed, "--output-format", "stream-json", "--verbose"]
+
+    @contextmanager
+    def playing(self, model: ParentModel) -> Iterator[Mapping[str, str]]:
+        self.scene.parent = lambda body: messages_api.turn(
+            model.next(messages_api.heard(body, _PREFIX)), _PREFIX
+        )
+        patience = {"MCP_TOOL_TIMEOUT": f"{PATIENCE_SECONDS * 1000}"} if self.impatient else {}
+        yield {**_QUIET, **patience}
+
+    def outcome(self, printed: list[dict[str, Any]], model: ParentModel) -> Outcome:
+        begin = next(event for event in printed if event.get("subtype") == "init")
+        end = next(event for event in printed if event.get("type") == "result")
+        tools = [name.removeprefix(_PREFIX) for name in begin["tools"] if name.startswith(_PREFIX)]
+        return Outcome(end["result"], model.heard.answers, tools)

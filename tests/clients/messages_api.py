@@ -1,0 +1,22 @@
+"""What Claude Code asks its model, and what the scripted model answers as a turn of the simulator."""
+
+from typing import Any
+
+from subagent_server.simulator.request_view import blocks_of, texts_of
+from tests.clients.parent_model import Call, Heard, Say
+
+
+def heard(body: dict[str, Any], prefix: str) -> Heard:
+    """Return what a request tells the model; the server's tools are those whose names begin with `prefix`."""
+    blocks = [block for message in body["messages"] for block in blocks_of(message["content"])]
+    results = [block for block in blocks if block.get("type") == "tool_result"]
+    names = [tool["name"] for tool in body.get("tools", [])]
+    own = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    return Heard(own, ["".join(texts_of(result.get("content"))) for result in results])
+
+
+def turn(said: Call | Say, prefix: str) -> dict[str, Any]:
+    """Return what the model says as a turn."""
+    if isinstance(said, Say):
+        return {"text": said.text}
+    return {"tool_use": {"name": f"{prefix}{said.tool}", "input": said.arguments}}

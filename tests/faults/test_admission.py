@@ -1,0 +1,59 @@
+"""Slots: how many work at once, whoever starts them and whoever is killed."""
+
+import os
+import signal
+from contextlib import ExitStack
+from datetime import datetime
+
+from subagent_server.domain.states import Event
+from tests.helpers.turns import says
+from tests.helpers.wait import wait_for
+from tests.helpers.world import World
+from tests.soak.client import McpClient
+
+SERVERS, RUNS_EACH, AT_ONCE = 5, 4, 2
+BOUND = 100.0
+
+
+def most_at_work(world: World, run_ids: list[str]) -> int:
+    """Return how many runs worked at the same time, by what their journals say."""
+    changes: list[tuple[datetime, int]] = []
+    for run_id in run_ids:
+        (began,) = world.events(run_id, "run_started")
+        (ended,) = world.events(run_id, "run_ended")
+        changes += [(datetime.fromisoformat(began["at"]), 1), (datetime.fromisoformat(ended["at"]), -1)]
+    at_work = most = 0
+    for _, change in sorted(changes):
+        at_work += change
+        most = max(most, at_work)
+    return most
+
+
+def test_of_20_runs_of_5_servers_two_work_at_once_each_begins_once_and_all_end(world: World) -> None:
+    world.agent(maxConcurrent=AT_ONCE)
+    simulator = world.play(says("Done.", latency=0.2))
+    run_ids: list[str] = []
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(McpClient(world.environment, world.work, world.errors))
+            for _ in range(SERVERS)
+        ]
+        for number, server in enumerate(servers):
+            server.greet()
+            for _ in range(RUNS_EACH):
+                view = server.call("run_worker", prompt="Do it.")
+                assert view is not None
+                run_ids.append(view["runId"])
+            if number in (1, 3):
+                os.kill(server.pid, signal.SIGKILL)
+        queued = servers[0].call("check_status", runId=run_ids[-1])
+        assert queued is not None and (queued["status"], queued["waitingForSlot"]) == ("ready", True)
+    wait_for(lambda: all(world.meta(r).status.is_terminal for r in run_ids), BOUND, "the end of 20 runs")
+    assert len(set(run_ids)) == SERVERS * RUNS_EACH
+    assert [world.meta(run_id).status.value for run_id in run_ids] == ["completed"] * len(run_ids)
+    for run_id in run_ids:
+        world.gone(run_id)
+        starts = [step for step in world.meta(run_id).transitions if step.event is Event.WORKER_STARTED]
+        assert len(starts) == 1
+    assert len(simulator.requests) == len(run_ids), "each makes its one request exactly once"
+    assert most_at_work(world, run_ids) == AT_ONCE

@@ -1,0 +1,157 @@
+"""Pids come again, machines are restarted, and runs live elsewhere: nobody is taken for somebody else."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from subagent_server.domain import events
+from subagent_server.domain.records import LaunchInfo, WorkerIdentity
+from subagent_server.domain.states import Status
+from subagent_server.host import locks, processes
+from subagent_server.host.clock import now
+from subagent_server.host.processes import Identity
+from subagent_server.service.doctor import examine
+from subagent_server.service.ending import stop_run
+from subagent_server.service.reconcile import observe
+from subagent_server.store.paths import RunPaths
+from subagent_server.store.runs import RunStore
+from tests.helpers.processes import Child
+from tests.helpers.runs import RUN_ID, STARTED, make_meta, make_request
+from tests.helpers.wait import wait_for
+
+ASLEEP = """
+    import sys
+    print("asleep", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def bystander() -> Iterator[Child]:
+    """A process that has nothing to do with any run."""
+    with Child(ASLEEP) as child:
+        assert child.hear() == "asleep"
+        yield child
+
+
+def lives(child: Child) -> bool:
+    """Whether the process still lives."""
+    identity = processes.identify(child.pid)
+    return identity is not None and processes.is_alive(identity)
+
+
+def identity_of(child: Child) -> Identity:
+    """Return who the process is."""
+    identity = processes.identify(child.pid)
+    assert identity is not None
+    return identity
+
+
+def begun(store: RunStore, recorded: Identity, host: str | None = None) -> RunPaths:
+    """Make a run that works as far as its files tell, kept by `recorded`, whose lock nobody holds."""
+    launch = LaunchInfo(host=host or processes.host_name(), boot_id=recorded.boot_id)
+    store.create(make_request())
+    store.publish(make_meta(launch=launch))
+    worker = WorkerIdentity.model_validate(recorded.to_json())
+    store.update(RUN_ID, replace(STARTED, worker=worker), now())
+    run = store.paths.run(RUN_ID)
+    run.shim.write_text(
+        json.dumps({"shim": recorded.to_json(), "worker": recorded.to_json()}), encoding="utf-8"
+    )
+    run.live_lock.touch()
+    return run
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"start_time": 1}, {"boot_id": "another-boot"}], ids=["pid-came-again", "machine-was-restarted"]
+)
+def test_whoever_got_the_pid_of_a_dead_worker_is_left_alone_and_the_run_is_lost(
+    store: RunStore, bystander: Child, wrong: dict[str, object]
+) -> None:
+    begun(store, replace(identity_of(bystander), **wrong))  # type: ignore[arg-type]
+    observed = observe(store, RUN_ID)
+    assert (observed.meta.status, observed.live) == (Status.FAILED, False)
+    assert observed.meta.error is not None and observed.meta.error.code == "lost"
+    assert lives(bystander)
+    assert not list(examine(store, RUN_ID, {}))
+
+
+def test_whoever_got_the_pid_of_a_keeper_is_not_told_to_end(store: RunStore, bystander: Child) -> None:
+    run = begun(store, replace(identity_of(bystander), start_time=1))
+    held = locks.take(run.live_lock)
+    assert held is not None
+    stop_run(store, RUN_ID, "enough")
+    assert observe(store, RUN_ID).live is True
+    os.close(held)
+    assert lives(bystander)
+
+
+def test_a_worker_whose_keeper_is_dead_is_ended_by_whoever_reads(store: RunStore, bystander: Child) -> None:
+    begun(store, identity_of(bystander))
+    observed = observe(store, RUN_ID)
+    assert (observed.meta.status, observed.live) == (Status.FAILED, False)
+    assert bystander.wait() == -9
+
+
+def test_a_run_of_another_host_is_unknown_and_never_declared_dead(store: RunStore, bystander: Child) -> None:
+    elsewhere = replace(identity_of(bystander), host="elsewhere")
+    run = begun(store, elsewhere, host="elsewhere")
+    before = run.meta.read_bytes()
+    for _ in range(3):
+        observed = observe(store, RUN_ID)
+        assert (observed.meta.status, observed.live) == (Status.RUNNING, None)
+    assert run.meta.read_bytes() == before
+    assert not run.exit.exists()
+    assert not list(examine(store, RUN_ID, {}))
+    assert stop_run(store, RUN_ID, "enough").status is Status.STOPPED
+    assert observe(store, RUN_ID).live is None
+    assert lives(bystander)
+
+
+# -- clocks that jump
+
+KEEPER = """
+    import fcntl, signal, sys
+    from pathlib import Path
+    lock = open(sys.argv[1], "r+b")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    print("keeps", flush=True)
+    signal.sigwait({signal.SIGTERM})
+    print("told to end", flush=True)
+"""
+
+
+@pytest.mark.parametrize("jump", [timedelta(days=1), timedelta(minutes=-1)], ids=["back", "on"])
+def test_what_outlives_its_run_is_told_again_whichever_way_the_clock_has_jumped(
+    store: RunStore, jump: timedelta
+) -> None:
+    lock = store.paths.root / RUN_ID / "live.lock"
+    store.create(make_request())
+    lock.touch()
+    with Child(KEEPER, lock) as keeper:
+        assert keeper.hear() == "keeps"
+        store.publish(make_meta(launch=LaunchInfo(host=processes.host_name(), boot_id=processes.boot_id())))
+        facts = {"shim": identity_of(keeper).to_json()}
+        store.paths.run(RUN_ID).shim.write_text(json.dumps(facts), encoding="utf-8")
+        store.update(RUN_ID, STARTED, now())
+        stopped_at = now() + jump  # whoever stopped it died before it told the keeper; then the clock jumped
+        store.update(RUN_ID, events.StopRequested(), stopped_at)
+        assert observe(store, RUN_ID).live is True
+        assert keeper.hear() == "told to end"
+        assert keeper.wait() == 0
+    wait_for(lambda: observe(store, RUN_ID).live is False, 10, "the end of the run")
+
+
+def test_steps_whose_times_run_backwards_are_nothing_wrong(store: RunStore) -> None:
+    store.create(make_request())
+    store.publish(make_meta())
+    store.update(RUN_ID, STARTED, now())
+    store.update(RUN_ID, events.ProgressReported(summary="half"), now() - timedelta(days=400))
+    store.update(RUN_ID, events.StopRequested(), now() + timedelta(days=400))
+    assert observe(store, RUN_ID).live is False
+    assert not list(examine(store, RUN_ID, {}))

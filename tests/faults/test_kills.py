@@ -1,0 +1,114 @@
+"""kill -9 of whoever serves, keeps or works: the file tells the truth, and nothing is left."""
+
+import os
+import signal
+import time
+
+from subagent_server.domain.states import Status
+from subagent_server.host import processes
+from tests.helpers.truth import processes_of
+from tests.helpers.turns import asks, call, says, shell
+from tests.helpers.wait import wait_for
+from tests.helpers.world import World, kill
+from tests.soak.client import McpClient
+
+TRUE_SECONDS = 10.0
+"""How long after a kill the raw file may lie on a machine that is busy; alone it takes half a second."""
+GRACE_SECONDS = 10.0
+STUBBORN = "(setsid bash -c \"trap '' TERM HUP INT; exec sleep 1000\" &); echo started"
+"""What ignores TERM, left its session and its parent, and holds the output of its shell open."""
+
+
+def test_a_worker_that_is_killed_is_told_by_the_raw_file_with_nobody_to_read_it(world: World) -> None:
+    world.agent()
+    world.play(shell(STUBBORN), asks("Go on?"), says("Done."))
+    run_id = world.start()
+    world.asking(run_id)
+    worker = world.worker(run_id)
+    assert processes.send_signal(worker, signal.SIGKILL)
+    error = world.until(run_id, lambda meta: meta.status.is_terminal, TRUE_SECONDS).error
+    assert error is not None
+    assert error.code == "crashed" and "SIGKILL" in error.message
+    world.gone(run_id)
+
+
+def test_a_server_that_is_killed_with_all_its_group_ends_no_run(world: World) -> None:
+    world.agent()
+    simulator = world.play(shell("sleep 1; echo slept"), says("Done."))
+    with McpClient(world.environment, world.work, world.errors) as server:
+        server.greet()
+        view = server.call("run_worker", prompt="Do it.")
+        assert view is not None
+        simulator.wait_for_requests(1, 40)
+        os.killpg(server.pid, signal.SIGKILL)
+    assert world.completed(view["runId"]) == "Done."
+
+
+def test_a_keeper_that_is_killed_leaves_a_run_that_the_next_reader_ends(world: World) -> None:
+    world.agent()
+    world.play(shell(STUBBORN), asks("Go on?"), says("Done."))
+    run_id = world.start()
+    world.asking(run_id)
+    kill(world.keeper(run_id))
+    observed = world.look(run_id)
+    assert observed.meta.error is not None
+    assert (observed.meta.error.code, observed.live) == ("lost", False)
+    assert not processes_of(world.paths(run_id))
+
+
+def test_what_ignores_term_and_left_its_session_is_gone_within_the_grace_and_live_says_so(
+    world: World,
+) -> None:
+    world.agent()
+    world.play(shell(STUBBORN), asks("Go on?"))
+    run_id = world.start()
+    world.asking(run_id)
+    began = time.monotonic()
+    observed = world.stop(run_id)
+    assert (observed.meta.status, observed.live) == (Status.STOPPED, True)
+
+    def over() -> bool:
+        live = world.look(run_id).live
+        assert live or not processes_of(world.paths(run_id)), "live says that nothing is left"
+        return not live
+
+    wait_for(over, GRACE_SECONDS + 5, "the end of everything")
+    assert time.monotonic() - began >= GRACE_SECONDS - 1, "it was given its grace"
+
+
+def test_what_a_run_leaves_behind_at_its_end_is_ended_soon(world: World) -> None:
+    world.agent()
+    world.play(shell(STUBBORN), says("Done."))
+    run_id = world.start()
+    assert world.completed(run_id) == "Done."
+    world.gone(run_id)
+
+
+def parent_of_one(world: World) -> tuple[str, str]:
+    """Start a run that starts another, which asks, and waits for it; return the ids of both."""
+    world.agent("lead", agents=["worker"])
+    world.agent("worker")
+    ask = {"when": {"system": "subagent worker"}, "turns": [asks("Go on?"), says("Done.")]}
+    delegate = call("run_worker", prompt="Do it.", waitSeconds=60)
+    world.play(delegate, says("Led."), conversations=[ask])
+    lead = world.start(agent="lead")
+    (worker,) = wait_for(lambda: world.store.children_of(lead), 40, "the nested run")
+    world.asking(worker)
+    return lead, worker
+
+
+def test_the_runs_that_a_killed_run_has_started_are_stopped(world: World) -> None:
+    lead, worker = parent_of_one(world)
+    assert processes.send_signal(world.worker(lead), signal.SIGKILL)
+    assert world.ended(worker).status is Status.STOPPED
+    assert world.ended(lead).status is Status.FAILED
+    world.gone(worker)
+
+
+def test_a_nested_run_outlives_the_kill_of_its_parent_s_keeper_until_somebody_reads(world: World) -> None:
+    lead, worker = parent_of_one(world)
+    kill(world.keeper(lead))
+    assert processes.is_alive(world.worker(worker))
+    assert world.look(lead).meta.status is Status.FAILED
+    assert world.ended(worker).status is Status.STOPPED
+    world.gone(worker)

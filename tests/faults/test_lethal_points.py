@@ -1,0 +1,86 @@
+"""Every point at which the program may die: the run comes to one end, and its files are in order."""
+
+from pathlib import Path
+
+import pytest
+
+from subagent_server.domain.states import Event
+from subagent_server.host import die
+from tests.helpers.processes import REPOSITORY
+from tests.helpers.turns import says
+from tests.helpers.world import World
+from tests.soak.field import lethal_points
+
+NEVER_A_RUN = ["store.made", "starter.reserved"]
+BEFORE_THE_WORKER = {
+    "starter.published": "launch_failed",
+    "shim.claimed": "launch_failed",
+    "shim.recorded": "launch_failed",
+    "shim.has_slots": "launch_failed",
+    "shim.forked": "launch_failed",
+    "shim.worker_recorded": "lost",
+    "worker.started": "crashed",
+    "worker.started,reconcile.judged": "crashed",
+    "store.written": "crashed",
+}
+"""What a run fails with that is cut off there. After `store.written` it has begun, and that is all."""
+AFTER_THE_WORK = [
+    "starter.launched",
+    "store.result_named",
+    "worker.ended",
+    "worker.leaving",
+    "shim.reaped",
+    "shim.exit_written",
+    "shim.reconciled",
+    "shim.swept",
+    "shim.tree_gone",
+]
+"""Where a run that is cut off has completed."""
+ELSEWHERE = ["shim.waiting", "reconcile.swept"]
+"""Points that one run alone does not come to: a queue, and a reader; the soak does."""
+
+
+def test_every_point_is_tried() -> None:
+    alone = {point for points in BEFORE_THE_WORKER for point in points.split(",")}
+    assert sorted({*NEVER_A_RUN, *alone, *AFTER_THE_WORK, *ELSEWHERE}) == lethal_points()
+    assert Path(REPOSITORY, "tests", "soak").is_dir()
+
+
+def started(world: World, points: str) -> list[str]:
+    """Start a run of which somebody dies at `points`, and return the ids of the runs that there are then."""
+    world.agent()
+    world.play(says("Done."))
+    world.cli("run", "worker", "Do it.", "--detach", env={die.VARIABLE: points})
+    found = [run_id for run_id in world.store.run_ids() if world.paths(run_id).meta.exists()]
+    for run_id in found:
+        world.gone(run_id)
+    return found
+
+
+@pytest.mark.parametrize("point", NEVER_A_RUN)
+def test_a_starter_that_dies_early_leaves_nothing_that_anybody_takes_for_a_run(
+    world: World, point: str
+) -> None:
+    assert started(world, point) == []
+    assert world.cli("ls", "-q").stdout == ""
+    assert world.cli("doctor", "--runs").returncode == 0
+
+
+@pytest.mark.parametrize(("points", "code"), BEFORE_THE_WORKER.items())
+def test_a_run_that_is_cut_off_before_its_work_fails_and_says_why(
+    world: World, points: str, code: str
+) -> None:
+    (run_id,) = started(world, points)
+    observed = world.look(run_id)
+    assert observed.meta.error is not None
+    assert (observed.meta.error.code, observed.live) == (code, False)
+    starts = [step for step in observed.meta.transitions if step.event is Event.WORKER_STARTED]
+    assert len(starts) == (1 if code == "crashed" else 0)
+
+
+@pytest.mark.parametrize("point", AFTER_THE_WORK)
+def test_a_run_whose_work_is_done_has_completed_whoever_dies_then(world: World, point: str) -> None:
+    (run_id,) = started(world, point)
+    observed = world.look(run_id)
+    assert (observed.meta.status, observed.live) == ("completed", False)
+    assert world.result(run_id).text == "Done."

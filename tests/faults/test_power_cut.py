@@ -1,0 +1,67 @@
+"""The power goes: what was told to be stored is there afterwards, whole."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from subagent_server.store.runs import RunStore
+from tests.faults.disks import PowerCut
+from tests.helpers.processes import Child
+from tests.helpers.runs import RUN_ID, STARTED, start_run
+
+WRITER = """
+    import sys
+    from pathlib import Path
+    from subagent_server.domain import events
+    from subagent_server.domain.errors import StorageFailed
+    from subagent_server.domain.records import RunResult
+    from subagent_server.domain.states import Status
+    from subagent_server.store.runs import RunStore
+    from tests.helpers.runs import LATER
+    store, run_id, count = RunStore(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
+    try:
+        for number in range(count):
+            meta = store.update(run_id, events.ProgressReported(summary="x" * 100 * number), LATER)
+            print(meta.revision, flush=True)
+        result = RunResult(outcome=Status.COMPLETED, text="Paid for.")
+        print(store.update(run_id, events.Finished(), LATER, result=result).revision, flush=True)
+        sys.stdin.readline()
+    except StorageFailed as error:
+        print(error.sentence, flush=True)
+"""
+
+
+@pytest.mark.parametrize("changes", [1, 2, 7])
+def test_what_was_told_to_be_stored_outlives_a_power_cut(tmp_path: Path, changes: int) -> None:
+    disk = PowerCut(tmp_path)
+    with disk.powered() as place:
+        store = RunStore(place / "runs")
+        start_run(store, RUN_ID, STARTED)
+        with Child(WRITER, store.paths.root, RUN_ID, 1000) as writer:
+            told = 0
+            while told < changes:
+                told = int(writer.hear())
+            disk.cut()  # somewhere in the middle of the next change
+            while (line := writer.hear()).isdecimal():
+                told = int(line)
+            assert "could not be written" in line or "does not confirm" in line
+    with disk.powered():
+        meta = store.read(RUN_ID)
+        assert meta.revision in (told, told + 1)
+        assert len(meta.transitions) == meta.revision
+
+
+def test_a_result_that_was_told_to_be_stored_outlives_a_power_cut(tmp_path: Path) -> None:
+    disk = PowerCut(tmp_path)
+    with disk.powered() as place:
+        store = RunStore(place / "runs")
+        start_run(store, RUN_ID, STARTED)
+        with Child(WRITER, store.paths.root, RUN_ID, 1) as writer:
+            assert [writer.hear(), writer.hear()] == ["2", "3"]
+            disk.cut()
+    with disk.powered():
+        assert store.read(RUN_ID).status == "completed"
+        result = store.read_result(RUN_ID)
+        assert result is not None and result.text == "Paid for."
+        assert json.loads(store.paths.run(RUN_ID).request.read_bytes())["runId"] == RUN_ID

@@ -1,0 +1,67 @@
+"""A runs root that cannot be written, or is somebody else's: one sentence, exit code 6, nothing broken."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Cli, Completed
+from tests.faults.disks import read_only
+
+
+@pytest.fixture
+def frozen(tmp_path: Path) -> Iterator[Cli]:
+    """A home whose runs can only be read: one that has completed and is settled, one that seems to live."""
+    cli = Cli(tmp_path)
+    cli.store.make_root()
+    cli.agent("reviewer")
+    assert cli("show", cli.completed("aaaaaa")).returncode == 0
+    with cli.living("bbbbbb"), read_only(cli.store.paths.root):
+        yield cli
+
+
+def refused(done: Completed) -> None:
+    """Check that a command was refused by the machine, in one sentence."""
+    assert done.returncode == 6, done
+    assert done.stdout == ""
+    assert done.stderr.startswith("subagent: ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["ls"], ["show", "aaaaaa"], ["logs", "aaaaaa"], ["wait", "aaaaaa"], ["inbox"], ["doctor", "--runs"]],
+)
+def test_what_only_reads_works_where_nothing_can_be_written(frozen: Cli, words: list[str]) -> None:
+    done = frozen(*words)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("words", [["run", "reviewer", "Review.", "--detach"], ["stop", "bbbbbb"]])
+def test_what_would_write_is_refused_by_one_sentence(frozen: Cli, words: list[str]) -> None:
+    before = sorted(frozen.store.paths.root.iterdir())
+    refused(frozen(*words))
+    assert sorted(frozen.store.paths.root.iterdir()) == before
+
+
+def test_a_file_in_the_place_of_the_runs_root_is_told_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("I am a file.", encoding="utf-8")
+    cli = Cli(tmp_path)
+    cli.agent("reviewer")
+    refused(cli("run", "reviewer", "Review.", "--detach"))
+    refused(cli("ls"))
+    assert (tmp_path / "runs").read_text(encoding="utf-8") == "I am a file."
+
+
+def test_a_directory_of_somebody_else_s_runs_is_left_as_it_is_and_no_run_is_seen_in_it(
+    tmp_path: Path,
+) -> None:
+    for name in ("exp1", "exp1/checkpoints", "Nov22_host", "20261122-093015-417-abcdef"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    (tmp_path / "runs" / "exp1" / "run.meta.json").write_text('{"loss": 0.1}', encoding="utf-8")
+    (tmp_path / "runs" / "events.out").write_bytes(b"\0\1\2")
+    before = sorted(path for path in (tmp_path / "runs").rglob("*"))
+    cli = Cli(tmp_path)
+    listed = cli.json("ls")
+    assert [row["runId"] for row in listed] == ["exp1"] and listed[0]["unreadable"]
+    assert cli("doctor", "--runs").returncode == 1
+    assert sorted(path for path in (tmp_path / "runs").rglob("*")) == before

@@ -1,0 +1,76 @@
+"""Stopping a run that is just ending: one end, and a result that was there is kept."""
+
+from collections import Counter
+from contextlib import ExitStack
+
+from subagent_server.domain.states import Status
+from subagent_server.service.doctor import examine
+from subagent_server.store.runs import RunStore
+from tests.helpers.processes import Child
+from tests.helpers.runs import ASKED, STARTED, start_run
+from tests.helpers.turns import says
+from tests.helpers.wait import wait_for
+from tests.helpers.world import World
+
+RACES = 200
+PRELUDE = """
+    import sys
+    from pathlib import Path
+    from subagent_server.domain import events
+    from subagent_server.domain.records import RunResult
+    from subagent_server.domain.states import Status
+    from subagent_server.host.clock import now
+    from subagent_server.store.runs import RunStore
+    store = RunStore(Path(sys.argv[1]))
+    print("ready", flush=True)
+    for line in sys.stdin:
+"""
+FINISHER = (
+    PRELUDE
+    + """
+        result = RunResult(outcome=Status.COMPLETED, text="Done.")
+        print(store.update(line.strip(), events.Finished(), now(), result=result).status, flush=True)
+"""
+)
+STOPPER = (
+    PRELUDE
+    + """
+        print(store.update(line.strip(), events.StopRequested(reason="enough"), now()).status, flush=True)
+"""
+)
+
+
+def test_of_200_stops_that_race_with_the_end_each_run_has_one_end_that_both_are_told(store: RunStore) -> None:
+    ends: Counter[Status] = Counter()
+    with Child(FINISHER, store.paths.root) as finisher, Child(STOPPER, store.paths.root) as stopper:
+        assert [finisher.hear(), stopper.hear()] == ["ready", "ready"]
+        for number in range(RACES):
+            run_id = f"run-{number:03d}"
+            start_run(store, run_id, STARTED, ASKED)
+            for racer in (finisher, stopper) if number % 2 else (stopper, finisher):
+                racer.tell(run_id)
+            told = {finisher.hear(), stopper.hear()}
+            meta, result = store.read(run_id), store.read_result(run_id)
+            assert told == {meta.status.value}
+            assert sum(step.to_status.is_terminal for step in meta.transitions) == 1
+            assert (result is not None) == (meta.status is Status.COMPLETED)
+            ends[meta.status] += 1
+    assert set(ends) == {Status.COMPLETED, Status.STOPPED}, "both have won now and then"
+
+
+def test_whole_runs_that_are_stopped_while_they_end_have_one_end_and_nothing_is_left(world: World) -> None:
+    world.agent()
+    simulator = world.play(says("Done.", latency=0.05))
+    run_ids = [world.start() for _ in range(4)]
+    with ExitStack() as stack:
+        racers = [stack.enter_context(Child(STOPPER, world.runs)) for _ in run_ids]
+        for racer in racers:
+            assert racer.hear() == "ready"
+        simulator.wait_for_requests(1, 40)
+        for run_id, racer in zip(run_ids, racers, strict=True):
+            racer.tell(run_id)
+        told = [racer.hear() for racer in racers]
+    wait_for(lambda: all(world.look(r).live is False for r in run_ids), 60, "the end of all")
+    assert [world.meta(run_id).status.value for run_id in run_ids] == told
+    for run_id in run_ids:
+        assert not list(examine(world.store, run_id, {}))
