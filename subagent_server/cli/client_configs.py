@@ -102,6 +102,8 @@ _ALL = (
         name="claude",
         title="Claude Code",
         files={"project": lambda place: place.cwd / ".mcp.json", "user": _claude_user},
+        # The first turn waits for a server only where its tools are always loaded; else it lacks them.
+        extras={"alwaysLoad": True},
         next_step="Start Claude Code anew; it asks once whether it may use the servers of a project.",
     ),
     Client(

@@ -222,6 +222,8 @@ class Shim:
         ):  # else it is left to the first reader, who finds the lock free and the tree not recorded as gone
             self._write_exit({**facts, "treeGone": True})
             die.may_die("shim.tree_gone")
+        locks.give_back(self.lock)  # nobody else has it any more, and who hears of the next line looks at it
+        if told:
             self.root.change_mark(self.run.run_id).unlink(missing_ok=True)
 
     def _write_exit(self, facts: dict[str, Any]) -> None:
@@ -319,4 +321,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(code)  # the run is over: nothing of it shall outlive that by the time Python takes to leave

@@ -28,9 +28,10 @@ Context = ServerRequestContext[Any, Any]
 
 PARENT_INSTRUCTIONS = (
     "Hand focused work to subagents: run_<agent> starts one and returns a runId at once, or its result with "
-    "waitSeconds. It sees only prompt and inputs (file paths, relative to cwd). Runs go on whatever happens "
-    "to this server. When a view shows an open question, answer it with reply_subagent. "
-    "Wait with waitSeconds or wait_for_runs instead of polling."
+    "waitSeconds. It sees only prompt and inputs (file paths, relative to cwd). When a view shows an open "
+    "question, answer it with reply_subagent. Wait with waitSeconds or wait_for_runs instead of polling. "
+    "Runs go on whatever happens to this server or to a call: after a call that timed out, look with "
+    "list_runs before you start it again."
 )
 CHILD_INSTRUCTIONS = (
     "You are a subagent. Ask your parent with ask_parent what only it can decide; update_status says how far "
@@ -82,14 +83,14 @@ class Desks:
     ) -> types.ListToolsResult:
         """Return the tools as they are now."""
         result = await self.tools.list_tools(context, params)
-        self.subscriptions.listed_tools(context, result.tools)
+        await self.subscriptions.listed_tools(context, result.tools)
         return result
 
     async def list_resources(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         """Return the resources as they are now."""
-        self.subscriptions.listed_resources(context)
+        await self.subscriptions.listed_resources(context)
         return await self.resources.list_resources(context, params)
 
 

@@ -49,7 +49,7 @@ class ResourceWatch:
         self._watched: dict[str, _Watched] = {}
         self._asked: Counter[str] = Counter()
         self._telling: asyncio.Task[Any] | None = None
-        self._telling_of_list: asyncio.Task[Any] | None = None
+        self._list_wanted = False
         self._logs_seen = self._reconciled = 0.0
         self._marks: set[object] = set()
 
@@ -115,13 +115,14 @@ class ResourceWatch:
 
     # -- the list
 
-    def want_list(self) -> None:
+    async def want_list(self) -> None:
         """Tell of changes of the list from now on."""
-        if self._telling_of_list is None:
-            self._telling_of_list = self._background.start(self._tell_of_list())
+        if not self._list_wanted:
+            self._list_wanted = True
+            self._marks = await asyncio.to_thread(self._list_marks)
+            self._background.start(self._tell_of_list())
 
     async def _tell_of_list(self) -> None:
-        self._marks = await asyncio.to_thread(self._list_marks)
         await until_made(self._service)
         while True:
             if await wait_until(self._changes, self._list_news, Wait(FOREVER)):

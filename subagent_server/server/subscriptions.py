@@ -28,18 +28,18 @@ class SubscriptionDesk:
         self._listen = ListenHandler(notices.bus)
         self._subscribed: set[str] = set()
 
-    def listed_tools(self, context: Context, tools: list[types.Tool]) -> None:
+    async def listed_tools(self, context: Context, tools: list[types.Tool]) -> None:
         """A client was told its tools: from now on an older one hears of changes."""
         self._tools.listed(tools)
         if not is_modern(context):
             self._notices.meet(context)
-            self._tools.want()
+            await self._tools.want()
 
-    def listed_resources(self, context: Context) -> None:
+    async def listed_resources(self, context: Context) -> None:
         """A client was told the resources: from now on an older one hears of changes of the list."""
         if not is_modern(context):
             self._notices.meet(context)
-            self._resources.want_list()
+            await self._resources.want_list()
 
     async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
         """Tell an older client of changes of a resource; asking twice is asking once.
@@ -78,9 +78,9 @@ class SubscriptionDesk:
         wanted = params.notifications
         async with self._watched(wanted.resource_subscriptions or []) as uris:
             if wanted.tools_list_changed:
-                self._tools.want()
+                await self._tools.want()
             if wanted.resources_list_changed:
-                self._resources.want_list()
+                await self._resources.want_list()
             honoured = wanted.model_copy(
                 update={"resource_subscriptions": uris or None, "prompts_list_changed": None}
             )

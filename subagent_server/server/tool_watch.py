@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import mcp_types as types
 
@@ -40,20 +39,22 @@ class ToolWatch:
         self._known: Digest | None = None
         self._catalog: object = None
         self._pause = POLL_SECONDS
-        self._watching: asyncio.Task[Any] | None = None
+        self._wanted = False
 
     def listed(self, tools: Sequence[types.Tool]) -> None:
         """Take note of what the client was answered."""
         self._known = _digest(tools)
 
-    def want(self) -> None:
+    async def want(self) -> None:
         """Tell of changes from now on. Agents that lie in no directory never change."""
-        if self._watching is None and self._shelf.directories:
-            self._watching = self._background.start(self._watch())
-
-    async def _watch(self) -> None:
+        if self._wanted or not self._shelf.directories:
+            return
+        self._wanted = True
         if self._known is None:
             self._known = await asyncio.to_thread(self._now)
+        self._background.start(self._watch())
+
+    async def _watch(self) -> None:
         while True:
             wait = Wait(self._pause, poll_seconds=self._pause)
             if await wait_until(self._bell, self._news, wait):

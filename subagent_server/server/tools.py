@@ -24,6 +24,8 @@ from subagent_server.service.waiting import Changes
 from subagent_server.settings import Role
 
 Context = ServerRequestContext[Any, Any]
+ADDED_BY_CLIENTS = frozenset({"wait_for_previous"})
+"""Arguments that a client adds to every tool's schema for itself and passes on all the same: Gemini CLI's."""
 
 
 def tool_names(service: Service, role: Role, caller: Caller) -> tuple[str, ...]:
@@ -121,7 +123,11 @@ class ToolDesk:
         async def progress(elapsed: float) -> None:
             await context.session.report_progress(elapsed, None, f"still waiting after {elapsed:.0f} s")
 
-        return Call(params.arguments or {}, longest, progress, partial(self._relay.beside, context))
+        return Call(_arguments(params), longest, progress, partial(self._relay.beside, context))
+
+
+def _arguments(params: types.CallToolRequestParams) -> dict[str, Any]:
+    return {name: value for name, value in (params.arguments or {}).items() if name not in ADDED_BY_CLIENTS}
 
 
 def _presented(answer: Answer) -> types.CallToolResult:

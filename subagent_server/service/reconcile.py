@@ -130,15 +130,16 @@ def _fail(store: RunStore, run: RunPaths, failure: Failure) -> RunMeta:
 
 def _settle_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
     """Return whether the processes of an ended run still live; where nobody keeps them any more, end them."""
+    held = locks.is_held(run.live_lock)  # looked at first: the keeper says what is gone, then lets go
     ended = read_exit(run)
+    if held:
+        if ended is None and _is_overdue(meta):
+            tell_keeper(store, run.run_id)
+        return True
     if ended is not None and ended.get("treeGone"):
         if store.paths.change_mark(run.run_id).exists():
             store.retire(run)  # its keeper was killed just before it did so
         return False
-    if locks.is_held(run.live_lock):
-        if ended is None and _is_overdue(meta):
-            tell_keeper(store, run.run_id)
-        return True
     sweep_orphans(run)
     die.may_die("reconcile.swept")
     _close_journal(run, meta)

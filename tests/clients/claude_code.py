@@ -23,11 +23,10 @@ class ClaudeCode(ParentClient):
     name = "claude"
 
     def configure(self) -> None:
-        self.init()
+        self.init("--scope", "user")
 
     def command(self) -> list[str]:
-        """Name the file: without a person to trust a project's servers they are not started otherwise."""
-        allowed = ["--mcp-config", ".mcp.json", "--allowedTools", "mcp__subagents"]
+        allowed = ["--allowedTools", "mcp__subagents"]
         return [*self.installed.claude, "-p", "go", *allowed, "--output-format", "stream-json", "--verbose"]
 
     @contextmanager

@@ -10,6 +10,8 @@ from starlette.routing import Route
 
 from tests.clients.parent_model import Call, Heard, ParentModel, Say
 
+_ADDED = {"wait_for_previous": True}
+"""What Gemini CLI adds to the arguments of every tool; a model that uses it must not be refused for that."""
 _WRAPPING = ("<untrusted_context>", "</untrusted_context>")
 
 
@@ -46,7 +48,7 @@ def _answer(said: Call | Say, prefix: str) -> dict[str, Any]:
     if isinstance(said, Say):
         part: dict[str, Any] = {"text": said.text}
     else:
-        part = {"functionCall": {"name": f"{prefix}{said.tool}", "args": said.arguments}}
+        part = {"functionCall": {"name": f"{prefix}{said.tool}", "args": {**said.arguments, **_ADDED}}}
     candidate = {"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}
     usage = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
     return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "scripted"}

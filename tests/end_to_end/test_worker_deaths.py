@@ -79,4 +79,5 @@ def test_a_result_that_the_state_lacks_is_applied_by_the_next_look(world: World)
     world.paths(run_id).result.write_text(json.dumps(result), encoding="utf-8")
     meta = world.look(run_id).meta
     assert meta.status is Status.COMPLETED and meta.summary == "It was done."
+    assert meta.usage.turns == 1, "what it has cost comes from the journal"
     assert [m.message_status.value for m in meta.messages] == ["cancelled"]

@@ -85,15 +85,16 @@ def test_what_a_run_leaves_behind_at_its_end_is_ended_soon(world: World) -> None
 
 
 def parent_of_one(world: World) -> tuple[str, str]:
-    """Start a run that starts another, which asks, and waits for it; return the ids of both."""
+    """Start a run that starts another and waits for it; return the ids of both, once the other works."""
     world.agent("lead", agents=["worker"])
     world.agent("worker")
-    ask = {"when": {"system": "subagent worker"}, "turns": [asks("Go on?"), says("Done.")]}
+    work = {"when": {"system": "subagent worker"}, "turns": [shell("sleep 1000"), says("Done.")]}
     delegate = call("run_worker", prompt="Do it.", waitSeconds=60)
-    world.play(delegate, says("Led."), conversations=[ask])
+    world.play(delegate, says("Led."), conversations=[work])
     lead = world.start(agent="lead")
     (worker,) = wait_for(lambda: world.store.children_of(lead), 40, "the nested run")
-    world.asking(worker)
+    wait_for(world.paths(worker).meta.exists, 40, "the state of the nested run")
+    wait_for(lambda: world.events(worker, "tool_call"), 40, "the work of the nested run")
     return lead, worker
 
 

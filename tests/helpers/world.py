@@ -15,7 +15,7 @@ from typing import Any
 
 from subagent_server.domain.records import RunMeta, RunResult
 from subagent_server.domain.states import Status
-from subagent_server.host import processes
+from subagent_server.host import locks, processes
 from subagent_server.launch.local import LocalLauncher
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.ending import read_shim
@@ -224,6 +224,8 @@ class World:
             return
         wait_for(lambda: self.look(run_id).live is False, BOUND, f"the end of run {run_id}")
         self.gone(run_id)
+        lock = self.paths(run_id).live_lock  # falls last, when a shim that has no environment any more is gone
+        wait_for(lambda: not locks.is_held(lock), BOUND, f"the lock of run {run_id}")
         check_ended(self.store, run_id, self.environment)
 
     def _recorded(self, run_id: str, who: str) -> processes.Identity:

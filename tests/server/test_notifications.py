@@ -215,6 +215,7 @@ def test_a_modern_client_hears_the_events_of_the_runs_that_its_request_waits_for
         rest = types_of(client, run_id)[len(first) :]
         assert "reply" in rest and rest[-1] == "run_ended" and rest.count("run_ended") == 1
         assert len(client.told) > count
+        wait_for(lambda: world.events(run_id, "run_ended"), BOUND, "the end of the journal")
         expected = [e["type"] for e in world.events(run_id) if e["type"] not in ("turn", "usage", "thought")]
         assert first + rest == expected, "each once, in their order, across requests"
         assert types_of(client, other) == []

@@ -35,6 +35,7 @@ def test_a_run_offers_its_state_its_log_and_its_result(world: World, era: Era) -
     world.play(says("All is well.\nReally."))
     run_id = world.start("Look.", label="nightly")
     world.completed(run_id)
+    world.gone(run_id)
     with Listener(world, era) as client:
         resources = listed(client)
         assert [uri.rsplit("/", 1)[-1] for uri in resources] == ["meta", "log", "result"]
@@ -103,6 +104,7 @@ def test_a_long_log_gives_its_end_and_the_call_that_gives_the_rest(world: World)
     world.play(says("Done."))
     run_id = world.start()
     world.completed(run_id)
+    world.gone(run_id)
     path = world.paths(run_id).log
     lines = [f"09:30:15 line {number} {'é' * 40}" for number in range(5_000)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
