@@ -4,15 +4,21 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
+CLIENTS ?= .cache/clients
 EXAMPLES ?= 10000
+ROUNDS ?= 60
+SEED ?=
 
-.PHONY: demo test check fuzz bench format lock clean
+.PHONY: demo test test-clients check fuzz soak bench format lock clean
 
 demo: $(VENV)/.installed  ## a parent hands a review of the last commit to a subagent
 	@$(BIN)/subagent demo
 
 test: $(VENV)/.installed-dev  ## the whole test suite, in parallel
 	$(BIN)/pytest -n $(WORKERS)
+
+test-clients: $(VENV)/.installed-dev $(CLIENTS)/.installed  ## Claude Code, Codex, Gemini CLI and MCP Inspector as parents
+	CLIENTS=$(CLIENTS) $(BIN)/pytest -n 2 --timeout 300 tests/clients
 
 check: $(VENV)/.installed-dev  ## format, lint, strict types, layers
 	$(BIN)/ruff format --check .
@@ -22,6 +28,9 @@ check: $(VENV)/.installed-dev  ## format, lint, strict types, layers
 
 fuzz: $(VENV)/.installed-dev  ## 10,000 random and mutated agent files, meta files and tool calls
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest --timeout 7200 -n $(WORKERS) tests/fuzz
+
+soak: $(VENV)/.installed-dev  ## kill -9 at random moments, ROUNDS times with the dice of SEED, and judge
+	$(BIN)/python -m tests.soak --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 bench: $(VENV)/.installed  ## latency, and what it costs a parent to delegate
 	$(BIN)/python -m benchmarks.latency
@@ -40,7 +49,7 @@ COMPILE := --upgrade --generate-hashes --strip-extras --no-header --no-annotate 
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
 clean:  ## remove the environment and the caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(CLIENTS) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -53,4 +62,11 @@ $(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@touch $@
+
+$(CLIENTS)/.installed: tests/clients/package.json tests/clients/package-lock.json
+	@command -v npm >/dev/null || { echo "make test-clients: npm is missing; install it with Node.js" >&2; exit 1; }
+	mkdir -p $(CLIENTS)
+	cp tests/clients/package.json tests/clients/package-lock.json $(CLIENTS)
+	cd $(CLIENTS) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@

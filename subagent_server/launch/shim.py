@@ -208,6 +208,9 @@ class Shim:
     # -- after the worker
 
     def _finish(self, status: int | None) -> None:
+        """Say how it ended, end what is left, and let go. Where the end could not be told, the tree is not
+        recorded as gone: the first reader, who finds the lock free, does the rest.
+        """
         facts = _exit_facts(status)
         die.may_die("shim.reaped")
         self._write_exit(facts)
@@ -217,9 +220,7 @@ class Shim:
         self._sweep()
         die.may_die("shim.swept")
         atomic.remove_leftovers(self.run.directory)
-        if (
-            told
-        ):  # else it is left to the first reader, who finds the lock free and the tree not recorded as gone
+        if told:
             self._write_exit({**facts, "treeGone": True})
             die.may_die("shim.tree_gone")
         locks.give_back(self.lock)  # nobody else has it any more, and who hears of the next line looks at it

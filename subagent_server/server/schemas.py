@@ -17,9 +17,16 @@ DESTRUCTIVE = frozenset({"stop_run"})
 NEXT_CALLS = frozenset({"check_status", "wait_for_runs", "reply_subagent", "ask_parent"})
 """The tools that a view names as the next call: whoever gets it has to have them at hand."""
 
-ALWAYS_LOAD: dict[str, Any] = {"anthropic/alwaysLoad": True}
-"""Keeps a tool in sight of a client that hides tools until they are searched for, which costs a call."""
 IN_VIEW_BYTES = 8_000
+
+
+def in_sight(wanted: bool) -> dict[str, Any]:
+    """Return what keeps a tool in sight of a client that hides tools until they are searched for.
+
+    Hiding costs a call. It is asked for in so many words: `subagent init` tells Claude Code to show all tools
+    of this server but those that say no, as its first turn waits for no other server.
+    """
+    return {"anthropic/alwaysLoad": wanted}
 
 
 def are_few(agents: Sequence[AgentDefinition]) -> bool:

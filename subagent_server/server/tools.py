@@ -82,7 +82,7 @@ class ToolDesk:
             input_schema=tool_schemas.RUN_AGENT,
             output_schema=schemas.run_output_schema(agent),
             annotations=types.ToolAnnotations(read_only_hint=False, open_world_hint=True),
-            meta=schemas.ALWAYS_LOAD if in_view else None,
+            meta=schemas.in_sight(in_view),
         )
 
     def _generic_tool(self, name: str) -> types.Tool:
@@ -99,7 +99,7 @@ class ToolDesk:
                 idempotent_hint=name in schemas.READ_ONLY or name == "stop_run",
                 open_world_hint=False,
             ),
-            meta=schemas.ALWAYS_LOAD if name in schemas.NEXT_CALLS else None,
+            meta=schemas.in_sight(name in schemas.NEXT_CALLS),
         )
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:

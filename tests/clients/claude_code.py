@@ -14,6 +14,7 @@ _QUIET = {
     "DISABLE_TELEMETRY": "1",
     "DISABLE_AUTOUPDATER": "1",
     "DISABLE_ERROR_REPORTING": "1",
+    "MCP_CONNECT_TIMEOUT_MS": "60000",  # how long its first turn waits; 5 s are short on a busy machine
 }
 
 

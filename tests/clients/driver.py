@@ -23,7 +23,8 @@ BOUND = 90.0
 """How long a client may take for a whole conversation, in seconds."""
 PATIENCE_SECONDS = 6
 """How long a call may take where a test makes a client impatient."""
-_PASSED = ("LANG", "PATH", "HOME")
+SCRIPT = Path(sysconfig.get_path("scripts")) / "subagent"
+"""The command, as clients start it."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +130,10 @@ class ParentClient(ABC):
         wait_for(lambda: not list(self._servers()), BOUND, f"the end of the server of {self.name}")
 
     def _servers(self) -> Iterator[processes.Identity]:
-        script = str(Path(sysconfig.get_path("scripts")) / "subagent").encode()
         for identity in processes.marked(f"SUBAGENT_RUNS={self.scene.world.runs}"):
             with suppress(OSError):
                 words = Path(f"/proc/{identity.pid}/cmdline").read_bytes().split(b"\0")
-                if script in words and b"serve" in words:
+                if bytes(SCRIPT) in words and b"serve" in words:
                     yield identity
 
 

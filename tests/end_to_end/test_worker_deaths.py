@@ -27,7 +27,6 @@ def test_a_killed_worker_is_told_by_the_raw_file_with_no_server_and_no_reader(wo
     world.asking(asking)
     for run_id in (busy, asking):
         kill(world.worker(run_id))
-        meta = json.loads(world.paths(run_id).meta.read_bytes())
         world.ended(run_id, TOLD_WITHIN)
         meta = json.loads(world.paths(run_id).meta.read_bytes())
         assert (meta["status"], meta["error"]["code"]) == ("failed", "crashed")

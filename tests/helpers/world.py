@@ -224,7 +224,7 @@ class World:
             return
         wait_for(lambda: self.look(run_id).live is False, BOUND, f"the end of run {run_id}")
         self.gone(run_id)
-        lock = self.paths(run_id).live_lock  # falls last, when a shim that has no environment any more is gone
+        lock = self.paths(run_id).live_lock  # falls after the shim has lost its environment, when it is gone
         wait_for(lambda: not locks.is_held(lock), BOUND, f"the lock of run {run_id}")
         check_ended(self.store, run_id, self.environment)
 

@@ -95,3 +95,11 @@ def test_an_agent_file_that_is_written_or_removed_while_the_server_runs_is_seen(
         (world.agents / "first.md").unlink()
         assert names(parent.tools())[0] == "run_second"
         assert "the tools here are run_second" in parent.refused("run_first", prompt="Go.")
+
+
+def test_a_server_without_any_agent_offers_the_other_tools_and_says_what_it_misses(world: World) -> None:
+    world.environment["SUBAGENT_AGENTS"] = str(world.home / "nowhere")
+    with world.serve("--role", "parent") as parent:
+        assert names(parent.tools()) == PARENT
+        assert parent.call("list_runs") == {"runs": []}
+        assert "the tools here are check_status" in parent.refused("run_worker", prompt="Go.")

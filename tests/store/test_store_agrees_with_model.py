@@ -100,9 +100,9 @@ class StoreAgreesWithModel(RuleBasedStateMachine):
     @rule(outcome=OUTCOMES, with_result=st.booleans())
     def run_ends(self, outcome: str, with_result: bool) -> None:
         """With a result or without, again and again."""
-        result = _result(outcome) if with_result else None
+        result = result_of(outcome) if with_result else None
         expected = self.caught_up().end(outcome, with_result=with_result)
-        self.happens(_ending(outcome), expected, result)
+        self.happens(ending(outcome), expected, result)
 
     @precondition(lambda self: self.model.revision >= self.ends_not_before)
     @rule(outcome=OUTCOMES)
@@ -110,7 +110,7 @@ class StoreAgreesWithModel(RuleBasedStateMachine):
         """The result is there under its name; the state lacks it."""
         possible = WORKING if outcome == "completed" else ("ready", *WORKING)
         if self.model.status in possible and self.model.unread_result is None:
-            atomic.write_durably(self.store.paths.run(RUN_ID).result, _result(outcome).to_json())
+            atomic.write_durably(self.store.paths.run(RUN_ID).result, result_of(outcome).to_json())
             self.model.unread_result = self.model.stored_outcome = outcome
 
     @rule()
@@ -178,13 +178,15 @@ class StoreAgreesWithModel(RuleBasedStateMachine):
             assert self.store.paths.run(RUN_ID).meta.read_bytes() == written
 
 
-def _result(outcome: str) -> RunResult:
+def result_of(outcome: str) -> RunResult:
+    """Return a result of this outcome."""
     return RunResult(
         outcome=Status(outcome), text="All there is.", error=FAILURE if outcome == "failed" else None
     )
 
 
-def _ending(outcome: str) -> RunEvent:
+def ending(outcome: str) -> RunEvent:
+    """Return the event that ends a run so."""
     ends: dict[str, RunEvent] = {
         "completed": events.Finished(),
         "failed": events.RunFailed(failure=FAILURE),
