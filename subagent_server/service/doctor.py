@@ -21,7 +21,7 @@ from subagent_server.domain.states import (
     derived_status,
 )
 from subagent_server.host import journal, locks, processes
-from subagent_server.service.ending import read_exit
+from subagent_server.service.ending import read_exit, read_shim
 from subagent_server.service.reconcile import Observed, observe
 from subagent_server.store.logs import recorded_usage
 from subagent_server.store.paths import RunPaths
@@ -183,7 +183,9 @@ def _processes(case: _Case) -> Iterator[str]:
     left = processes.marked(f"SUBAGENT_RUN_ID={case.meta.run_id}")
     if left:
         yield f"it is over, and {len(left)} of its processes live (pid {left[0].pid})"
-    if locks.is_held(case.run.live_lock):
+    keeper = processes.Identity.from_json(read_shim(case.run).get("shim"))
+    is_kept = keeper is not None and processes.is_alive(keeper)  # it leaves in a moment, and its lock with it
+    if locks.is_held(case.run.live_lock) and not is_kept:
         yield "it is over, and its live.lock is held"
     if not (read_exit(case.run) or {}).get("treeGone"):
         yield "it is over, and exit.json does not say that its tree is gone"
