@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,24 +22,16 @@ if __name__ == "__main__":  # -I leaves out the directory of the package
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from subagent_server.domain.errors import StorageFailed
-from subagent_server.domain.states import TERMINAL
 from subagent_server.host import atomic, die, locks, processes
 from subagent_server.launch import slots
+from subagent_server.launch.aftermath import EXIT_GATE_CLOSED, WORKER, conclude, has_ended
 from subagent_server.store.paths import RootPaths, RunPaths, root_of
 
 GRACE_SECONDS = 10.0
 """How long TERM is left to work before KILL."""
-LEFTOVER_GRACE_SECONDS = 2.0
-"""The same for what a worker that ended by itself has left behind."""
-RECONCILE_SECONDS = 30.0
-RECONCILE_ATTEMPTS = 3
 EXIT_SECOND_SHIM = 75
-EXIT_GATE_CLOSED = 71
 HEAD_POLL_SECONDS = 0.03
 _PR_SET_CHILD_SUBREAPER = 36
-_SPARED = "SUBAGENT_SHIM"
-_WORKER = (sys.executable, "-E", "-P", "-m", "subagent_server.worker")
-"""No PYTHON* variable and no file in the working directory may change what the worker imports."""
 _STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _WATCHED = _STOPPING | {signal.SIGCHLD, signal.SIGUSR1}
 
@@ -67,7 +58,7 @@ class Shim:
             print(f"The worker could not be started: {error}", file=sys.stderr, flush=True)
             worker = None
         status = None if worker is None else self._wait_for(worker)
-        self._finish(status)
+        conclude(self.run, self.lock, status, self.deadline)
         return 0 if status is None else os.waitstatus_to_exitcode(status) & 0xFF
 
     def _begin(self) -> int | None:
@@ -75,7 +66,8 @@ class Shim:
         die.may_die("shim.claimed")
         self._record()
         die.may_die("shim.recorded")
-        if self._is_over() or not self._take_slots():
+        # Whoever stops a run writes first and reads shim.json second: one of the two sees the other.
+        if has_ended(self.run) or not self._take_slots():
             return None
         return self._start_worker()
 
@@ -89,14 +81,7 @@ class Shim:
         }
         if self._worker is not None:
             facts["worker"] = self._worker.to_json()
-        atomic.write_durably(self.run.shim, _encoded(facts))
-
-    def _is_over(self) -> bool:
-        """Whether the run has ended meanwhile. Who stops a run writes first and reads shim.json second."""
-        try:
-            return json.loads(self.run.meta.read_bytes()).get("status") in TERMINAL
-        except (OSError, ValueError):
-            return False
+        atomic.write_durably(self.run.shim, (json.dumps(facts, indent=1) + "\n").encode())
 
     def _take_slots(self) -> bool:
         """Take a slot of each name in turn; False where the run was stopped while it waited."""
@@ -121,7 +106,7 @@ class Shim:
 
     def _wait_in_line(self, ticket: slots.Ticket, name: str, limit: int) -> int | None:
         watched: Path | None = None
-        while not self._is_over():
+        while not has_ended(self.run):
             before = ticket.before()
             if before is None:
                 free = slots.try_take(self.root.slots, name, limit)
@@ -154,7 +139,7 @@ class Shim:
             self._worker = processes.identify(pid)
             self._record()
             die.may_die("shim.worker_recorded")
-            if self._is_over():
+            if has_ended(self.run):
                 self._tell(signal.SIGTERM)
             os.write(gate_in, b"!")
         finally:
@@ -174,7 +159,7 @@ class Shim:
                 os.set_inheritable(descriptor, True)
             environment = {**self.package["environment"], "SUBAGENT_RUN_ID": self.run.run_id}
             descriptors = ",".join(map(str, (self.memory, *self.slots)))
-            command = [*_WORKER, str(self.run.directory), descriptors]
+            command = [*WORKER, str(self.run.directory), descriptors]
             os.execve(command[0], command, environment)
         except OSError as error:
             print(f"The worker could not be started: {error}", file=sys.stderr, flush=True)
@@ -205,72 +190,6 @@ class Shim:
     def _patience(self) -> float:
         return 3600.0 if self.deadline is None else max(0.05, self.deadline - time.monotonic())
 
-    # -- after the worker
-
-    def _finish(self, status: int | None) -> None:
-        """Say how it ended, end what is left, and let go. Where the end could not be told, the tree is not
-        recorded as gone: the first reader, who finds the lock free, does the rest.
-        """
-        facts = _exit_facts(status)
-        die.may_die("shim.reaped")
-        self._write_exit(facts)
-        die.may_die("shim.exit_written")
-        told = (status == 0 and self._is_over()) or self._reconcile()
-        die.may_die("shim.reconciled")
-        self._sweep()
-        die.may_die("shim.swept")
-        atomic.remove_leftovers(self.run.directory)
-        if told:
-            self._write_exit({**facts, "treeGone": True})
-            die.may_die("shim.tree_gone")
-        locks.give_back(self.lock)  # nobody else has it any more, and who hears of the next line looks at it
-        if told:
-            self.root.change_mark(self.run.run_id).unlink(missing_ok=True)
-
-    def _write_exit(self, facts: dict[str, Any]) -> None:
-        """A disk that refuses must not keep the tree alive: readers find out by the lock, only later."""
-        try:
-            atomic.write_durably(self.run.exit, _encoded(facts))
-        except StorageFailed as error:
-            print(error.sentence, file=sys.stderr, flush=True)
-
-    def _reconcile(self) -> bool:
-        """Make the meta file and the journal true for those who only read them; False where it failed."""
-        return any(self._reconciled_at_once() for _ in range(RECONCILE_ATTEMPTS))
-
-    def _reconciled_at_once(self) -> bool:
-        """Let a full interpreter do it, with a bound; it may be killed as everything may."""
-        command = [*_WORKER, "--reconcile", str(self.run.directory)]
-        pid = os.posix_spawn(command[0], command, os.environ, setsigmask=[])
-        deadline = time.monotonic() + RECONCILE_SECONDS
-        while pid not in (ended := processes.reap_children()):
-            if time.monotonic() >= deadline:
-                os.kill(pid, signal.SIGKILL)
-            signal.sigtimedwait({signal.SIGCHLD}, 0.5)
-        return ended[pid] == 0
-
-    def _sweep(self) -> None:
-        """End all that the run has left behind, until two looks find nothing; other runs are spared."""
-        deadline = self.deadline or time.monotonic() + LEFTOVER_GRACE_SECONDS
-        told: set[processes.Identity] = set()
-        quiet = 0
-        while quiet < 2:
-            processes.reap_children()
-            left = self._left_behind()
-            quiet = 0 if left else quiet + 1
-            number = signal.SIGKILL if time.monotonic() >= deadline else signal.SIGTERM
-            for identity in left:
-                if number == signal.SIGKILL or identity not in told:
-                    processes.send_signal(identity, number)
-                    told.add(identity)
-            if left:
-                signal.sigtimedwait({signal.SIGCHLD}, 0.05)
-
-    def _left_behind(self) -> list[processes.Identity]:
-        """Return what is below this process (it is the subreaper) and what carries the mark of the run."""
-        below = processes.descendants([os.getpid()], spare=_SPARED)
-        return list({*below, *processes.marked(f"SUBAGENT_RUN_ID={self.run.run_id}")})
-
 
 def _read_package(memory: int) -> dict[str, Any]:
     size = os.fstat(memory).st_size
@@ -279,18 +198,6 @@ def _read_package(memory: int) -> dict[str, Any]:
         data += os.pread(memory, size - len(data), len(data))
     package: dict[str, Any] = json.loads(data.decode("utf-8", "surrogateescape"))
     return package
-
-
-def _encoded(facts: dict[str, Any]) -> bytes:
-    return (json.dumps(facts, indent=1) + "\n").encode()
-
-
-def _exit_facts(status: int | None) -> dict[str, Any]:
-    at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    code = EXIT_GATE_CLOSED if status is None else os.waitstatus_to_exitcode(status)
-    if code == EXIT_GATE_CLOSED:
-        return {"at": at, "workerStarted": False}
-    return {"at": at, "workerStarted": True, **({"signal": -code} if code < 0 else {"exitCode": code})}
 
 
 def _become_subreaper() -> None:

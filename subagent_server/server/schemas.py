@@ -1,6 +1,8 @@
 """How the tools are described beyond what a model sees of them: annotations and output schemas."""
 
 from collections.abc import Sequence
+from copy import deepcopy
+from functools import cache
 from typing import Any
 
 from subagent_server.domain.definitions import AgentDefinition
@@ -35,7 +37,12 @@ def are_few(agents: Sequence[AgentDefinition]) -> bool:
 
 
 def output_schema(record: type[Record]) -> Schema:
-    """Return the output schema of a record, without the titles that pydantic adds."""
+    """Return the output schema of a record, without the titles that pydantic adds, as a copy to change."""
+    return deepcopy(_record_schema(record))
+
+
+@cache
+def _record_schema(record: type[Record]) -> Schema:
     schema: Schema = _untitled(record.model_json_schema(by_alias=True))
     return schema
 

@@ -18,6 +18,7 @@ from tests.helpers.wait import wait_for
 
 COMMAND = str(Path(sysconfig.get_path("scripts")) / "subagent")
 SERVE = ["serve", "--role", "parent"]
+FOR_CLAUDE = {"command": COMMAND, "args": SERVE, "alwaysLoad": True}
 FILES = {
     ("claude", "project"): ".mcp.json",
     ("claude", "user"): "home/.claude.json",
@@ -132,7 +133,7 @@ def test_print_gives_what_to_paste_and_touches_no_file(cli: Cli, home: Path) -> 
     (cli.home / ".mcp.json").write_text("not to be read", encoding="utf-8")
     before = everything(cli.home)
     pasted = json.loads(cli("init", "claude", "--print").stdout)
-    assert pasted == {"mcpServers": {"subagents": {"command": COMMAND, "args": SERVE}}}
+    assert pasted == {"mcpServers": {"subagents": FOR_CLAUDE}}
     table = tomllib.loads(cli("init", "codex", "--print").stdout)["mcp_servers"]["subagents"]
     assert table["args"] == SERVE
     assert everything(cli.home) == before
@@ -147,7 +148,7 @@ def test_another_server_of_this_name_is_replaced_only_by_force(cli: Cli, home: P
     assert '-{"mcpServers": {"subagents": {"command": "other"' in done.stdout
     assert config.read_text(encoding="utf-8") == other
     written(cli, "claude", "--force")
-    assert servers(config) == {"subagents": {"command": COMMAND, "args": SERVE}, "mine": {"url": "x"}}
+    assert servers(config) == {"subagents": FOR_CLAUDE, "mine": {"url": "x"}}
 
 
 def test_what_a_person_has_added_to_the_entry_is_theirs(cli: Cli, home: Path) -> None:
@@ -249,5 +250,5 @@ def test_for_programs_there_is_json(cli: Cli, home: Path) -> None:
     assert pending["state"] == "refused" and not (cli.home / ".mcp.json").exists()
     done = cli.json("init", "claude", "--yes")
     assert (done["client"], done["state"], done["file"]) == ("claude", "written", f"{cli.home}/.mcp.json")
-    assert done["entry"] == {"command": COMMAND, "args": SERVE} and done["diff"] == pending["diff"]
+    assert done["entry"] == FOR_CLAUDE and done["diff"] == pending["diff"]
     assert cli.json("init", "claude")["state"] == "current"

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.clients import messages_api
-from tests.clients.driver import PATIENCE_SECONDS, Outcome, ParentClient
+from tests.clients.driver import PATIENCE_SECONDS, ParentClient
 from tests.clients.parent_model import ParentModel
 
 _PREFIX = "mcp__subagents__"
@@ -24,7 +24,7 @@ class ClaudeCode(ParentClient):
     name = "claude"
 
     def configure(self) -> None:
-        self.init("--scope", "user")
+        self.init()
 
     def command(self) -> list[str]:
         allowed = ["--allowedTools", "mcp__subagents"]
@@ -38,8 +38,11 @@ class ClaudeCode(ParentClient):
         patience = {"MCP_TOOL_TIMEOUT": f"{PATIENCE_SECONDS * 1000}"} if self.impatient else {}
         yield {**_QUIET, **patience}
 
-    def outcome(self, printed: list[dict[str, Any]], model: ParentModel) -> Outcome:
-        begin = next(event for event in printed if event.get("subtype") == "init")
+    def said(self, printed: list[dict[str, Any]]) -> str:
         end = next(event for event in printed if event.get("type") == "result")
-        tools = [name.removeprefix(_PREFIX) for name in begin["tools"] if name.startswith(_PREFIX)]
-        return Outcome(end["result"], model.heard.answers, tools)
+        return str(end["result"])
+
+    def tools(self, printed: list[dict[str, Any]], model: ParentModel) -> list[str]:
+        """Its model sees a part of them; it tells of all as it begins."""
+        begin = next(event for event in printed if event.get("subtype") == "init")
+        return [name.removeprefix(_PREFIX) for name in begin["tools"] if name.startswith(_PREFIX)]

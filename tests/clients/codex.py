@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from tests.clients.driver import PATIENCE_SECONDS, Outcome, ParentClient
+from tests.clients.driver import PATIENCE_SECONDS, ParentClient
 from tests.clients.loopback import serving
 from tests.clients.parent_model import ParentModel
 from tests.clients.responses_api import responses_app
@@ -58,7 +58,6 @@ class Codex(ParentClient):
         with serving(responses_app(model, "mcp__subagents")) as self._url:
             yield {"LOOPBACK_KEY": "scripted"}
 
-    def outcome(self, printed: list[dict[str, Any]], model: ParentModel) -> Outcome:
+    def said(self, printed: list[dict[str, Any]]) -> str:
         items = [event["item"] for event in printed if event["type"] == "item.completed"]
-        said = [item["text"] for item in items if item["type"] == "agent_message"]
-        return Outcome(said[-1], model.heard.answers, model.heard.tools)
+        return [str(item["text"]) for item in items if item["type"] == "agent_message"][-1]

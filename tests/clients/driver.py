@@ -29,11 +29,13 @@ SCRIPT = Path(sysconfig.get_path("scripts")) / "subagent"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a conversation went: what the model said last, what it had heard, and the tools of the server."""
+    """How a conversation went: what the model said last, what its calls had answered, and all tools of the
+    server. `in_sight` are those that the model was offered in its first turn."""
 
     said: str
     answers: list[str]
     tools: list[str]
+    in_sight: list[str]
 
 
 class Running:
@@ -87,8 +89,12 @@ class ParentClient(ABC):
         """Let a model answer; gives the environment that leads to it."""
 
     @abstractmethod
-    def outcome(self, printed: list[dict[str, Any]], model: ParentModel) -> Outcome:
-        """Return how the conversation went, from the events that the client has printed."""
+    def said(self, printed: list[dict[str, Any]]) -> str:
+        """Return the last words of the model, from the events that the client has printed."""
+
+    def tools(self, printed: list[dict[str, Any]], model: ParentModel) -> list[str]:
+        """Return the tools of the server that the client knows."""
+        return model.heard.tools
 
     @contextmanager
     def start(self, plan: Plan) -> Iterator[Running]:
@@ -117,8 +123,10 @@ class ParentClient(ABC):
         """Have a whole conversation."""
         with self.start(plan) as running:
             printed = running.wait()
-        lines = [line for line in printed.splitlines() if line.startswith("{")]
-        return self.outcome([json.loads(line) for line in lines], running.model)
+        events = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+        model = running.model
+        in_sight = model.first.tools if model.first else []
+        return Outcome(self.said(events), model.heard.answers, self.tools(events, model), in_sight)
 
     def init(self, *words: str) -> None:
         """Let `subagent init` tell the client of the server."""

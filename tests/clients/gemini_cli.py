@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from tests.clients.driver import PATIENCE_SECONDS, Outcome, ParentClient, edit_json, entry_of
+from tests.clients.driver import PATIENCE_SECONDS, ParentClient, edit_json, entry_of
 from tests.clients.gemini_api import gemini_app
 from tests.clients.loopback import serving
 from tests.clients.parent_model import ParentModel
@@ -43,6 +43,5 @@ class GeminiCli(ParentClient):
                 "GEMINI_CLI_TRUST_WORKSPACE": "true",
             }
 
-    def outcome(self, printed: list[dict[str, Any]], model: ParentModel) -> Outcome:
-        said = [event["content"] for event in printed if event.get("role") == "assistant"]
-        return Outcome("".join(said), model.heard.answers, model.heard.tools)
+    def said(self, printed: list[dict[str, Any]]) -> str:
+        return "".join(event["content"] for event in printed if event.get("role") == "assistant")

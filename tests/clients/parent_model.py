@@ -47,15 +47,17 @@ Plan = Callable[[Heard], Call | Say]
 
 
 class ParentModel:
-    """Follows a plan and keeps what it heard last."""
+    """Follows a plan and keeps what it heard first and last."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self.first: Heard | None = None
         self.heard = Heard()
         self.failure: Exception | None = None
 
     def next(self, heard: Heard) -> Call | Say:
         """Return what the model does after it has heard this. A plan that fails ends the conversation."""
+        self.first = self.first or heard
         self.heard = heard
         try:
             return self._plan(heard)

@@ -18,6 +18,7 @@ def test_it_lists_the_tools_and_gets_the_result_of_a_run(client: ParentClient) -
 
     outcome = client.talk(plan)
     assert sorted(outcome.tools) == sorted(["run_painter", *tool_schemas.PARENT_TOOLS])
+    assert {"run_painter", "wait_for_runs", "reply_subagent"} <= set(outcome.in_sight)
     assert outcome.said == "Painted." and len(outcome.answers) == 1
 
 

@@ -23,11 +23,8 @@ def types_of(client: Listener, run_id: str) -> list[str]:
 
 def append_events(world: World, run_id: str, count: int) -> None:
     """Write events as a very busy worker would."""
-    first = len(world.events(run_id)) + 1
-    lines = [
-        json.dumps({"seq": first + n, "at": "2026-11-22T09:30:15.417Z", "type": "text", "text": f"line {n}"})
-        for n in range(count)
-    ]
+    event = {"at": "2026-11-22T09:30:15.417Z", "type": "text", "text": "x" * 1_500}
+    lines = [json.dumps({"seq": 1_000 + n, **event}) for n in range(count)]
     journal.append_bytes(world.paths(run_id).events, ("\n".join(lines) + "\n").encode())
 
 
@@ -280,7 +277,7 @@ def test_a_client_that_does_not_read_holds_nothing_up_and_is_told_what_it_missed
     with Listener(world, "older") as client:
         client.ask("logging/setLevel", level="debug")
         for _ in range(30):
-            append_events(world, run_id, 1_000)
+            append_events(world, run_id, 500)
             world.store.announce(world.paths(run_id))
         world.reply(run_id, "yes")
         assert world.completed(run_id) == "Done."

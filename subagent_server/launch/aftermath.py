@@ -1,0 +1,123 @@
+"""What a run's keeper does once the worker has ended, or never was: tell it, end what is left, let go.
+
+exit.json, reconcile, sweep the tree, treeGone, the lock, the mark: in this order, so that a kill in between
+leaves a run that the next reader can put right. Standard library only: the shim imports this module.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from subagent_server.domain.errors import StorageFailed
+from subagent_server.domain.states import TERMINAL
+from subagent_server.host import atomic, die, locks, processes
+from subagent_server.store.paths import RunPaths, root_of
+
+LEFTOVER_GRACE_SECONDS = 2.0
+"""How long what a worker that ended by itself has left behind gets between TERM and KILL."""
+RECONCILE_SECONDS = 30.0
+RECONCILE_ATTEMPTS = 3
+EXIT_GATE_CLOSED = 71
+"""What a worker leaves with that was never let begin."""
+WORKER = (sys.executable, "-E", "-P", "-m", "subagent_server.worker")
+"""No PYTHON* variable and no file in the working directory may change what the worker imports."""
+_SPARED = "SUBAGENT_SHIM"
+
+
+def has_ended(run: RunPaths) -> bool:
+    """Whether the state on disk says that the run has ended; a state that cannot be read says nothing."""
+    try:
+        state = json.loads(run.meta.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(state, dict) and state.get("status") in TERMINAL
+
+
+def conclude(run: RunPaths, lock: int, status: int | None, deadline: float | None) -> None:
+    """Say how the run ended, end what is left of it, and let go of `lock`.
+
+    `status` is the worker's wait status, None where there was none; `deadline` is when what was told to end
+    is killed, on the monotonic clock. Where the end could not be told, the tree is not recorded as gone: the
+    first reader, who finds the lock free, does the rest.
+    """
+    facts = _exit_facts(status)
+    die.may_die("shim.reaped")
+    _write_exit(run, facts)
+    die.may_die("shim.exit_written")
+    told = (status == 0 and has_ended(run)) or _reconcile(run)
+    die.may_die("shim.reconciled")
+    _sweep(run, deadline or time.monotonic() + LEFTOVER_GRACE_SECONDS)
+    die.may_die("shim.swept")
+    atomic.remove_leftovers(run.directory)
+    if told:
+        _write_exit(run, {**facts, "treeGone": True})
+        die.may_die("shim.tree_gone")
+    locks.give_back(lock)  # nobody else has it any more, and who hears of the next line looks at it
+    if told:
+        with suppress(OSError):
+            root_of(run).change_mark(run.run_id).unlink(missing_ok=True)
+
+
+def _exit_facts(status: int | None) -> dict[str, Any]:
+    at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    code = EXIT_GATE_CLOSED if status is None else os.waitstatus_to_exitcode(status)
+    if code == EXIT_GATE_CLOSED:
+        return {"at": at, "workerStarted": False}
+    return {"at": at, "workerStarted": True, **({"signal": -code} if code < 0 else {"exitCode": code})}
+
+
+def _write_exit(run: RunPaths, facts: dict[str, Any]) -> None:
+    """A disk that refuses must not keep the tree alive: readers find out by the lock, only later."""
+    try:
+        atomic.write_durably(run.exit, (json.dumps(facts, indent=1) + "\n").encode())
+    except StorageFailed as error:
+        print(error.sentence, file=sys.stderr, flush=True)
+
+
+def _reconcile(run: RunPaths) -> bool:
+    """Make the meta file and the journal true for those who only read them; False where it failed."""
+    return any(_reconciled_at_once(run) for _ in range(RECONCILE_ATTEMPTS))
+
+
+def _reconciled_at_once(run: RunPaths) -> bool:
+    """Let a full interpreter do it, with a bound; it may be killed as everything may."""
+    command = [*WORKER, "--reconcile", str(run.directory)]
+    try:
+        pid = os.posix_spawn(command[0], command, os.environ, setsigmask=[])
+    except OSError as error:
+        print(f"The end of the run could not be told: {error}", file=sys.stderr, flush=True)
+        return False
+    deadline = time.monotonic() + RECONCILE_SECONDS
+    while pid not in (ended := processes.reap_children()):
+        if time.monotonic() >= deadline:
+            os.kill(pid, signal.SIGKILL)
+        signal.sigtimedwait({signal.SIGCHLD}, 0.5)
+    return ended[pid] == 0
+
+
+def _sweep(run: RunPaths, deadline: float) -> None:
+    """End all that the run has left behind, until two looks find nothing; other runs are spared."""
+    told: set[processes.Identity] = set()
+    quiet = 0
+    while quiet < 2:
+        processes.reap_children()
+        left = _left_behind(run)
+        quiet = 0 if left else quiet + 1
+        number = signal.SIGKILL if time.monotonic() >= deadline else signal.SIGTERM
+        for identity in left:
+            if number == signal.SIGKILL or identity not in told:
+                processes.send_signal(identity, number)
+                told.add(identity)
+        if left:
+            signal.sigtimedwait({signal.SIGCHLD}, 0.05)
+
+
+def _left_behind(run: RunPaths) -> list[processes.Identity]:
+    """Return what is below this process (it is the subreaper) and what carries the mark of the run."""
+    below = processes.descendants([os.getpid()], spare=_SPARED)
+    return list({*below, *processes.marked(f"SUBAGENT_RUN_ID={run.run_id}")})
