@@ -51,7 +51,7 @@ def init(
     if only_print:
         out(snippet(known, entry).rstrip("\n"))
         return ExitCode.OK
-    change = _planned(session, known, entry, scope or known.scopes[0])
+    change = _planned(session, known, entry, scope or known.scopes[0], as_json)
     asking = not (yes or as_json) and somebody_is_there()
     problem = _problem(session, change, force, yes or asking)
     if not as_json:
@@ -62,7 +62,8 @@ def init(
             return ExitCode.OK
         write(change)
     if as_json:
-        out_json(_wire(change, problem))
+        state = "refused" if problem else "written" if change.is_needed else "current"
+        out_json(_wire(known, change.path, entry, state, list(change.diff(str(change.path)))))
     elif problem is None:
         talk(_conclusion(session, change))
     if problem is not None:
@@ -95,21 +96,27 @@ def _agent_directories(settings: Settings) -> list[Path]:
     return [directory for directory in every if directory.is_dir()] or every[:1]
 
 
-def _planned(session: Session, client: Client, entry: Entry, scope: Scope) -> Change:
+def _file(settings: Settings, client: Client, scope: Scope) -> Path:
+    if scope not in client.files:
+        raise click.UsageError(f"{client.title} has no file for a {scope}: leave --scope out.")
+    home = Path(settings.environment.get("HOME") or Path.home())
+    return client.files[scope](Place(settings.cwd, home, settings.environment, sys.platform))
+
+
+def _planned(session: Session, client: Client, entry: Entry, scope: Scope, as_json: bool) -> Change:
     """Return the change; where the file cannot be changed, print what to paste.
 
     Raises:
         Leave, UsageError.
     """
-    if scope not in client.files:
-        raise click.UsageError(f"{client.title} has no file for a {scope}: leave --scope out.")
-    environment = session.settings.environment
-    home = Path(environment.get("HOME") or Path.home())
-    path = client.files[scope](Place(session.settings.cwd, home, environment, sys.platform))
+    path = _file(session.settings, client, scope)
     try:
         return plan(client, path, entry, private=scope == "user")
     except NotEditable as error:
-        out(snippet(client, entry).rstrip("\n"))
+        if as_json:
+            out_json(_wire(client, path, entry, "refused", []))
+        else:
+            out(snippet(client, entry).rstrip("\n"))
         line = "" if error.line is None else f", line {error.line}"
         raise Leave(
             ExitCode.USAGE,
@@ -151,12 +158,5 @@ def _conclusion(session: Session, change: Change) -> str:
     return f"{path} is written. {change.client.next_step}"
 
 
-def _wire(change: Change, problem: Leave | None) -> dict[str, object]:
-    state = "current" if not change.is_needed else "written" if problem is None else "refused"
-    return {
-        "client": change.client.name,
-        "file": str(change.path),
-        "state": state,
-        "entry": change.entry,
-        "diff": list(change.diff(str(change.path))),
-    }
+def _wire(client: Client, path: Path, entry: Entry, state: str, diff: list[str]) -> dict[str, object]:
+    return {"client": client.name, "file": str(path), "state": state, "entry": entry, "diff": diff}

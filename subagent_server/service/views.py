@@ -90,8 +90,8 @@ def run_view(store: RunStore, observed: Observed, asked: str | None = None) -> R
 
 
 def elapsed_seconds(meta: RunMeta, moment: datetime) -> float:
-    """Return how long the run has been there, until its end, in seconds."""
-    return round(((meta.ended_at or moment) - meta.created_at).total_seconds(), 1)
+    """Return how long the run has been there, until its end, in seconds; 0 where a clock was set back."""
+    return round(max(0.0, ((meta.ended_at or moment) - meta.created_at).total_seconds()), 1)
 
 
 def message_view(message: Message) -> MessageView:

@@ -34,6 +34,13 @@ FILES = {
         else "home/.config/Claude/claude_desktop_config.json"
     ),
 }
+USUAL = {
+    "claude": "project",
+    "codex": "user",
+    "gemini": "user",
+    "cursor": "project",
+    "claude-desktop": "user",
+}
 ELSEWHERE = ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME", "XDG_CONFIG_HOME")
 
 
@@ -76,22 +83,11 @@ def test_each_client_gets_the_server_in_its_own_file(cli: Cli, home: Path, clien
     assert entry["command"] == COMMAND and entry["args"][:3] == SERVE
 
 
-@pytest.mark.parametrize(
-    ("client", "scope"),
-    [
-        *(("claude", "project"), ("codex", "user"), ("gemini", "user"), ("cursor", "project")),
-        ("claude-desktop", "user"),
-    ],
-)
-def test_without_a_scope_the_usual_file_is_meant(cli: Cli, home: Path, client: str, scope: str) -> None:
-    written(cli, client)
-    assert (cli.home / FILES[client, scope]).exists()
-
-
-@pytest.mark.parametrize("client", ["claude", "codex", "gemini", "cursor", "claude-desktop"])
+@pytest.mark.parametrize("client", list(USUAL))
 def test_a_second_time_there_is_nothing_to_do(cli: Cli, home: Path, client: str) -> None:
     written(cli, client)
     before = everything(cli.home)
+    assert str(cli.home / FILES[client, USUAL[client]]) in before
     done = cli("init", client)
     assert (done.returncode, done.stdout) == (0, "")
     assert "has this server already: nothing to do." in done.stderr

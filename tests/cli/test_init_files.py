@@ -154,7 +154,8 @@ def test_a_file_that_cannot_be_changed_is_left_and_what_to_paste_is_printed(
     assert done.stderr.count("\n") == 1 and "paste the above into it." in done.stderr
     pasted = tomllib.loads(done.stdout) if client == "codex" else json.loads(done.stdout)
     assert "subagents" in pasted["mcp_servers" if client == "codex" else "mcpServers"]
-    assert path.read_bytes() == content and sorted(path.parent.glob("*")).count(path) == 1
+    assert cli.json("init", client, code=2)["state"] == "refused"
+    assert path.read_bytes() == content
 
 
 def test_a_file_with_a_byte_order_mark_keeps_it(cli: Cli) -> None:

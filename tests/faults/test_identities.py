@@ -17,10 +17,11 @@ from subagent_server.host.processes import Identity
 from subagent_server.service.doctor import examine
 from subagent_server.service.ending import stop_run
 from subagent_server.service.reconcile import observe
+from subagent_server.service.views import run_view
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 from tests.helpers.processes import Child
-from tests.helpers.runs import RUN_ID, STARTED, make_meta, make_request
+from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
 from tests.helpers.wait import wait_for
 
 ASLEEP = """
@@ -155,3 +156,10 @@ def test_steps_whose_times_run_backwards_are_nothing_wrong(store: RunStore) -> N
     store.update(RUN_ID, events.StopRequested(), now() + timedelta(days=400))
     assert observe(store, RUN_ID).live is False
     assert not list(examine(store, RUN_ID, {}))
+
+
+def test_a_run_that_ended_before_it_began_took_no_time(store: RunStore) -> None:
+    store.create(make_request())
+    store.publish(make_meta())
+    store.update(RUN_ID, events.StopRequested(), T0 - timedelta(days=400))
+    assert run_view(store, observe(store, RUN_ID)).elapsed_seconds == 0

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,7 +41,7 @@ class Found:
 class Field:
     """Everything below one directory. `base_url` is where the model is."""
 
-    def __init__(self, home: Path, base_url: str) -> None:
+    def __init__(self, home: Path, base_url: str, audit: Audit) -> None:
         self.home = home
         self.runs, self.work = home / "runs", home / "work"
         self.effects = effects_of(home)
@@ -53,7 +54,7 @@ class Field:
             lines = [f"{key}: {json.dumps(value)}" for key, value in front.items()]
             text = "\n".join(["---", *lines, "---", "Do as ordered.", ""])
             (agents / f"{name}.md").write_text(text, encoding="utf-8")
-        self.audit = Audit(home / "audit.jsonl")
+        self.audit = audit
         self.store = RunStore(self.runs)
         self.store.make_root()
         self.environment = {
@@ -95,6 +96,11 @@ class Field:
             found = None if identity is None else self._classified(entry, identity)
             if found is not None and processes.is_alive(found.identity):
                 yield found
+
+    def clear(self) -> None:
+        """End what is left, if anything is: a soak that was broken off, or one that has found something."""
+        for found in self.members():
+            processes.send_signal(found.identity, signal.SIGKILL)
 
     def _classified(self, entry: Path, identity: processes.Identity) -> Found | None:
         try:

@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,32 +60,38 @@ def soak(plan: Plan, home: Path) -> Verdict:
     """Run a soak in `home`, an empty directory, and return what came of it."""
     began = time.monotonic()
     verdict = Verdict(plan.seed)
-    leader = Leader(effects_of(home), Audit(home / "audit.jsonl"))
-    with Simulator(leader) as simulator:
-        ground = Field(home, simulator.base_url)
-        parties = Parties(ground, str(plan.seed), plan.live_target)
-        killer = Killer(ground, str(plan.seed), plan.rounds, PAUSE_SECONDS)
-        parties.begin(plan.servers, plan.commands, plan.readers)
-        try:
-            killer.work(_SECONDS_A_KILL * plan.rounds + 60)
-            parties.closing.set()
-            verdict.findings += untrue(ground)
-        finally:
-            parties.closing.set()
-            parties.over.set()
-            parties.join()
-        verdict.findings += unsettled(ground)
-    judge = Judge(ground, leader)
-    verdict.findings += judge.findings()
-    verdict.kills, verdict.deaths_at_points, verdict.counts = (
-        killer.killed,
-        judge.deaths_at_points,
-        judge.counts,
-    )
-    if killer.killed.total() < plan.rounds:
-        verdict.findings.append(f"only {killer.killed.total()} of {plan.rounds} kills in the time there was")
+    with ExitStack() as stack:
+        audit = Audit(home / "audit.jsonl")
+        stack.callback(audit.close)
+        leader = Leader(effects_of(home), audit)
+        simulator = stack.enter_context(Simulator(leader))
+        ground = Field(home, simulator.base_url, audit)
+        stack.callback(ground.clear)
+        verdict.kills = _kill_and_settle(plan, ground, verdict.findings)
+        judge = Judge(ground, leader)
+        verdict.findings += judge.findings()
+    verdict.deaths_at_points, verdict.counts = judge.deaths_at_points, judge.counts
+    if verdict.kills.total() < plan.rounds:
+        verdict.findings.append(f"only {verdict.kills.total()} of {plan.rounds} kills in the time there was")
     verdict.seconds = time.monotonic() - began
     return verdict
+
+
+def _kill_and_settle(plan: Plan, ground: Field, findings: list[str]) -> Counter[str]:
+    """Let everybody live and the killer work, until nothing is left; return whom it has killed."""
+    parties = Parties(ground, str(plan.seed), plan.live_target)
+    killer = Killer(ground, str(plan.seed), plan.rounds, PAUSE_SECONDS)
+    parties.begin(plan.servers, plan.commands, plan.readers)
+    try:
+        killer.work(_SECONDS_A_KILL * plan.rounds + 60)
+        parties.closing.set()
+        findings += untrue(ground)
+    finally:
+        parties.closing.set()
+        parties.over.set()
+        parties.join()
+    findings += unsettled(ground)
+    return killer.killed
 
 
 def _listed(counts: Counter[str]) -> str:

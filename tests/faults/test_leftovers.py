@@ -1,0 +1,40 @@
+"""What a writer that is killed in the middle leaves is cleared away, and nobody else's is."""
+
+from pathlib import Path
+
+from subagent_server.host import atomic
+from subagent_server.service.reconcile import observe
+from subagent_server.store.runs import RunStore
+from tests.helpers.files import names
+from tests.helpers.processes import Child
+from tests.helpers.runs import RUN_ID, STARTED, start_run
+
+WRITER = """
+    import sys
+    from pathlib import Path
+    from subagent_server.host import atomic
+    print(atomic.prepare(Path(sys.argv[1]), b"half a state").name, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_temporary_file_goes_with_its_writer_and_not_before(store: RunStore) -> None:
+    start_run(store, RUN_ID, STARTED)
+    run = store.paths.run(RUN_ID)
+    with Child(WRITER, run.meta) as living, Child(WRITER, run.result) as killed:
+        kept, left = living.hear(), killed.hear()
+        killed.kill()
+        assert {kept, left} <= set(names(run.directory))
+        assert observe(store, RUN_ID).live is False
+        assert kept in names(run.directory) and left not in names(run.directory)
+        living.kill()
+        atomic.remove_leftovers(run.directory)
+    assert not [name for name in names(run.directory) if name.endswith(".tmp")]
+
+
+def test_other_files_are_no_leftovers(tmp_path: Path) -> None:
+    for name in ("notes.tmp", ".hidden", ".a.tmp", ".meta.json.x.y.tmp", ".meta.json.1.y.tmp"):
+        (tmp_path / name).touch()
+    before = names(tmp_path)
+    atomic.remove_leftovers(tmp_path)
+    assert names(tmp_path) == before
