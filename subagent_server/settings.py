@@ -38,12 +38,12 @@ class Settings:
     @property
     def child_run_id(self) -> str | None:
         """The run whose child this process is, where its environment says so."""
-        return self.environment.get("SUBAGENT_RUN_ID")
+        return self.environment.get("SUBAGENT_RUN_ID") or None
 
     @property
     def child_token(self) -> str | None:
         """What proves that this process is that run's child."""
-        return self.environment.get("SUBAGENT_RUN_TOKEN")
+        return self.environment.get("SUBAGENT_RUN_TOKEN") or None
 
 
 def read_settings(

@@ -16,6 +16,7 @@ from typing import Any
 from subagent_server.domain.errors import StorageFailed
 from subagent_server.domain.states import TERMINAL
 from subagent_server.host import atomic, die, locks, processes
+from subagent_server.host.telling import tell
 from subagent_server.store.paths import RunPaths, root_of
 
 LEFTOVER_GRACE_SECONDS = 2.0
@@ -76,7 +77,7 @@ def _write_exit(run: RunPaths, facts: dict[str, Any]) -> None:
     try:
         atomic.write_durably(run.exit, (json.dumps(facts, indent=1) + "\n").encode())
     except StorageFailed as error:
-        print(error.sentence, file=sys.stderr, flush=True)
+        tell(error.sentence)
 
 
 def _reconcile(run: RunPaths) -> bool:
@@ -90,7 +91,7 @@ def _reconciled_at_once(run: RunPaths) -> bool:
     try:
         pid = os.posix_spawn(command[0], command, os.environ, setsigmask=[])
     except OSError as error:
-        print(f"The end of the run could not be told: {error}", file=sys.stderr, flush=True)
+        tell(f"The end of the run could not be told: {error}")
         return False
     deadline = time.monotonic() + RECONCILE_SECONDS
     while pid not in (ended := processes.reap_children()):

@@ -23,6 +23,7 @@ if __name__ == "__main__":  # -I leaves out the directory of the package
 
 from subagent_server.domain.errors import StorageFailed
 from subagent_server.host import atomic, die, locks, processes
+from subagent_server.host.telling import flush, tell
 from subagent_server.launch import slots
 from subagent_server.launch.aftermath import EXIT_GATE_CLOSED, WORKER, conclude, has_ended
 from subagent_server.store.paths import RootPaths, RunPaths, root_of
@@ -55,7 +56,7 @@ class Shim:
         try:
             worker = self._begin()
         except (OSError, StorageFailed) as error:  # a disk, or a machine without room for one process more
-            print(f"The worker could not be started: {error}", file=sys.stderr, flush=True)
+            tell(f"The worker could not be started: {error}")
             worker = None
         status = None if worker is None else self._wait_for(worker)
         conclude(self.run, self.lock, status, self.deadline)
@@ -162,7 +163,7 @@ class Shim:
             command = [*WORKER, str(self.run.directory), descriptors]
             os.execve(command[0], command, environment)
         except OSError as error:
-            print(f"The worker could not be started: {error}", file=sys.stderr, flush=True)
+            tell(f"The worker could not be started: {error}")
         finally:
             os._exit(EXIT_GATE_CLOSED)
 
@@ -230,5 +231,5 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    sys.stderr.flush()
+    flush()
     os._exit(code)  # the run is over: nothing of it shall outlive that by the time Python takes to leave

@@ -82,7 +82,8 @@ class ResourceWatch:
         while True:
             updated = await wait_until(self._changes, self._look, Wait(FOREVER, poll_seconds=LOG_SECONDS))
             for uri in updated or []:
-                await self._notices.resource_updated(uri)
+                if uri in self._watched:
+                    await self._notices.resource_updated(uri)
             await asyncio.sleep(SETTLE_SECONDS)
 
     def _look(self) -> list[str] | None:

@@ -2,7 +2,6 @@
 
 import os
 import random
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,6 +22,7 @@ from subagent_server.domain.secrets import Masker
 from subagent_server.host import die, locks, processes
 from subagent_server.host.clock import now
 from subagent_server.host.sleeper import Sleeper
+from subagent_server.host.telling import flush, tell
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.ending import stop_children
 from subagent_server.service.inputs import media_type
@@ -122,7 +122,7 @@ class OwnRun:
         try:
             append_transcript(self._run, self.masker.data(message))
         except OSError as error:
-            print(f"The transcript could not be written ({error}); the run goes on.", file=sys.stderr)
+            tell(f"The transcript could not be written ({error}); the run goes on.")
 
     # -- asking
 
@@ -210,6 +210,7 @@ class OwnRun:
 
     def leave(self) -> NoReturn:
         """End this process with code 0, at once, whatever its threads still wait for."""
+        flush()
         die.may_die("worker.leaving")
         os._exit(0)
 

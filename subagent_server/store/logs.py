@@ -1,6 +1,5 @@
 """The journal of a run (`events.jsonl`), the same for people (`run.log`), and its transcript."""
 
-import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +9,7 @@ from pydantic import ValidationError
 
 from subagent_server.domain.records import Usage, timestamp
 from subagent_server.host import journal
+from subagent_server.host.telling import tell
 from subagent_server.store.log_format import render
 from subagent_server.store.paths import RunPaths
 
@@ -37,7 +37,7 @@ class RunJournal:
             self._seq = seq + 1
             journal.append_bytes(self._run.log, render(event).encode("utf-8", "replace"))
         except OSError as error:
-            print(f"The journal of the run could not be written ({error}); the run goes on.", file=sys.stderr)
+            tell(f"The journal of the run could not be written ({error}); the run goes on.")
 
 
 def next_seq(run: RunPaths) -> int:

@@ -116,7 +116,7 @@ def _model_settings(agent: AgentDefinition, environment: Mapping[str, str]) -> M
     return ModelSettings(
         model=resolve_model(agent.model),
         api_key=api_key,
-        base_url=agent.base_url or environment.get("ANTHROPIC_BASE_URL"),
+        base_url=agent.base_url or environment.get("ANTHROPIC_BASE_URL") or None,
         max_tokens=agent.max_tokens or DEFAULT_MAX_TOKENS,
         effort=agent.effort,
     )

@@ -89,7 +89,8 @@ class Listener(RawServer):
         kinds = {"toolsListChanged": tools, "resourcesListChanged": resources}
         wanted = {"resourceSubscriptions": list(uris), **{k: True for k, on in kinds.items() if on}}
         number = self.begin("subscriptions/listen", notifications=wanted)
-        self.hears(lambda m: m["method"] == "notifications/subscriptions/acknowledged")
+        acknowledged = "notifications/subscriptions/acknowledged"
+        self.hears(lambda m: m["method"] == acknowledged and m["params"]["_meta"][SUBSCRIPTION] == number)
         return number
 
     def hears(self, wanted: Callable[[Message], object], seconds: float = BOUND) -> Message:
