@@ -9,7 +9,7 @@ from contextlib import suppress
 
 
 def tell(sentence: str) -> None:
-    """Print a line. stderr of a run is a file: the disk that refuses the work's files refuses this one too."""
+    """Print a line. stderr of a run is a file: a disk that refuses the others refuses this one too."""
     with suppress(OSError):
         print(sentence, file=sys.stderr, flush=True)
 

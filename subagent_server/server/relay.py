@@ -31,8 +31,8 @@ Context = ServerRequestContext[Any, Any]
 
 LOOK_SECONDS = 1.0
 """How often journals are looked at: their lines, unlike states, are announced by nobody."""
-FLUSH_SECONDS = 0.2
-"""How long an answer waits, at most, for the last events before it."""
+FLUSH_SECONDS = 2.0
+"""How long an answer waits, at most, for the last events before it: they go through the same pipe."""
 MAX_PLACES = 1_000
 
 

@@ -22,7 +22,7 @@ from subagent_server.domain.secrets import Masker
 from subagent_server.host import die, locks, processes
 from subagent_server.host.clock import now
 from subagent_server.host.sleeper import Sleeper
-from subagent_server.host.telling import flush, tell
+from subagent_server.host.telling import flush, tell, tell_exception
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.ending import stop_children
 from subagent_server.service.inputs import media_type
@@ -116,6 +116,10 @@ class OwnRun:
     def record(self, kind: str, facts: dict[str, Any]) -> None:
         """Append an event to the journal; a disk that refuses is a warning."""
         self._journal.append(kind, now(), self.masker.data(facts))
+
+    def tell_fault(self) -> None:
+        """Print where the exception that is being handled comes from; not even a full disk stops it."""
+        tell_exception()
 
     def remember(self, message: dict[str, Any]) -> None:
         """Append a message to the transcript; a disk that refuses is a warning."""

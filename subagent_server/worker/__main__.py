@@ -31,7 +31,6 @@ def main(arguments: list[str]) -> None:
         os.set_inheritable(descriptor, False)
     own = OwnRun(Path(arguments[0]), slots)
     _work(own, _read_package(memory))
-    sys.stderr.flush()
     own.leave()  # a thread that still waits for something must not keep a run alive that has ended
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +69,7 @@ class Life:
         except SubagentError as error:
             failure = Failure(code=_code_of(error), message=error.sentence)
         except Exception as error:  # noqa: BLE001 - the outermost frame: whatever it is, the run ends with it
-            traceback.print_exc()
+            self.own.tell_fault()
             failure = Failure(
                 code="agent_error",
                 message=f"The worker met a fault of its own: {type(error).__name__}: {error}"[:500],

@@ -10,11 +10,13 @@ from subagent_server.domain import events
 from subagent_server.domain.errors import StorageFailed
 from subagent_server.domain.records import RunResult
 from subagent_server.domain.states import Status
+from subagent_server.host import journal
+from subagent_server.service.doctor import examine
 from subagent_server.store.runs import RunStore
 from tests.faults.disks import fill, memory_disk
 from tests.helpers.files import names
 from tests.helpers.runs import ASKED, LATER, STARTED, start_run
-from tests.helpers.turns import asks, says
+from tests.helpers.turns import asks, says, shell
 from tests.helpers.world import World
 
 PAGE = os.sysconf("SC_PAGESIZE")
@@ -80,6 +82,31 @@ def test_on_a_full_disk_a_run_waits_whole_and_goes_on_once_there_is_room(small_w
     filler.unlink()
     assert world.cli("reply", run_id, "Yes.").returncode == 0
     assert world.completed(run_id) == "Done."
+
+
+def test_a_run_works_on_while_the_disk_is_full_and_its_journal_goes_on_once_there_is_room(
+    small_world: World,
+) -> None:
+    world = small_world
+    world.agent()
+    wait_and_say = "until [ -e {0} ]; do sleep 0.05; done; head -c 9000 /dev/zero | tr '\\0' x; echo {0}"
+    simulator = world.play(
+        shell(wait_and_say.format("full")), shell(wait_and_say.format("free")), says("Done.")
+    )
+    run_id = world.start()
+    simulator.wait_for_requests(1, 40)
+    filler = fill(world.runs)
+    (world.work / "full").touch()
+    simulator.wait_for_requests(2, 40)
+    filler.unlink()
+    (world.work / "free").touch()
+    assert world.completed(run_id) == "Done."
+    world.gone(run_id)
+    assert "could not be written (" in world.paths(run_id).worker_out.read_text(encoding="utf-8")
+    results = [e for e in journal.records(world.paths(run_id).events) if e["type"] == "tool_result"]
+    assert len(results) == 1 and "free" in results[0]["text"], "what had no room is missing"
+    assert not list(examine(world.store, run_id, {}))
+    world.abandoned.add(run_id)  # half a line is left, which readers pass over and a strict reader does not
 
 
 def test_a_run_that_ends_on_a_full_disk_has_not_completed_and_its_files_are_whole(small_world: World) -> None:

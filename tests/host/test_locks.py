@@ -120,7 +120,8 @@ def test_probes_of_several_processes_never_take_each_other_for_holders(lock: Pat
         assert [one.hear(), other.hear()] == ["ready", "ready"]
         assert not any(locks.is_held(lock) for _ in range(3000))
         enough.touch()
-        assert [one.hear(), other.hear()] == ["[False]", "[False]"]
+        # one that was told so before its first probe has seen nothing, which is "[]"
+        assert "True" not in one.hear() + other.hear()
 
 
 def test_a_taker_is_never_refused_because_somebody_probes(lock: Path, tmp_path: Path) -> None:
