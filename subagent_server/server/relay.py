@@ -6,6 +6,7 @@ one asks with each request, and hears of the runs that the request waits for, on
 
 import asyncio
 import math
+import threading
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from mcp.server.session import ServerSession
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from subagent_server.domain.errors import SubagentError, UnknownRun
+from subagent_server.domain.records import RunMeta
 from subagent_server.server.background import Background
 from subagent_server.server.log_events import LEVELS, is_wanted, left_out_message, level_of, log_message
 from subagent_server.server.outbox import Outbox
@@ -71,7 +73,8 @@ class EventRelay:
         async with Outbox(partial(_send_on, context), partial(_dropped, level)) as outbox:
 
             def look() -> None:
-                _relay(tails, level, outbox)
+                for tail in tails:
+                    tail.relay(level, outbox)
 
             wait = Wait(math.inf, frozenset(run_ids), poll_seconds=LOOK_SECONDS)
             following = self._background.start(wait_until(self._changes, look, wait))
@@ -95,20 +98,16 @@ class EventRelay:
 
     def _relay_ends(self, tails: "list[_Tail]", level: types.LoggingLevel, outbox: Outbox) -> None:
         """Relay what has come last, and the ends that the journals do not have yet."""
-        _relay(tails, level, outbox)
         for tail in tails:
-            try:
-                event = tail.follower.ending(self._service.store.read(tail.run_id))
-            except SubagentError:
-                continue  # it became unreadable meanwhile; the answer of the call says so
-            if event is not None and is_wanted(level_of(event), level):
-                outbox.put(log_message(tail.agent, tail.run_id, event))
+            tail.relay(level, outbox)
+            with suppress(SubagentError):  # it became unreadable meanwhile: the answer of the call says so
+                tail.relay_end(self._service.store.read(tail.run_id), level, outbox)
 
     def _remember(self, tails: "list[_Tail]") -> None:
         """Let the next request go on where this one stopped."""
         for tail in tails:
             self._places.pop(tail.run_id, None)
-            self._places[tail.run_id] = tail.follower.place
+            self._places[tail.run_id] = tail.place
         while len(self._places) > MAX_PLACES:
             del self._places[next(iter(self._places))]
 
@@ -123,7 +122,9 @@ class EventRelay:
             def look() -> None:
                 live = self._service.store.live_ids()
                 self._discover(live, since)
-                _relay([tail for tail in self._live.values() if tail is not None], self._level, outbox)
+                for tail in self._live.values():
+                    if tail is not None:
+                        tail.relay(self._level, outbox)
                 for run_id in self._live.keys() - set(live):
                     del self._live[run_id]  # all of it is over, and was told
 
@@ -166,25 +167,38 @@ class EventRelay:
 
 
 class _Tail:
-    """A run whose events are relayed."""
+    """A run whose events are relayed. What one thread has read is on its way before another reads on."""
 
     def __init__(self, follower: Follower, run_id: str, agent: str) -> None:
-        self.follower = follower
         self.run_id = run_id
-        self.agent = agent
+        self._follower = follower
+        self._agent = agent
+        self._lock = threading.Lock()
 
-    def message(self, event: Event) -> types.LoggingMessageNotification:
-        return log_message(self.agent, self.run_id, event)
+    @property
+    def place(self) -> Place:
+        """How far it has come."""
+        return self._follower.place
 
+    def relay(self, level: types.LoggingLevel, outbox: Outbox) -> None:
+        """Send what is new."""
+        with self._lock:
+            news = self._follower.news()
+            if news.left_out and is_wanted("warning", level):
+                outbox.put(left_out_message(run_id=self.run_id))
+            for event in news.events:
+                self._put(event, level, outbox)
 
-def _relay(tails: Iterable[_Tail], level: types.LoggingLevel, outbox: Outbox) -> None:
-    for tail in tails:
-        news = tail.follower.news()
-        if news.left_out and is_wanted("warning", level):
-            outbox.put(left_out_message(run_id=tail.run_id))
-        for event in news.events:
-            if is_wanted(level_of(event), level):
-                outbox.put(tail.message(event))
+    def relay_end(self, meta: RunMeta, level: types.LoggingLevel, outbox: Outbox) -> None:
+        """Send the end of a run that has ended, if its journal did not have it yet."""
+        with self._lock:
+            event = self._follower.ending(meta)
+            if event is not None:
+                self._put(event, level, outbox)
+
+    def _put(self, event: Event, level: types.LoggingLevel, outbox: Outbox) -> None:
+        if is_wanted(level_of(event), level):
+            outbox.put(log_message(self._agent, self.run_id, event))
 
 
 def _asked_level(context: Context) -> types.LoggingLevel | None:

@@ -1,6 +1,5 @@
 """Following the journal of a run: only what is new is read, and never much of it at once."""
 
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,36 +32,33 @@ class News:
 
 
 class Follower:
-    """Follows the journal of one run from a place on. May be used by several threads."""
+    """Follows the journal of one run from a place on. Used by one thread at a time."""
 
     def __init__(self, store: RunStore, run_id: str, place: Place | None = None) -> None:
         self._run = store.paths.run(run_id)
-        self._lock = threading.Lock()
         self.place = place or _end(self._run)
         """How far it has come; without a place to begin at: where the journal ends now."""
 
     def news(self) -> News:
         """Return the events since the last look; a journal that cannot be read has none."""
-        with self._lock:
-            try:
-                start = max(self.place.cursor, self._run.events.stat().st_size - MAX_BYTES)
-                page = journal.read_from(self._run.events, start, _MAX_LINES, max_bytes=MAX_BYTES)
-            except OSError:
-                return News([])
-            left_out = start > self.place.cursor
-            lines = page.lines[1:] if left_out else page.lines  # the first of them is cut
-            events = [event for line in lines if (event := journal.parse(line)) is not None]
-            return News(self._untold(page.cursor, events), left_out)
+        try:
+            start = max(self.place.cursor, self._run.events.stat().st_size - MAX_BYTES)
+            page = journal.read_from(self._run.events, start, _MAX_LINES, max_bytes=MAX_BYTES)
+        except OSError:
+            return News([])
+        left_out = start > self.place.cursor
+        lines = page.lines[1:] if left_out else page.lines  # the first of them is cut
+        events = [event for line in lines if (event := journal.parse(line)) is not None]
+        return News(self._untold(page.cursor, events), left_out)
 
     def ending(self, meta: RunMeta) -> Event | None:
         """Return the event that ends the journal of a run that has ended, if it was not read yet.
 
         The journal gets it after the state, so whoever has just heard of the end may be too early for it.
         """
-        with self._lock:
-            if self.place.ended or meta.ended_at is None:
-                return None
-            self.place = Place(self.place.cursor, ended=True)
+        if self.place.ended or meta.ended_at is None:
+            return None
+        self.place = Place(self.place.cursor, ended=True)
         return {"at": timestamp(meta.ended_at), "type": "run_ended", **ending_facts(meta)}
 
     def _untold(self, cursor: int, events: list[Event]) -> list[Event]:
