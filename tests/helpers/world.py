@@ -196,8 +196,17 @@ class World:
         return meta.error.code, meta.error.message
 
     def gone(self, run_id: str, seconds: float = BOUND) -> None:
-        """Return as soon as no process of the run is left."""
-        wait_for(lambda: not processes_of(self.paths(run_id)), seconds, f"the end of all of run {run_id}")
+        """Return as soon as no process of the run is left.
+
+        The lock says it last: a process that is being taken down has lost its environment, by which it is
+        found, before its open files.
+        """
+        run = self.paths(run_id)
+        wait_for(
+            lambda: not processes_of(run) and not locks.is_held(run.live_lock),
+            seconds,
+            f"the end of all of run {run_id}",
+        )
 
     # -- the end of the world
 
