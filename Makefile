@@ -43,7 +43,7 @@ format: $(VENV)/.installed-dev  ## put the code into its form
 lock: $(VENV)/.installed-dev  ## resolve the dependencies of pyproject.toml anew
 	$(BIN)/pip install --quiet pip-tools==7.6.2
 	$(BIN)/pip-compile --quiet $(COMPILE) --output-file requirements.lock pyproject.toml
-	$(BIN)/pip-compile --quiet $(COMPILE) --extra dev --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
+	$(BIN)/pip-compile --quiet $(COMPILE) --extra dev --extra otel --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
 
 COMPILE := --upgrade --generate-hashes --strip-extras --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host

@@ -10,6 +10,7 @@ from typing import Any
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 
+from subagent_server.domain import trace_context
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import SubagentError
 from subagent_server.server import schemas
@@ -123,7 +124,8 @@ class ToolDesk:
         async def progress(elapsed: float) -> None:
             await context.session.report_progress(elapsed, None, f"still waiting after {elapsed:.0f} s")
 
-        return Call(_arguments(params), longest, progress, partial(self._relay.beside, context))
+        beside, trace = partial(self._relay.beside, context), trace_context.checked(context.meta)
+        return Call(_arguments(params), longest, progress, beside, trace)
 
 
 def _arguments(params: types.CallToolRequestParams) -> dict[str, Any]:

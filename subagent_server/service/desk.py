@@ -5,9 +5,9 @@ Both doors for models use it: the MCP server, and the loop of an agent that may 
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from jsonschema import Draft202012Validator
@@ -40,13 +40,15 @@ T = TypeVar("T")
 class Call:
     """One tool call: its arguments, how long it may wait, in seconds, and whom to tell that it waits.
 
-    `beside` is entered with the ids of the runs that it waits for, and left when the wait is over.
+    `beside` is entered with the ids of the runs that it waits for, and left when the wait is over. `trace` is
+    the trace context that the call came with.
     """
 
     arguments: Arguments
     longest_wait: float
     progress: Callable[[float], Awaitable[None]] | None = None
     beside: Callable[[Collection[str]], AbstractAsyncContextManager[None]] | None = None
+    trace: Mapping[str, str] = field(default_factory=dict)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return an argument."""
@@ -125,6 +127,7 @@ class Desk:
             inputs=call.get("inputs", []),
             cwd=call.get("cwd"),
             label=call.get("label"),
+            trace=call.trace,
         )
         meta = await asyncio.to_thread(start, self._service, order, self._caller)
         return (await self._after_wait(meta.run_id, call)).to_wire()

@@ -200,11 +200,14 @@ class OwnRun:
         """Add what the run has cost and was not written with its end."""
         return self._apply(events.UsageSettled(usage=usage))
 
-    def conclude(self, meta: RunMeta) -> None:
-        """Say in the journal how the run ended, and end the runs that it started."""
+    def end_children(self) -> None:
+        """End the runs that this one started and that have not ended."""
         die.may_die("worker.ended")
-        self.record("run_ended", ending_facts(meta))
         stop_children(self._store, self.run_id)
+
+    def conclude(self, meta: RunMeta) -> None:
+        """Say in the journal how the run ended: the last that is said there."""
+        self.record("run_ended", ending_facts(meta))
 
     def leave_unbegun(self, failure: Failure | None = None) -> None:
         """End a run whose worker cannot begin, or has no need to; its journal says so too."""

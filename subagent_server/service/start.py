@@ -1,7 +1,8 @@
 """Starting a run: everything is checked before anything is made."""
 
 import os
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, CallerError, SubagentError, shorten
 from subagent_server.domain.ids import make_run_id
 from subagent_server.domain.records import Failure, LaunchInfo, RunMeta, RunRequest
+from subagent_server.domain.trace_context import carried
 from subagent_server.host import processes
 from subagent_server.host.clock import now
 from subagent_server.launch.launcher import LaunchPackage, Reservation
@@ -28,13 +30,17 @@ MAX_LABEL_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class StartOrder:
-    """What somebody wants done. `inputs` are paths relative to `cwd`, which is relative to the caller's."""
+    """What somebody wants done. `inputs` are paths relative to `cwd`, which is relative to the caller's.
+
+    `trace` is the trace context that the run belongs to, where it is another than that of the environment.
+    """
 
     agent: str
     prompt: str
     inputs: list[str] = field(default_factory=list)
     cwd: str | None = None
     label: str | None = None
+    trace: Mapping[str, str] = field(default_factory=dict)
 
 
 def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta:
@@ -61,7 +67,12 @@ def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta
     except SubagentError:
         service.store.discard(run, meta.parent_run_id)
         raise
-    return _launch(service, run, meta, agent, reservation, token, cwd)
+    return _launch(_traced(service, order.trace), run, meta, agent, reservation, token, cwd)
+
+
+def _traced(service: Service, trace: Mapping[str, str]) -> Service:
+    settings = service.settings
+    return replace(service, settings=replace(settings, environment=carried(settings.environment, trace)))
 
 
 def _launch(

@@ -16,6 +16,7 @@ from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.records import Failure
 from subagent_server.domain.secrets import Masker, secret_values
 from subagent_server.service.own_run import OwnRun, reconcile_directory
+from subagent_server.worker.tracing import SECRET_VARIABLES
 
 _HEAVY = "subagent_server.worker.life"
 _NICENESS = 10
@@ -46,7 +47,7 @@ def _work(own: OwnRun, package: dict[str, Any]) -> None:
         return
     life = _import_gently(own)
     agent = AgentDefinition.model_validate(package["definition"])
-    own.masker = Masker(secret_values(os.environ, [agent.api_key_env]).values())
+    own.masker = Masker(secret_values(os.environ, [agent.api_key_env, *SECRET_VARIABLES]).values())
     asyncio.run(life.Life(own, agent, dict(os.environ)).live())
 
 

@@ -11,11 +11,13 @@ from subagent_server.domain.records import RunRequest
 from subagent_server.runners.messages.loop import Loop
 from subagent_server.runners.messages.model import DEFAULT_MAX_TOKENS, Model, ModelSettings
 from subagent_server.runners.messages.prompt import Task, first_message, system_blocks
+from subagent_server.runners.messages.traced import TracedModel
 from subagent_server.service.own_run import OwnRun
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.nested import Delegation, nested_tools
 from subagent_server.toolkit.parent import AskParent
 from subagent_server.toolkit.run import RunDoor
+from subagent_server.toolkit.telemetry import NO_TRACER, Tracer
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.selection import Selection, select
 from subagent_server.toolkit.workspace.tools import make_workspace_tools
@@ -38,6 +40,7 @@ class Surroundings:
     environment: Mapping[str, str]
     read_only: list[Path]
     delegation: Delegation | None = None
+    tracer: Tracer = NO_TRACER
 
 
 def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: Surroundings) -> Assembled:
@@ -63,17 +66,22 @@ def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: Surroun
     may_ask = any(tool.name == AskParent.name for tool in tools)
     loop = Loop(
         run=door,
-        model=Model(settings),
+        model=_model(settings, own.run_id, around.tracer),
         system=system_blocks(task, may_ask=may_ask, structured=final is not None),
         tools=tools,
         max_turns=agent.limits.max_turns,
         final=final,
+        tracer=around.tracer,
     )
     _record_start(agent, request, door, settings.model)
     _warn_of_unknown(selection, tools, door)
     first = first_message(task)
     door.remember(first)
     return Assembled(loop, [first])
+
+
+def _model(settings: ModelSettings, run_id: str, tracer: Tracer) -> Model:
+    return Model(settings) if tracer is NO_TRACER else TracedModel(settings, run_id, tracer)
 
 
 def _companions(agent: AgentDefinition, door: RunDoor, delegation: Delegation | None) -> list[Tool]:

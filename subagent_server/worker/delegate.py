@@ -7,6 +7,7 @@ from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 from subagent_server.service.desk import Call, Desk
 from subagent_server.service.waiting import Changes
+from subagent_server.toolkit.telemetry import trace_headers
 from subagent_server.worker.work_clock import WorkClock
 
 LONGEST_WAIT_SECONDS = 3600.0
@@ -39,7 +40,7 @@ class Delegate:
         Raises:
             SubagentError.
         """
-        call = Call(arguments, LONGEST_WAIT_SECONDS)
+        call = Call(arguments, LONGEST_WAIT_SECONDS, trace=trace_headers())
         if not _waits(call, tool):
             return await self._desk.call(tool, call)
         with self._clock.waiting():

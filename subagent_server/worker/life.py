@@ -9,13 +9,15 @@ from pathlib import Path
 
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import RunRefused, SubagentError
-from subagent_server.domain.records import Failure, Usage
+from subagent_server.domain.records import Failure, RunMeta, Usage
 from subagent_server.runners.outcome import Outcome
 from subagent_server.service.own_run import OwnRun
 from subagent_server.toolkit.run import RunOver
+from subagent_server.toolkit.telemetry import Tracer
 from subagent_server.worker.assemble import Assembled, Surroundings, assemble
 from subagent_server.worker.delegate import Delegate
 from subagent_server.worker.door import SLOW_POLL_SECONDS, Door
+from subagent_server.worker.tracing import Tracing, end_span, open_tracing
 
 MODEL_GRACE_SECONDS = 8.0
 """How long a stop waits for a model call that is under way; the shim kills after 10."""
@@ -41,26 +43,38 @@ class Life:
         door = Door(self.own, self.agent.limits)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._terminate)
         assembled: list[Assembled] = []
+        tracing = self._tracing(door)
         try:
-            outcome = await self._outcome(door, assembled)
-            self._end(outcome, assembled[0].loop.usage if assembled else None)
+            with tracing.run(self.environment) as span:
+                outcome = await self._outcome(door, assembled, tracing.tracer)
+                meta = self._end(outcome, assembled[0].loop.usage if assembled else None)
+                end_span(span, meta)
+            if undelivered := await tracing.deliver():
+                door.record("warning", message=undelivered)
+            self.own.conclude(meta)
         finally:
             for each in assembled:
                 await _close(each)
             self.own.close()
 
+    def _tracing(self, door: Door) -> Tracing:
+        def warn(message: str) -> None:
+            door.record("warning", message=message)
+
+        return open_tracing(self.own.run_id, self.agent, self.environment, self.own.masker, warn)
+
     def _terminate(self) -> None:
         self.terminated = True
         self.own.wake()
 
-    async def _outcome(self, door: Door, assembled: list[Assembled]) -> Outcome | None:
+    async def _outcome(self, door: Door, assembled: list[Assembled], tracer: Tracer) -> Outcome | None:
         """Return how the agent ended, or None where somebody else ended the run. The one broad catch."""
 
         def text() -> str:
             return assembled[0].loop.text if assembled else ""
 
         try:
-            assembled.append(self._assembled(door))
+            assembled.append(self._assembled(door, tracer))
             return await self._watched(door, assembled[0])
         except RunOver:
             return None
@@ -77,9 +91,9 @@ class Life:
             )
         return Outcome(text(), failure=failure)
 
-    def _assembled(self, door: Door) -> Assembled:
+    def _assembled(self, door: Door, tracer: Tracer) -> Assembled:
         delegate = self._delegate(door) if self.agent.agents else None
-        around = Surroundings(self.environment, self._read_only(), delegate)
+        around = Surroundings(self.environment, self._read_only(), delegate, tracer)
         return assemble(self.agent, self.own, door, around)
 
     def _delegate(self, door: Door) -> Delegate:
@@ -128,7 +142,7 @@ class Life:
 
     # -- the end
 
-    def _end(self, outcome: Outcome | None, usage: Usage | None) -> None:
+    def _end(self, outcome: Outcome | None, usage: Usage | None) -> RunMeta:
         """Write result and status; where somebody else was first, only what the run has cost."""
         if outcome is None:
             meta = self.own.meta()
@@ -136,7 +150,8 @@ class Life:
             meta = self.own.end(outcome.to_result(), _summary(outcome), usage)
         if usage is not None and meta.usage != meta.usage.merged(usage):
             meta = self.own.settle(usage)
-        self.own.conclude(meta)
+        self.own.end_children()
+        return meta
 
 
 async def _close(assembled: Assembled) -> None:

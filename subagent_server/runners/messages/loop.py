@@ -16,6 +16,7 @@ from subagent_server.runners.messages.reply import ModelReply, ToolCall
 from subagent_server.runners.outcome import Outcome
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.run import RunDoor
+from subagent_server.toolkit.telemetry import NO_TRACER, Tracer, execute_tool
 from subagent_server.toolkit.tool import Tool, ToolResult
 
 Message = dict[str, Any]
@@ -42,6 +43,7 @@ class Loop:
     final: FinalAnswer | None = None
     usage: Usage = field(default_factory=Usage)
     text: str = ""
+    tracer: Tracer = NO_TRACER
 
     async def work(self, messages: list[Message]) -> Outcome:
         """Carry the conversation on to its end.
@@ -149,6 +151,10 @@ class Loop:
         return [_result_block(call, results[call.call_id]) for call in calls]
 
     async def _use(self, call: ToolCall, tool: Tool | None) -> ToolResult:
+        work = self._used(call, tool)
+        return await execute_tool(self.tracer, call.name, call.call_id, call.arguments, work)
+
+    async def _used(self, call: ToolCall, tool: Tool | None) -> ToolResult:
         self.run.checkpoint()
         self.run.record("tool_call", toolCallId=call.call_id, toolName=call.name, arguments=call.arguments)
         began = time.monotonic()

@@ -40,6 +40,9 @@ class Retry:
     seconds: float
 
 
+OnRetry = Callable[[Retry], Awaitable[None]]
+
+
 class Model:
     """Calls the API. Network faults, 429 and 529 are retried; any other failure ends the run."""
 
@@ -57,7 +60,7 @@ class Model:
         system: list[dict[str, Any]],
         messages: list[dict[str, Any]],
         tools: list[dict[str, Any]],
-        on_retry: Callable[[Retry], Awaitable[None]],
+        on_retry: OnRetry,
     ) -> ModelReply:
         """Return the model's next turn. `on_retry` is told of each failed attempt and does the waiting.
 
@@ -116,7 +119,7 @@ def _retry(error: Exception, attempt: int) -> Retry | None:
     """Return how to go on after `error`, or None where it is final."""
     delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2 ** (attempt - 1)) * random.uniform(0.75, 1.25)
     if isinstance(error, anthropic.APIStatusError):
-        status = _BUSY_TYPES.get(_error_type(error), error.status_code)
+        status = _BUSY_TYPES.get(api_error_type(error), error.status_code)
         if status not in _BUSY:
             return None
         asked = _asked_delay(error)
@@ -135,7 +138,8 @@ def _asked_delay(error: anthropic.APIStatusError) -> float | None:
         return None
 
 
-def _error_type(error: anthropic.APIStatusError) -> str:
+def api_error_type(error: anthropic.APIStatusError) -> str:
+    """Return what the API calls the fault, such as `overloaded_error`; empty where it does not say."""
     body = error.body
     inner = body.get("error") if isinstance(body, dict) else None
     return str(inner.get("type", "")) if isinstance(inner, dict) else ""
@@ -157,7 +161,7 @@ def _cause(error: Exception) -> str:
 
 def _refusal(error: Exception) -> RunRefused:
     status = error.status_code if isinstance(error, anthropic.APIStatusError) else 0
-    kind = _error_type(error) if isinstance(error, anthropic.APIStatusError) else type(error).__name__
+    kind = api_error_type(error) if isinstance(error, anthropic.APIStatusError) else type(error).__name__
     what = f"{status} {kind}".strip() if status >= 400 else kind
     return RunRefused("model_error", f"The API refused the call ({what}): {_said(error)}", _HINTS.get(status))
 

@@ -30,6 +30,8 @@ class ModelReply:
     content: list[Block] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     stop_reason: str | None = None
+    response_id: str | None = None
+    model: str | None = None
     usage: dict[str, int] = field(default_factory=dict)
     complete: bool = False
 
@@ -59,6 +61,7 @@ class ReplyBuilder:
         """Add one event. Kinds that are new are passed over, as the API's versioning asks of clients."""
         match event.type:
             case "message_start":
+                self.reply.response_id, self.reply.model = event.message.id, event.message.model
                 self._count(event.message.usage.to_dict())
             case "content_block_start":
                 self.reply.content.append(dict(event.content_block.to_dict()))
