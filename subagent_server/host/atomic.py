@@ -3,12 +3,15 @@
 Standard library only: the shim imports this module.
 """
 
+import errno
 import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
 
 from subagent_server.domain.errors import NotDurable, StorageFailed
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def prepare(path: Path, data: bytes) -> Path:
@@ -53,6 +56,46 @@ def write_durably(path: Path, data: bytes) -> None:
     commit(prepare(path, data), path)
 
 
+def reserve(spare: Path, size: int) -> None:
+    """Keep `size` bytes of the disk in the file `spare`, for `write_reserved`. A full disk keeps fewer."""
+    with suppress(OSError):
+        descriptor = os.open(spare, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(descriptor, 0, size)
+            else:
+                os.pwrite(descriptor, bytes(size), 0)
+        finally:
+            os.close(descriptor)
+
+
+def write_reserved(path: Path, spare: Path, data: bytes) -> None:
+    """Do as `write_durably`, in the room that `spare` keeps, which is used up by it: the disk may be full.
+
+    Raises:
+        StorageFailed: it is too small, or the disk refused; the old content is whole.
+    """
+    try:
+        descriptor = os.open(spare, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            if os.fstat(descriptor).st_size < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            _write_all(descriptor, data)
+            os.ftruncate(descriptor, len(data))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise StorageFailed(path, error.strerror or str(error)) from error
+    commit(spare, path)
+
+
+def is_full(error: StorageFailed) -> bool:
+    """Whether a write failed for want of room, and for nothing else; what has its name was written."""
+    cause = error.__cause__
+    return not isinstance(error, NotDurable) and isinstance(cause, OSError) and cause.errno in _NO_ROOM
+
+
 def discard(temporary: Path) -> None:
     """Remove a prepared file that is not wanted any more."""
     with suppress(OSError):
@@ -81,9 +124,13 @@ def sync_directory(directory: Path) -> None:
 def _write(path: Path, data: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
+        _write_all(descriptor, data)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]

@@ -50,7 +50,7 @@ def conclude(run: RunPaths, lock: int, status: int | None, deadline: float | Non
     die.may_die("shim.reaped")
     _write_exit(run, facts)
     die.may_die("shim.exit_written")
-    told = (status == 0 and has_ended(run)) or _reconcile(run)
+    told = (status == 0 and has_ended(run)) or _reconcile(run, facts)
     die.may_die("shim.reconciled")
     _sweep(run, deadline or time.monotonic() + LEFTOVER_GRACE_SECONDS)
     die.may_die("shim.swept")
@@ -61,6 +61,7 @@ def conclude(run: RunPaths, lock: int, status: int | None, deadline: float | Non
     locks.give_back(lock)  # nobody else has it any more, and who hears of the next line looks at it
     if told:
         with suppress(OSError):
+            run.spare.unlink(missing_ok=True)
             root_of(run).change_mark(run.run_id).unlink(missing_ok=True)
 
 
@@ -80,14 +81,17 @@ def _write_exit(run: RunPaths, facts: dict[str, Any]) -> None:
         tell(error.sentence)
 
 
-def _reconcile(run: RunPaths) -> bool:
-    """Make the meta file and the journal true for those who only read them; False where it failed."""
-    return any(_reconciled_at_once(run) for _ in range(RECONCILE_ATTEMPTS))
+def _reconcile(run: RunPaths, facts: dict[str, Any]) -> bool:
+    """Make the meta file and the journal true for those who only read them; False where it failed.
+
+    `facts` go with it, because the disk may have refused `exit.json`.
+    """
+    return any(_reconciled_at_once(run, facts) for _ in range(RECONCILE_ATTEMPTS))
 
 
-def _reconciled_at_once(run: RunPaths) -> bool:
+def _reconciled_at_once(run: RunPaths, facts: dict[str, Any]) -> bool:
     """Let a full interpreter do it, with a bound; it may be killed as everything may."""
-    command = [*WORKER, "--reconcile", str(run.directory)]
+    command = [*WORKER, "--reconcile", str(run.directory), json.dumps(facts)]
     try:
         pid = os.posix_spawn(command[0], command, os.environ, setsigmask=[])
     except OSError as error:

@@ -225,9 +225,9 @@ class OwnRun:
         return self._store.update(self.run_id, event, now())
 
 
-def reconcile_directory(directory: Path) -> None:
-    """Write how the run in `directory` ended, whose worker is gone."""
-    reconcile_after_worker(RunStore(directory.parent), directory.name)
+def reconcile_directory(directory: Path, ended: dict[str, Any]) -> None:
+    """Write how the run in `directory` ended, whose worker is gone; `ended` is what its keeper saw."""
+    reconcile_after_worker(RunStore(directory.parent), directory.name, ended)
 
 
 def _kind(path: Path) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from subagent_server.domain import events
-from subagent_server.domain.errors import SubagentError
+from subagent_server.domain.errors import StorageFailed, SubagentError
 from subagent_server.domain.records import SCHEMA_VERSION, Failure, RunMeta
 from subagent_server.domain.states import MessageStatus
 from subagent_server.host import atomic, die, locks, processes
@@ -57,12 +57,15 @@ def observe(store: RunStore, run_id: str) -> Observed:
     return _declare_dead(store, run, ended)
 
 
-def reconcile_after_worker(store: RunStore, run_id: str) -> RunMeta:
-    """Write how a run ended whose worker the shim has just collected (`worker --reconcile`)."""
+def reconcile_after_worker(store: RunStore, run_id: str, ended: dict[str, Any] | None = None) -> RunMeta:
+    """Write how a run ended whose worker the shim has just collected (`worker --reconcile`).
+
+    `ended` is what `exit.json` says, which a full disk may have refused.
+    """
     run = store.paths.run(run_id)
     meta = _roll_forward(store, run, store.read(run_id))
     if not meta.status.is_terminal:
-        meta = _fail(store, run, _verdict(run, read_exit(run)))
+        meta = _fail(store, run, _verdict(run, read_exit(run) or ended))
     die.may_die("reconcile.judged")
     _close_journal(run, meta)
     stop_children(store, run_id)
@@ -145,11 +148,21 @@ def _settle_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
     _close_journal(run, meta)
     stop_children(store, run.run_id)
     atomic.remove_leftovers(run.directory)
+    atomic.discard(run.spare)
+    if _record_gone(run):
+        store.retire(run)
+    return False
+
+
+def _record_gone(run: RunPaths) -> bool:
+    """Say that nothing of the run lives; False where the disk refuses, and the next reader says it."""
     with exclusive(run.meta_lock):  # what the keeper has written meanwhile, before it died, says more
         record = {"workerStarted": "worker" in read_shim(run), **(read_exit(run) or {}), "treeGone": True}
-        atomic.write_durably(run.exit, (json.dumps(record, indent=1) + "\n").encode())
-    store.retire(run)
-    return False
+        try:
+            atomic.write_durably(run.exit, (json.dumps(record, indent=1) + "\n").encode())
+        except StorageFailed:
+            return False
+    return True
 
 
 def _is_overdue(meta: RunMeta) -> bool:

@@ -91,6 +91,7 @@ def _launch(
         reservation.give_up()
         service.store.discard(run, meta.parent_run_id)
         raise
+    service.store.reserve(run)
     if _parent_has_ended(service, meta):
         reservation.give_up()
         reason = f"run {meta.parent_run_id}, which started it, has ended"

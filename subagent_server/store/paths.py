@@ -42,6 +42,11 @@ class RunPaths:
         return self.directory / "run.meta.lock"
 
     @property
+    def spare(self) -> Path:
+        """Room on the disk that is kept for the end of the run, until it has ended."""
+        return self.directory / "run.meta.spare"
+
+    @property
     def result(self) -> Path:
         """How it ended, in the agent's words; written once."""
         return self.directory / "result.json"

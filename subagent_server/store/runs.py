@@ -32,6 +32,8 @@ from subagent_server.store.logs import recorded_usage
 from subagent_server.store.migrate import upgraded
 from subagent_server.store.paths import RootPaths, RunPaths
 
+SPARE_BYTES = 16 * 1024
+"""How much an end may add to a state: its failure, its summary, its last steps."""
 _IGNORE_EVERYTHING = "# Run directories are records of this machine, not part of the project.\n*\n"
 
 
@@ -88,6 +90,10 @@ class RunStore:
         with exclusive(run.meta_lock), _storing(run.meta):
             self.paths.change_mark(meta.run_id).touch()
             atomic.write_durably(run.meta, meta.to_json())
+
+    def reserve(self, run: RunPaths) -> None:
+        """Keep room for the end of a run: that can then be written on a disk that is full."""
+        atomic.reserve(run.spare, SPARE_BYTES)
 
     def discard(self, run: RunPaths, parent_run_id: str | None = None) -> None:
         """Remove a run directory that never became a run, with its mark in its parent's."""
@@ -200,7 +206,7 @@ class RunStore:
                     for temporary, path in prepared:
                         atomic.commit(temporary, path)
                     die.may_die("store.result_named")
-                atomic.write_durably(run.meta, after.to_json())
+                self._write_state(run, after)
                 die.may_die("store.written")
         finally:
             for temporary, _ in prepared:
@@ -219,9 +225,23 @@ class RunStore:
         if result is None:
             return meta
         meta = apply(meta, self._ending(result, run), now)
-        atomic.write_durably(run.meta, meta.to_json())
+        self._write_state(run, meta)
         self.announce(run)
         return meta
+
+    def _write_state(self, run: RunPaths, meta: RunMeta) -> None:
+        """Replace the state. What ends a run may take the room that was kept for it, and nothing else may."""
+        data = meta.to_json()
+        try:
+            atomic.write_durably(run.meta, data)
+        except StorageFailed as error:
+            if not (meta.status.is_terminal and atomic.is_full(error) and run.spare.exists()):
+                raise
+            atomic.write_reserved(run.meta, run.spare, data)
+        if meta.status.is_terminal:
+            atomic.discard(run.spare)
+        elif run.spare.exists():
+            atomic.reserve(run.spare, len(data) + SPARE_BYTES)
 
     def roll_forward(self, run_id: str, now: datetime) -> RunMeta:
         """Apply a `result.json` that the state lacks, if there is one, and return the state."""

@@ -1,6 +1,6 @@
 """The worker's process: `python -m subagent_server.worker RUN_DIRECTORY MEMORY_FD[,SLOT_FD...]`.
 
-With `--reconcile RUN_DIRECTORY` it writes how a run ended whose worker is gone, and leaves.
+With `--reconcile RUN_DIRECTORY EXIT_FACTS` it writes how a run ended whose worker is gone, and leaves.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.errors import StorageFailed
 from subagent_server.domain.records import Failure
 from subagent_server.domain.secrets import Masker, secret_values
 from subagent_server.service.own_run import OwnRun, reconcile_directory
@@ -25,7 +26,7 @@ _NICENESS = 10
 def main(arguments: list[str]) -> None:
     """Run or reconcile."""
     if arguments[0] == "--reconcile":
-        reconcile_directory(Path(arguments[1]))
+        reconcile_directory(Path(arguments[1]), json.loads(arguments[2]))
         return
     memory, *slots = [int(number) for number in arguments[1].split(",")]
     for descriptor in (memory, *slots):
@@ -36,7 +37,12 @@ def main(arguments: list[str]) -> None:
 
 
 def _work(own: OwnRun, package: dict[str, Any]) -> None:
-    if not own.begin():
+    try:
+        began = own.begin()
+    except StorageFailed as error:
+        own.leave_unbegun(Failure(code="storage", message=error.sentence))
+        return
+    if not began:
         own.leave_unbegun()
         return
     try:

@@ -39,9 +39,9 @@ def read_only(place: Path) -> Iterator[None]:
         _unmount(place)
 
 
-def fill(place: Path, *, leave: int = 0) -> Path:
+def fill(place: Path, *, leave: int = 0, name: str = ".filler") -> Path:
     """Fill the file system at `place` but for `leave` bytes, and return the file that does it."""
-    filler = place / ".filler"
+    filler = place / name
     descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         free = os.statvfs(place)

@@ -15,9 +15,11 @@ from subagent_server.service.doctor import examine
 from subagent_server.store.runs import RunStore
 from tests.faults.disks import fill, memory_disk
 from tests.helpers.files import names
+from tests.helpers.processes import run_python
 from tests.helpers.runs import ASKED, LATER, STARTED, start_run
 from tests.helpers.turns import asks, says, shell
-from tests.helpers.world import World
+from tests.helpers.wait import wait_for
+from tests.helpers.world import World, kill
 
 PAGE = os.sysconf("SC_PAGESIZE")
 RESULT = RunResult(outcome=Status.COMPLETED, text="x" * (6 * PAGE))
@@ -53,6 +55,29 @@ def test_whatever_room_is_left_the_state_is_whole_and_with_more_room_the_end_is_
         assert small_store.update(run.run_id, events.Finished(), LATER, result=RESULT).status == "completed"
         assert small_store.read_result(run.run_id) == RESULT
     assert 0 < len(stored_at) < 14, "there was too little room, and there was enough"
+
+
+BEGIN = """
+    import os, sys
+    from subagent_server.worker.__main__ import main
+    memory = os.memfd_create("package")
+    os.write(memory, b"{}")
+    main([sys.argv[1], str(memory)])
+"""
+
+
+def test_a_worker_that_cannot_write_that_it_has_begun_ends_its_run_with_storage(
+    small_store: RunStore,
+) -> None:
+    run = small_store.paths.run("run-00")
+    start_run(small_store, run.run_id)
+    small_store.reserve(run)
+    filler = fill(small_store.paths.root)
+    done = run_python(BEGIN, run.directory)
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    meta = small_store.read(run.run_id)
+    assert meta.error is not None and (meta.status, meta.error.code) == (Status.FAILED, "storage")
+    filler.unlink()
 
 
 @pytest.fixture
@@ -109,16 +134,57 @@ def test_a_run_works_on_while_the_disk_is_full_and_its_journal_goes_on_once_ther
     world.abandoned.add(run_id)  # half a line is left, which readers pass over and a strict reader does not
 
 
-def test_a_run_that_ends_on_a_full_disk_has_not_completed_and_its_files_are_whole(small_world: World) -> None:
+LONG = "x" * 100_000
+
+
+def test_what_ends_a_run_is_written_though_the_disk_is_full_and_the_rest_once_there_is_room(
+    small_world: World,
+) -> None:
     world = small_world
     world.agent()
-    simulator = world.play(says("Done.", latency=1.0))
-    run_id = world.start()
-    simulator.wait_for_requests(1, 40)
-    filler = fill(world.runs)
-    world.gone(run_id)
-    assert world.meta(run_id).status is Status.RUNNING, "nobody could write anything else"
+    world.agent("painter")
+    painting = {"when": {"system": "subagent painter"}, "turns": [asks("Colour?"), asks("Really?")]}
+    until_full = shell("until [ -e full ]; do sleep 0.05; done")
+    world.play(until_full, says("Done."), conversations=[painting])
+    ending, killed, stopped = world.start(), world.start(agent="painter"), world.start(agent="painter")
+    for run_id in (killed, stopped):
+        world.asking(run_id)
+        world.reply(run_id, LONG)
+        world.until(run_id, lambda meta: len(meta.messages) == 2)
+    wait_for(lambda: world.events(ending, "tool_call"), 40, "the work of the run that will end")
+    fill(world.runs)
+    (world.work / "full").touch()
+    code, message = world.failed(ending)
+    assert code == "storage" and "result.json could not be written (No space left" in message
+    kill(world.worker(killed))
+    assert world.failed(killed)[0] == "crashed"
+    assert world.stop(stopped, "enough").meta.status is Status.STOPPED
+    run_ids = (ending, killed, stopped)
+    for run_id in run_ids:
+        world.gone(run_id)
+        assert not world.paths(run_id).spare.exists()
+    fill(world.runs, name=".more")  # what the spare files gave back
+    seen = [world.look(run_id) for run_id in run_ids]
+    assert [observed.live for observed in seen] == [False] * 3
+    for name in (".filler", ".more"):
+        (world.runs / name).unlink()
+    for run_id, before in zip(run_ids, seen, strict=True):
+        assert world.look(run_id) == before
+        assert not list(examine(world.store, run_id, {}))
+
+
+def test_room_is_kept_for_the_end_of_a_run_as_long_as_it_has_none(small_store: RunStore) -> None:
+    run = small_store.paths.run("run-00")
+    start_run(small_store, run.run_id, STARTED, ASKED)
+    small_store.reserve(run)
+    long = events.ProgressReported(summary=LONG)
+    small_store.update(run.run_id, long, LATER)
+    assert run.spare.stat().st_size > len(LONG), "it grows with the state"
+    filler = fill(small_store.paths.root)
+    with pytest.raises(StorageFailed, match="free space"):
+        small_store.update(run.run_id, events.ProgressReported(summary="short"), LATER)
+    assert run.spare.exists(), "nothing but an end may take it"
+    stopped = small_store.update(run.run_id, events.StopRequested(reason="enough"), LATER)
+    assert small_store.read(run.run_id) == stopped and stopped.status is Status.STOPPED
+    assert set(names(run.directory)) <= KNOWN
     filler.unlink()
-    observed = world.look(run_id)
-    assert (observed.meta.status, observed.live) == (Status.FAILED, False)
-    assert observed.meta.error is not None and observed.meta.error.code in ("lost", "crashed", "storage")

@@ -13,6 +13,7 @@ DOCUMENTED = {
     "inputs": "inputs",
     "meta": "run.meta.json",
     "meta_lock": "run.meta.lock",
+    "spare": "run.meta.spare",
     "result": "result.json",
     "payload": "payload.gz",
     "events": "events.jsonl",
