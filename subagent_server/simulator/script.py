@@ -16,8 +16,9 @@
     after: end                   # or repeat_last
 
 Keys of a turn: `text`, `thinking` and `tool_use` (a list of `name`, `input`, `id?`), or `content`, a list of
-blocks in their order; `stop_reason`, `stop_sequence`, `usage`; `latency` and `chunk_delay` in seconds and
-`chunk_size` in characters; `capture`; `fault`, one or a list; in `turns` also `repeat`, in `rules` `when`.
+blocks in their order; `stop_reason`, `stop_sequence`, `keep_ids`, `usage`; `latency` and `chunk_delay` in
+seconds and `chunk_size` in characters; `capture`; `fault`, one or a list; in `turns` also `repeat`, in
+`rules` `when`.
 docs/simulator.md describes each.
 """
 
@@ -62,6 +63,7 @@ class Turn(Part):
     content: list[AnyBlock] | None = None
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
+    keep_ids: bool = False
     usage: UsageOverride = UsageOverride()
     latency: Seconds = 0.0
     chunk_delay: Seconds = 0.0

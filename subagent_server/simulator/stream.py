@@ -19,13 +19,17 @@ Event = dict[str, Any]
 CUT: Final[Event] = {"type": "cut"}
 """Stands in a list of events for the end of the connection."""
 
+STALL: Final[Event] = {"type": "stall"}
+"""Stands in a list of events for silence that does not end."""
+PING: Final[Event] = {"type": "ping"}
+
 _CHUNK = 24
 _MOST_CHUNKS = 200  # clients parse the whole tool input again at every fragment
 
 
 def compose(turn: Turn, request: RequestView, message_id: str) -> dict[str, Any]:
     """Return the whole answer to `request` as one message, with captures filled in and usage estimated."""
-    content = _contents(filled_blocks(turn, request), request)
+    content = _contents(filled_blocks(turn, request), request, turn.keep_ids)
     calls = any(block["type"] == "tool_use" for block in content)
     stop_reason = turn.stop_reason or ("tool_use" if calls else "end_turn")
     return {
@@ -43,15 +47,15 @@ def compose(turn: Turn, request: RequestView, message_id: str) -> dict[str, Any]
     }
 
 
-def _contents(blocks: list[Block], request: RequestView) -> list[dict[str, Any]]:
-    """Return the blocks as the API writes them. A call whose id is taken already gets a longer one."""
+def _contents(blocks: list[Block], request: RequestView, keep_ids: bool) -> list[dict[str, Any]]:
+    """Return the blocks as the API writes them. A call whose id is taken gets a longer one, or `keep_ids`."""
     taken = set(request.tool_use_ids)
     contents = []
     for number, block in enumerate(blocks):
         content = _content(block, request)
         if content["type"] == "tool_use":
             content["id"] = content["id"] or f"toolu_{_stable_id(request, number)}"
-            if content["id"] in taken:
+            if content["id"] in taken and not keep_ids:
                 content["id"] += f"_{request.turn}_{number}"
             taken.add(content["id"])
         contents.append(content)
@@ -101,10 +105,10 @@ def events_of(message: dict[str, Any], chunk_size: int | None, fault: Fault | No
     """
     malformed = fault.malformed_tool_json if fault else None
     events = _whole_stream(message, chunk_size, malformed)
-    if fault is None or fault.kind not in ("cut_after", "stream_error"):
+    if fault is None or fault.kind not in ("cut_after", "stream_error", "stall_after"):
         yield from events
         return
-    last, limit = CUT, fault.cut_after
+    last, limit = (CUT, fault.cut_after) if fault.stall_after is None else (STALL, fault.stall_after)
     if fault.stream_error is not None:
         last, limit = error_body(fault.stream_error, fault.message or "Simulated error"), fault.after
     for number, event in enumerate(events):
@@ -126,7 +130,7 @@ def _whole_stream(message: dict[str, Any], chunk_size: int | None, malformed: st
     for index, block in enumerate(message["content"]):
         yield {"type": "content_block_start", "index": index, "content_block": _opened(block)}
         if index == 0:
-            yield {"type": "ping"}
+            yield PING
         for delta in _deltas(block, chunk_size, malformed):
             yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}

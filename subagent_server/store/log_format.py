@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from subagent_server.domain.money import dollars
+
 Event = dict[str, Any]
 
 _INDENT = " " * 11
@@ -44,7 +46,7 @@ def usage_line(usage: dict[str, Any]) -> str:
     words = [count(usage.get("turns", 0), "turn"), count(usage.get("toolCalls", 0), "tool call")]
     words.append(count(tokens, "token"))
     if usage.get("costUsd") is not None:
-        words.append(f"${usage['costUsd']}")
+        words.append(dollars(usage["costUsd"]))
     return ", ".join(words)
 
 

@@ -10,10 +10,13 @@ from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import RunRequest
 from subagent_server.runners.messages.loop import Loop
 from subagent_server.runners.messages.model import DEFAULT_MAX_TOKENS, Model, ModelSettings
+from subagent_server.runners.messages.prices import find_prices
 from subagent_server.runners.messages.prompt import Task, first_message, system_blocks
+from subagent_server.runners.messages.purse import Purse
 from subagent_server.service.own_run import OwnRun
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.nested import Delegation, nested_tools
+from subagent_server.toolkit.outputs import KeptOutputs
 from subagent_server.toolkit.parent import AskParent
 from subagent_server.toolkit.run import RunDoor
 from subagent_server.toolkit.tool import Tool
@@ -68,9 +71,13 @@ def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: Surroun
         tools=tools,
         max_turns=agent.limits.max_turns,
         final=final,
+        purse=_purse(agent, settings.model),
+        outputs=KeptOutputs(own.outputs, own.masker),
     )
     _record_start(agent, request, door, settings.model)
     _warn_of_unknown(selection, tools, door)
+    if loop.purse.prices is None:
+        door.record("warning", message=f"No price is known for {settings.model}, so no cost is told.")
     first = first_message(task)
     door.remember(first)
     return Assembled(loop, [first])
@@ -120,6 +127,17 @@ def _model_settings(agent: AgentDefinition, environment: Mapping[str, str]) -> M
         max_tokens=agent.max_tokens or DEFAULT_MAX_TOKENS,
         effort=agent.effort,
     )
+
+
+def _purse(agent: AgentDefinition, model: str) -> Purse:
+    prices, budget = find_prices(model), agent.limits.budget_usd
+    if prices is None and budget is not None:
+        raise RunRefused(
+            "config",
+            f"budgetUsd cannot be kept: no price is known for the model {model}.",
+            "Name a model whose price is known, or limit the run by `maxTurns` and `timeoutSeconds`.",
+        )
+    return Purse(prices, budget)
 
 
 def _selection(agent: AgentDefinition) -> Selection:

@@ -1,12 +1,14 @@
 """The Messages API: one streamed call, with the retries that every user expects and no others."""
 
+import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import anthropic
 import httpx2
+from anthropic.types import RawMessageStreamEvent
 
 from subagent_server.domain.errors import RunRefused
 from subagent_server.runners.messages.reply import ModelReply, ReplyBuilder
@@ -15,7 +17,9 @@ FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 30.0
 MAX_ATTEMPTS = 10
 DEFAULT_MAX_TOKENS = 32_000
-REQUEST_TIMEOUT = httpx2.Timeout(600.0, connect=10.0)
+IDLE_SECONDS = 600.0
+"""How long a stream may stand still. Models think for minutes without a word, and pings say nothing."""
+CONNECT_SECONDS = 10.0
 
 _BUSY = {429: "the API limits the rate", 529: "the API is overloaded"}
 _BUSY_TYPES = {"rate_limit_error": 429, "overloaded_error": 529}
@@ -30,6 +34,7 @@ class ModelSettings:
     base_url: str | None = None
     max_tokens: int = DEFAULT_MAX_TOKENS
     effort: str | None = None
+    idle_seconds: float = IDLE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -40,17 +45,28 @@ class Retry:
     seconds: float
 
 
+def _not_counted(usage: Mapping[str, int]) -> None:
+    """Nobody wants to know."""
+
+
 class Model:
     """Calls the API. Network faults, 429 and 529 are retried; any other failure ends the run."""
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
+        self._broken_off = ""
+        self._streaming: ModelReply | None = None
         self._client = anthropic.AsyncAnthropic(
             api_key=settings.api_key,
             base_url=settings.base_url,
             max_retries=0,  # retried here, where each attempt is told in the run's log
-            timeout=REQUEST_TIMEOUT,
+            timeout=httpx2.Timeout(settings.idle_seconds + 1, connect=CONNECT_SECONDS),
         )
+
+    @property
+    def partial_text(self) -> str:
+        """The text of a reply that is not whole: it still comes, or the last attempt broke off."""
+        return (self._streaming.text if self._streaming is not None else "") or self._broken_off
 
     async def reply(
         self,
@@ -58,8 +74,11 @@ class Model:
         messages: list[dict[str, Any]],
         tools: list[dict[str, Any]],
         on_retry: Callable[[Retry], Awaitable[None]],
+        on_spent: Callable[[Mapping[str, int]], None] = _not_counted,
     ) -> ModelReply:
         """Return the model's next turn. `on_retry` is told of each failed attempt and does the waiting.
+
+        `on_spent` gets the token counts of each attempt as far as the API told them, whatever became of it.
 
         Raises:
             RunRefused: `model_error` with what the API said, or that it stayed out of reach.
@@ -67,7 +86,9 @@ class Model:
         request = self._request(system, messages, tools)
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
-                return await self._attempt(request)
+                reply = await self._attempt(request, on_spent)
+                self._broken_off = ""
+                return reply
             except (anthropic.APIError, httpx2.TransportError, _CutStream) as error:
                 retry = _retry(error, attempt)
                 if retry is None:
@@ -97,15 +118,37 @@ class Model:
             request["output_config"] = {"effort": self._settings.effort}
         return request
 
-    async def _attempt(self, request: dict[str, Any]) -> ModelReply:
+    async def _attempt(
+        self, request: dict[str, Any], on_spent: Callable[[Mapping[str, int]], None]
+    ) -> ModelReply:
         builder = ReplyBuilder()
-        stream = await self._client.messages.create(**request, stream=True)
-        async with stream:
-            async for event in stream:
-                builder.take(event)
+        self._streaming = builder.reply
+        try:
+            async with await self._client.messages.create(**request, stream=True) as stream:
+                async for event in self._events(stream):
+                    builder.take(event)
+        finally:
+            self._streaming = None
+            self._broken_off = builder.reply.text or self._broken_off
+            on_spent(builder.reply.usage)
         if not builder.reply.complete:
             raise _CutStream("the stream ended before the reply did")
         return builder.reply
+
+    async def _events(
+        self, stream: "anthropic.AsyncStream[RawMessageStreamEvent]"
+    ) -> AsyncIterator[RawMessageStreamEvent]:
+        """Yield the events of a stream as long as it moves; the SDK leaves the pings out."""
+        events = aiter(stream)
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.idle_seconds):
+                    event = await anext(events)
+            except StopAsyncIteration:
+                return
+            except TimeoutError as error:
+                raise _CutStream(f"the stream stood still for {self._settings.idle_seconds:g} s") from error
+            yield event
 
 
 class _CutStream(Exception):
@@ -150,7 +193,7 @@ def _said(error: Exception) -> str:
 
 def _cause(error: Exception) -> str:
     deepest: BaseException = error
-    while deepest.__cause__ is not None:
+    while not isinstance(deepest, _CutStream) and deepest.__cause__ is not None:
         deepest = deepest.__cause__
     return str(deepest) or type(deepest).__name__
 
