@@ -66,7 +66,7 @@ def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: Surroun
     may_ask = any(tool.name == AskParent.name for tool in tools)
     loop = Loop(
         run=door,
-        model=Model(settings),
+        model=Model(settings, own.pace(settings.base_url or "", agent.api_key_env)),
         system=system_blocks(task, may_ask=may_ask, structured=final is not None),
         tools=tools,
         max_turns=agent.limits.max_turns,

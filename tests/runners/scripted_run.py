@@ -15,6 +15,7 @@ from subagent_server.runners.outcome import Outcome
 from subagent_server.simulator import Simulator
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.outputs import KeptOutputs
+from subagent_server.toolkit.pace import Pace
 from subagent_server.toolkit.run import Reply, RunOver
 from subagent_server.toolkit.tool import Tool, ToolResult
 from tests.helpers.turns import Turn
@@ -101,7 +102,9 @@ class Played:
         settings: dict[str, Any] | None = None,
         purse: Purse | None = None,
         outputs: Path | None = None,
+        pace: Pace | None = None,
     ) -> None:
+        self.pace = pace
         self.run = ScriptedRun()
         self.settings = settings or {}
         self.purse = purse or Purse()
@@ -126,7 +129,7 @@ class Played:
 
     async def _carried_on(self, base_url: str) -> Outcome:
         facts = {"model": "claude-test", "api_key": "key", "base_url": base_url} | self.settings
-        model = Model(ModelSettings(**facts))
+        model = Model(ModelSettings(**facts), self.pace)
         system = [{"type": "text", "text": "You are tested."}]
         self.loop = Loop(
             self.run, model, system, self.tools, self.max_turns, self.final, self.purse, self.outputs

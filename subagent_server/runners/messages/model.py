@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anthropic
@@ -12,6 +12,7 @@ from anthropic.types import RawMessageStreamEvent
 
 from subagent_server.domain.errors import RunRefused
 from subagent_server.runners.messages.reply import ModelReply, ReplyBuilder
+from subagent_server.toolkit.pace import Alone, Pace
 
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 30.0
@@ -21,6 +22,7 @@ IDLE_SECONDS = 600.0
 """How long a stream may stand still. Models think for minutes without a word, and pings say nothing."""
 CONNECT_SECONDS = 10.0
 
+_SPARED = "other runs met a busy API, which this one spares too"
 _BUSY = {429: "the API limits the rate", 529: "the API is overloaded"}
 _BUSY_TYPES = {"rate_limit_error": 429, "overloaded_error": 529}
 
@@ -39,10 +41,15 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class Retry:
-    """A failed attempt that will be repeated: why, and after how many seconds."""
+    """An attempt that will be made, or made again: why it waits, and for how many seconds.
+
+    `busy`: the API has too much to do; `asked`: it named the seconds.
+    """
 
     reason: str
     seconds: float
+    busy: bool = False
+    asked: bool = False
 
 
 def _not_counted(usage: Mapping[str, int]) -> None:
@@ -52,8 +59,9 @@ def _not_counted(usage: Mapping[str, int]) -> None:
 class Model:
     """Calls the API. Network faults, 429 and 529 are retried; any other failure ends the run."""
 
-    def __init__(self, settings: ModelSettings) -> None:
+    def __init__(self, settings: ModelSettings, pace: Pace | None = None) -> None:
         self._settings = settings
+        self._pace = pace or Alone()
         self._broken_off = ""
         self._streaming: ModelReply | None = None
         self._client = anthropic.AsyncAnthropic(
@@ -85,6 +93,8 @@ class Model:
         """
         request = self._request(system, messages, tools)
         for attempt in range(1, MAX_ATTEMPTS + 1):
+            while (seconds := self._pace.hold()) > 0:
+                await on_retry(Retry(_SPARED, seconds))
             try:
                 reply = await self._attempt(request, on_spent)
                 self._broken_off = ""
@@ -95,8 +105,14 @@ class Model:
                     raise _refusal(error) from error
                 if attempt == MAX_ATTEMPTS:
                     raise _gave_up(retry) from error
-                await on_retry(retry)
+                await on_retry(self._together(retry))
         raise AssertionError("the last attempt returns or raises")
+
+    def _together(self, retry: Retry) -> Retry:
+        """Return the wait that the runs agree on which call the same API."""
+        if not retry.busy:
+            return retry
+        return replace(retry, seconds=self._pace.busy(retry.seconds, asked=retry.asked))
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -163,7 +179,8 @@ def _retry(error: Exception, attempt: int) -> Retry | None:
         if status not in _BUSY:
             return None
         asked = _asked_delay(error)
-        return Retry(f"{_BUSY[status]} ({status})", delay if asked is None else asked)
+        seconds = delay if asked is None else asked
+        return Retry(f"{_BUSY[status]} ({status})", seconds, busy=True, asked=asked is not None)
     if isinstance(error, anthropic.APIResponseValidationError):
         return None
     return Retry(f"the connection to the API failed ({_cause(error)})", delay)
