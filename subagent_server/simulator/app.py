@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from subagent_server.simulator.caching import PromptCache
 from subagent_server.simulator.checks import check_request
 from subagent_server.simulator.choosing import Choice, choose
 from subagent_server.simulator.errors import ApiError
@@ -41,6 +42,7 @@ class MessagesApi:
         self._script = script
         self._recorder = recorder
         self._faults = FaultLedger()
+        self._cache = PromptCache(script.cache_minimum if isinstance(script, Script) else None)
 
     def app(self) -> Starlette:
         """Return the application."""
@@ -70,16 +72,14 @@ class MessagesApi:
         error = error_of(fault, streaming)
         if error is not None:
             raise error
-        message = compose(choice.turn, view, _new_id("msg"))
+        message = compose(choice.turn, view, _new_id("msg"), self._cache)
         return Answer(message, choice.turn, fault, streaming, _new_id("req"))
 
     async def _count_tokens(self, request: Request) -> Response:
         record = await self._record(request)
         body = self._admit(record, counting=True)
         self._recorder.answered(record, "count")
-        return JSONResponse(
-            {"input_tokens": input_tokens(body).total}, headers={"request-id": _new_id("req")}
-        )
+        return JSONResponse({"input_tokens": input_tokens(body)}, headers={"request-id": _new_id("req")})
 
     async def _requests(self, request: Request) -> Response:
         return StreamingResponse(_asynchronously(self._recorder), media_type="application/json")

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, Final
 
+from subagent_server.simulator.caching import PromptCache
 from subagent_server.simulator.captures import filled_blocks
 from subagent_server.simulator.errors import error_body
 from subagent_server.simulator.faults import Fault
@@ -12,7 +13,7 @@ from subagent_server.simulator.parts import Block, RedactedThinking, Text, Think
 from subagent_server.simulator.request_view import RequestView
 from subagent_server.simulator.script import Turn
 from subagent_server.simulator.signatures import signature_of
-from subagent_server.simulator.tokens import input_tokens, output_tokens
+from subagent_server.simulator.tokens import OVERHEAD, output_tokens
 
 Event = dict[str, Any]
 
@@ -27,7 +28,7 @@ _CHUNK = 24
 _MOST_CHUNKS = 200  # clients parse the whole tool input again at every fragment
 
 
-def compose(turn: Turn, request: RequestView, message_id: str) -> dict[str, Any]:
+def compose(turn: Turn, request: RequestView, message_id: str, cache: PromptCache) -> dict[str, Any]:
     """Return the whole answer to `request` as one message, with captures filled in and usage estimated."""
     content = _contents(filled_blocks(turn, request), request, turn.keep_ids)
     calls = any(block["type"] == "tool_use" for block in content)
@@ -43,7 +44,7 @@ def compose(turn: Turn, request: RequestView, message_id: str) -> dict[str, Any]
         "stop_details": {"type": "refusal", "category": None, "explanation": None}
         if stop_reason == "refusal"
         else None,
-        "usage": _usage(turn, request, content),
+        "usage": _usage(turn, request, content, cache),
     }
 
 
@@ -80,19 +81,21 @@ def _stable_id(request: RequestView, number: int) -> str:
     return uuid.uuid5(uuid.NAMESPACE_OID, f"{request.conversation} {request.turn} {number}").hex[:24]
 
 
-def _usage(turn: Turn, request: RequestView, content: list[dict[str, Any]]) -> dict[str, Any]:
-    estimate = input_tokens(request.body)
+def _usage(
+    turn: Turn, request: RequestView, content: list[dict[str, Any]], cache: PromptCache
+) -> dict[str, Any]:
+    used = cache.use(request.body, OVERHEAD)
     counts = {
-        "input_tokens": estimate.uncached,
-        "cache_creation_input_tokens": estimate.written,
-        "cache_read_input_tokens": estimate.read,
+        "input_tokens": used.uncached,
+        "cache_creation_input_tokens": used.written_5m + used.written_1h,
+        "cache_read_input_tokens": used.read,
         "output_tokens": output_tokens(content),
     } | turn.usage.model_dump(exclude_none=True)
-    written = counts["cache_creation_input_tokens"]
+    for_an_hour = min(used.written_1h, counts["cache_creation_input_tokens"])
     return counts | {
         "cache_creation": {
-            "ephemeral_5m_input_tokens": 0 if estimate.ttl == "1h" else written,
-            "ephemeral_1h_input_tokens": written if estimate.ttl == "1h" else 0,
+            "ephemeral_5m_input_tokens": counts["cache_creation_input_tokens"] - for_an_hour,
+            "ephemeral_1h_input_tokens": for_an_hour,
         },
         "service_tier": "standard",
     }

@@ -11,6 +11,7 @@ import httpx2
 from anthropic.types import RawMessageStreamEvent
 
 from subagent_server.domain.errors import RunRefused
+from subagent_server.runners.messages.caching import marked
 from subagent_server.runners.messages.reply import ModelReply, ReplyBuilder
 from subagent_server.toolkit.pace import Alone, Pace
 
@@ -124,12 +125,8 @@ class Model:
         request: dict[str, Any] = {
             "model": self._settings.model,
             "max_tokens": self._settings.max_tokens,
-            "system": system,
-            "messages": messages,
-            "cache_control": {"type": "ephemeral"},
+            **marked(system, tools, messages),
         }
-        if tools:
-            request["tools"] = tools
         if self._settings.effort:
             request["output_config"] = {"effort": self._settings.effort}
         return request
