@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from subagent_server.simulator.caching import PromptCache
 from subagent_server.simulator.checks import check_request
 from subagent_server.simulator.choosing import Choice, choose
+from subagent_server.simulator.context import Context, managed
 from subagent_server.simulator.errors import ApiError
 from subagent_server.simulator.faults import FaultLedger
 from subagent_server.simulator.loading import as_turn
@@ -64,6 +65,7 @@ class MessagesApi:
     async def _messages(self, request: Request) -> ASGIApp:
         record = await self._record(request)
         body = self._admit(record, counting=False)
+        context = self._context(record, body)
         view = RequestView(body)
         choice = self._choose(view)
         fault = self._faults.take((view.conversation, view.turn, choice.place), choice.turn.fault)
@@ -72,7 +74,7 @@ class MessagesApi:
         error = error_of(fault, streaming)
         if error is not None:
             raise error
-        message = compose(choice.turn, view, _new_id("msg"), self._cache)
+        message = compose(choice.turn, view, _new_id("msg"), self._cache, context)
         return Answer(message, choice.turn, fault, streaming, _new_id("req"))
 
     async def _count_tokens(self, request: Request) -> Response:
@@ -95,6 +97,15 @@ class MessagesApi:
         allow_prefill = not isinstance(self._script, Script) or self._script.allow_prefill
         try:
             return check_request(_parsed(record), counting=counting, allow_prefill=allow_prefill)
+        except ApiError as error:
+            self._recorder.answered(record, f"{error.status} {error.message}")
+            raise
+
+    def _context(self, record: RecordedRequest, body: dict[str, Any]) -> Context:
+        script = self._script if isinstance(self._script, Script) else None
+        able, window = (script.context_editing, script.context_window) if script else (True, None)
+        try:
+            return managed(body, record.headers.get("anthropic-beta", ""), able=able, window=window)
         except ApiError as error:
             self._recorder.answered(record, f"{error.status} {error.message}")
             raise

@@ -133,11 +133,15 @@ class Script(Dialogue):
     """A whole script. `allow_prefill` accepts requests that end with an assistant message.
 
     `cache_minimum` is the smallest prefix that is cached, in tokens, instead of what the model has.
+    `context_window` is what the model takes, in tokens; without it, anything. `context_editing`: whether the
+    model has context management.
     """
 
     conversations: list[Conversation] = Field(default_factory=list)
     allow_prefill: bool = False
     cache_minimum: Count | None = None
+    context_window: Positive | None = None
+    context_editing: bool = True
 
     @model_validator(mode="after")
     def _says_something(self) -> "Script":

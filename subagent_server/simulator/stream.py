@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from subagent_server.simulator.caching import PromptCache
 from subagent_server.simulator.captures import filled_blocks
+from subagent_server.simulator.context import Context
 from subagent_server.simulator.errors import error_body
 from subagent_server.simulator.faults import Fault
 from subagent_server.simulator.parts import Block, RedactedThinking, Text, Thinking
@@ -28,12 +29,18 @@ _CHUNK = 24
 _MOST_CHUNKS = 200  # clients parse the whole tool input again at every fragment
 
 
-def compose(turn: Turn, request: RequestView, message_id: str, cache: PromptCache) -> dict[str, Any]:
-    """Return the whole answer to `request` as one message, with captures filled in and usage estimated."""
+def compose(
+    turn: Turn, request: RequestView, message_id: str, cache: PromptCache, context: Context
+) -> dict[str, Any]:
+    """Return the whole answer to `request` as one message, with captures filled in and usage estimated.
+
+    `context` is what the model sees of the request: that is what is counted.
+    """
     content = _contents(filled_blocks(turn, request), request, turn.keep_ids)
     calls = any(block["type"] == "tool_use" for block in content)
     stop_reason = turn.stop_reason or ("tool_use" if calls else "end_turn")
-    return {
+    edits = {"context_management": {"applied_edits": context.applied}} if context.asked else {}
+    return edits | {
         "id": message_id,
         "type": "message",
         "role": "assistant",
@@ -44,7 +51,7 @@ def compose(turn: Turn, request: RequestView, message_id: str, cache: PromptCach
         "stop_details": {"type": "refusal", "category": None, "explanation": None}
         if stop_reason == "refusal"
         else None,
-        "usage": _usage(turn, request, content, cache),
+        "usage": _usage(turn, context, content, cache),
     }
 
 
@@ -81,10 +88,8 @@ def _stable_id(request: RequestView, number: int) -> str:
     return uuid.uuid5(uuid.NAMESPACE_OID, f"{request.conversation} {request.turn} {number}").hex[:24]
 
 
-def _usage(
-    turn: Turn, request: RequestView, content: list[dict[str, Any]], cache: PromptCache
-) -> dict[str, Any]:
-    used = cache.use(request.body, OVERHEAD)
+def _usage(turn: Turn, context: Context, content: list[dict[str, Any]], cache: PromptCache) -> dict[str, Any]:
+    used = cache.use(context.body, OVERHEAD)
     counts = {
         "input_tokens": used.uncached,
         "cache_creation_input_tokens": used.written_5m + used.written_1h,
@@ -129,6 +134,8 @@ def _whole_stream(message: dict[str, Any], chunk_size: int | None, malformed: st
         "stop_sequence": None,
         "stop_details": None,
     }
+    if "context_management" in message:
+        opening["context_management"] = None
     yield {"type": "message_start", "message": message | opening | {"usage": usage | {"output_tokens": 1}}}
     for index, block in enumerate(message["content"]):
         yield {"type": "content_block_start", "index": index, "content_block": _opened(block)}
@@ -139,7 +146,8 @@ def _whole_stream(message: dict[str, Any], chunk_size: int | None, malformed: st
         yield {"type": "content_block_stop", "index": index}
     closing = {key: message[key] for key in ("stop_reason", "stop_sequence", "stop_details")}
     totals = {key: value for key, value in usage.items() if key.endswith("_tokens")}
-    yield {"type": "message_delta", "delta": closing, "usage": totals}
+    edits = {key: message[key] for key in ("context_management",) if key in message}
+    yield {"type": "message_delta", "delta": closing, "usage": totals} | edits
     yield {"type": "message_stop"}
 
 

@@ -121,6 +121,11 @@ def _warning(e: Event) -> str:
     return f"⚠ {e.get('message')}"
 
 
+def _edited(e: Event) -> str:
+    uses, tokens = int(e.get("clearedToolUses") or 0), int(e.get("clearedTokens") or 0)
+    return f"✂ the API no longer shows the model {count(uses, 'old tool result')} ({count(tokens, 'token')})"
+
+
 def _usage(e: Event) -> str:
     return f"· {usage_line(e)}"
 
@@ -154,6 +159,7 @@ _RENDERERS: dict[str, Callable[[Event], str]] = {
     "reply": _reply,
     "no_reply": _no_reply,
     "warning": _warning,
+    "context_edited": _edited,
     "usage": _usage,
     "run_ended": _ended,
 }

@@ -10,7 +10,7 @@ from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import RunRequest
 from subagent_server.runners.messages.loop import Loop
 from subagent_server.runners.messages.model import DEFAULT_MAX_TOKENS, Model, ModelSettings
-from subagent_server.runners.messages.prices import find_prices
+from subagent_server.runners.messages.prices import Prices, find_prices
 from subagent_server.runners.messages.prompt import Task, first_message, system_blocks
 from subagent_server.runners.messages.purse import Purse
 from subagent_server.service.own_run import OwnRun
@@ -49,7 +49,8 @@ def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: Surroun
     Raises:
         RunRefused: `config`, for what the definition asks and cannot be had.
     """
-    settings = _model_settings(agent, around.environment)
+    purse = _purse(agent)
+    settings = _model_settings(agent, around.environment, purse.prices)
     request = own.request()
     final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
     selection = _selection(agent)
@@ -71,12 +72,12 @@ def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: Surroun
         tools=tools,
         max_turns=agent.limits.max_turns,
         final=final,
-        purse=_purse(agent, settings.model),
+        purse=purse,
         outputs=KeptOutputs(own.outputs, own.masker),
     )
     _record_start(agent, request, door, settings.model)
     _warn_of_unknown(selection, tools, door)
-    if loop.purse.prices is None:
+    if purse.prices is None:
         door.record("warning", message=f"No price is known for {settings.model}, so no cost is told.")
     first = first_message(task)
     door.remember(first)
@@ -112,7 +113,9 @@ def _record_start(agent: AgentDefinition, request: RunRequest, door: RunDoor, mo
     )
 
 
-def _model_settings(agent: AgentDefinition, environment: Mapping[str, str]) -> ModelSettings:
+def _model_settings(
+    agent: AgentDefinition, environment: Mapping[str, str], prices: Prices | None
+) -> ModelSettings:
     api_key = environment.get(agent.api_key_env, "")
     if not api_key:
         raise RunRefused(
@@ -126,11 +129,13 @@ def _model_settings(agent: AgentDefinition, environment: Mapping[str, str]) -> M
         base_url=agent.base_url or environment.get("ANTHROPIC_BASE_URL") or None,
         max_tokens=agent.max_tokens or DEFAULT_MAX_TOKENS,
         effort=agent.effort,
+        context_window=prices.context_window if prices else None,
     )
 
 
-def _purse(agent: AgentDefinition, model: str) -> Purse:
-    prices, budget = find_prices(model), agent.limits.budget_usd
+def _purse(agent: AgentDefinition) -> Purse:
+    model, budget = resolve_model(agent.model), agent.limits.budget_usd
+    prices = find_prices(model)
     if prices is None and budget is not None:
         raise RunRefused(
             "config",

@@ -12,7 +12,7 @@ from typing import Any
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Failure, Usage
 from subagent_server.runners.messages.calls import MOST_AT_ONCE, room_of_each, settle
-from subagent_server.runners.messages.model import Model, Retry
+from subagent_server.runners.messages.model import CONTEXT_HINT, Model, Retry
 from subagent_server.runners.messages.purse import Purse
 from subagent_server.runners.messages.reply import ModelReply, ToolCall
 from subagent_server.runners.outcome import Outcome
@@ -28,7 +28,7 @@ _DEAD_ENDS = {
     "refusal": ("The model refused to go on.", "Look at run.log, and word the task differently."),
     "model_context_window_exceeded": (
         "The conversation no longer fits the model's context window.",
-        "Give the agent a smaller task, or a model with a larger window.",
+        CONTEXT_HINT,
     ),
 }
 
@@ -100,6 +100,7 @@ class Loop:
                 self.system, messages, definitions, self._before_retry, self.purse.charge
             )
         settle(reply, messages)
+        self.model.context.tell(reply.edits, self.run.record)
         self.purse.count_turn(len(reply.calls))
         self.run.record("usage", **self.usage.model_dump(mode="json", exclude_none=True))
         for thought in reply.thoughts:

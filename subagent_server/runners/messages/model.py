@@ -12,6 +12,7 @@ from anthropic.types import RawMessageStreamEvent
 
 from subagent_server.domain.errors import RunRefused
 from subagent_server.runners.messages.caching import marked
+from subagent_server.runners.messages.context import ContextEdits
 from subagent_server.runners.messages.reply import ModelReply, ReplyBuilder
 from subagent_server.toolkit.pace import Alone, Pace
 
@@ -38,6 +39,7 @@ class ModelSettings:
     max_tokens: int = DEFAULT_MAX_TOKENS
     effort: str | None = None
     idle_seconds: float = IDLE_SECONDS
+    context_window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Model:
     def __init__(self, settings: ModelSettings, pace: Pace | None = None) -> None:
         self._settings = settings
         self._pace = pace or Alone()
+        self.context = ContextEdits(settings.model, settings.context_window)
         self._broken_off = ""
         self._streaming: ModelReply | None = None
         self._client = anthropic.AsyncAnthropic(
@@ -92,22 +95,27 @@ class Model:
         Raises:
             RunRefused: `model_error` with what the API said, or that it stayed out of reach.
         """
-        request = self._request(system, messages, tools)
         for attempt in range(1, MAX_ATTEMPTS + 1):
             while (seconds := self._pace.hold()) > 0:
                 await on_retry(Retry(_SPARED, seconds))
             try:
-                reply = await self._attempt(request, on_spent)
+                reply = await self._attempt(self._request(system, messages, tools), on_spent)
                 self._broken_off = ""
                 return reply
             except (anthropic.APIError, httpx2.TransportError, _CutStream) as error:
-                retry = _retry(error, attempt)
+                retry = self._plainly(error) or _retry(error, attempt)
                 if retry is None:
                     raise _refusal(error) from error
                 if attempt == MAX_ATTEMPTS:
                     raise _gave_up(retry) from error
                 await on_retry(self._together(retry))
         raise AssertionError("the last attempt returns or raises")
+
+    def _plainly(self, error: Exception) -> Retry | None:
+        """Return that the call is made again without context edits, where the API has none for the model."""
+        if not isinstance(error, anthropic.BadRequestError) or not self.context.give_up(_said(error)):
+            return None
+        return Retry("the API clears no old tool results for this model, so a long run may end early", 0)
 
     def _together(self, retry: Retry) -> Retry:
         """Return the wait that the runs agree on which call the same API."""
@@ -126,6 +134,7 @@ class Model:
             "model": self._settings.model,
             "max_tokens": self._settings.max_tokens,
             **marked(system, tools, messages),
+            **self.context.options(),
         }
         if self._settings.effort:
             request["output_config"] = {"effort": self._settings.effort}
@@ -216,7 +225,8 @@ def _refusal(error: Exception) -> RunRefused:
     status = error.status_code if isinstance(error, anthropic.APIStatusError) else 0
     kind = _error_type(error) if isinstance(error, anthropic.APIStatusError) else type(error).__name__
     what = f"{status} {kind}".strip() if status >= 400 else kind
-    return RunRefused("model_error", f"The API refused the call ({what}): {_said(error)}", _HINTS.get(status))
+    hint = CONTEXT_HINT if _TOO_LONG in _said(error) else _HINTS.get(status)
+    return RunRefused("model_error", f"The API refused the call ({what}): {_said(error)}", hint)
 
 
 def _gave_up(retry: Retry) -> RunRefused:
@@ -227,6 +237,8 @@ def _gave_up(retry: Retry) -> RunRefused:
     )
 
 
+_TOO_LONG = "prompt is too long"
+CONTEXT_HINT = "The conversation no longer fits the model: give it a smaller task, or a larger window."
 _HINTS = {
     400: "The request does not suit this model: check `model`, `maxTokens` and the output schema.",
     401: "Check the API key in ANTHROPIC_API_KEY (or the variable that `apiKeyEnv` names).",

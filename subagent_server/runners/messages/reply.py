@@ -31,6 +31,8 @@ class ModelReply:
     calls: list[ToolCall] = field(default_factory=list)
     stop_reason: str | None = None
     usage: dict[str, int] = field(default_factory=dict)
+    edits: list[Block] = field(default_factory=list)
+    """What the API has cleared from the conversation before the model saw it."""
     complete: bool = False
 
     @property
@@ -67,6 +69,9 @@ class ReplyBuilder:
             case "message_delta":
                 self.reply.stop_reason = event.delta.stop_reason
                 self._count(event.usage.to_dict())
+                managed = event.to_dict().get("context_management")
+                if isinstance(managed, dict):
+                    self.reply.edits = managed.get("applied_edits") or []
             case "message_stop":
                 self._take_calls()
                 self.reply.complete = True
