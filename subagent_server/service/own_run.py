@@ -28,6 +28,7 @@ from subagent_server.service.ending import stop_children
 from subagent_server.service.inputs import media_type
 from subagent_server.service.questions import ask
 from subagent_server.service.reconcile import ending_facts, reconcile_after_worker
+from subagent_server.service.shared_pace import SharedPace
 from subagent_server.settings import read_settings
 from subagent_server.store.logs import RunJournal, append_transcript
 from subagent_server.store.paths import RunPaths, root_of
@@ -106,6 +107,10 @@ class OwnRun:
     def lead(self, environment: dict[str, str]) -> Service:
         """Return the context of the parent's verbs, with the settings that `environment` gives."""
         return open_service(read_settings(runs=self.root, environment=environment))
+
+    def pace(self, base_url: str, key_name: str) -> SharedPace:
+        """Return how the runs of this root spare an API together that they call with one key."""
+        return SharedPace(self._store.paths.backoff, base_url, key_name)
 
     # -- telling
 

@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from subagent_server.domain.money import dollars
+
 Event = dict[str, Any]
 
 _INDENT = " " * 11
@@ -44,7 +46,7 @@ def usage_line(usage: dict[str, Any]) -> str:
     words = [count(usage.get("turns", 0), "turn"), count(usage.get("toolCalls", 0), "tool call")]
     words.append(count(tokens, "token"))
     if usage.get("costUsd") is not None:
-        words.append(f"${usage['costUsd']}")
+        words.append(dollars(usage["costUsd"]))
     return ", ".join(words)
 
 
@@ -119,6 +121,11 @@ def _warning(e: Event) -> str:
     return f"⚠ {e.get('message')}"
 
 
+def _edited(e: Event) -> str:
+    uses, tokens = int(e.get("clearedToolUses") or 0), int(e.get("clearedTokens") or 0)
+    return f"✂ the API no longer shows the model {count(uses, 'old tool result')} ({count(tokens, 'token')})"
+
+
 def _usage(e: Event) -> str:
     return f"· {usage_line(e)}"
 
@@ -152,6 +159,7 @@ _RENDERERS: dict[str, Callable[[Event], str]] = {
     "reply": _reply,
     "no_reply": _no_reply,
     "warning": _warning,
+    "context_edited": _edited,
     "usage": _usage,
     "run_ended": _ended,
 }

@@ -117,7 +117,7 @@ class RunPaths:
 
 @dataclass(frozen=True)
 class RootPaths:
-    """The runs root: run directories, and three folders of ours whose names no run id can have."""
+    """The runs root: run directories, and folders of ours whose names no run id can have."""
 
     root: Path
 
@@ -130,6 +130,11 @@ class RootPaths:
     def slots(self) -> Path:
         """Lock files of those who work at once."""
         return self.root / ".slots"
+
+    @property
+    def backoff(self) -> Path:
+        """For each API and key that runs call: until when they spare it."""
+        return self.root / ".backoff"
 
     @property
     def gitignore(self) -> Path:

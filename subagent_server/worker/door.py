@@ -65,10 +65,14 @@ class Door:
     async def pause(self, seconds: float) -> None:
         """Sleep, unless the run ends meanwhile."""
         deadline = time.monotonic() + seconds
-        while (remaining := deadline - time.monotonic()) > 0:
+        busy, self.model_busy = self.model_busy, False  # a stop has nothing to wait for
+        try:
+            while (remaining := deadline - time.monotonic()) > 0:
+                self.checkpoint()
+                await self._own.sleep(min(remaining, SLOW_POLL_SECONDS))
             self.checkpoint()
-            await self._own.sleep(min(remaining, SLOW_POLL_SECONDS))
-        self.checkpoint()
+        finally:
+            self.model_busy = busy
 
     async def ask(self, question: str, options: list[str] | None) -> Reply:
         """Ask the parent and sleep until the answer, the expiry, or the end of the run."""

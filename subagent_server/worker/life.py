@@ -69,10 +69,6 @@ class Life:
 
     async def _outcome(self, door: Door, assembled: list[Assembled], tracer: Tracer) -> Outcome | None:
         """Return how the agent ended, or None where somebody else ended the run. The one broad catch."""
-
-        def text() -> str:
-            return assembled[0].loop.text if assembled else ""
-
         try:
             assembled.append(self._assembled(door, tracer))
             return await self._watched(door, assembled[0])
@@ -89,7 +85,7 @@ class Life:
                 message=f"The worker met a fault of its own: {type(error).__name__}: {error}"[:500],
                 hint=f"{self.own.printed} in its directory holds the details; please report it.",
             )
-        return Outcome(text(), failure=failure)
+        return assembled[0].loop.cut_short(failure) if assembled else Outcome("", failure=failure)
 
     def _assembled(self, door: Door, tracer: Tracer) -> Assembled:
         delegate = self._delegate(door) if self.agent.agents else None
