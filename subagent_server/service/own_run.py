@@ -26,8 +26,10 @@ from subagent_server.host.telling import flush, tell, tell_exception
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.ending import stop_children
 from subagent_server.service.inputs import media_type
+from subagent_server.service.nested_events import NestedEvents
 from subagent_server.service.questions import ask
-from subagent_server.service.reconcile import ending_facts, reconcile_after_worker
+from subagent_server.service.reconcile import ending_facts, observe, reconcile_after_worker
+from subagent_server.service.tree import settle_usage
 from subagent_server.settings import read_settings
 from subagent_server.store.logs import RunJournal, append_transcript
 from subagent_server.store.paths import RunPaths, root_of
@@ -45,6 +47,8 @@ class OwnRun:
         self._slots = slots
         self._journal = RunJournal(self._run)
         self._sleeper: Sleeper | None = None
+        self._parent: str | None = None
+        """Who started this run: the empty text where no run did, None as long as nobody has looked."""
 
     @property
     def run_id(self) -> str:
@@ -106,6 +110,23 @@ class OwnRun:
     def lead(self, environment: dict[str, str]) -> Service:
         """Return the context of the parent's verbs, with the settings that `environment` gives."""
         return open_service(read_settings(runs=self.root, environment=environment))
+
+    def nested_events(self) -> NestedEvents:
+        """Return what the runs that this one has started tell."""
+        return NestedEvents(self._store, self.run_id)
+
+    def heed_parent(self) -> None:
+        """End this run where its parent is dead and nobody has said so: its worker and keeper were killed.
+
+        Whoever reads a dead run declares it so and ends what it started; its children read it now and then.
+        """
+        if self._parent is None:
+            self._parent = self.meta().parent_run_id or ""
+        if not self._parent:
+            return
+        with suppress(SubagentError):  # it was removed, or the disk refuses: the next look may do better
+            if not locks.is_held(self._store.paths.run(self._parent).live_lock):
+                observe(self._store, self._parent)
 
     # -- telling
 
@@ -204,6 +225,7 @@ class OwnRun:
         """End the runs that this one started and that have not ended."""
         die.may_die("worker.ended")
         stop_children(self._store, self.run_id)
+        settle_usage(self._store, self.run_id)
 
     def conclude(self, meta: RunMeta) -> None:
         """Say in the journal how the run ended: the last that is said there."""
