@@ -80,7 +80,8 @@ def _check_depth(service: Service, parent: RunMeta) -> None:
     limit = service.settings.max_depth
     if parent.depth >= limit:
         raise NotAllowed(
-            f"Run {parent.run_id} is {parent.depth} levels below the first run, and {limit} is the limit: "
+            f"Run {parent.run_id} is {parent.depth} level{'' if parent.depth == 1 else 's'} below the first run, "
+            f"and {limit} is the limit: "
             "do the work here instead of starting another agent (SUBAGENT_MAX_DEPTH sets the limit)."
         )
 
