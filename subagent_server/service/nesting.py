@@ -77,10 +77,10 @@ def publish_counted(service: Service, meta: RunMeta) -> None:
 
 
 def _check_depth(service: Service, parent: RunMeta) -> None:
-    limit = service.settings.max_depth
-    if parent.depth >= limit:
+    depth, limit = parent.depth, service.settings.max_depth
+    if depth >= limit:
         raise NotAllowed(
-            f"Run {parent.run_id} is {parent.depth} level{'' if parent.depth == 1 else 's'} below the first run, "
+            f"Run {parent.run_id} is {depth} level{'' if depth == 1 else 's'} below the first run, "
             f"and {limit} is the limit: "
             "do the work here instead of starting another agent (SUBAGENT_MAX_DEPTH sets the limit)."
         )
