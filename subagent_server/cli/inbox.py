@@ -8,7 +8,6 @@ from subagent_server.cli.flags import json_option
 from subagent_server.cli.output import out, out_json, talk
 from subagent_server.cli.session import Session, pass_session
 from subagent_server.cli.text import escape_lines, facts, one_line
-from subagent_server.cli.watch import watch
 from subagent_server.service.inbox import Letter, open_questions
 
 
@@ -19,10 +18,10 @@ from subagent_server.service.inbox import Letter, open_questions
 @json_option
 @pass_session
 def inbox(session: Session, watching: bool, as_json: bool) -> None:
-    """List the questions that wait for an answer, the oldest first.
+    """List the questions that wait for an answer.
 
-    Of every tree of runs, each with what it is about and the command that answers it. With --json: a list of
-    questions; with --watch a line of JSON for each. Ctrl-C ends the watching.
+    Those of every tree of runs, the oldest first, each with what it is about and the command that answers it.
+    With --json: a list of questions; with --watch a line of JSON for each. Ctrl-C ends the watching.
     """
     if watching:
         _watch(session, as_json)
@@ -48,6 +47,8 @@ def _watch(session: Session, as_json: bool) -> None:
             else:
                 out(("\n" if shown else "") + _text(session, letter))
             shown.add((letter.run_id, letter.message_id))
+
+    from subagent_server.cli.watch import watch  # imports watchdog, which only the watching needs
 
     watch(session, show)
 

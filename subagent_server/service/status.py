@@ -32,7 +32,6 @@ class RunRow(Record):
     live: bool | None = None
     elapsed_seconds: float | None = None
     waiting_for_slot: bool | None = None
-    parent_run_id: str | None = None
     summary: str | None = None
     unreadable: str | None = None
 
@@ -131,7 +130,6 @@ def _row(service: Service, run_id: str, caller: Caller) -> RunRow | None:
         live=observed.live,
         elapsed_seconds=elapsed_seconds(meta, now()),
         waiting_for_slot=waits_for_slot(service.store, meta) or None,
-        parent_run_id=meta.parent_run_id,
         summary=(meta.error.message if meta.error else meta.summary),
     )
 
