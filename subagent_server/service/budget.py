@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 
-from subagent_server.domain.errors import SubagentError
+from subagent_server.domain.errors import RunRefused, SubagentError
 from subagent_server.domain.records import RunMeta
 from subagent_server.service.tree import tree_cost
 from subagent_server.store.runs import RunStore
@@ -40,13 +40,28 @@ def budgets_of(store: RunStore, meta: RunMeta) -> list[Budget]:
     return found
 
 
-def exhausted(store: RunStore, budgets: list[Budget]) -> Budget | None:
-    """Return the first of these budgets that is used up, by what its whole tree has cost up to now."""
+def exhausted(store: RunStore, budgets: list[Budget]) -> str | None:
+    """Return in a sentence which of these budgets is used up by what its whole tree has cost up to now."""
     for budget in budgets:
         with suppress(SubagentError):
-            if tree_cost(store, budget.run_id) >= budget.usd:
-                return budget
+            cost = tree_cost(store, budget.run_id)
+            if cost >= budget.usd:
+                return (
+                    f"Run {budget.run_id} and those below it have used ${cost:f} of its budget of "
+                    f"${budget.usd:f}."
+                )
     return None
+
+
+def check_budgets(store: RunStore, budgets: list[Budget]) -> None:
+    """Called before a model is called, with all budgets that bound the run.
+
+    Raises:
+        RunRefused: `budget`.
+    """
+    why = exhausted(store, budgets)
+    if why is not None:
+        raise RunRefused("budget", why, "Raise `budgetUsd` in its agent file, or give it a smaller task.")
 
 
 def _budget_of(agent: dict[str, object]) -> Decimal | None:

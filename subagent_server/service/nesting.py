@@ -6,6 +6,7 @@ from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import RunMeta
 from subagent_server.host.exclusive import exclusive
 from subagent_server.service.access import Caller, NotAllowed
+from subagent_server.service.budget import budgets_of, exhausted
 from subagent_server.service.context import Service
 from subagent_server.service.reconcile import observe
 
@@ -39,7 +40,8 @@ def check_may_start(service: Service, caller: Caller, agent: str) -> RunMeta | N
     """Return the run that wants to start `agent`, or None where it is the user's side.
 
     Raises:
-        NotAllowed: its file does not name the agent, or the tree of runs is as deep or as large as it may be.
+        NotAllowed: its file does not name the agent, the tree of runs is as deep or as large as it may be, or
+            its money is spent.
     """
     if caller.run_id is None:
         return None
@@ -56,6 +58,8 @@ def check_may_start(service: Service, caller: Caller, agent: str) -> RunMeta | N
     if len(_live_below(service, parent.root_run_id)) >= service.settings.max_descendants:
         _reconcile(service, parent.root_run_id)  # who died without a reader counts no more
         _check_number(service, parent.root_run_id)
+    if (why := exhausted(service.store, budgets_of(service.store, parent))) is not None:
+        raise NotAllowed(f"{why} No other agent is started for it: end with what there is.")
     return parent
 
 

@@ -23,6 +23,7 @@ from subagent_server.host import die, locks, processes
 from subagent_server.host.clock import now
 from subagent_server.host.sleeper import Sleeper
 from subagent_server.host.telling import flush, tell, tell_exception
+from subagent_server.service.budget import Budget, budgets_of, check_budgets
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.ending import stop_children
 from subagent_server.service.inputs import media_type
@@ -47,6 +48,7 @@ class OwnRun:
         self._slots = slots
         self._journal = RunJournal(self._run)
         self._sleeper: Sleeper | None = None
+        self._budgets: list[Budget] | None = None
         self._parent: str | None = None
         """Who started this run: the empty text where no run did, None as long as nobody has looked."""
 
@@ -127,6 +129,16 @@ class OwnRun:
         with suppress(SubagentError):  # it was removed, or the disk refuses: the next look may do better
             if not locks.is_held(self._store.paths.run(self._parent).live_lock):
                 observe(self._store, self._parent)
+
+    def check_budgets(self) -> None:
+        """Called before each call of a model: the budgets of the run and of those above it bound their trees.
+
+        Raises:
+            RunRefused: `budget`.
+        """
+        if self._budgets is None:
+            self._budgets = budgets_of(self._store, self.meta())
+        check_budgets(self._store, self._budgets)
 
     # -- telling
 

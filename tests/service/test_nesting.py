@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from subagent_server.domain import events
-from subagent_server.domain.errors import SubagentError
+from subagent_server.domain.errors import RunRefused, SubagentError
 from subagent_server.domain.records import Failure, RunMeta, Usage
 from subagent_server.host import locks
 from subagent_server.host.clock import now
 from subagent_server.launch.launcher import LaunchPackage
 from subagent_server.service.access import Caller, NotAllowed
-from subagent_server.service.budget import budgets_of, exhausted
+from subagent_server.service.budget import budgets_of, check_budgets, exhausted
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.start import StartOrder, start
 from subagent_server.service.tree import settle_usage, tree_cost
@@ -159,8 +159,14 @@ def test_a_run_is_bound_by_the_budgets_above_it_over_their_whole_trees(service: 
     assert exhausted(service.store, budgets) is None
     paid(service, root, "0.1")
     assert str(tree_cost(service.store, root)) == "2.0"
-    used_up = exhausted(service.store, budgets)
-    assert used_up is not None and used_up.run_id == root
+    assert exhausted(service.store, budgets) == (
+        f"Run {root} and those below it have used $2.0 of its budget of $2."
+    )
+    with pytest.raises(RunRefused) as refused:
+        check_budgets(service.store, budgets)
+    assert refused.value.failure_code == "budget"
+    with pytest.raises(NotAllowed, match="No other agent is started for it"):
+        begun(service, second)
 
 
 def test_a_mark_of_a_run_that_names_another_parent_adds_nothing(service: Service) -> None:
