@@ -258,10 +258,8 @@ class Desk:
             async with _beside(call, [run_id]):
                 await self._waited(settled, Wait(seconds, frozenset({run_id}), call.progress))
 
-        def view() -> RunView:
-            return run_view(store, observe(store, run_id))
-
-        return _noted(await asyncio.to_thread(view), call.wait_note())
+        view = await asyncio.to_thread(check_status, self._service, run_id, None, self._caller)
+        return _noted(view, call.wait_note())
 
     async def _after_answer(self, run_id: str, message_id: str, call: Call, default: float) -> RunView:
         """Return what a child sees of its question: its answer, its expiry, or that it is still open."""

@@ -23,12 +23,15 @@ from subagent_server.host import die, locks, processes
 from subagent_server.host.clock import now
 from subagent_server.host.sleeper import Sleeper
 from subagent_server.host.telling import flush, tell, tell_exception
+from subagent_server.service.budget import Budget, budgets_of, check_budgets
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.ending import stop_children
 from subagent_server.service.inputs import media_type
+from subagent_server.service.nested_events import NestedEvents
 from subagent_server.service.questions import ask
-from subagent_server.service.reconcile import ending_facts, reconcile_after_worker
+from subagent_server.service.reconcile import ending_facts, observe, reconcile_after_worker
 from subagent_server.service.shared_pace import SharedPace
+from subagent_server.service.tree import settle_usage
 from subagent_server.settings import read_settings
 from subagent_server.store.logs import RunJournal, append_transcript
 from subagent_server.store.paths import RunPaths, root_of
@@ -46,6 +49,9 @@ class OwnRun:
         self._slots = slots
         self._journal = RunJournal(self._run)
         self._sleeper: Sleeper | None = None
+        self._budgets: list[Budget] | None = None
+        self._parent: str | None = None
+        """Who started this run: the empty text where no run did, None as long as nobody has looked."""
 
     @property
     def run_id(self) -> str:
@@ -111,6 +117,33 @@ class OwnRun:
     def pace(self, base_url: str, key_name: str) -> SharedPace:
         """Return how the runs of this root spare an API together that they call with one key."""
         return SharedPace(self._store.paths.backoff, base_url, key_name)
+
+    def nested_events(self) -> NestedEvents:
+        """Return what the runs that this one has started tell."""
+        return NestedEvents(self._store, self.run_id)
+
+    def heed_parent(self) -> None:
+        """End this run where its parent is dead and nobody has said so: its worker and keeper were killed.
+
+        Whoever reads a dead run declares it so and ends what it started; its children read it now and then.
+        """
+        if self._parent is None:
+            self._parent = self.meta().parent_run_id or ""
+        if not self._parent:
+            return
+        with suppress(SubagentError):  # it was removed, or the disk refuses: the next look may do better
+            if not locks.is_held(self._store.paths.run(self._parent).live_lock):
+                observe(self._store, self._parent)
+
+    def check_budgets(self) -> None:
+        """Called before each call of a model: the budgets of the run and of those above it bound their trees.
+
+        Raises:
+            RunRefused: `budget`.
+        """
+        if self._budgets is None:
+            self._budgets = budgets_of(self._store, self.meta())
+        check_budgets(self._store, self._budgets)
 
     # -- telling
 
@@ -209,6 +242,7 @@ class OwnRun:
         """End the runs that this one started and that have not ended."""
         die.may_die("worker.ended")
         stop_children(self._store, self.run_id)
+        settle_usage(self._store, self.run_id)
 
     def conclude(self, meta: RunMeta) -> None:
         """Say in the journal how the run ended: the last that is said there."""

@@ -20,7 +20,7 @@ from subagent_server.launch.launcher import LaunchPackage, Reservation
 from subagent_server.service.access import USER, Caller, new_token, token_hash
 from subagent_server.service.context import Service
 from subagent_server.service.inputs import InputFile, check_inputs, copy_inputs
-from subagent_server.service.nesting import check_may_start
+from subagent_server.service.nesting import check_may_start, publish_counted
 from subagent_server.service.support import refusals
 from subagent_server.store.paths import RunPaths
 
@@ -86,7 +86,7 @@ def _launch(
 ) -> RunMeta:
     """Publish the run and hand it to its process; a run that cannot live ends here, with its reason."""
     try:
-        service.store.publish(meta)
+        publish_counted(service, meta)
     except SubagentError:
         reservation.give_up()
         service.store.discard(run, meta.parent_run_id)

@@ -16,7 +16,7 @@ from subagent_server.host.clock import now
 from subagent_server.service.access import USER, Caller, NotAllowed, check_open
 from subagent_server.service.context import Service
 from subagent_server.service.reconcile import Observed, observe
-from subagent_server.service.views import RunView, elapsed_seconds, run_view
+from subagent_server.service.views import RunView, elapsed_seconds, run_view, waits_for_slot
 
 LATEST = "@last"
 
@@ -31,6 +31,7 @@ class RunRow(Record):
     pending_questions: int = 0
     live: bool | None = None
     elapsed_seconds: float | None = None
+    waiting_for_slot: bool | None = None
     summary: str | None = None
     unreadable: str | None = None
 
@@ -48,7 +49,7 @@ def check_status(
     """
     observed = open_run(service, run_id, caller)
     if message_id is None:
-        return run_view(service.store, observed)
+        return run_view(service.store, observed, own=caller.run_id == run_id)
     message = observed.meta.message(message_id)
     if message is None:
         raise UnknownMessage(run_id, message_id, [m.message_id for m in observed.meta.pending])
@@ -128,6 +129,7 @@ def _row(service: Service, run_id: str, caller: Caller) -> RunRow | None:
         pending_questions=meta.pending_questions,
         live=observed.live,
         elapsed_seconds=elapsed_seconds(meta, now()),
+        waiting_for_slot=waits_for_slot(service.store, meta) or None,
         summary=(meta.error.message if meta.error else meta.summary),
     )
 

@@ -10,6 +10,7 @@ from subagent_server.domain.states import MessageStatus, Status
 from subagent_server.host.clock import now
 from subagent_server.launch import slots
 from subagent_server.service.reconcile import Observed
+from subagent_server.service.tree import tree_usage
 from subagent_server.store.logs import latest_words, recorded_usage
 from subagent_server.store.runs import RunStore
 
@@ -44,6 +45,7 @@ class RunView(Record):
     waiting_for_slot: bool | None = None
     elapsed_seconds: float
     usage: dict[str, Any] = Field(default_factory=dict)
+    with_descendants: dict[str, Any] | None = Field(default=None, description="Usage with all runs below")
     preview: str | None = None
     messages: list[MessageView] | None = None
     instructions: str = ""
@@ -63,8 +65,11 @@ class RunView(Record):
         return wire
 
 
-def run_view(store: RunStore, observed: Observed, asked: str | None = None) -> RunView:
+def run_view(store: RunStore, observed: Observed, asked: str | None = None, *, own: bool = False) -> RunView:
     """Return the view of a run; `asked` names the question that its asker wants to see.
+
+    `own` is the view of the run itself: it sees the answers too that it has not taken yet, so that one whose
+    program died while it waited finds them again.
 
     Raises:
         UnreadableMeta: its result cannot be read.
@@ -78,14 +83,16 @@ def run_view(store: RunStore, observed: Observed, asked: str | None = None) -> R
         "revision": meta.revision,
         "live": observed.live,
         "elapsed_seconds": elapsed_seconds(meta, now()),
-        "messages": [message_view(m) for m in _shown(meta, asked)] or None,
-        "instructions": _instructions(meta, asked),
+        "messages": [message_view(m) for m in _shown(meta, asked, own)] or None,
+        "instructions": _to_itself(meta) if own else _instructions(meta, asked),
         "error": meta.error,
     }
     if meta.status.is_terminal:
         facts |= {"usage": _usage(meta.usage), "summary": meta.summary, **_outcome(store, meta)}
     else:
         facts |= _progress(store, meta)
+    if store.children_of(meta.run_id):
+        facts["with_descendants"] = _usage(tree_usage(store, meta))
     return RunView(**facts)
 
 
@@ -108,18 +115,23 @@ def message_view(message: Message) -> MessageView:
     )
 
 
-def _shown(meta: RunMeta, asked: str | None) -> list[Message]:
-    return [m for m in meta.messages if m.message_status is MessageStatus.PENDING or m.message_id == asked]
+def waits_for_slot(store: RunStore, meta: RunMeta) -> bool:
+    """Whether the run waits until others have ended."""
+    return meta.status is Status.READY and slots.is_waiting(store.paths.slots, meta.run_id)
+
+
+def _shown(meta: RunMeta, asked: str | None, own: bool) -> list[Message]:
+    wanted = {MessageStatus.PENDING, MessageStatus.REPLIED} if own else {MessageStatus.PENDING}
+    return [m for m in meta.messages if m.message_status in wanted or m.message_id == asked]
 
 
 def _progress(store: RunStore, meta: RunMeta) -> dict[str, Any]:
     run = store.paths.run(meta.run_id)
     words = latest_words(run)
-    waits = meta.status is Status.READY and slots.is_waiting(store.paths.slots, meta.run_id)
     return {
         "usage": _usage(meta.usage.merged(recorded_usage(run))),
         "preview": words[:MAX_PREVIEW_CHARACTERS] if words else None,
-        "waiting_for_slot": True if waits else None,
+        "waiting_for_slot": waits_for_slot(store, meta) or None,
         "summary": meta.summary,
     }
 
@@ -165,6 +177,20 @@ def _instructions(meta: RunMeta, asked: str | None) -> str:
     if meta.status is Status.COMPLETED:
         return f'Done. get_logs(runId="{meta.run_id}", stream="result") has the whole result.'
     return f'Ended without success. get_logs(runId="{meta.run_id}") shows how far it came.'
+
+
+def _to_itself(meta: RunMeta) -> str:
+    if meta.status.is_terminal:
+        return f"Your run is {meta.status.value}: nothing more can be done in it."
+    waiting = next((m for m in _shown(meta, None, own=True)), None)
+    if waiting is None:
+        return "Your run goes on. update_status says how far it is, or ends it."
+    open_still = waiting.message_status is MessageStatus.PENDING
+    wait, what = (f", waitSeconds={NEXT_WAIT_SECONDS}", "waits for") if open_still else ("", "has")
+    return (
+        f"Your question {waiting.message_id} {what} an answer. Next: "
+        f'check_status(runId="{meta.run_id}", messageId="{waiting.message_id}"{wait}).'
+    )
 
 
 def _to_the_asker(meta: RunMeta, message: Message) -> str:

@@ -130,6 +130,36 @@ def _usage(e: Event) -> str:
     return f"· {usage_line(e)}"
 
 
+def _subagent(e: Event) -> str:
+    """What another run or program tells: who, and a line or two of what."""
+    kind, payload = str(e.get("event")), e.get("payload")
+    origin = f"{e.get('subagentName') or 'subagents'} {str(e.get('subagentRunId') or '').rsplit('-', 1)[-1]}"
+    mark = _TOLD_MARKS.get(kind, kind)
+    if kind == "tool_result" and e.get("isError"):
+        mark = "✗"
+    facts = (e.get("toolName"), e.get("messageId"), e.get("status"), e.get("model"), e.get("count"))
+    told = "" if payload is None else preview(_text_of(payload), 2)
+    words = (mark, *(str(fact) for fact in facts if fact is not None), told)
+    return f"│ {origin.strip()}: {' '.join(word for word in words if word)}"
+
+
+def _text_of(payload: Any) -> str:
+    return payload if isinstance(payload, str) else one_line(payload)
+
+
+_TOLD_MARKS = {
+    "subagent_start": "▶ started",
+    "subagent_end": "■ ended",
+    "tool_call": "→",
+    "tool_result": "←",
+    "thought_trace": "~",
+    "text": "",
+    "question": "?",
+    "reply": "!",
+    "warning": "⚠",
+}
+
+
 def _ended(e: Event) -> str:
     marks = {"completed": "✔", "failed": "✘", "stopped": "■"}
     lines = [f"{marks.get(str(e.get('status')), '•')} {e.get('status')}: {usage_line(e.get('usage') or {})}"]
@@ -162,4 +192,5 @@ _RENDERERS: dict[str, Callable[[Event], str]] = {
     "context_edited": _edited,
     "usage": _usage,
     "run_ended": _ended,
+    "subagent_event": _subagent,
 }

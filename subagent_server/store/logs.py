@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from subagent_server.domain.records import Usage, timestamp
+from subagent_server.domain.subagent_events import KIND
 from subagent_server.host import journal
 from subagent_server.host.telling import tell
 from subagent_server.store.log_format import render
@@ -56,7 +57,7 @@ def has_ended(run: RunPaths) -> bool:
 
 def recorded_usage(run: RunPaths) -> Usage | None:
     """Return the run's usage as its journal last told it: newer than the meta file while it works."""
-    event = journal.latest(run.events, frozenset({"usage"})).get("usage")
+    event = journal.last_of(run.events, "usage")
     try:
         return None if event is None else Usage.model_validate(event)
     except ValidationError:
@@ -65,7 +66,7 @@ def recorded_usage(run: RunPaths) -> Usage | None:
 
 def latest_words(run: RunPaths) -> str | None:
     """Return what the agent said or did last, for a preview."""
-    found = journal.latest(run.events, frozenset({"text", "tool_call", "warning"}), within=60)
+    found = journal.latest(run.events, frozenset({"text", "tool_call", "warning", KIND}), within=60)
     if not found:
         return None
     event = max(found.values(), key=lambda e: int(e.get("seq", 0)))

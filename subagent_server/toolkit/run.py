@@ -46,7 +46,11 @@ class RunDoor(Protocol):
         ...
 
     def model_call(self) -> AbstractContextManager[None]:
-        """Mark a model call: working time that a stop lets end within the grace."""
+        """Mark a model call: working time that a stop lets end within the grace.
+
+        Raises:
+            RunRefused: `budget`, where the money of the run, or of one above it, is spent.
+        """
         ...
 
     async def pause(self, seconds: float) -> None:

@@ -54,7 +54,8 @@ class Door:
 
     @contextmanager
     def model_call(self) -> Iterator[None]:
-        """Count working time, and let a stop wait for the reply."""
+        """Count working time, and let a stop wait for the reply. Raises RunRefused: the money is spent."""
+        self._own.check_budgets()
         self.model_busy = True
         try:
             with self.clock.working():

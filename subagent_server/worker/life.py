@@ -17,6 +17,7 @@ from subagent_server.toolkit.telemetry import Tracer
 from subagent_server.worker.assemble import Assembled, Surroundings, assemble
 from subagent_server.worker.delegate import Delegate
 from subagent_server.worker.door import SLOW_POLL_SECONDS, Door
+from subagent_server.worker.others import others_heard
 from subagent_server.worker.tracing import Tracing, end_span, open_tracing
 
 MODEL_GRACE_SECONDS = 8.0
@@ -46,7 +47,10 @@ class Life:
         tracing = self._tracing(door)
         try:
             with tracing.run(self.environment) as span:
-                outcome = await self._outcome(door, assembled, tracing.tracer)
+                async with others_heard(
+                    self.own, door.record, self.environment, leads=bool(self.agent.agents)
+                ):
+                    outcome = await self._outcome(door, assembled, tracing.tracer)
                 meta = self._end(outcome, assembled[0].loop.usage if assembled else None)
                 end_span(span, meta)
             if undelivered := await tracing.deliver():
@@ -123,6 +127,7 @@ class Life:
         """Watch beside the work; return why it has to end, or None when it has ended by itself."""
         limit = self.agent.limits.timeout_seconds
         while not work.done():
+            await asyncio.to_thread(self.own.heed_parent)
             if door.is_over:
                 return RunOver
             if self.terminated:
