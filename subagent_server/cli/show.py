@@ -50,7 +50,7 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
     meta = observed.meta
     look = look_of(meta.status, meta.pending_questions, observed.live)
     exactly = "" if look.word == meta.status.value else f" ({meta.status.value})"
-    waits = " (waits for a slot)" if view.waiting_for_slot else ""
+    waits = " (waits for a slot)" if view.waiting_for_slot else _awaits(view)
     return facts(
         [
             ("run", meta.run_id),
@@ -71,6 +71,10 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
             ("now", escape_lines(view.preview or "")),
         ]
     )
+
+
+def _awaits(view: RunView) -> str:
+    return f" (waits for the end of all of run {view.waiting_for_run})" if view.waiting_for_run else ""
 
 
 def _live(observed: Observed) -> str:

@@ -44,6 +44,10 @@ class FinalAnswer:
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Take the answer if it is valid."""
+        return self.take(arguments)
+
+    def take(self, arguments: dict[str, Any]) -> ToolResult:
+        """Take the answer if it is valid."""
         error = best_match(self._validator.iter_errors(arguments))
         if error is not None:
             return ToolResult.failure(
