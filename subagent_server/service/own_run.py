@@ -126,6 +126,7 @@ class OwnRun:
     def record(self, kind: str, facts: dict[str, Any]) -> None:
         """Append an event to the journal; a disk that refuses is a warning."""
         self._journal.append(kind, now(), self.masker.data(facts))
+        die.may_die("worker.told")
 
     def tell_fault(self) -> None:
         """Print where the exception that is being handled comes from; not even a full disk stops it."""
@@ -134,6 +135,7 @@ class OwnRun:
     def remember(self, message: dict[str, Any]) -> None:
         """Append a message to the transcript; a disk that refuses is a warning."""
         self._transcript.append(self.masker.message(message))
+        die.may_die("worker.remembered")
 
     def adopt(self, messages: list[dict[str, Any]]) -> None:
         """Begin the transcript with the conversation that this run carries on."""
