@@ -1,10 +1,24 @@
 """Runs that carry others on (SPEC sections 5 and 6)."""
 
+import signal
+import sys
 from typing import Any
 
+from subagent_server.domain import events
+from subagent_server.domain.records import Failure
 from subagent_server.domain.states import Status
+from subagent_server.host import processes
+from subagent_server.host.clock import now
+from subagent_server.service.access import USER
+from subagent_server.service.continuing import ContinueOrder, continue_run
+from subagent_server.service.ending import read_exit, read_shim
+from subagent_server.service.start import Continuation, StartOrder, start_agent
+from subagent_server.service.views import run_view
 from subagent_server.simulator import Simulator
+from subagent_server.store.logs import recorded_usage
+from tests.helpers.truth import processes_of
 from tests.helpers.turns import Turn, asks, call, says, shell, tool_results
+from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill
 
 
@@ -105,16 +119,139 @@ def test_an_answer_that_came_is_given_and_one_that_did_not_is_told(world: World)
     world.abandoned.add(answered)
 
 
-def test_stopped_and_continued_at_once_there_are_never_two_workers(world: World) -> None:
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with open("alive", "w") as file:
+    while True:
+        file.write("x")
+        file.flush()
+        time.sleep(0.02)
+"""
+
+
+def stubborn_run(world: World) -> str:
+    """Return a run that works with a child which ignores TERM and has left its session."""
     world.agent()
-    stubborn = "trap '' TERM; while :; do echo $$ >> alive; sleep 0.02; done"
-    simulator = world.play(call("bash", command=f"setsid bash -c {stubborn!r}"), says("Done."))
+    (world.work / "stubborn.py").write_text(STUBBORN, encoding="utf-8")
+    turn = shell(f"setsid {sys.executable} stubborn.py & sleep 3600")
+    world.play(turn, shell("stat -c %s alive; sleep 0.3; stat -c %s alive"), says("Done."))
     run_id = world.start()
     world.until(run_id, lambda meta: (world.work / "alive").exists())
-    world.stop(run_id)
-    done = world.cli("continue", run_id, "--detach")
-    assert done.returncode == 0, done.stderr
-    second = done.stdout.strip()
-    world.until(second, lambda meta: world.look(run_id).live is False or meta.status is Status.READY)
+    return run_id
+
+
+def test_stopped_and_continued_at_once_there_are_never_two_workers(world: World) -> None:
+    first = stubborn_run(world)
+    keeper = world.keeper(first)
+    processes.send_signal(keeper, signal.SIGSTOP)
+    world.stop(first)
+    second, other = (continue_run(world.service, ContinueOrder(first)).run_id for _ in range(2))
+    for run_id in (second, other):
+        wait_for(lambda: read_shim(world.paths(run_id)).get("waitingForRun"), BOUND, "the wait")  # noqa: B023
+    assert f"of run {first}" in world.cli("show", second).stdout
+    view = run_view(world.store, world.look(second))
+    assert (view.status, view.waiting_for_run, view.live) == (Status.READY, first, True)
+    assert world.stop(other).meta.status is Status.STOPPED
+    world.gone(other)
+    assert not world.events(other, "run_started"), (
+        "it was stopped while it waited, so nothing of it has begun"
+    )
+    assert processes_of(world.paths(first)) and world.meta(second).status is Status.READY
+    processes.send_signal(keeper, signal.SIGCONT)
     assert world.completed(second) == "Done."
-    assert simulator.requests
+    (before, after) = tool_results_of(world, second)[-1].split()
+    assert before == after, "nothing of the first run was alive when the second began"
+    assert world.look(first).live is False
+
+
+def test_where_nobody_keeps_the_old_run_any_more_the_new_one_ends_what_is_left_of_it(world: World) -> None:
+    first = stubborn_run(world)
+    kill(world.keeper(first))
+    kill(world.worker(first))
+    raw = world.meta(first)
+    failure = Failure(code="crashed", message="It was killed.")
+    usage = recorded_usage(world.paths(first))
+    world.store.update(first, events.RunFailed(failure=failure, usage=usage), now())
+    assert raw.status is Status.RUNNING and processes_of(world.paths(first)), "nobody has looked yet"
+    request = StartOrder("worker", "", cwd=str(world.work))
+    agent = world.service.shelf.get("worker")
+    second = start_agent(world.service, agent, request, USER, Continuation(first)).run_id
+    assert world.completed(second) == "Done."
+    (before, after) = tool_results_of(world, second)[-1].split()
+    assert before == after and (read_exit(world.paths(first)) or {})["treeGone"]
+
+
+def tool_results_of(world: World, run_id: str) -> list[str]:
+    """Return the results of the tools that a run used."""
+    return [event["text"] for event in world.events(run_id, "tool_result")]
+
+
+def test_what_cannot_be_continued_is_refused_in_words_and_nothing_is_made(world: World) -> None:
+    world.agent()
+    world.agent("other")
+    world.play(says("Done."))
+    run_id, other = world.start(), world.start(agent="other")
+    for each in (run_id, other):
+        world.completed(each)
+        world.gone(each)
+    runs = world.store.run_ids()
+    (world.agents / "other.md").write_text("---\nname: other\nrunner: command\ncommand: ls\n---\nx", "utf-8")
+    refusals = {
+        (run_id,): "say in `prompt` what it shall do next",
+        (run_id, " "): "say in `prompt` what it shall do next",
+        (run_id, "Go.", "--input", "nowhere"): "is no file in",
+        (run_id, "Go.", "--detach", "--wait", "1"): "give one of them",
+        (other, "Go."): "the runner messages, and agent other has command now",
+        ("20990101-000000-000-aaaaaa",): "There is no run",
+    }
+    for words, sentence in refusals.items():
+        done = world.cli("continue", *words)
+        assert done.returncode in (2, 3) and sentence in done.stderr, done
+    (world.agents / "again.md").write_text("---\nname: worker\n---\nAnother one.", encoding="utf-8")
+    assert "There is no agent 'worker' (" in world.cli("continue", run_id, "Go.").stderr
+    assert world.store.run_ids() == runs
+
+
+def test_without_its_file_an_agent_goes_on_as_it_was_with_a_warning_and_a_run_that_never_began_begins(
+    world: World,
+) -> None:
+    world.agent(env={"TOOL_TOKEN": "a-literal-that-is-secret-4711"})
+    simulator = world.play(says("Done."))
+    key = world.environment.pop("ANTHROPIC_API_KEY")
+    refused = world.start("The task.")
+    assert world.failed(refused)[0] == "config"
+    (world.agents / "worker.md").unlink()
+    with world.serve() as parent:
+        again = parent.call("continue_run", runId=refused, waitSeconds=40)
+    assert again["error"]["code"] == "config"
+    world.environment["ANTHROPIC_API_KEY"] = key
+    with world.serve() as parent:
+        view = parent.call("continue_run", runId=again["runId"], prompt="And this.", waitSeconds=40)
+    assert view["status"] == "completed" and "the file of agent worker is gone" in view["warnings"][0].lower()
+    assert "***" in view["warnings"][0]
+    (body,) = bodies(simulator)
+    assert texts(body) == ["The task.", "And this."]
+    assert any("is gone" in event["message"] for event in world.events(view["runId"], "warning"))
+
+
+def test_an_agent_carries_on_what_a_run_it_started_had_begun(world: World) -> None:
+    world.agent("boss", agents=["helper"])
+    world.agent("helper", maxTurns=1)
+    boss = [
+        call("run_helper", prompt="Help.", waitSeconds=40),
+        {
+            **call("continue_run", runId="${run}", prompt="Go on.", waitSeconds=40),
+            "capture": {"run": '"runId": ?"([a-z0-9-]+)"'},
+        },
+        says("All done."),
+    ]
+    helper = {"turns": [shell("echo one"), says("Helped.")], "when": {"prompt": "Help"}}
+    simulator = world.play(*boss, conversations=[helper])
+    run_id = world.start("Lead.", agent="boss")
+    assert world.completed(run_id) == "All done."
+    first, second = world.store.children_of(run_id)
+    assert world.meta(first).error is not None and world.meta(second).continues_run_id == first
+    assert (world.meta(second).parent_run_id, world.meta(second).depth) == (run_id, 1)
+    last = tool_results(bodies(simulator)[-1])
+    assert '"result":"Helped."' in last[0]
