@@ -18,7 +18,11 @@ from tests.helpers.runs import T0, make_message
 
 Message = dict[str, Any]
 
-SCHEMA: dict[str, object] = {"type": "object", "properties": {"verdict": {"type": "string"}}, "required": ["verdict"]}
+SCHEMA: dict[str, object] = {
+    "type": "object",
+    "properties": {"verdict": {"type": "string"}},
+    "required": ["verdict"],
+}
 TASK: Message = {"role": "user", "content": [{"type": "text", "text": "The task."}]}
 THOUGHT = {"type": "thinking", "thinking": "Well.", "signature": signature_of("Well.")}
 
