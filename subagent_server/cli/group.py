@@ -29,6 +29,9 @@ VERBS: dict[str, Verb] = {
     "inbox": _verb("inbox", "List the questions that wait for an answer."),
     "reply": _verb("reply", "Answer a question of a run."),
     "stop": _verb("stop", "Stop runs, and the runs that they started."),
+    "continue": Verb(
+        "subagent_server.cli.continue_:continue_", "Carry a run that has ended on, as a new run."
+    ),
     "agents": _verb("agents", "List the agents, and what is wrong with their files."),
     "doctor": _verb("doctor", "Find what is wrong with agent files, or with runs."),
     "init": _verb("init", "Tell an MCP client of this server."),

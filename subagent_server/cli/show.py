@@ -52,7 +52,7 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
     meta = observed.meta
     look = look_of(meta.status, meta.pending_questions, observed.live)
     exactly = "" if look.word == meta.status.value else f" ({meta.status.value})"
-    waits = " (waits for a slot)" if view.waiting_for_slot else ""
+    waits = " (waits for a slot)" if view.waiting_for_slot else _awaits(view)
     return facts(
         [
             ("run", meta.run_id),
@@ -94,6 +94,10 @@ def _children(session: Session, meta: RunMeta) -> Iterator[str]:
             continue
         look = look_of(child.status, child.pending_questions, child.ended_at is None)
         yield f"{run_id}  {look.text}  {one_line(child.agent_name)}"
+
+
+def _awaits(view: RunView) -> str:
+    return f" (waits for the end of all of run {view.waiting_for_run})" if view.waiting_for_run else ""
 
 
 def _live(observed: Observed) -> str:

@@ -204,10 +204,12 @@ class RunRequest(Record):
     inputs: list[str] = Field(default_factory=list)
     cwd: str
     label: str | None = None
+    continues_run_id: str | None = None
     parent_run_id: str | None = None
     root_run_id: str
     depth: int = 0
     created_at: Moment
+    warnings: list[str] = Field(default_factory=list)
 
 
 class RunResult(Record):

@@ -20,6 +20,7 @@ from subagent_server.service import tool_schemas
 from subagent_server.service.access import Caller
 from subagent_server.service.attention import Attention, Watchlist
 from subagent_server.service.context import Service
+from subagent_server.service.continuing import ContinueOrder, continue_run
 from subagent_server.service.logs import get_logs
 from subagent_server.service.nesting import agents_of
 from subagent_server.service.questions import ask_as_child, reply
@@ -84,6 +85,7 @@ class Desk:
             "get_logs": self._get_logs,
             "reply_subagent": self._reply,
             "stop_run": self._stop,
+            "continue_run": self._continue,
             "ask_parent": self._ask,
             "update_status": self._update_status,
         }
@@ -197,6 +199,11 @@ class Desk:
             return run_view(self._service.store, observed).to_wire()
 
         return await asyncio.to_thread(stopped)
+
+    async def _continue(self, call: Call) -> Answer:
+        order = ContinueOrder(call.arguments["runId"], call.get("prompt"), call.get("inputs", []))
+        meta = await asyncio.to_thread(continue_run, self._service, order, self._caller)
+        return (await self._after_wait(meta.run_id, call)).to_wire()
 
     async def _ask(self, call: Call) -> Answer:
         run_id = self._own(call)

@@ -5,13 +5,16 @@ from typing import Any
 
 from pydantic import Field
 
+from subagent_server.domain.errors import UnreadableMeta
 from subagent_server.domain.records import Failure, Message, Moment, Record, RunMeta, Usage
 from subagent_server.domain.states import MessageStatus, Status
 from subagent_server.host.clock import now
 from subagent_server.launch import slots
+from subagent_server.service.ending import read_shim
 from subagent_server.service.reconcile import Observed
 from subagent_server.service.tree import tree_usage
 from subagent_server.store.logs import latest_words, recorded_usage
+from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 
 MAX_RESULT_CHARACTERS = 8_000
@@ -43,6 +46,8 @@ class RunView(Record):
     revision: int
     live: bool | None = Field(default=None, description="Whether its processes live; absent where unknown")
     waiting_for_slot: bool | None = None
+    waiting_for_run: str | None = Field(default=None, description="The run it continues, which still ends")
+    continues_run_id: str | None = None
     elapsed_seconds: float
     usage: dict[str, Any] = Field(default_factory=dict)
     with_descendants: dict[str, Any] | None = Field(default=None, description="Usage with all runs below")
@@ -56,6 +61,7 @@ class RunView(Record):
     output_omitted: bool | None = None
     error: Failure | None = None
     wait_note: str | None = None
+    warnings: list[str] | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON object of the view; an output of null is kept where there is one."""
@@ -79,6 +85,7 @@ def run_view(store: RunStore, observed: Observed, asked: str | None = None, *, o
         "run_id": meta.run_id,
         "agent": meta.agent_name,
         "label": meta.label,
+        "continues_run_id": meta.continues_run_id,
         "status": meta.status,
         "revision": meta.revision,
         "live": observed.live,
@@ -86,6 +93,7 @@ def run_view(store: RunStore, observed: Observed, asked: str | None = None, *, o
         "messages": [message_view(m) for m in _shown(meta, asked, own)] or None,
         "instructions": _to_itself(meta) if own else _instructions(meta, asked),
         "error": meta.error,
+        "warnings": _warnings(store, meta),
     }
     if meta.status.is_terminal:
         facts |= {"usage": _usage(meta.usage), "summary": meta.summary, **_outcome(store, meta)}
@@ -132,8 +140,27 @@ def _progress(store: RunStore, meta: RunMeta) -> dict[str, Any]:
         "usage": _usage(meta.usage.merged(recorded_usage(run))),
         "preview": words[:MAX_PREVIEW_CHARACTERS] if words else None,
         "waiting_for_slot": waits_for_slot(store, meta) or None,
+        "waiting_for_run": _awaited(run, meta),
         "summary": meta.summary,
     }
+
+
+def _warnings(store: RunStore, meta: RunMeta) -> list[str] | None:
+    """Return what was to be said of the start: only a run that carries another on has such words."""
+    if meta.continues_run_id is None:
+        return None
+    try:
+        return store.read_request(meta.run_id).warnings or None
+    except UnreadableMeta:
+        return None  # the state is all that is needed for a view
+
+
+def _awaited(run: RunPaths, meta: RunMeta) -> str | None:
+    """Return the run whose processes have to be gone before this one begins, while it waits for that."""
+    if meta.status is not Status.READY or meta.continues_run_id is None:
+        return None
+    awaited = read_shim(run).get("waitingForRun")
+    return awaited if isinstance(awaited, str) else None
 
 
 def _outcome(store: RunStore, meta: RunMeta) -> dict[str, Any]:
@@ -176,7 +203,10 @@ def _instructions(meta: RunMeta, asked: str | None) -> str:
         )
     if meta.status is Status.COMPLETED:
         return f'Done. get_logs(runId="{meta.run_id}", stream="result") has the whole result.'
-    return f'Ended without success. get_logs(runId="{meta.run_id}") shows how far it came.'
+    return (
+        f'Ended without success. get_logs(runId="{meta.run_id}") shows how far it came; '
+        f'continue_run(runId="{meta.run_id}") carries it on.'
+    )
 
 
 def _to_itself(meta: RunMeta) -> str:

@@ -74,6 +74,8 @@ def _safe(line: str) -> str:
 
 def _started(e: Event) -> str:
     lines = [f"▶ {e.get('agent')} started ({e.get('model') or e.get('runner')}) in {e.get('cwd')}"]
+    if e.get("continuesRunId"):
+        lines.append(f"carries on run {e['continuesRunId']}")
     if e.get("sandbox"):
         lines.append(f"sandbox: {e['sandbox']}")
     return "\n".join([*lines, preview(str(e.get("prompt", "")))])

@@ -47,6 +47,10 @@ class FinalAnswer:
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Take the answer if it is valid."""
+        return self.take(arguments)
+
+    def take(self, arguments: dict[str, Any]) -> ToolResult:
+        """Take the answer if it is valid."""
         problem = self._problem(arguments)
         if problem is not None:
             return ToolResult.failure(

@@ -11,9 +11,11 @@ from subagent_server.domain.records import RunRequest
 from subagent_server.runners.messages.loop import Loop
 from subagent_server.runners.messages.model import DEFAULT_MAX_TOKENS, Model, ModelSettings
 from subagent_server.runners.messages.prices import Prices, find_prices
-from subagent_server.runners.messages.prompt import Task, first_message, system_blocks
+from subagent_server.runners.messages.prompt import Task, system_blocks, task_blocks
 from subagent_server.runners.messages.purse import Purse
+from subagent_server.runners.messages.resume import Opening
 from subagent_server.runners.messages.traced import TracedModel
+from subagent_server.runners.outcome import Outcome
 from subagent_server.service.own_run import OwnRun
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.nested import Delegation, nested_tools
@@ -25,16 +27,21 @@ from subagent_server.toolkit.telemetry import NO_TRACER, Tracer
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.selection import Selection, select
 from subagent_server.toolkit.workspace.tools import make_workspace_tools
+from subagent_server.worker.beginning import Beginning, begin
 
 SANDBOX_MARK = "none (unsandboxed: programs run with all rights of the user)"
 
 
 @dataclass(frozen=True)
 class Assembled:
-    """A loop that can start, and the message it starts with."""
+    """A loop that can start, and how its conversation begins."""
 
     loop: Loop
-    messages: list[dict[str, object]]
+    beginning: Beginning
+
+    async def work(self) -> Outcome:
+        """Carry the conversation on to its end. Raises as `Loop.work` does."""
+        return self.beginning.outcome or await self.loop.work(self.beginning.messages)
 
 
 @dataclass(frozen=True)
@@ -86,9 +93,11 @@ def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: Surroun
     _warn_of_unknown(selection, tools, door)
     if purse.prices is None:
         door.record("warning", message=f"No price is known for {settings.model}, so no cost is told.")
-    first = first_message(task)
-    door.remember(first)
-    return Assembled(loop, [first])
+    leads = around.delegation is not None
+    opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, leads)
+    beginning = begin(task.continues, own, door, opening)
+    loop.text = beginning.text
+    return Assembled(loop, beginning)
 
 
 def _model(settings: ModelSettings, pace: Pace, run_id: str, tracer: Tracer) -> Model:
@@ -109,6 +118,7 @@ def _task(agent: AgentDefinition, request: RunRequest, own: OwnRun) -> Task:
         prompt=request.prompt,
         cwd=request.cwd,
         inputs=own.inputs(),
+        continues=request.continues_run_id,
     )
 
 
@@ -121,7 +131,10 @@ def _record_start(agent: AgentDefinition, request: RunRequest, door: RunDoor, mo
         cwd=request.cwd,
         sandbox=SANDBOX_MARK,
         prompt=request.prompt,
+        **({"continuesRunId": request.continues_run_id} if request.continues_run_id else {}),
     )
+    for warning in request.warnings:
+        door.record("warning", message=warning)
 
 
 def _model_settings(

@@ -32,9 +32,9 @@ class Door:
         """Append an event to the journal."""
         self._own.record(kind, facts)
 
-    def remember(self, message: dict[str, Any]) -> None:
+    def remember(self, message: dict[str, Any], stop_reason: str | None = None) -> None:
         """Append a message to the transcript."""
-        self._own.remember(message)
+        self._own.remember(message | ({"stopReason": stop_reason} if stop_reason else {}))
 
     @property
     def is_over(self) -> bool:

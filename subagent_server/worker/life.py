@@ -108,7 +108,7 @@ class Life:
 
     async def _watched(self, door: Door, assembled: Assembled) -> Outcome | None:
         """Let the loop work until it ends, the run is ended, or its time is over."""
-        work = asyncio.create_task(assembled.loop.work(assembled.messages))
+        work = asyncio.create_task(assembled.work())
         try:
             reason = await self._reason_to_end(door, work)
             if reason is not None and door.model_busy:

@@ -41,7 +41,7 @@ class ScriptedRun:
         """Return the facts of the events of one type."""
         return [facts for told, facts in self.journal if told == kind]
 
-    def remember(self, message: dict[str, Any]) -> None:
+    def remember(self, message: dict[str, Any], stop_reason: str | None = None) -> None:
         self.transcript.append(message)
 
     def checkpoint(self) -> None:

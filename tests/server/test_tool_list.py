@@ -11,7 +11,15 @@ from jsonschema import Draft202012Validator
 from tests.helpers.mcp_client import Mode
 from tests.helpers.world import World
 
-PARENT = ["check_status", "wait_for_runs", "list_runs", "get_logs", "reply_subagent", "stop_run"]
+PARENT = [
+    "check_status",
+    "wait_for_runs",
+    "list_runs",
+    "get_logs",
+    "reply_subagent",
+    "stop_run",
+    "continue_run",
+]
 CHILD = ["ask_parent", "update_status"]
 RESULT = {
     "type": "object",

@@ -111,16 +111,16 @@ class Loop:
             self.text = reply.text
             self.run.record("text", text=reply.text)
         if content := reply.sendable():
-            self._say(messages, {"role": "assistant", "content": content})
+            self._say(messages, {"role": "assistant", "content": content}, reply.stop_reason)
         return reply
 
     async def _before_retry(self, retry: Retry) -> None:
         self.run.record("warning", message=f"{retry.reason}; trying again in {retry.seconds:.1f} s")
         await self.run.pause(retry.seconds)
 
-    def _say(self, messages: list[Message], message: Message) -> None:
+    def _say(self, messages: list[Message], message: Message, stop_reason: str | None = None) -> None:
         messages.append(message)
-        self.run.remember(message)
+        self.run.remember(message, stop_reason)
 
     def _ended(self, reply: ModelReply) -> Outcome:
         """Return what the run comes to when the model has stopped calling tools."""
@@ -194,6 +194,7 @@ class Loop:
             isError=result.is_error,
             text=result.text,
             seconds=round(time.monotonic() - began, 3),
+            **({} if result.is_text else {"cut": True}),
         )
         return result
 
