@@ -56,7 +56,8 @@ def test_a_run_its_calls_and_a_run_it_starts_are_one_trace_below_the_call_that_a
         s.facts["gen_ai.operation.name"] for s in collector.spans
     }
     assert b"All done." not in b"".join(collector.bodies), "contents are not sent unasked"
-    assert len(simulator.requests) == 5
+    asked = {f"00-{TRACE}-{span.span_id}-01" for span in collector.spans if span.name.startswith("chat")}
+    assert {request.headers["traceparent"] for request in simulator.requests} == asked and len(asked) == 5
 
 
 def test_contents_are_sent_where_the_variable_of_the_conventions_says_so_and_never_secrets(
