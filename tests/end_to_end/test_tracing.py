@@ -65,7 +65,8 @@ def test_contents_are_sent_where_the_variable_of_the_conventions_says_so_and_nev
 ) -> None:
     world.agent(model="claude-test")
     world.play(
-        shell("echo $ANTHROPIC_API_KEY; echo $OTEL_EXPORTER_OTLP_HEADERS"), says(f"Painted with {API_KEY}.")
+        shell("echo $ANTHROPIC_API_KEY; echo ${OTEL_EXPORTER_OTLP_HEADERS#*=}; env"),
+        says(f"Painted with {API_KEY}."),
     )
     with Collector() as collector:
         world.environment |= {
@@ -79,7 +80,8 @@ def test_contents_are_sent_where_the_variable_of_the_conventions_says_so_and_nev
         world.gone(run_id)
     tool = collector.one("execute_tool bash")
     assert json.loads(tool.facts["gen_ai.tool.call.arguments"])["command"].startswith("echo $ANTHROPIC")
-    assert tool.facts["gen_ai.tool.call.result"].split() == ["***", "***"]
+    printed = tool.facts["gen_ai.tool.call.result"].splitlines()
+    assert printed[:2] == ["***", "***"] and "OTEL_EXPORTER_OTLP_HEADERS=***" in printed
     last = [span for span in collector.spans if span.name.startswith("chat")][-1]
     asked = json.loads(last.facts["gen_ai.input.messages"])
     assert [message["role"] for message in asked] == ["user", "assistant", "user"]
