@@ -18,7 +18,7 @@ from subagent_server.domain.errors import StorageFailed
 from subagent_server.domain.records import Failure
 from subagent_server.domain.secrets import Masker, secret_values
 from subagent_server.service.own_run import OwnRun, reconcile_directory, settle_directory
-from subagent_server.worker.tracing import SECRET_VARIABLES
+from subagent_server.worker.tracing import collector_secrets
 
 _HEAVY = "subagent_server.worker.life"
 _NICENESS = 10
@@ -57,7 +57,8 @@ def _work(own: OwnRun, package: dict[str, Any]) -> None:
         return
     life = _import_gently(own)
     agent = AgentDefinition.model_validate(package["definition"])
-    own.masker = Masker(secret_values(os.environ, [agent.api_key_env, *SECRET_VARIABLES]).values())
+    secrets = secret_values(os.environ, [agent.api_key_env])
+    own.masker = Masker([*secrets.values(), *collector_secrets(os.environ)])
     asyncio.run(life.Life(own, agent, dict(os.environ)).live())
 
 
