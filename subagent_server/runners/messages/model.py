@@ -1,6 +1,7 @@
 """The Messages API: one streamed call, with the retries that every user expects and no others."""
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from subagent_server.toolkit.pace import Alone, Pace
 
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 30.0
+LONGEST_ASKED_SECONDS = 600.0
 MAX_ATTEMPTS = 10
 DEFAULT_MAX_TOKENS = 32_000
 IDLE_SECONDS = 600.0
@@ -55,12 +57,12 @@ class Retry:
     asked: bool = False
 
 
-def not_counted(usage: Mapping[str, int]) -> None:
-    """Nobody wants to know."""
-
-
 OnRetry = Callable[[Retry], Awaitable[None]]
 OnSpent = Callable[[Mapping[str, int]], None]
+
+
+def not_counted(usage: Mapping[str, int]) -> None:
+    """Nobody wants to know."""
 
 
 class Model:
@@ -170,13 +172,15 @@ class Model:
                     event = await anext(events)
             except StopAsyncIteration:
                 return
+            except json.JSONDecodeError as error:
+                raise _CutStream("the stream held what is no JSON") from error
             except TimeoutError as error:
                 raise _CutStream(f"the stream stood still for {self._settings.idle_seconds:g} s") from error
             yield event
 
 
 class _CutStream(Exception):
-    """A stream that ended in the middle without a word."""
+    """A stream that ended in the middle without a word, stood still, or made no sense."""
 
 
 def _retry(error: Exception, attempt: int) -> Retry | None:
@@ -198,7 +202,7 @@ def _asked_delay(error: anthropic.APIStatusError) -> float | None:
     """Return the `retry-after` of the API, in seconds, bounded."""
     text = error.response.headers.get("retry-after", "")
     try:
-        return min(120.0, max(0.0, float(text)))
+        return min(LONGEST_ASKED_SECONDS, max(0.0, float(text)))
     except ValueError:
         return None
 
