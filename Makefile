@@ -33,6 +33,7 @@ soak: $(VENV)/.installed-dev  ## kill -9 at random moments, ROUNDS times with th
 	$(BIN)/python -m tests.soak --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 bench: $(VENV)/.installed  ## latency, and what it costs a parent to delegate
+	$(BIN)/python -m benchmarks.start
 	$(BIN)/python -m benchmarks.latency
 	$(BIN)/python -m benchmarks.delegation
 

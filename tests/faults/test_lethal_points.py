@@ -36,8 +36,8 @@ AFTER_THE_WORK = [
     "shim.tree_gone",
 ]
 """Where a run that is cut off has completed."""
-ELSEWHERE = ["shim.waiting", "reconcile.swept"]
-"""Points that one run alone does not come to: a queue, and a reader; the soak does."""
+ELSEWHERE = ["shim.waiting", "reconcile.swept", "zygote.asked", "zygote.forked"]
+"""Points that one run alone does not come to: a queue, a reader, the warm process; the soak does."""
 
 
 def test_every_point_is_tried() -> None:

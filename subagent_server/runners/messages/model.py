@@ -9,6 +9,7 @@ import anthropic
 import httpx2
 
 from subagent_server.domain.errors import RunRefused
+from subagent_server.runners.messages.connection import http_client
 from subagent_server.runners.messages.reply import ModelReply, ReplyBuilder
 
 FIRST_DELAY_SECONDS = 0.5
@@ -50,6 +51,7 @@ class Model:
             base_url=settings.base_url,
             max_retries=0,  # retried here, where each attempt is told in the run's log
             timeout=REQUEST_TIMEOUT,
+            http_client=http_client(),
         )
 
     async def reply(
