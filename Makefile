@@ -36,6 +36,7 @@ soak-continue: $(VENV)/.installed-dev  ## kill runs at ROUNDS random moments, an
 	$(BIN)/python -m tests.soak.carry --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 bench: $(VENV)/.installed  ## latency, and what it costs a parent to delegate
+	$(BIN)/python -m benchmarks.start
 	$(BIN)/python -m benchmarks.latency
 	$(BIN)/python -m benchmarks.delegation
 

@@ -9,7 +9,6 @@ from typing import Concatenate, ParamSpec, TypeVar
 import click
 
 from subagent_server.cli.flags import Flags
-from subagent_server.launch.local import LocalLauncher
 from subagent_server.service.access import Caller, caller_of
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.nesting import check_leads
@@ -34,7 +33,7 @@ class Session:
     @cached_property
     def service(self) -> Service:
         """The verbs' context."""
-        return open_service(self.settings, LocalLauncher())
+        return open_service(self.settings)
 
     @cached_property
     def caller(self) -> Caller:

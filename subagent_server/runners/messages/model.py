@@ -13,6 +13,7 @@ from anthropic.types import RawMessageStreamEvent
 
 from subagent_server.domain.errors import RunRefused
 from subagent_server.runners.messages.caching import marked
+from subagent_server.runners.messages.connection import http_client
 from subagent_server.runners.messages.context import ContextEdits
 from subagent_server.runners.messages.reply import ModelReply, ReplyBuilder
 from subagent_server.toolkit.pace import Alone, Pace
@@ -79,6 +80,7 @@ class Model:
             base_url=settings.base_url,
             max_retries=0,  # retried here, where each attempt is told in the run's log
             timeout=httpx2.Timeout(settings.idle_seconds + 1, connect=CONNECT_SECONDS),
+            http_client=http_client(),
         )
 
     @property
