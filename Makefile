@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
 CLIENTS ?= .cache/clients
+SERVERS ?= .cache/servers
 EXAMPLES ?= 10000
 ROUNDS ?= 60
 SEED ?=
@@ -14,7 +15,7 @@ SEED ?=
 demo: $(VENV)/.installed  ## a parent hands a review of the last commit to a subagent
 	@$(BIN)/subagent demo
 
-test: $(VENV)/.installed-dev  ## the whole test suite, in parallel
+test: $(VENV)/.installed-dev $(SERVERS)/.installed  ## the whole test suite, in parallel
 	$(BIN)/pytest -n $(WORKERS)
 
 test-clients: $(VENV)/.installed-dev $(CLIENTS)/.installed  ## Claude Code, Codex, Gemini CLI and MCP Inspector as parents
@@ -53,7 +54,7 @@ COMPILE := --upgrade --generate-hashes --strip-extras --no-header --no-annotate 
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
 clean:  ## remove the environment and the caches
-	rm -rf $(VENV) $(CLIENTS) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(CLIENTS) $(SERVERS) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -73,4 +74,11 @@ $(CLIENTS)/.installed: tests/clients/package.json tests/clients/package-lock.jso
 	mkdir -p $(CLIENTS)
 	cp tests/clients/package.json tests/clients/package-lock.json $(CLIENTS)
 	cd $(CLIENTS) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+$(SERVERS)/.installed: tests/reference_servers/package.json tests/reference_servers/package-lock.json
+	@command -v npm >/dev/null || { echo "make test: npm is missing; install it with Node.js 20 or later" >&2; exit 1; }
+	mkdir -p $(SERVERS)
+	cp tests/reference_servers/package.json tests/reference_servers/package-lock.json $(SERVERS)
+	cd $(SERVERS) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@

@@ -19,6 +19,8 @@ _BY_TYPE: dict[str, LoggingLevel] = {
     "turn": "debug",
     "usage": "debug",
     "subagent_event": "debug",
+    "server_log": "debug",
+    "tool_progress": "debug",
     "warning": "warning",
     "no_reply": "warning",
 }

@@ -73,6 +73,11 @@ class OwnRun:
         return self._run.outputs
 
     @property
+    def server_logs(self) -> Path:
+        """Where what its MCP servers print goes."""
+        return self._run.server_logs
+
+    @property
     def printed(self) -> str:
         """The name of the file that holds what this process prints."""
         return self._run.worker_out.name

@@ -10,7 +10,6 @@ from subagent_server.domain.definitions import AgentDefinition
 
 _NOT_BUILT: dict[str, Callable[[AgentDefinition], bool]] = {
     "runner": lambda agent: agent.runner != "messages",
-    "mcpServers": lambda agent: bool(agent.mcp_servers),
     "codeMode": lambda agent: agent.code_mode is not None and agent.code_mode.enabled,
     "sandbox": lambda agent: agent.sandbox == "bwrap",
     "network": lambda agent: not agent.network,

@@ -128,6 +128,16 @@ def _edited(e: Event) -> str:
     return f"✂ the API no longer shows the model {count(uses, 'old tool result')} ({count(tokens, 'token')})"
 
 
+def _server_log(e: Event) -> str:
+    return f"[{e.get('server')}] {_cut(str(e.get('text', '')), 2 * _PREVIEW_WIDTH)}"
+
+
+def _progress(e: Event) -> str:
+    total = f"/{e['total']:g}" if isinstance(e.get("total"), int | float) else ""
+    message = f": {e['message']}" if e.get("message") else ""
+    return f"… {e.get('toolName')} {e.get('progress', 0):g}{total}{message}"
+
+
 def _usage(e: Event) -> str:
     return f"· {usage_line(e)}"
 
@@ -192,6 +202,8 @@ _RENDERERS: dict[str, Callable[[Event], str]] = {
     "no_reply": _no_reply,
     "warning": _warning,
     "context_edited": _edited,
+    "server_log": _server_log,
+    "tool_progress": _progress,
     "usage": _usage,
     "run_ended": _ended,
     "subagent_event": _subagent,

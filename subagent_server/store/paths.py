@@ -111,6 +111,11 @@ class RunPaths:
         """Tool outputs that are too long for the model."""
         return self.directory / "outputs"
 
+    @property
+    def server_logs(self) -> Path:
+        """What its MCP servers print, a file each."""
+        return self.directory / "mcp"
+
     def wake(self, pid: int) -> Path:
         """The FIFO on which process `pid` waits for changes of this run."""
         return self.directory / f"wake.{pid}"

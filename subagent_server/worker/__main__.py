@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from subagent_server.catalog.hidden import hidden_values
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import StorageFailed
 from subagent_server.domain.records import Failure
@@ -21,6 +22,8 @@ from subagent_server.service.own_run import OwnRun, reconcile_directory, settle_
 from subagent_server.worker.tracing import collector_secrets
 
 _HEAVY = "subagent_server.worker.life"
+_SERVERS = "subagent_server.worker.servers"
+"""Imports the SDK of the protocol, so it is for agents with MCP servers alone."""
 _NICENESS = 10
 
 
@@ -55,11 +58,15 @@ def _work(own: OwnRun, package: dict[str, Any]) -> None:
         why = f"cwd {package['cwd']} cannot be entered: {error.strerror}."
         own.leave_unbegun(Failure(code="config", message=why))
         return
-    life = _import_gently(own)
     agent = AgentDefinition.model_validate(package["definition"])
-    secrets = secret_values(os.environ, [agent.api_key_env])
-    own.masker = Masker([*secrets.values(), *collector_secrets(os.environ)])
+    life = _import_gently(own, [_HEAVY, *([_SERVERS] if agent.mcp_servers else [])])
+    own.masker = Masker(_secrets(agent))
     asyncio.run(life.Life(own, agent, dict(os.environ)).live())
+
+
+def _secrets(agent: AgentDefinition) -> set[str]:
+    named = secret_values(os.environ, [agent.api_key_env])
+    return {*named.values(), *collector_secrets(os.environ), *hidden_values(agent)}
 
 
 def _read_package(memory: int) -> dict[str, Any]:
@@ -69,18 +76,18 @@ def _read_package(memory: int) -> dict[str, Any]:
     return package
 
 
-def _import_gently(own: OwnRun) -> Any:
+def _import_gently(own: OwnRun, names: list[str]) -> Any:
     """Import the heavy half, at most one worker a core at a time and niced, so that servers stay quick.
 
     In a process that was forked warm it is there already.
 
     Niceness belongs to a thread (sched(7)), and only root could take it back: so a thread of its own imports.
     """
-    if _HEAVY in sys.modules:
+    if all(name in sys.modules for name in names):
         return sys.modules[_HEAVY]
     place = own.starting_place()
     try:
-        thread = threading.Thread(target=_import_niced, name="import")
+        thread = threading.Thread(target=_import_niced, args=[names], name="import")
         thread.start()
         thread.join()
     finally:
@@ -88,9 +95,10 @@ def _import_gently(own: OwnRun) -> Any:
     return importlib.import_module(_HEAVY)
 
 
-def _import_niced() -> None:
+def _import_niced(names: list[str]) -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
-    importlib.import_module(_HEAVY)
+    for name in names:
+        importlib.import_module(name)
 
 
 if __name__ == "__main__":

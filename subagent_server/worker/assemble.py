@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from subagent_server.catalog.models import resolve_model
 from subagent_server.domain.definitions import AgentDefinition
@@ -29,6 +30,9 @@ from subagent_server.toolkit.workspace.selection import Selection, select
 from subagent_server.toolkit.workspace.tools import make_workspace_tools
 from subagent_server.worker.beginning import Beginning, begin
 
+if TYPE_CHECKING:
+    from subagent_server.worker.servers import ConnectedServers
+
 SANDBOX_MARK = "none (unsandboxed: programs run with all rights of the user)"
 
 
@@ -38,6 +42,7 @@ class Assembled:
 
     loop: Loop
     beginning: Beginning
+    servers: "ConnectedServers | None" = None
 
     async def work(self) -> Outcome:
         """Carry the conversation on to its end. Raises as `Loop.work` does."""
@@ -54,8 +59,8 @@ class Surroundings:
     tracer: Tracer = NO_TRACER
 
 
-def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: Surroundings) -> Assembled:
-    """Return the loop of a run, with its start recorded.
+async def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: Surroundings) -> Assembled:
+    """Return the loop of a run, with its start recorded and its MCP servers connected.
 
     Raises:
         RunRefused: `config`, for what the definition asks and cannot be had.
@@ -73,8 +78,14 @@ def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: Surroun
         output_dir=own.outputs,
         masker=own.masker,
     )
-    tools = [*workspace, *_companions(agent, door, around.delegation), *([final] if final else [])]
+    _record_start(agent, request, door, settings.model)
+    own_tools = [*workspace, *_companions(agent, door, around.delegation), *([final] if final else [])]
     task = _task(agent, request, own)
+    leads = around.delegation is not None
+    opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, leads)
+    beginning = begin(task.continues, own, door, opening)
+    servers = await _servers(agent, own, door, around, own_tools)  # from here on nothing may be refused
+    tools = [*own_tools, *(servers.tools if servers else [])]
     pace = own.pace(settings.base_url or "", agent.api_key_env)
     may_ask = any(tool.name == AskParent.name for tool in tools)
     loop = Loop(
@@ -88,15 +99,11 @@ def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: Surroun
         purse=purse,
         outputs=KeptOutputs(own.outputs, own.masker),
     )
-    _record_start(agent, request, door, settings.model)
-    _warn_of_unknown(selection, tools, door)
+    _warn_of_unknown(selection, tools, servers, door)
     if purse.prices is None:
         door.record("warning", message=f"No price is known for {settings.model}, so no cost is told.")
-    leads = around.delegation is not None
-    opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, leads)
-    beginning = begin(task.continues, own, door, opening)
     loop.text = beginning.text
-    return Assembled(loop, beginning)
+    return Assembled(loop, beginning, servers)
 
 
 def _model(settings: ModelSettings, run_id: str, tracer: Tracer, pace: Pace) -> Model:
@@ -107,6 +114,16 @@ def _companions(agent: AgentDefinition, door: RunDoor, delegation: Delegation | 
     """Return the tools that come without being named, less those that the file forbids."""
     tools: list[Tool] = [AskParent(door), *(nested_tools(delegation) if delegation else [])]
     return [tool for tool in tools if tool.name not in agent.disallowed_tools]
+
+
+async def _servers(
+    agent: AgentDefinition, own: OwnRun, door: RunDoor, around: Surroundings, own_tools: list[Tool]
+) -> "ConnectedServers | None":
+    if not agent.mcp_servers:
+        return None
+    from subagent_server.worker.servers import connect_servers  # imports the SDK of the protocol
+
+    return await connect_servers(agent, own, door, around.environment, own_tools)
 
 
 def _task(agent: AgentDefinition, request: RunRequest, own: OwnRun) -> Task:
@@ -179,8 +196,11 @@ def _selection(agent: AgentDefinition) -> Selection:
     return selection
 
 
-def _warn_of_unknown(selection: Selection, tools: list[Tool], door: RunDoor) -> None:
+def _warn_of_unknown(
+    selection: Selection, tools: list[Tool], servers: "ConnectedServers | None", door: RunDoor
+) -> None:
     offered = {tool.name for tool in tools} | {AskParent.name}
-    unknown = [name for name in (*selection.unknown, *(selection.mcp or [])) if name not in offered]
+    asked = [name for name in (*selection.unknown, *(selection.mcp or [])) if name not in offered]
+    unknown = [name for name in asked if servers is None or not servers.know(name)]
     if unknown:
         door.record("warning", message=f"No tool is offered under the names {', '.join(unknown)}.")

@@ -3,9 +3,10 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import RunRefused, SubagentError
@@ -19,6 +20,8 @@ from subagent_server.worker.delegate import Delegate
 from subagent_server.worker.door import SLOW_POLL_SECONDS, Door
 from subagent_server.worker.others import others_heard
 from subagent_server.worker.tracing import Tracing, end_span, open_tracing
+
+T = TypeVar("T")
 
 MODEL_GRACE_SECONDS = 8.0
 """How long a stop waits for a model call that is under way; the shim kills after 10."""
@@ -74,8 +77,8 @@ class Life:
     async def _outcome(self, door: Door, assembled: list[Assembled], tracer: Tracer) -> Outcome | None:
         """Return how the agent ended, or None where somebody else ended the run. The one broad catch."""
         try:
-            assembled.append(self._assembled(door, tracer))
-            return await self._watched(door, assembled[0])
+            assembled.append(await self._watched(door, self._assembled(door, tracer)))
+            return await self._watched(door, assembled[0].work())
         except RunOver:
             return None
         except RunRefused as refusal:
@@ -91,10 +94,11 @@ class Life:
             )
         return assembled[0].loop.cut_short(failure) if assembled else Outcome("", failure=failure)
 
-    def _assembled(self, door: Door, tracer: Tracer) -> Assembled:
+    async def _assembled(self, door: Door, tracer: Tracer) -> Assembled:
         delegate = self._delegate(door) if self.agent.agents else None
         around = Surroundings(self.environment, self._read_only(), delegate, tracer)
-        return assemble(self.agent, self.own, door, around)
+        with door.working():
+            return await assemble(self.agent, self.own, door, around)
 
     def _delegate(self, door: Door) -> Delegate:
         service = self.own.lead(self.environment)
@@ -106,9 +110,9 @@ class Life:
         agents = self.environment.get("SUBAGENT_AGENTS", "").split(os.pathsep)
         return [self.own.root, *(Path(name) for name in agents if name)]
 
-    async def _watched(self, door: Door, assembled: Assembled) -> Outcome | None:
-        """Let the loop work until it ends, the run is ended, or its time is over."""
-        work = asyncio.create_task(assembled.work())
+    async def _watched(self, door: Door, doing: Coroutine[Any, Any, T]) -> T:
+        """Let something be done until it ends, the run is ended, or its time is over."""
+        work = asyncio.create_task(doing)
         try:
             reason = await self._reason_to_end(door, work)
             if reason is not None and door.model_busy:
@@ -121,9 +125,7 @@ class Life:
             raise reason()
         return work.result()
 
-    async def _reason_to_end(
-        self, door: Door, work: "asyncio.Task[Outcome]"
-    ) -> Callable[[], Exception] | None:
+    async def _reason_to_end(self, door: Door, work: "asyncio.Task[T]") -> Callable[[], Exception] | None:
         """Watch beside the work; return why it has to end, or None when it has ended by itself."""
         limit = self.agent.limits.timeout_seconds
         while not work.done():
@@ -158,6 +160,7 @@ class Life:
 async def _close(assembled: Assembled) -> None:
     """Let go of tools and connections, each with a bound: what stays behind the shim sweeps."""
     closing = [tool.aclose() for tool in assembled.loop.tools]
+    closing += [assembled.servers.aclose()] if assembled.servers is not None else []
     tasks = [asyncio.ensure_future(each) for each in (*closing, assembled.loop.model.aclose())]
     _, late = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
     for task in late:

@@ -13,7 +13,6 @@ from tests.helpers.world import World
 @pytest.mark.parametrize(
     ("field", "keys"),
     [
-        ("mcpServers", {"mcpServers": {"files": {"command": "true"}}}),
         ("runner", {"runner": "codex"}),
         ("runner", {"runner": "command", "command": "true"}),
         ("isolation", {"isolation": "worktree"}),

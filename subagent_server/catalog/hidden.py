@@ -1,0 +1,35 @@
+"""The secrets that a definition holds itself, so that nothing of a run tells them (SPEC section 13)."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from subagent_server.catalog.redact import MASK, redact
+from subagent_server.domain.definitions import AgentDefinition
+
+SHORTEST = 8
+"""A shorter value would mask words that only happen to be the same."""
+
+
+def hidden_values(definition: AgentDefinition) -> set[str]:
+    """Return what `redact` takes out of `definition`; of an expanded one, the values of variables too."""
+    whole = definition.model_dump(mode="json", exclude={"output_schema"})
+    return {value for value in _hidden(whole, redact(definition)) if len(value) >= SHORTEST}
+
+
+def _hidden(whole: Any, redacted: Any) -> Iterator[str]:
+    if isinstance(whole, dict) and isinstance(redacted, dict):
+        for key, value in whole.items():
+            yield from _hidden(value, redacted.get(key))
+    elif isinstance(whole, list) and isinstance(redacted, list):
+        for value, other in zip(whole, redacted, strict=False):
+            yield from _hidden(value, other)
+    elif isinstance(whole, str) and isinstance(redacted, str) and whole != redacted:
+        yield from _pieces(whole, redacted)
+
+
+def _pieces(whole: str, redacted: str) -> Iterator[str]:
+    """Return what stood where the mask stands now."""
+    pattern = "(.+?)".join(re.escape(part) for part in redacted.split(MASK))
+    match = re.fullmatch(pattern, whole, re.DOTALL)
+    yield from (match.groups() if match else [whole])

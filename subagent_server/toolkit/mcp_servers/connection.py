@@ -1,0 +1,189 @@
+"""A server of a run over the whole run: connected, called, started again once where it dies, closed."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mcp.shared.dispatcher import ProgressFnT
+from mcp_types import CallToolResult, Tool
+
+from subagent_server.domain.definitions import ServerDefinition
+from subagent_server.domain.secrets import Masker
+from subagent_server.toolkit.mcp_servers.server_log import ServerLog
+from subagent_server.toolkit.mcp_servers.session import Mode, Place, ServerLost, ServerTrouble, Session
+
+_PROGRESS_SECONDS = 2.0
+"""Progress of a call comes into the journal no more often than this."""
+_LEAST_PROBE_SECONDS = 20.0
+"""With less time than this, a server that does not answer is asked in the old way after half of it."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the servers of a run are given: `tell` takes events for the journal, `logs` their own files."""
+
+    place: Place
+    tell: Callable[..., None]
+    masker: Masker = field(default_factory=Masker)
+    logs: Path | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The result of a call, and what the model should know besides."""
+
+    result: CallToolResult
+    remarks: list[str]
+
+
+class Connection:
+    """One server. Its calls may overlap."""
+
+    def __init__(self, name: str, definition: ServerDefinition, around: Surroundings) -> None:
+        self.name = name
+        self.definition = definition
+        self.tools: list[Tool] = []
+        self.session: Session | None = None
+        self._around = around
+        self._log = ServerLog(name, around.logs, around.masker, self._told)
+        self._may_restart = True
+        self._gone: str | None = None
+        self._news: list[str] = []
+        self._mending = asyncio.Lock()
+
+    def _told(self, server: str, line: str) -> None:
+        self._around.tell("server_log", server=server, text=line)
+
+    async def open(self) -> None:
+        """Connect and list the tools, within the `timeout` of the server.
+
+        Raises:
+            ServerTrouble: it did not work; the words end a sentence that begins with the server's name.
+        """
+        self._log.forget()
+        seconds = self.definition.timeout
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                self.tools = await self._connected()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            what = f"did not connect and list its tools within {seconds:g} s"
+            raise ServerTrouble(self._with_words(what)) from error
+
+    async def _connected(self) -> list[Tool]:
+        """Connect in the way that finds out what the server speaks, else in the old way.
+
+        Some servers of the old protocol end, or fall silent, when the first word is not the one they know.
+        """
+        seconds = self.definition.timeout
+        try:
+            async with asyncio.timeout(seconds / 2 if seconds < _LEAST_PROBE_SECONDS else None):
+                return await self._begin("auto")
+        except TimeoutError:
+            pass
+        except ServerTrouble as trouble:
+            if self.session is None or not self.session.ended_itself:
+                raise ServerTrouble(self._with_words(trouble.what)) from trouble
+        self._log.forget()
+        try:
+            return await self._begin("legacy")
+        except ServerTrouble as trouble:
+            raise ServerTrouble(self._with_words(trouble.what)) from trouble
+
+    async def _begin(self, mode: Mode) -> list[Tool]:
+        self.session = session = Session(self.definition, self._around.place, self._log, mode)
+        try:
+            return await session.open()
+        except (ServerTrouble, asyncio.CancelledError):
+            await session.aclose(hurry=True)
+            raise
+
+    def _with_words(self, what: str) -> str:
+        words = self._log.tail
+        return f"{what}; it said: {words}" if words else what
+
+    # -- calls
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> Answer:
+        """Call a tool of the server.
+
+        Raises:
+            ServerTrouble: what went wrong, as a whole sentence for the model.
+        """
+        session = await self._living()
+        try:
+            result = await session.call(
+                tool, arguments, self.definition.call_timeout_seconds, self._progress(tool)
+            )
+        except ServerLost as loss:
+            words = self._with_words(loss.what)
+            told = await self._mended(session, words)
+            raise ServerTrouble(
+                f"The MCP server {self.name} {words}. It happened during this call, so what the call did is "
+                f"unknown. {told}"
+            ) from loss
+        except ServerTrouble as trouble:
+            raise ServerTrouble(f"The MCP server {self.name} {trouble.what}.") from trouble
+        remarks, self._news = self._news, []
+        return Answer(result, remarks)
+
+    async def _living(self) -> Session:
+        """Return the session, a new one where the server has died since the last call."""
+        session = self.session
+        if session is not None and session.is_lost and self._gone is None:
+            words = self._with_words(session.why_lost())
+            told = await self._mended(session, words)
+            if self._gone is None:
+                self._news.append(f"The MCP server {self.name} {words}. {told}")
+        if self._gone is not None or self.session is None:
+            raise ServerTrouble(f"The MCP server {self.name} is gone: {self._gone}. Go on without its tools.")
+        return self.session
+
+    async def _mended(self, lost: Session, how: str) -> str:
+        """Start the server again, once in a run, and return what the model should know of it."""
+        async with self._mending:
+            if self.session is lost and self._gone is None:
+                await self._mend(lost, how)
+        if self._gone is not None:
+            return f"It is not started again ({self._gone}): go on without its tools."
+        return "It was started again, and what it kept in memory is lost."
+
+    async def _mend(self, lost: Session, how: str) -> None:
+        if not self._may_restart:
+            self._gone = f"it {how}, for the second time"
+            self._around.tell("warning", message=f"The MCP server {self.name} {how}, for the second time.")
+            await lost.aclose(hurry=True)
+            return
+        self._may_restart = False
+        self._around.tell("warning", message=f"The MCP server {self.name} {how}; it is started again.")
+        await lost.aclose(hurry=True)
+        known = self.tools
+        try:
+            await self.open()
+        except ServerTrouble as trouble:
+            self._gone = f"it {trouble.what}"
+            self._around.tell("warning", message=f"The MCP server {self.name} {trouble.what}.")
+        self.tools = known
+
+    def _progress(self, tool: str) -> ProgressFnT:
+        last = -_PROGRESS_SECONDS
+
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last >= _PROGRESS_SECONDS:
+                last = now
+                facts = {"progress": progress, "total": total, "message": message and message[:500]}
+                known = {key: value for key, value in facts.items() if value is not None}
+                self._around.tell("tool_progress", server=self.name, toolName=tool, **known)
+
+        return report
+
+    async def aclose(self, *, hurry: bool = False) -> None:
+        """Leave the server."""
+        if self.session is not None:
+            await self.session.aclose(hurry=hurry)

@@ -1,0 +1,183 @@
+"""The result of an MCP tool in the best form that the Messages API takes (SPEC section 8).
+
+Text, images and PDF go to the model as such. What it cannot see (audio, other files, images that the API
+refuses) is kept in a file of the run, with a line that says where.
+"""
+
+import base64
+import binascii
+import json
+import mimetypes
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+)
+
+from subagent_server.domain.errors import BadArgument
+from subagent_server.domain.secrets import Masker
+from subagent_server.toolkit.tool import ToolResult
+from subagent_server.toolkit.workspace.images import image_block, media_type
+from subagent_server.toolkit.workspace.output import KEPT_BYTES, SHOWN_CHARACTERS, Capture
+
+Block = dict[str, Any]
+
+MOST_PDF_BYTES = 24_000_000
+"""The API takes 32 MB a request, in base64."""
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Where a run keeps what its model cannot be shown whole. With no directory nothing is kept."""
+
+    directory: Path | None = None
+    masker: Masker = field(default_factory=Masker)
+
+    def keep(self, data: bytes, media: str | None) -> str:
+        """Store bytes and return a few words that say where; what cannot be kept is said, too."""
+        if self.directory is None:
+            return "not shown here"
+        if len(data) > KEPT_BYTES:
+            return f"not kept: more than {KEPT_BYTES:,} bytes"
+        suffix = mimetypes.guess_extension((media or "").partition(";")[0].strip()) or ".bin"
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            path = _new_path(self.directory, suffix)
+            path.write_bytes(self.masker.stream(data, last=True)[0])
+        except OSError as error:
+            return f"not kept: {error.strerror or error}"
+        return f"kept in {path}"
+
+    def shortened(self, text: str) -> str:
+        """Return a text, or its head and tail and where the whole of it is."""
+        if self.directory is None or len(text) <= SHOWN_CHARACTERS:
+            return text
+        capture = Capture(self.directory, masker=self.masker)
+        capture.write(text.encode("utf-8", "replace"))
+        return capture.finish()
+
+
+def _new_path(directory: Path, suffix: str) -> Path:
+    number = 1
+    while True:
+        path = directory / f"file-{number:04d}{suffix}"
+        try:
+            path.touch(mode=0o600, exist_ok=False)
+        except FileExistsError:
+            number += 1
+            continue
+        return path.absolute()
+
+
+def converted(result: CallToolResult, shelf: Shelf) -> ToolResult:
+    """Return what the model is told of a result. An error is told in text alone, as the API insists."""
+    blocks = [block for content in result.content for block in _blocks(content, shelf)]
+    said = [content.text for content in result.content if isinstance(content, TextContent)]
+    if result.structured_content is not None and not _says(said, result.structured_content):
+        blocks.append(_text(json.dumps(result.structured_content, ensure_ascii=False)))
+    blocks = [block for block in _joined(blocks, shelf) if block["type"] != "text" or block["text"].strip()]
+    if not result.is_error:
+        return ToolResult(blocks)
+    texts = [block if block["type"] == "text" else _text(f"[{block['type']}]") for block in blocks]
+    return ToolResult(texts or [_text("The tool failed and did not say why.")], is_error=True)
+
+
+def _says(texts: list[str], structured: Any) -> bool:
+    """Whether a text already holds the structured content: as JSON, or as the one value it wraps."""
+    known = [structured]
+    if isinstance(structured, dict) and len(structured) == 1:
+        known += structured.values()
+    for text in texts:
+        try:
+            said = json.loads(text)
+        except ValueError:
+            said = text
+        if said in known or text in known:
+            return True
+    return False
+
+
+def _joined(blocks: list[Block], shelf: Shelf) -> Iterator[Block]:
+    """Cut what is too long in all; texts that stand alone stay blocks of their own."""
+    total = sum(len(block["text"]) for block in blocks if block["type"] == "text")
+    if total <= SHOWN_CHARACTERS:
+        yield from blocks
+        return
+    yield _text(shelf.shortened("\n\n".join(block["text"] for block in blocks if block["type"] == "text")))
+    yield from (block for block in blocks if block["type"] != "text")
+
+
+def _text(text: str) -> Block:
+    """Return a text block of what UTF-8 can hold."""
+    return {"type": "text", "text": text.encode("utf-8", "replace").decode()}
+
+
+# -- one block of a result
+
+
+def _blocks(content: ContentBlock, shelf: Shelf) -> Iterator[Block]:
+    match content:
+        case TextContent():
+            yield _text(content.text)
+        case ImageContent() | AudioContent():
+            yield _media(content.data, content.mime_type, content.type, shelf)
+        case ResourceLink():
+            yield _text(_link(content))
+        case EmbeddedResource():
+            yield from _resource(content, shelf)
+
+
+def _media(data: str, media: str | None, what: str, shelf: Shelf) -> Block:
+    try:
+        raw = base64.b64decode(re.sub(r"\s", "", data), validate=True)
+    except (binascii.Error, ValueError):
+        return _text(f"[{what} that is no valid base64, so it cannot be shown]")
+    why = ""
+    if media_type(raw) is not None:
+        try:
+            return image_block(what, raw)
+        except BadArgument as error:
+            why = f"; {error.sentence.rstrip('.')}"
+    if (media or "").startswith("text/") and (text := _decoded(raw)) is not None:
+        return _text(f"[{what}]\n{text}")
+    if raw.startswith(b"%PDF-") and len(raw) <= MOST_PDF_BYTES:
+        source = {"type": "base64", "media_type": "application/pdf", "data": base64.b64encode(raw).decode()}
+        return {"type": "document", "source": source}
+    facts = f"{media or 'of an unknown kind'}, {len(raw):,} bytes, {shelf.keep(raw, media)}"
+    return _text(f"[{what}, {facts}{why}]")
+
+
+def _decoded(raw: bytes) -> str | None:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _link(link: ResourceLink) -> str:
+    facts = [link.mime_type, f"{link.size:,} bytes" if link.size is not None else None]
+    known = ", ".join(fact for fact in facts if fact)
+    about = " — ".join(part for part in (link.title or link.name, link.description) if part)
+    return f"[resource {link.uri}{f' ({known})' if known else ''}{f': {about}' if about else ''}]"
+
+
+def _resource(content: EmbeddedResource, shelf: Shelf) -> Iterator[Block]:
+    resource = content.resource
+    if isinstance(resource, BlobResourceContents):
+        block = _media(resource.blob, resource.mime_type, f"resource {resource.uri}", shelf)
+        if block["type"] != "text":
+            yield _text(f"[resource {resource.uri}]")
+        yield block
+    else:
+        yield _text(f"[resource {resource.uri}]\n{resource.text}")

@@ -1,0 +1,172 @@
+"""Schemas that somebody else wrote, as the well-formed JSON Schema 2020-12 that the Messages API wants. Pure.
+
+What an earlier draft said otherwise is said anew; a keyword whose value no draft allows is left out, so that
+one mistake of a server costs one constraint and never the tool.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
+_DROP = object()
+_FOREIGN = frozenset({"$schema", "$id", "$vocabulary", "$recursiveRef", "$recursiveAnchor", "id"})
+"""Keywords that say which dialect or document a schema belongs to: here it belongs to a tool."""
+
+
+def repaired(schema: Any) -> Any:
+    """Return a copy of `schema` that is well-formed; what is no schema at all becomes `{}`, anything."""
+    if isinstance(schema, bool):
+        return schema
+    if not isinstance(schema, dict):
+        return {"type": schema} if schema in _TYPES else {}
+    good: dict[str, Any] = {}
+    for key, value in _modern(schema).items():
+        rule = _RULES.get(key)
+        kept = value if rule is None else rule(value)
+        if kept is not _DROP:
+            good[key] = kept
+    return good
+
+
+def resolved(reference: str, root: dict[str, Any]) -> Any:
+    """Return what a reference leads to within `root`, None where it leads nowhere in it."""
+    if reference == "#":
+        return root
+    if not reference.startswith("#/"):
+        return None
+    place: Any = root
+    for step in reference[2:].split("/"):
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(place, list) and name.isdecimal() and int(name) < len(place):
+            place = place[int(name)]
+        elif isinstance(place, dict) and name in place:
+            place = place[name]
+        else:
+            return None
+    return place
+
+
+def without_dead_references(schema: Any, root: dict[str, Any]) -> Any:
+    """Return a copy of `schema` without the references that lead nowhere within `root`."""
+    if isinstance(schema, list):
+        return [without_dead_references(item, root) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: without_dead_references(value, root)
+        for key, value in schema.items()
+        if key not in ("$ref", "$dynamicRef")
+        or not isinstance(value, str)
+        or isinstance(resolved(value, root), dict | bool)
+    }
+
+
+def _modern(schema: dict[str, Any]) -> dict[str, Any]:
+    """Say what draft 4 to 7 said in the words of 2020-12."""
+    modern = {key: value for key, value in schema.items() if key not in _FOREIGN or isinstance(value, dict)}
+    for key in _FOREIGN:
+        modern.pop(key, None)
+    if isinstance(items := modern.get("items"), list):
+        rest = modern.pop("additionalItems", None)
+        del modern["items"]
+        modern |= ({"prefixItems": items} if items else {}) | ({} if rest is None else {"items": rest})
+    for bound in ("Minimum", "Maximum"):
+        exclusive, plain = f"exclusive{bound}", bound.lower()
+        if modern.get(exclusive) is True and plain in modern:
+            modern[exclusive] = modern.pop(plain)
+    return modern
+
+
+# -- what each keyword may hold
+
+
+def _type(value: Any) -> Any:
+    names = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    known = [name.lower() for name in names if isinstance(name, str) and name.lower() in _TYPES]
+    if not known or len(known) < len(names):
+        return _DROP
+    return known[0] if isinstance(value, str) else list(dict.fromkeys(known))
+
+
+def _schemas(value: Any) -> Any:
+    return [repaired(item) for item in value] if isinstance(value, list) and value else _DROP
+
+
+def _named_schemas(value: Any) -> Any:
+    return {str(name): repaired(item) for name, item in value.items()} if isinstance(value, dict) else _DROP
+
+
+def _names(value: Any) -> Any:
+    if not isinstance(value, list):
+        return _DROP
+    return list(dict.fromkeys(name for name in value if isinstance(name, str)))
+
+
+def _names_by_name(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return _DROP
+    return {name: names for name, given in value.items() if (names := _names(given)) is not _DROP}
+
+
+def _dependencies(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return _DROP
+    return {
+        name: _names(given) if isinstance(given, list) else repaired(given) for name, given in value.items()
+    }
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> Any:
+    return value if _is_number(value) else _DROP
+
+
+def _positive(value: Any) -> Any:
+    return value if _is_number(value) and value > 0 else _DROP
+
+
+def _count(value: Any) -> Any:
+    return int(value) if _is_number(value) and value >= 0 and value == int(value) else _DROP
+
+
+def _only(kind: type) -> Callable[[Any], Any]:
+    return lambda value: value if isinstance(value, kind) else _DROP
+
+
+def _anchor(value: Any) -> Any:
+    fits = isinstance(value, str) and value[:1].isalpha() and value.isascii() and value.isidentifier()
+    return value if fits else _DROP
+
+
+_ONE_SCHEMA = (
+    *("items", "additionalProperties", "additionalItems", "contains", "propertyNames", "not"),
+    *("if", "then", "else", "unevaluatedItems", "unevaluatedProperties", "contentSchema"),
+)
+_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_COUNTS = (
+    *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
+    *("minContains", "maxContains"),
+)
+_TEXTS = (
+    *("$ref", "$dynamicRef", "$comment", "title", "description", "format", "pattern"),
+    *("contentEncoding", "contentMediaType"),
+)
+_RULES: dict[str, Callable[[Any], Any]] = {
+    "type": _type,
+    **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), _schemas),
+    **dict.fromkeys(_BY_NAME, _named_schemas),
+    **dict.fromkeys(_ONE_SCHEMA, repaired),
+    "required": _names,
+    "dependentRequired": _names_by_name,
+    "dependencies": _dependencies,
+    "multipleOf": _positive,
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _number),
+    **dict.fromkeys(_COUNTS, _count),
+    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), _only(bool)),
+    **dict.fromkeys(("enum", "examples"), _only(list)),
+    **dict.fromkeys(_TEXTS, _only(str)),
+    **dict.fromkeys(("$anchor", "$dynamicAnchor"), _anchor),
+}

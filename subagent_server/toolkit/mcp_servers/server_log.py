@@ -1,0 +1,101 @@
+"""What an MCP server says besides the protocol: whole in a file of the run, its beginning in the log."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from subagent_server.domain.secrets import Masker
+
+KEPT_BYTES = 16 << 20
+TOLD_LINES = 200
+"""How many lines of one server go into the log of its run; the rest stands in the file alone."""
+_TAIL = 4_000
+_LONGEST_LINE = 2_000
+_LONGEST_PENDING = 1 << 16
+
+
+class ServerLog:
+    """Takes what one server prints to stderr, over all its lives. `tell` gets each line for the log."""
+
+    def __init__(
+        self, server: str, directory: Path | None, masker: Masker, tell: Callable[[str, str], None]
+    ) -> None:
+        self._server = server
+        self._masker = masker
+        self._tell = tell
+        self._path = directory / f"{_file_name(server)}.log" if directory is not None else None
+        self._written = 0
+        self._told = 0
+        self._unmasked = b""
+        self._line = b""
+        self._tail = ""
+
+    @property
+    def tail(self) -> str:
+        """The last that the server has said, with secrets masked; empty where it has said nothing."""
+        self.flush()
+        return self._tail.strip()[-600:]
+
+    def forget(self) -> None:
+        """Begin a new life: what the server said before is not its last word any more."""
+        self._tail = ""
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next bytes. Whole lines are let out at once: somebody may be waiting for them."""
+        pending = self._unmasked + chunk
+        end = pending.rfind(b"\n") + 1
+        lines, _ = self._masker.stream(pending[:end], last=True)
+        self._take(lines)
+        self._unmasked = pending[end:]
+        if len(self._unmasked) > _LONGEST_PENDING:
+            masked, self._unmasked = self._masker.stream(self._unmasked)
+            self._take(masked)
+
+    def say(self, line: str) -> None:
+        """Take a line that is about the server, or that it sent as a message of its log."""
+        self._take(self._masker.text(line).encode("utf-8", "replace") + b"\n")
+
+    def flush(self) -> None:
+        """Let out what waited for the rest of its line."""
+        masked, self._unmasked = self._masker.stream(self._unmasked, last=True)
+        self._take(masked)
+        if self._line:
+            self._take(b"\n")
+
+    def _take(self, data: bytes) -> None:
+        if not data:
+            return
+        self._store(data)
+        *lines, self._line = (self._line + data).split(b"\n")
+        self._line = self._line[-_LONGEST_LINE:]
+        for raw in lines:
+            line = raw.decode("utf-8", "replace").rstrip("\r")[:_LONGEST_LINE]
+            self._tail = f"{self._tail}\n{line}"[-_TAIL:]
+            if line.strip():
+                self._tell_line(line)
+
+    def _tell_line(self, line: str) -> None:
+        self._told += 1
+        if self._told <= TOLD_LINES:
+            self._tell(self._server, line)
+        elif self._told == TOLD_LINES + 1:
+            where = f"what it says from here on is in {self._path}" if self._path else "it says more"
+            self._tell(self._server, f"({where})")
+
+    def _store(self, data: bytes) -> None:
+        """Append to the file. A disk that refuses costs the file, never the run."""
+        room = KEPT_BYTES - self._written
+        if self._path is None or room <= 0:
+            return
+        try:
+            self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            with self._path.open("ab") as file:
+                self._written += file.write(data[:room])
+        except OSError as error:
+            self._path = None
+            self._tell(self._server, f"(what it says cannot be kept: {error.strerror or error})")
+
+
+def _file_name(server: str) -> str:
+    safe = re.sub(r"[^A-Za-z0-9_-]", "_", server)[:60] or "server"
+    return safe if safe == server else f"{safe}-{sum(map(ord, server)) % 1000:03d}"

@@ -1,0 +1,270 @@
+"""One conversation with an MCP server, from its begin to its end, in a task of its own.
+
+The SDK wants a client to be left by the task that entered it, so that task owns it; calls may come from any.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx2
+from mcp import Client, ClientSession, MCPError
+from mcp.shared.dispatcher import ProgressFnT
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    Implementation,
+    InputRequiredResult,
+    LoggingMessageNotificationParams,
+    PaginatedRequestParams,
+    Tool,
+)
+from pydantic import TypeAdapter, ValidationError
+
+from subagent_server import __version__
+from subagent_server.domain.definitions import ServerDefinition
+from subagent_server.toolkit.mcp_servers.network import NetworkTransport, shown_url
+from subagent_server.toolkit.mcp_servers.server_log import ServerLog
+from subagent_server.toolkit.mcp_servers.stdio import Program, StdioTransport
+
+Mode = Literal["auto", "legacy"]
+
+_ME = Implementation(name="subagent-server", title="Subagent server", version=__version__)
+_RESULT: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
+_MOST_PAGES = 1_000
+_LOST = ("Connection closed", "Session terminated", "SSE stream")
+"""How the SDK words that there is nobody any more; the codes it gives are also used by servers."""
+_HURRY_SECONDS = 0.2
+_END_SECONDS = 10.0
+
+for _name in ("mcp", "client", "httpx2", "httpcore2"):  # what they log is told here, in words of our own
+    logging.getLogger(_name).addHandler(logging.NullHandler())
+    logging.getLogger(_name).propagate = False
+
+
+class ServerTrouble(Exception):
+    """What a server did or did not do, as the end of a sentence that begins with its name."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+class ServerLost(ServerTrouble):
+    """The server is not there any more."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where servers are started: what they inherit, and where they stand."""
+
+    environment: Mapping[str, str]
+    cwd: Path
+
+
+class Session:
+    """One life of a server. `open` it once; after that `call`, until `is_lost`; `aclose` in any case."""
+
+    def __init__(self, definition: ServerDefinition, place: Place, log: ServerLog, mode: Mode) -> None:
+        self._client: ClientSession | None = None
+        self._log = log
+        self._mode = mode
+        self._definition = definition
+        self._transport = _transport(definition, place, log)
+        self._leave = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._lost = False
+
+    async def open(self) -> list[Tool]:
+        """Connect and list all tools.
+
+        Raises:
+            ServerTrouble: why that did not work.
+        """
+        ready: asyncio.Future[list[Tool]] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._live(ready))
+        either: list[asyncio.Future[Any]] = [ready, self._task]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            ready.cancel()
+            raise
+        if ready.done():
+            return ready.result()
+        ready.cancel()
+        raise self._trouble(self._failure)
+
+    @property
+    def ended_itself(self) -> bool:
+        """Whether it is a program that has run and ended."""
+        return self._definition.type == "stdio" and self._transport.trouble is not None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether no call can reach the server any more."""
+        return self._lost or self._transport.over.is_set() or self._task is None or self._task.done()
+
+    async def call(
+        self, tool: str, arguments: dict[str, object], seconds: float, progress: ProgressFnT
+    ) -> CallToolResult:
+        """Call a tool and return its result, whatever it is.
+
+        Raises:
+            ServerLost: the server ended during the call, so what the call did is unknown.
+            ServerTrouble: it refused the call, or did not answer in time.
+        """
+        assert self._client is not None, "open comes first"
+        self._transport.trouble = None if self._definition.type != "stdio" else self._transport.trouble
+        request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                result = await self._client.send_request(request, _RESULT, progress_callback=progress)
+        except TimeoutError as error:
+            if limit.expired():
+                raise ServerTrouble(
+                    f"did not answer within {seconds:g} s, so the call was given up"
+                ) from error
+            raise ServerTrouble("did not answer in time") from error
+        except MCPError as error:
+            raise await self._loss_or_refusal(error) from error
+        except ValidationError as error:
+            raise ServerTrouble(f"gave a result that the protocol does not know ({_first(error)})") from error
+        if isinstance(result, CallToolResult):
+            return result
+        raise ServerTrouble("wants to ask its user something first, and a subagent has none who could answer")
+
+    async def _loss_or_refusal(self, error: MCPError) -> ServerTrouble:
+        said = error.message.startswith(_LOST) and error.code in (CONNECTION_CLOSED, INVALID_REQUEST)
+        if not said and not self.is_lost:
+            status = self._transport.trouble
+            because = (
+                f" ({status})" if status and error.message.startswith("Server returned an error") else ""
+            )
+            return ServerTrouble(f"refused the call: {error.message}{because}")
+        self._lost = True
+        if self._definition.type == "stdio":
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._transport.over.wait(), 1)
+        return ServerLost(self._transport.trouble or "is not connected any more")
+
+    async def aclose(self, *, hurry: bool = False) -> None:
+        """Leave the server; one that is not wanted any more gets little time for it."""
+        self._leave.set()
+        if self._task is None:
+            return
+        if hurry:
+            self._transport.grace = _HURRY_SECONDS
+            self._task.cancel()
+        try:
+            await asyncio.wait([self._task], timeout=_END_SECONDS)
+        except asyncio.CancelledError:
+            self._transport.grace = 0.0
+            self._task.cancel()
+            raise
+
+    def why_lost(self) -> str:
+        """Say how the server ended, as the end of a sentence."""
+        return self._transport.trouble or self._trouble(self._failure).what
+
+    # -- the task that owns the client
+
+    async def _live(self, ready: "asyncio.Future[list[Tool]]") -> None:
+        """Be connected until `aclose`. However it ends, the reason is kept and nothing is raised."""
+        try:
+            async with Client(
+                self._transport,
+                mode=self._mode,
+                client_info=_ME,
+                cache=None,
+                logging_callback=self._logged,
+            ) as client:
+                self._client = client.session
+                tools = await _all_tools(client.session)
+                if not ready.done():
+                    ready.set_result(tools)
+                await self._leave.wait()
+        except Exception as error:  # noqa: BLE001 - whatever a server causes is its end, and told as such
+            self._failure = error
+
+    async def _logged(self, params: LoggingMessageNotificationParams) -> None:
+        self._log.say(f"[{params.level}] {str(params.data)[:1_000]}")
+
+    def _trouble(self, error: BaseException | None) -> ServerTrouble:
+        """Say why the conversation did not come about."""
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if error is None or (isinstance(error, MCPError) and error.message.startswith(_LOST)):
+            return ServerTrouble(self._transport.trouble or "ended the conversation")
+        by_status = isinstance(error, httpx2.HTTPStatusError | MCPError)
+        if self._definition.type != "stdio" and by_status and self._transport.trouble:
+            return ServerTrouble(self._transport.trouble)
+        return ServerTrouble(self._reason(error))
+
+    def _reason(self, error: BaseException) -> str:
+        match error:
+            case FileNotFoundError() | PermissionError() | NotADirectoryError():
+                return f"could not be started: {_why_not_started(error, self._definition.command or '')}"
+            case ServerTrouble():
+                return error.what
+            case MCPError():
+                return f"refused to connect: {error.message}"
+            case ValidationError():
+                return f"answered what the protocol does not know ({_first(error)})"
+        if self._definition.type == "stdio":
+            return f"could not be started: {error}"
+        place = shown_url(self._definition.url or "")
+        return f"could not be reached at {place}: {str(error) or type(error).__name__}"
+
+
+def _transport(
+    definition: ServerDefinition, place: Place, log: ServerLog
+) -> StdioTransport | NetworkTransport:
+    if definition.type != "stdio":
+        return NetworkTransport(definition)
+    environment = {**place.environment, **definition.env}
+    return StdioTransport(Program(definition.command or "", definition.args, environment, place.cwd), log)
+
+
+async def _all_tools(session: ClientSession) -> list[Tool]:
+    """Return the tools of all pages; a server without tools has none.
+
+    Raises:
+        ServerTrouble: the pages do not end.
+    """
+    tools: list[Tool] = []
+    cursors: set[str] = set()
+    cursor: str | None = None
+    while True:
+        try:
+            page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+        except MCPError as error:
+            if error.code == METHOD_NOT_FOUND and not tools:
+                return []
+            raise
+        tools += page.tools
+        cursor = page.next_cursor
+        if cursor is None:
+            return tools
+        if cursor in cursors or len(cursors) >= _MOST_PAGES:
+            raise ServerTrouble("lists its tools in pages that do not end")
+        cursors.add(cursor)
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"[:300]
+
+
+def _why_not_started(error: OSError, command: str) -> str:
+    if isinstance(error, FileNotFoundError) and error.filename in (None, command):
+        return f"there is no program {command!r} here or in PATH"
+    return f"{error.filename or command}: {error.strerror}"

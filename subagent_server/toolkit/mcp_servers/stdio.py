@@ -1,0 +1,197 @@
+"""The stdio transport: a program whose stdin and stdout speak the protocol, a message a line.
+
+Beside what the SDK's own does, it knows how the program ended, bounds a message, and outlives lines that are
+no messages: many a server greets its user on stdout.
+"""
+
+import asyncio
+import os
+import signal
+from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from subagent_server.toolkit.mcp_servers.server_log import ServerLog
+
+LONGEST_MESSAGE = 64 << 20
+"""Bytes of one message; a server that sends more is cut off."""
+GRACE_SECONDS = 1.0
+_LAST_WORDS_SECONDS = 0.5
+
+Incoming = SessionMessage | Exception
+Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is started, and where."""
+
+    command: str
+    args: list[str]
+    environment: Mapping[str, str]
+    cwd: Path
+
+
+class _Watched(SubprocessStreamProtocol):
+    """Says when the process is gone, also while something it has started holds its pipes."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=LONGEST_MESSAGE, loop=asyncio.get_running_loop())
+        self.gone = asyncio.Event()
+
+    def process_exited(self) -> None:
+        """Called by the loop."""
+        super().process_exited()
+        self.gone.set()
+
+
+class StdioTransport:
+    """An asynchronous context: inside of it the program runs. `trouble` says how it ended, once it has.
+
+    `grace` is how many seconds it may take to leave after its input ended, and again after TERM.
+    """
+
+    def __init__(self, program: Program, log: ServerLog) -> None:
+        self.trouble: str | None = None
+        self.over = asyncio.Event()
+        self.grace = GRACE_SECONDS
+        self._program = program
+        self._log = log
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Streams:
+        """Start the program.
+
+        Raises:
+            OSError, ValueError: it cannot be started.
+        """
+        transport, protocol = await asyncio.get_running_loop().subprocess_exec(
+            _Watched,
+            self._program.command,
+            *self._program.args,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=dict(self._program.environment),
+            cwd=self._program.cwd,
+            start_new_session=True,
+        )
+        self._process = Process(transport, protocol, asyncio.get_running_loop())
+        self._transport, self._gone = transport, protocol.gone
+        self._inward, received = anyio.create_memory_object_stream[Incoming](0)
+        sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+        self._streams = (received, sent, outgoing, self._inward)
+        self._words = asyncio.create_task(self._listen())
+        self._reading = asyncio.create_task(self._read())
+        self._tasks = [self._words, self._reading]
+        self._tasks += [asyncio.create_task(self._send(outgoing)), asyncio.create_task(self._watch())]
+        return received, sent
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the program: its input ends, then TERM, then KILL to all of its session."""
+        for stream in self._streams:
+            stream.close()
+        try:
+            await self._leave()
+        finally:
+            self._signal(signal.SIGKILL)  # what it started and left behind, too
+            await self._end_tasks()
+            self._transport.close()
+            self._log.flush()
+
+    async def _leave(self) -> None:
+        stdin = self._process.stdin
+        if stdin is not None:
+            stdin.close()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), self.grace)
+                self.trouble = self.trouble or _how(self._process.returncode)
+                return
+            self._signal(number)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._gone.wait(), self.grace)
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks:
+            if task is not self._words:
+                task.cancel()
+        await asyncio.wait([self._words], timeout=_LAST_WORDS_SECONDS)
+        self._words.cancel()
+        await asyncio.wait(self._tasks, timeout=GRACE_SECONDS)
+
+    # -- four tasks
+
+    async def _listen(self) -> None:
+        """Take what the program prints to stderr."""
+        stream = self._process.stderr
+        while stream is not None and (chunk := await stream.read(1 << 16)):
+            self._log.write(chunk)
+
+    async def _read(self) -> None:
+        """Hand on the messages of the program until its output ends."""
+        stream = self._process.stdout
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            async with self._inward:
+                while stream is not None and (line := await self._line(stream)):
+                    message = self._message(line)
+                    if message is not None:
+                        await self._inward.send(message)
+
+    async def _line(self, stream: asyncio.StreamReader) -> bytes:
+        try:
+            return await stream.readline()
+        except ValueError:
+            self.trouble = f"sent a message of more than {LONGEST_MESSAGE >> 20} MiB"
+            return b""
+
+    def _message(self, line: bytes) -> SessionMessage | None:
+        if not line.strip():
+            return None
+        try:
+            return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+        except ValueError:
+            self._log.say(f"(on stdout) {line[:500].decode('utf-8', 'replace').rstrip()}")
+            return None
+
+    async def _send(self, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
+        stdin = self._process.stdin
+        with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            async for message in outgoing:
+                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                if stdin is not None:
+                    stdin.write(text.encode() + b"\n")
+                    await stdin.drain()
+            return
+        self._inward.close()  # it does not listen any more: what waits for an answer must hear of it
+
+    async def _watch(self) -> None:
+        """When the program is gone, take its last words, say how it ended, and end the conversation."""
+        await self._gone.wait()
+        await asyncio.wait([self._reading, self._words], timeout=_LAST_WORDS_SECONDS)
+        if self.trouble is None:
+            self.trouble = _how(self._process.returncode)
+        self.over.set()
+        self._inward.close()
+
+
+def _how(code: int | None) -> str:
+    if code is None or code >= 0:
+        return "ended" if code is None else f"ended with exit code {code}"
+    with suppress(ValueError):
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"was ended by signal {-code}"

@@ -1,0 +1,137 @@
+"""An MCP server over stdio that does what its script says, also what no server should; standard library only.
+
+`python scripted_server.py '{"tools": [...], ...}'`. Keys of the script, all optional:
+
+- `tools`: as `tools/list` gives them, each with `does`: what a call brings. `{"content": [...]}` and other
+  keys of a result as they are; `{"exit": 3}`, `{"kill": true}`: the server ends during the call;
+  `{"hang": true}`: no answer; `{"error": "..."}`: an error of the protocol; `{"env": "NAME"}`: a variable of the
+  server; `{"count": true}`: how many calls this process has had; `{"progress": 3}`: three reports, then the
+  text `done`; else the arguments.
+- `pageSize`: tools a page; `pagesDoNotEnd`. `stderr`, `stdout`: lines to print first, with variables in them.
+- `log`: a message of its log. `exit`: end with this code at once. `silent`: never answer.
+- `discover`: `die` or `silent`, as some old servers. `mark`: a file that gets a line at each start.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+
+class ScriptedServer:
+    """One server at its work."""
+
+    def __init__(self, script: dict[str, Any]) -> None:
+        self.script = script
+        self.calls = 0
+
+    def serve(self) -> None:
+        """Answer until the input ends."""
+        for line in self.script.get("stderr", []):
+            print(os.path.expandvars(line), file=sys.stderr, flush=True)
+        for line in self.script.get("stdout", []):
+            print(line, flush=True)
+        if "mark" in self.script:
+            with Path(self.script["mark"]).open("a", encoding="utf-8") as file:
+                file.write(f"{os.getpid()}\n")
+        if "exit" in self.script:
+            sys.exit(self.script["exit"])
+        for line in sys.stdin:
+            message = json.loads(line)
+            if "id" in message and "method" in message and not self.script.get("silent"):
+                self.answer(message)
+
+    def answer(self, message: dict[str, Any]) -> None:
+        """Answer one request."""
+        method, params = message["method"], message.get("params") or {}
+        if method == "initialize":
+            result = {
+                "protocolVersion": params["protocolVersion"],
+                "capabilities": {"tools": {}, "logging": {}},
+                "serverInfo": {"name": "scripted", "version": "1.0"},
+            }
+            self.send({"id": message["id"], "result": result})
+            if "log" in self.script:
+                self.notify("notifications/message", {"level": "warning", "data": self.script["log"]})
+        elif method == "tools/list":
+            self.send({"id": message["id"], "result": self.page(params.get("cursor"))})
+        elif method == "tools/call":
+            self.call(message["id"], params)
+        elif self.script.get("discover") == "die":
+            sys.exit(9)
+        elif self.script.get("discover") != "silent":
+            self.refuse(message["id"], f"there is no {method}")
+
+    def page(self, cursor: str | None) -> dict[str, Any]:
+        """Return one page of the tools."""
+        tools = [{"inputSchema": {"type": "object"}, **tool} for tool in self.script.get("tools", [])]
+        tools = [{key: value for key, value in tool.items() if key != "does"} for tool in tools]
+        size = self.script.get("pageSize", len(tools) or 1)
+        start = int(cursor or 0)
+        page: dict[str, Any] = {"tools": tools[start : start + size]}
+        if self.script.get("pagesDoNotEnd"):
+            page["nextCursor"] = "0"
+        elif start + size < len(tools):
+            page["nextCursor"] = str(start + size)
+        return page
+
+    def call(self, number: Any, params: dict[str, Any]) -> None:
+        """Do what the script says of a tool."""
+        self.calls += 1
+        does: dict[str, Any] = self.tool(params["name"]).get("does", {})
+        if "exit" in does:
+            print("going down", file=sys.stderr, flush=True)
+            os._exit(does["exit"])
+        if does.get("kill"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if does.get("hang"):
+            return
+        if "error" in does:
+            self.refuse(number, does["error"])
+            return
+        self.send({"id": number, "result": self.result(does, params)})
+
+    def tool(self, name: str) -> dict[str, Any]:
+        """Return what the script says of a tool."""
+        return next((tool for tool in self.script["tools"] if tool["name"] == name), {})
+
+    def result(self, does: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
+        """Return the result of a call."""
+        for step in range(does.get("progress", 0)):
+            token = params.get("_meta", {}).get("progressToken")
+            self.notify("notifications/progress", {"progressToken": token, "progress": step + 1})
+        if "content" in does or "structuredContent" in does:
+            return {"content": [], **does}
+        if "env" in does:
+            return self.text(os.environ.get(does["env"], "(unset)"))
+        if "count" in does:
+            return self.text(str(self.calls))
+        return self.text("done" if "progress" in does else json.dumps(params.get("arguments")))
+
+    @staticmethod
+    def text(text: str) -> dict[str, Any]:
+        """Return a result of one text."""
+        return {"content": [{"type": "text", "text": text}]}
+
+    def refuse(self, number: Any, why: str) -> None:
+        """Answer with an error of the protocol."""
+        self.send({"id": number, "error": {"code": -32601, "message": why}})
+
+    def notify(self, method: str, params: dict[str, Any]) -> None:
+        """Say something unasked."""
+        self.send({"method": method, "params": params})
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Write one message."""
+        with _WRITING:
+            sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+            sys.stdout.flush()
+
+
+_WRITING = threading.Lock()
+
+if __name__ == "__main__":
+    ScriptedServer(json.loads(sys.argv[1])).serve()
