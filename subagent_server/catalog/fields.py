@@ -148,6 +148,7 @@ def _limits(_: str, value: Value, line: int, job: _Job) -> None:
 
 def _servers(name: str, value: Value, line: int, job: _Job) -> None:
     _set(job, name, read_servers(value, line, job.reading), line)
+    job.draft.values["named_servers"] = job.reading.named_servers
 
 
 def _sandbox_limits(name: str, value: Value, line: int, job: _Job) -> None:

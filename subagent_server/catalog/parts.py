@@ -54,6 +54,7 @@ class Reading:
 
     notes: Notes
     unknown: dict[str, object] = field(default_factory=dict)
+    named_servers: list[str] = field(default_factory=list)
 
     def keep_unknown(self, key: str, value: Value) -> None:
         """Remember a key that nobody knows; `report_unknown` tells of all of them at once."""

@@ -8,7 +8,6 @@ from subagent_server.catalog.keys import canonical, fields_of
 from subagent_server.catalog.parts import Draft, Reading, fill, settle
 from subagent_server.catalog.values import Block, Value, WrongValue, as_names, is_null
 from subagent_server.domain.definitions import ServerDefinition
-from subagent_server.domain.errors import shorten
 
 _FIELDS = fields_of(ServerDefinition)
 _SECONDS = ("timeout", "call_timeout_seconds")
@@ -18,15 +17,15 @@ _Named: TypeAlias = "tuple[str, Value | None, int | None]"
 def read_servers(value: Value, line: int | None, reading: Reading) -> dict[str, ServerDefinition]:
     """Return the servers of `mcpServers`: a mapping by name, a list of mappings, or names.
 
-    A name alone refers to a server that is defined elsewhere, which nothing here can look up: a fault, as
-    every broken rule is. A server that cannot be read at all is left out.
+    A name alone refers to a server that is defined elsewhere: it is kept in `reading.named_servers`. A broken
+    rule is a fault; a server that cannot be read at all is left out.
     """
     servers: dict[str, ServerDefinition] = {}
     for name, content, at in _named(value, line, reading):
-        if name in servers:
+        if name in servers or name in reading.named_servers:
             reading.notes.fault(f"mcpServers.{name} is given twice, so say it once", at)
         elif content is None or is_null(content):
-            reading.notes.fault(f"server {shorten(name)} is named but not defined in this file", at)
+            reading.named_servers.append(name)
         elif isinstance(content, Block):
             servers[name] = _server(name, content, at, reading)
         else:

@@ -33,6 +33,7 @@ VERBS: dict[str, Verb] = {
         "subagent_server.cli.continue_:continue_", "Carry a run that has ended on, as a new run."
     ),
     "agents": _verb("agents", "List the agents, and what is wrong with their files."),
+    "mcp": _verb("mcp", "Try the MCP servers of an agent."),
     "doctor": _verb("doctor", "Find what is wrong with agent files, or with runs."),
     "init": _verb("init", "Tell an MCP client of this server."),
     "schema": _verb("schema", "Print the JSON Schema of a file of a run."),

@@ -11,14 +11,16 @@ from typing import Literal
 import click
 
 from subagent_server.catalog.loading import load_config
+from subagent_server.catalog.named_servers import with_named_servers
 from subagent_server.cli.exits import ExitCode
 from subagent_server.cli.flags import SECONDS
 from subagent_server.cli.session import Session, pass_session
+from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument
 from subagent_server.service.access import Caller
 from subagent_server.service.agents import AgentShelf
 from subagent_server.service.context import Service, open_service
-from subagent_server.settings import Role
+from subagent_server.settings import Role, Settings
 
 
 @click.command()
@@ -59,8 +61,15 @@ def serve(
 
 def _service(session: Session, config: Path | None, max_wait: float | None) -> Service:
     settings = replace(session.settings, max_wait_seconds=max_wait)
-    shelf = None if config is None else AgentShelf.of_one(load_config(config, settings.environment))
+    shelf = None if config is None else AgentShelf.of_one(_only_agent(config, settings))
     return open_service(settings, shelf=shelf)
+
+
+def _only_agent(config: Path, settings: Settings) -> AgentDefinition:
+    """Return the one agent of `--config`; a server that it names must be defined somewhere."""
+    agent = load_config(config, settings.environment)
+    with_named_servers(agent, settings.cwd, settings.environment)
+    return agent
 
 
 def _role(wanted: Literal["parent", "child"] | None, caller: Caller) -> Role:

@@ -59,7 +59,7 @@ class AgentDefinition(Record):
 
     `tools` is None where the file has no such key: everything is offered. `faults` are mistakes in the file
     that make its run be refused with `config`; `warnings` are worth telling and stop nothing; `unknown`
-    keeps the keys nobody here knows.
+    keeps the keys nobody here knows. `named_servers` are defined elsewhere and looked up when a run starts.
     """
 
     name: str
@@ -75,6 +75,7 @@ class AgentDefinition(Record):
     disallowed_tools: list[str] = Field(default_factory=list)
     agents: list[str] = Field(default_factory=list)
     mcp_servers: dict[str, ServerDefinition] = Field(default_factory=dict)
+    named_servers: list[str] = Field(default_factory=list)
     code_mode: CodeMode | None = None
     sandbox: Literal["auto", "bwrap", "none"] = "auto"
     network: bool = True

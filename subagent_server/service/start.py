@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from subagent_server.catalog.named_servers import with_named_servers
 from subagent_server.catalog.redact import redact
 from subagent_server.catalog.variables import expand_definition
 from subagent_server.domain import events
@@ -225,6 +226,7 @@ def _first_state(service: Service, request: RunRequest, token: str) -> RunMeta:
 def _package(
     service: Service, run: RunPaths, agent: AgentDefinition, token: str, cwd: Path, after: str | None
 ) -> LaunchPackage:
+    agent = with_named_servers(agent, service.settings.cwd, service.settings.environment)
     agent = expand_definition(agent, service.settings.environment)
     environment = {
         **service.settings.environment,

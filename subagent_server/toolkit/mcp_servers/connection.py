@@ -127,7 +127,7 @@ class Connection:
                 f"unknown. {told}"
             ) from loss
         except ServerTrouble as trouble:
-            raise ServerTrouble(f"The MCP server {self.name} {trouble.what}.") from trouble
+            raise type(trouble)(f"The MCP server {self.name} {trouble.what}.") from trouble
         remarks, self._news = self._news, []
         return Answer(result, remarks)
 
@@ -168,6 +168,10 @@ class Connection:
             self._gone = f"it {trouble.what}"
             self._around.tell("warning", message=f"The MCP server {self.name} {trouble.what}.")
         self.tools = known
+
+    def facts(self) -> dict[str, Any]:
+        """Return who the server says that it is."""
+        return self.session.facts() if self.session is not None else {}
 
     def _progress(self, tool: str) -> ProgressFnT:
         last = -_PROGRESS_SECONDS

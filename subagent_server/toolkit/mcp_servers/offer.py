@@ -81,7 +81,7 @@ def _suggestion(name: str, known: Sequence[str]) -> str:
     by_lower = {each.lower(): each for each in known}
     near = [by_lower[match] for match in get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)]
     if near:
-        return f": did you mean {' or '.join(near)}?"[:-1]
+        return f" (did you mean {' or '.join(near)}?)"
     shown = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
     return f" (it offers {shown})" if known else " (it offers no tools)"
 

@@ -58,6 +58,10 @@ class ServerTrouble(Exception):
         self.what = what
 
 
+class CallTimedOut(ServerTrouble):
+    """It did not answer a call in the time for one."""
+
+
 class ServerLost(ServerTrouble):
     """The server is not there any more."""
 
@@ -130,10 +134,10 @@ class Session:
                 result = await self._client.send_request(request, _RESULT, progress_callback=progress)
         except TimeoutError as error:
             if limit.expired():
-                raise ServerTrouble(
+                raise CallTimedOut(
                     f"did not answer within {seconds:g} s, so the call was given up"
                 ) from error
-            raise ServerTrouble("did not answer in time") from error
+            raise CallTimedOut("did not answer in time") from error
         except MCPError as error:
             raise await self._loss_or_refusal(error) from error
         except ValidationError as error:
@@ -170,6 +174,19 @@ class Session:
             self._transport.grace = 0.0
             self._task.cancel()
             raise
+
+    def facts(self) -> dict[str, Any]:
+        """Return who the server says that it is."""
+        if self._client is None:
+            return {}
+        known = self._client.server_info
+        told = {
+            "name": known.name if known else None,
+            "version": known.version if known else None,
+            "protocolVersion": self._client.protocol_version,
+            "instructions": self._client.instructions,
+        }
+        return {key: value for key, value in told.items() if value}
 
     def why_lost(self) -> str:
         """Say how the server ended, as the end of a sentence."""

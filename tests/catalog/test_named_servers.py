@@ -1,0 +1,62 @@
+"""Servers that an agent file only names, looked up where Claude Code keeps them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from subagent_server.catalog.named_servers import UnknownServer, read_server_file, with_named_servers
+from subagent_server.catalog.problems import AgentFileError
+from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
+
+ASKS = AgentDefinition(
+    name="a", named_servers=["github"], mcp_servers={"own": ServerDefinition(command="own")}
+)
+GITHUB = {"command": "github-mcp", "args": ["--port", 8], "env": {"TOKEN": "${GITHUB_TOKEN}"}}
+
+
+def write(path: Path, servers: object) -> None:
+    """Write a file as clients have it, tabs and all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"mcpServers": servers, "projects": {}}, indent="\t"), encoding="utf-8")
+
+
+def test_a_name_is_looked_up_in_the_nearest_project_file_and_then_in_that_of_the_user(tmp_path: Path) -> None:
+    home, project = tmp_path / "home", tmp_path / "project"
+    below = project / "src" / "deep"
+    below.mkdir(parents=True)
+    environment = {"HOME": str(home)}
+    write(home / ".claude.json", {"github": {"command": "of-the-user"}})
+    found = with_named_servers(ASKS, below, environment)
+    assert found.mcp_servers["github"].command == "of-the-user"
+    write(project / ".mcp.json", {"broken": {"type": "ws"}, "github": GITHUB})
+    found = with_named_servers(ASKS, below, environment)
+    assert found.named_servers == [] and found.mcp_servers["own"] == ServerDefinition(command="own")
+    assert found.mcp_servers["github"] == ServerDefinition(
+        command="github-mcp", args=["--port", "8"], env={"TOKEN": "${GITHUB_TOKEN}"}
+    ), "what is wrong with another server does not matter"
+
+
+def test_a_name_that_is_defined_nowhere_is_an_error_that_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    write(tmp_path / ".mcp.json", {"gitlab": GITHUB})
+    with pytest.raises(UnknownServer, match=r"'github'.*\.mcp\.json: define it"):
+        with_named_servers(ASKS, tmp_path, {})
+    assert with_named_servers(AgentDefinition(name="b"), tmp_path, {}).mcp_servers == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("x.json", "{", "not JSON"),
+        ("x.yaml", "a: [", "not YAML"),
+        ("x.json", "[1]", "mapping of keys"),
+        ("x.json", '{"mcpServers": {"a": {"type": "ws", "url": "http://h"}}}', "mcpServers.a.type"),
+        ("x.json", '{"mcpServers": {"a": {"url": "http://h"}}}', "mcpServers.a needs a type"),
+    ],
+)
+def test_a_file_of_servers_that_breaks_a_rule_is_an_error_with_its_reason(
+    tmp_path: Path, name: str, text: str, reason: str
+) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(AgentFileError, match=reason):
+        read_server_file(tmp_path / name)

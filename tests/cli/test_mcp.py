@@ -1,0 +1,133 @@
+"""`subagent mcp`: the servers of an agent or of a file, tried by hand (seed "CLI Commands")."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.command import Cli
+from tests.helpers.mcp_servers import scripted
+
+ECHO = {"name": "echo", "description": "Says what it is told.", "outputSchema": {"type": "object"}}
+FILES = scripted(
+    ECHO,
+    "read_file",
+    {"name": "fails", "does": {"content": [{"type": "text", "text": "no such thing"}], "isError": True}},
+    {"name": "hangs", "does": {"hang": True}},
+    {"name": "tabs", "does": {"content": [{"type": "text", "text": "a\tb\n"}]}},
+    stderr=["ready"],
+    keys={
+        "type": "stdio",
+        "enabledTools": ["echo", "fails", "hangs", "tabs", "read_fil"],
+        "callTimeoutSeconds": 1,
+    },
+)
+SERVERS = {
+    "files": FILES,
+    "web": {
+        "type": "http",
+        "url": "https://api.example.com/mcp",
+        "headers": {"Authorization": "Bearer abcdefghij0123456789"},
+        "timeout": 30,
+    },
+    "broken": scripted(stderr=["no licence for $LICENCE"], exit=4, keys={"env": {"LICENCE": "L-1"}}),
+    "unset": {"command": "x", "args": ["${NO_SUCH_VARIABLE}"]},
+}
+
+
+@pytest.fixture
+def config(cli: Cli) -> str:
+    """A configuration without a subagent, as a parent of the seed has it."""
+    path = cli.home / "parent.cpe.yaml"
+    path.write_text(yaml.safe_dump({"version": "1.0", "mcpServers": SERVERS}), encoding="utf-8")
+    return str(path)
+
+
+def test_list_servers_shows_every_server_with_its_kind_and_no_secret_and_connects_to_none(
+    cli: Cli, config: str
+) -> None:
+    done = cli("mcp", "list-servers", "--config", config)
+    assert done.returncode == 0 and done.stdout.startswith("Configured MCP Servers:\n- ")
+    assert "- files (Type: stdio, Timeout: 60s)\n  Command: " in done.stdout
+    assert "- web (Type: http, Timeout: 30s)\n  URL: https://api.example.com/mcp\n" in done.stdout
+    told = cli.json("mcp", "list-servers", "--config", config)["servers"]
+    assert [server["name"] for server in told] == sorted(SERVERS)
+    assert told[-1]["headers"] == {"Authorization": "Bearer ***"}
+    assert "ready" not in done.stderr, "nothing was started"
+
+
+def test_info_connects_and_says_who_the_server_is(cli: Cli, config: str) -> None:
+    done = cli("mcp", "info", "files", "--config", config)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Connected to server: files\n") and "Tools: 5" in done.stdout
+    assert done.stderr == "[files] ready\n", "what it prints is passed on"
+    facts = cli.json("mcp", "info", "files", "--config", config)
+    assert facts["name"] == "scripted" and facts["protocolVersion"] == "2025-11-25"
+
+
+def test_list_tools_shows_what_the_filter_lets_through_all_or_what_it_holds_back(
+    cli: Cli, config: str
+) -> None:
+    words = ("mcp", "list-tools", "files", "--config", config)
+    done = cli(*words)
+    assert "Filter: whitelist (enabledTools: echo, " in done.stdout
+    assert "Tools: 5 in all, 4 offered, 1 filtered out" in done.stdout
+    assert "\necho\n  Says what it is told.\n  Input schema:\n" in done.stdout
+    assert "Output schema:" in done.stdout and "read_file" not in done.stdout
+    assert "'read_fil', which the server does not offer (did you mean read_file?)" in done.stderr
+    every = cli(*words, "--show-all").stdout
+    assert "\nread_file (filtered out)\n" in every and "\necho\n" in every
+    (held,) = cli.json(*words, "--show-filtered")["tools"]
+    assert held["name"] == "read_file" and held["filtered"] is True
+    assert cli(*words, "--show-all", "--show-filtered").returncode == 2
+
+
+def test_call_tool_prints_what_the_tool_gives_in_words_of_both_kinds(cli: Cli, config: str) -> None:
+    done = cli("mcp", "call-tool", "files", "echo", '{"a": 1}', "--config", config)
+    assert (done.returncode, done.stdout) == (0, '{"a": 1}\n')
+    words = ("--server", "files", "--tool", "tabs", "--args", "-", "--config", config)
+    assert cli("mcp", "call-tool", *words, stdin="{}").stdout == "a\tb\n", "as it is, for a pipe"
+    told = cli.json("mcp", "call-tool", "files", "fails", "--config", config, code=1)
+    assert told["isError"] is True and told["content"][0]["text"] == "no such thing"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["call-tool", "files", "fails"], 1, "no such thing"),
+        (["call-tool", "files", "hangs"], 124, "did not answer within 1 s"),
+        (["call-tool", "files", "ecko"], 2, "did you mean echo?"),
+        (["call-tool", "files", "echo", "[1]"], 2, "give an object"),
+        (["call-tool", "files", "echo", "{"], 2, "no JSON"),
+        (["call-tool", "files"], 2, "which tool"),
+        (["info", "broken"], 6, "broken ended with exit code 4; it said: no licence for L-1"),
+        (["info", "fils"], 2, "did you mean files?"),
+        (["info", "unset"], 2, "NO_SUCH_VARIABLE is not set for mcpServers.unset.args"),
+    ],
+)
+def test_what_goes_wrong_is_one_sentence_and_an_exit_code(
+    cli: Cli, config: str, words: list[str], code: int, said: str
+) -> None:
+    done = cli("mcp", *words, "--config", config)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert said in done.stderr.splitlines()[-1]
+
+
+def test_the_servers_of_an_agent_are_meant_by_its_name_and_those_of_any_file_by_its_path(cli: Cli) -> None:
+    cli.agent("worker", mcpServers={"files": FILES, "shared": None}, env={"WORD": "x"})
+    (cli.home / ".mcp.json").write_text(
+        json.dumps({"mcpServers": {"shared": {"command": "true"}}}), encoding="utf-8"
+    )
+    for words in (["--agent", "worker"], ["--config", "agents/worker.md"]):
+        names = [each["name"] for each in cli.json("mcp", "list-servers", *words)["servers"]]
+        assert names == ["files", "shared"]
+    only = cli.json("mcp", "list-servers", "--config", ".mcp.json")["servers"]
+    assert [each["name"] for each in only] == ["shared"]
+    assert cli("mcp", "list-servers").returncode == 2, "whose?"
+    assert cli("mcp", "list-servers", "--agent", "nobody").returncode == 3
+    assert cli("mcp", "list-servers", "--config", "nowhere.yaml").returncode == 2
+    cli.agent("wrong", mcpServers={"x": {"type": "ws"}})
+    done = cli("mcp", "list-servers", "--agent", "wrong")
+    assert done.returncode == 2 and "mcpServers.x.type" in done.stderr
+    assert Path(cli.home / "runs").is_dir()
