@@ -15,8 +15,9 @@ from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.domain.secrets import Masker
 from subagent_server.toolkit.mcp_servers.connection import Connection, Surroundings
 from subagent_server.toolkit.mcp_servers.offer import Listing, passes, unknown_names
+from subagent_server.toolkit.mcp_servers.reasons import CallTimedOut, ServerTrouble
 from subagent_server.toolkit.mcp_servers.results import Shelf, converted
-from subagent_server.toolkit.mcp_servers.session import CallTimedOut, Place, ServerTrouble
+from subagent_server.toolkit.mcp_servers.session import Place
 
 T = TypeVar("T")
 

@@ -12,8 +12,9 @@ from mcp_types import CallToolResult, Tool
 
 from subagent_server.domain.definitions import ServerDefinition
 from subagent_server.domain.secrets import Masker
+from subagent_server.toolkit.mcp_servers.reasons import ServerLost, ServerTrouble
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
-from subagent_server.toolkit.mcp_servers.session import Mode, Place, ServerLost, ServerTrouble, Session
+from subagent_server.toolkit.mcp_servers.session import Mode, Place, Session
 
 _PROGRESS_SECONDS = 2.0
 """Progress of a call comes into the journal no more often than this."""
@@ -149,8 +150,11 @@ class Connection:
             if self.session is lost and self._gone is None:
                 await self._mend(lost, how)
         if self._gone is not None:
-            return f"It is not started again ({self._gone}): go on without its tools."
-        return "It was started again, and what it kept in memory is lost."
+            return f"It is not {self._again()} ({self._gone}): go on without its tools."
+        return f"It was {self._again()}, and what it kept in memory is lost."
+
+    def _again(self) -> str:
+        return "started again" if self.definition.type == "stdio" else "connected again"
 
     async def _mend(self, lost: Session, how: str) -> None:
         if not self._may_restart:
@@ -159,7 +163,7 @@ class Connection:
             await lost.aclose(hurry=True)
             return
         self._may_restart = False
-        self._around.tell("warning", message=f"The MCP server {self.name} {how}; it is started again.")
+        self._around.tell("warning", message=f"The MCP server {self.name} {how}; it is {self._again()}.")
         await lost.aclose(hurry=True)
         known = self.tools
         try:

@@ -8,8 +8,8 @@ from subagent_server.domain.definitions import ServerDefinition
 from subagent_server.domain.errors import RunRefused
 from subagent_server.toolkit.mcp_servers.connection import Connection, Surroundings
 from subagent_server.toolkit.mcp_servers.offer import Listing, Wanted, make_offer
+from subagent_server.toolkit.mcp_servers.reasons import ServerTrouble
 from subagent_server.toolkit.mcp_servers.results import Shelf
-from subagent_server.toolkit.mcp_servers.session import ServerTrouble
 from subagent_server.toolkit.mcp_servers.tool import McpTool
 
 

@@ -11,12 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import httpx2
 from mcp import Client, ClientSession, MCPError
 from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import (
-    CONNECTION_CLOSED,
-    INVALID_REQUEST,
     METHOD_NOT_FOUND,
     CallToolRequest,
     CallToolRequestParams,
@@ -31,7 +28,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from subagent_server import __version__
 from subagent_server.domain.definitions import ServerDefinition
-from subagent_server.toolkit.mcp_servers.network import NetworkTransport, shown_url
+from subagent_server.toolkit.mcp_servers.network import NetworkTransport
+from subagent_server.toolkit.mcp_servers.reasons import (
+    CallTimedOut,
+    ServerLost,
+    ServerTrouble,
+    first_fault,
+    means_loss,
+    why_not_connected,
+    with_status,
+)
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
 from subagent_server.toolkit.mcp_servers.stdio import Program, StdioTransport
 
@@ -40,30 +46,12 @@ Mode = Literal["auto", "legacy"]
 _ME = Implementation(name="subagent-server", title="Subagent server", version=__version__)
 _RESULT: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
 _MOST_PAGES = 1_000
-_LOST = ("Connection closed", "Session terminated", "SSE stream")
-"""How the SDK words that there is nobody any more; the codes it gives are also used by servers."""
 _HURRY_SECONDS = 0.2
 _END_SECONDS = 10.0
 
 for _name in ("mcp", "client", "httpx2", "httpcore2"):  # what they log is told here, in words of our own
     logging.getLogger(_name).addHandler(logging.NullHandler())
     logging.getLogger(_name).propagate = False
-
-
-class ServerTrouble(Exception):
-    """What a server did or did not do, as the end of a sentence that begins with its name."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
-
-
-class CallTimedOut(ServerTrouble):
-    """It did not answer a call in the time for one."""
-
-
-class ServerLost(ServerTrouble):
-    """The server is not there any more."""
 
 
 @dataclass(frozen=True)
@@ -141,19 +129,16 @@ class Session:
         except MCPError as error:
             raise await self._loss_or_refusal(error) from error
         except ValidationError as error:
-            raise ServerTrouble(f"gave a result that the protocol does not know ({_first(error)})") from error
+            raise ServerTrouble(
+                f"gave a result that the protocol does not know ({first_fault(error)})"
+            ) from error
         if isinstance(result, CallToolResult):
             return result
         raise ServerTrouble("wants to ask its user something first, and a subagent has none who could answer")
 
     async def _loss_or_refusal(self, error: MCPError) -> ServerTrouble:
-        said = error.message.startswith(_LOST) and error.code in (CONNECTION_CLOSED, INVALID_REQUEST)
-        if not said and not self.is_lost:
-            status = self._transport.trouble
-            because = (
-                f" ({status})" if status and error.message.startswith("Server returned an error") else ""
-            )
-            return ServerTrouble(f"refused the call: {error.message}{because}")
+        if not self.is_lost and not means_loss(error, self._transport.trouble):
+            return ServerTrouble(f"refused the call: {with_status(error, self._transport.trouble)}")
         self._lost = True
         if self._definition.type == "stdio":
             with suppress(TimeoutError):
@@ -216,30 +201,7 @@ class Session:
         self._log.say(f"[{params.level}] {str(params.data)[:1_000]}")
 
     def _trouble(self, error: BaseException | None) -> ServerTrouble:
-        """Say why the conversation did not come about."""
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        if error is None or (isinstance(error, MCPError) and error.message.startswith(_LOST)):
-            return ServerTrouble(self._transport.trouble or "ended the conversation")
-        by_status = isinstance(error, httpx2.HTTPStatusError | MCPError)
-        if self._definition.type != "stdio" and by_status and self._transport.trouble:
-            return ServerTrouble(self._transport.trouble)
-        return ServerTrouble(self._reason(error))
-
-    def _reason(self, error: BaseException) -> str:
-        match error:
-            case FileNotFoundError() | PermissionError() | NotADirectoryError():
-                return f"could not be started: {_why_not_started(error, self._definition.command or '')}"
-            case ServerTrouble():
-                return error.what
-            case MCPError():
-                return f"refused to connect: {error.message}"
-            case ValidationError():
-                return f"answered what the protocol does not know ({_first(error)})"
-        if self._definition.type == "stdio":
-            return f"could not be started: {error}"
-        place = shown_url(self._definition.url or "")
-        return f"could not be reached at {place}: {str(error) or type(error).__name__}"
+        return why_not_connected(error, self._definition, self._transport.trouble)
 
 
 def _transport(
@@ -274,14 +236,3 @@ async def _all_tools(session: ClientSession) -> list[Tool]:
         if cursor in cursors or len(cursors) >= _MOST_PAGES:
             raise ServerTrouble("lists its tools in pages that do not end")
         cursors.add(cursor)
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors()[0]
-    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"[:300]
-
-
-def _why_not_started(error: OSError, command: str) -> str:
-    if isinstance(error, FileNotFoundError) and error.filename in (None, command):
-        return f"there is no program {command!r} here or in PATH"
-    return f"{error.filename or command}: {error.strerror}"

@@ -7,8 +7,8 @@ from subagent_server.toolkit.mcp_servers.connection import Connection
 from subagent_server.toolkit.mcp_servers.input_schema import input_schema
 from subagent_server.toolkit.mcp_servers.naming import is_named
 from subagent_server.toolkit.mcp_servers.offer import Offered
+from subagent_server.toolkit.mcp_servers.reasons import ServerTrouble
 from subagent_server.toolkit.mcp_servers.results import Shelf, converted
-from subagent_server.toolkit.mcp_servers.session import ServerTrouble
 from subagent_server.toolkit.tool import ToolResult
 
 

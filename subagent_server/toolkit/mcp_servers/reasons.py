@@ -1,0 +1,88 @@
+"""What went wrong with an MCP server, in words that end a sentence which begins with its name."""
+
+import httpx2
+from mcp import MCPError
+from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST
+from pydantic import ValidationError
+
+from subagent_server.domain.definitions import ServerDefinition
+from subagent_server.toolkit.mcp_servers.network import shown_url
+
+_LOST = ("Connection closed", "Session terminated", "SSE stream")
+"""How the SDK words that there is nobody any more; the codes it gives are also used by servers."""
+_BY_STATUS = "Server returned an error"
+"""How it words every HTTP status that it has no other words for."""
+
+
+class ServerTrouble(Exception):
+    """What a server did or did not do."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+class CallTimedOut(ServerTrouble):
+    """It did not answer a call in the time for one."""
+
+
+class ServerLost(ServerTrouble):
+    """The server is not there any more."""
+
+
+def means_loss(error: MCPError, status: str | None) -> bool:
+    """Whether no later call can succeed either; a server that was started anew knows no old session."""
+    if error.message.startswith(_BY_STATUS):
+        return "session" in (status or "").lower()
+    return _says_lost(error) and error.code in (CONNECTION_CLOSED, INVALID_REQUEST)
+
+
+def with_status(error: MCPError, status: str | None) -> str:
+    """Return what an error says; the SDK does not tell the HTTP status and what came with it."""
+    return f"it {status}" if status and error.message.startswith(_BY_STATUS) else error.message
+
+
+def why_not_connected(
+    error: BaseException | None, definition: ServerDefinition, trouble: str | None
+) -> ServerTrouble:
+    """Return why a conversation did not come about; `trouble` is what its transport knows of it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if error is None or (isinstance(error, MCPError) and _says_lost(error)):
+        return ServerTrouble(trouble or "ended the conversation")
+    by_status = isinstance(error, httpx2.HTTPStatusError | MCPError)
+    if definition.type != "stdio" and by_status and trouble:
+        return ServerTrouble(trouble)
+    return ServerTrouble(_reason(error, definition))
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return the first thing that is wrong, and where."""
+    first = error.errors()[0]
+    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"[:300]
+
+
+def _says_lost(error: MCPError) -> bool:
+    return error.message.startswith(_LOST)
+
+
+def _reason(error: BaseException, definition: ServerDefinition) -> str:
+    match error:
+        case FileNotFoundError() | PermissionError() | NotADirectoryError():
+            return f"could not be started: {_why_not_started(error, definition.command or '')}"
+        case ServerTrouble():
+            return error.what
+        case MCPError():
+            return f"refused to connect: {error.message}"
+        case ValidationError():
+            return f"answered what the protocol does not know ({first_fault(error)})"
+    if definition.type == "stdio":
+        return f"could not be started: {error}"
+    place = shown_url(definition.url or "")
+    return f"could not be reached at {place}: {str(error) or type(error).__name__}"
+
+
+def _why_not_started(error: OSError, command: str) -> str:
+    if isinstance(error, FileNotFoundError) and error.filename in (None, command):
+        return f"there is no program {command!r} here or in PATH"
+    return f"{error.filename or command}: {error.strerror}"

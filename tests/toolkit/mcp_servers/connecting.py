@@ -1,0 +1,69 @@
+"""Servers connected as a run connects them, without a run around them."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from subagent_server.domain.definitions import ServerDefinition
+from subagent_server.domain.secrets import Masker
+from subagent_server.toolkit.mcp_servers.connection import Surroundings
+from subagent_server.toolkit.mcp_servers.offer import Wanted
+from subagent_server.toolkit.mcp_servers.results import Shelf
+from subagent_server.toolkit.mcp_servers.servers import Servers, connect
+from subagent_server.toolkit.mcp_servers.session import Place
+from subagent_server.toolkit.mcp_servers.tool import McpTool
+from subagent_server.toolkit.tool import ToolResult
+
+BOUND = 60.0
+
+
+class Field:
+    """Servers that are connected, their tools by name, and what the run would have been told."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.servers = Servers()
+        self.tools: dict[str, McpTool] = {}
+
+    def tell(self, kind: str, **facts: Any) -> None:
+        """Take an event for the journal."""
+        self.told.append((kind, facts))
+
+    def said(self, kind: str) -> list[dict[str, Any]]:
+        """Return the facts of the events of one kind."""
+        return [facts for told, facts in self.told if told == kind]
+
+    def protocols(self) -> dict[str, str]:
+        """Return which protocol each server speaks."""
+        return {each.name: each.facts()["protocolVersion"] for each in self.servers.connections}
+
+    async def call(self, name: str, **arguments: Any) -> ToolResult:
+        """Call a tool."""
+        async with asyncio.timeout(BOUND):
+            return await self.tools[name].call(arguments)
+
+
+@asynccontextmanager
+async def connected(
+    home: Path, secrets: tuple[str, ...] = (), /, **servers: dict[str, Any]
+) -> AsyncIterator[Field]:
+    """Connect to servers, given by the keys of an agent file."""
+    field = Field(home)
+    place = Place({"PATH": os.environ["PATH"], "HOME": str(home)}, home)
+    around = Surroundings(place, field.tell, Masker(secrets), home / "mcp")
+    definitions = {name: ServerDefinition.model_validate(keys) for name, keys in servers.items()}
+    async with asyncio.timeout(BOUND):
+        field.servers = await connect(definitions, around)
+    try:
+        tools, warnings = field.servers.tools(Wanted(), (), Shelf(home / "outputs"))
+        field.tools = {tool.name: tool for tool in tools}
+        for warning in warnings:
+            field.tell("warning", message=warning)
+        yield field
+    finally:
+        async with asyncio.timeout(BOUND):
+            await field.servers.aclose()

@@ -1,0 +1,190 @@
+"""Tool schemas that servers have written, as definitions that the Messages API takes."""
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from subagent_server.simulator.checks import check_request
+from subagent_server.toolkit.mcp_servers.input_schema import InputSchema, input_schema
+from subagent_server.toolkit.mcp_servers.naming import acceptable, free_name
+
+REAL_TOOLS = Path("/work/shared/data/mcp_tools.jsonl")
+"""4,080 definitions of real servers; not part of the project."""
+PARTS = 2
+
+
+def take(schema: InputSchema, name: str = "tool") -> None:
+    """Raise where the API would refuse a tool with this schema."""
+    tool = {"name": name, "description": "d", "input_schema": schema.schema}
+    messages = [{"role": "user", "content": "Go."}]
+    check_request({"model": "m", "max_tokens": 1, "messages": messages, "tools": [tool]})
+
+
+@pytest.mark.skipif(not REAL_TOOLS.exists(), reason="the definitions of real tools are not on this machine")
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_real_tool_becomes_a_definition_that_the_api_takes(part: int) -> None:
+    names: set[str] = set()
+    changed = 0
+    with REAL_TOOLS.open(encoding="utf-8") as lines:
+        for line in islice(lines, part, None, PARTS):
+            tool = json.loads(line)
+            name = free_name(acceptable(tool["name"]), names)
+            names.add(name)
+            schema = input_schema(tool["inputSchema"])
+            take(schema, name)
+            plain = {key: value for key, value in tool["inputSchema"].items() if key != "$schema"}
+            changed += schema.schema != plain
+    assert len(names) > 2_000 and changed < 20, "what is good stays as it is"
+
+
+OBJECT = {"type": "object"}
+
+
+@pytest.mark.parametrize(
+    ("given_schema", "wanted"),
+    [
+        pytest.param({}, {**OBJECT}, id="nothing"),
+        pytest.param(None, {**OBJECT}, id="null"),
+        pytest.param(
+            {"$schema": "http://json-schema.org/draft-07/schema#", **OBJECT}, {**OBJECT}, id="dialect"
+        ),
+        pytest.param({"type": ["object", "null"]}, {**OBJECT}, id="a list of types"),
+        pytest.param(
+            {"properties": {"a": {"type": "any"}, "b": {"type": "String"}, "c": "string", "d": 5}},
+            {**OBJECT, "properties": {"a": {}, "b": {"type": "string"}, "c": {"type": "string"}, "d": {}}},
+            id="types that are none",
+        ),
+        pytest.param(
+            {
+                "properties": {
+                    "a": {"required": True, "minimum": 3, "exclusiveMinimum": True, "maxLength": "9"}
+                }
+            },
+            {**OBJECT, "properties": {"a": {"exclusiveMinimum": 3}}},
+            id="words of draft 3 and 4",
+        ),
+        pytest.param(
+            {"properties": {"a": {"items": [{"type": "string"}], "additionalItems": False}}},
+            {**OBJECT, "properties": {"a": {"prefixItems": [{"type": "string"}], "items": False}}},
+            id="a tuple of draft 7",
+        ),
+        pytest.param(
+            {"properties": {"type": "object", "properties": {"a": {}}, "required": ["a"]}},
+            {**OBJECT, "properties": {"a": {}}, "required": ["a"]},
+            id="a schema among the properties",
+        ),
+        pytest.param(
+            {"$ref": "#/$defs/In", "$defs": {"In": {"properties": {"a": {"$ref": "#/$defs/T"}}}, "T": {}}},
+            {
+                "properties": {"a": {"$ref": "#/$defs/T"}},
+                "required": [],
+                "$defs": {"In": {"properties": {"a": {"$ref": "#/$defs/T"}}}, "T": {}},
+                **OBJECT,
+            },
+            id="a reference at the root",
+        ),
+        pytest.param(
+            {"properties": {"a": {"$ref": "http://elsewhere/x"}, "b": {"$ref": "#/nowhere", "title": "B"}}},
+            {**OBJECT, "properties": {"a": {}, "b": {"title": "B"}}},
+            id="references that lead nowhere",
+        ),
+        pytest.param(
+            {
+                "allOf": [
+                    {"properties": {"a": {}}, "required": ["a"]},
+                    {"properties": {"b": {}, "a": {"type": "null"}}},
+                ]
+            },
+            {**OBJECT, "properties": {"a": {"allOf": [{}, {"type": "null"}]}, "b": {}}, "required": ["a"]},
+            id="all of several",
+        ),
+    ],
+)
+def test_a_schema_is_brought_into_form(given_schema: Any, wanted: dict[str, Any]) -> None:
+    schema = input_schema(given_schema)
+    assert schema.schema == wanted
+    take(schema)
+
+
+def test_a_choice_at_the_root_becomes_what_any_of_it_allows_and_the_model_is_told_the_rest() -> None:
+    by_id = {"properties": {"kind": {"const": "id"}, "id": {"type": "integer"}}, "required": ["kind", "id"]}
+    by_name = {"properties": {"kind": {"const": "name"}, "name": {}}, "required": ["name", "kind"]}
+    schema = input_schema(
+        {"type": "object", "properties": {"deep": {}}, "required": ["deep"], "oneOf": [by_id, by_name]}
+    )
+    assert schema.schema["properties"] == {
+        "deep": {},
+        "kind": {"anyOf": [{"const": "id"}, {"const": "name"}]},
+        "id": {"type": "integer"},
+        "name": {},
+    }
+    assert schema.schema["required"] == ["deep", "kind"]
+    assert json.loads(schema.rule) == {"oneOf": [by_id, by_name]}
+    take(schema)
+
+
+def test_names_of_properties_that_the_api_refuses_are_changed_and_changed_back() -> None:
+    names = ["$filter", "_filter", "user name", "ünï", "x" * 70, "fine.name-1"]
+    given_schema = {"properties": {name: {} for name in names}, "required": names}
+    schema = input_schema(given_schema)
+    take(schema)
+    shown = list(schema.schema["properties"])
+    assert shown[:3] == ["_filter_2", "_filter", "user_name"] and shown[-1] == "fine.name-1"
+    assert schema.schema["required"] == shown
+    assert list(schema.for_server(dict.fromkeys(shown))) == names
+    assert schema.for_server({"else": 1}) == {"else": 1}
+
+
+KEYWORDS = [
+    *("type", "properties", "items", "required", "anyOf", "oneOf", "allOf", "not", "enum", "const", "$ref"),
+    *(
+        "$defs",
+        "definitions",
+        "additionalProperties",
+        "prefixItems",
+        "minimum",
+        "exclusiveMinimum",
+        "pattern",
+    ),
+    *("format", "minItems", "uniqueItems", "dependencies", "dependentRequired", "$id", "$anchor", "default"),
+    *("description", "examples", "$schema", "patternProperties", "if", "then", "$dynamicRef", "multipleOf"),
+]
+SCALARS = st.sampled_from(
+    [
+        "object",
+        "string",
+        "any",
+        "#",
+        "#/properties/a",
+        "#/$defs/a",
+        "a",
+        "$x",
+        True,
+        False,
+        None,
+        0,
+        -1,
+        2.5,
+        3,
+    ]
+)
+SCHEMAS = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*KEYWORDS, "a", "b c"]), inner, max_size=4)
+    ),
+    max_leaves=25,
+)
+
+
+@settings(max_examples=150, deadline=None, database=None)
+@given(SCHEMAS)
+def test_whatever_a_server_calls_a_schema_becomes_one_that_the_api_takes(anything: Any) -> None:
+    take(input_schema(anything))
+    take(input_schema({"type": "object", "properties": anything}))

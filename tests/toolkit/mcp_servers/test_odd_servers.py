@@ -1,0 +1,236 @@
+"""Servers that are slow, silent, broken, old or rude, each as a process of its own."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from subagent_server.domain.errors import RunRefused
+from subagent_server.host import processes
+from tests.helpers.mcp_servers import scripted
+from tests.toolkit.mcp_servers.connecting import connected
+
+
+def refusal(tmp_path: Path, **servers: dict[str, Any]) -> str:
+    """Return why servers could not be connected."""
+
+    async def attempt() -> None:
+        async with connected(tmp_path, **servers):
+            pass
+
+    with pytest.raises(RunRefused) as caught:
+        asyncio.run(attempt())
+    assert caught.value.failure_code == "config"
+    return caught.value.sentence
+
+
+def pids(mark: Path) -> list[int]:
+    """Return the processes of a server that have been started so far."""
+    return [int(line) for line in mark.read_text(encoding="utf-8").split()] if mark.exists() else []
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run a test that is a coroutine."""
+    asyncio.run(work)
+
+
+def test_all_pages_of_a_list_are_read(tmp_path: Path) -> None:
+    async def work() -> None:
+        many = [f"tool_{number}" for number in range(45)]
+        async with connected(tmp_path, s=scripted(*many, pageSize=10)) as field:
+            assert list(field.tools) == many
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (
+            scripted(exit=3, stderr=["cannot open /etc/x"]),
+            "ended with exit code 3; it said: cannot open /etc/x",
+        ),
+        ({"command": "no-such-program"}, "there is no program 'no-such-program'"),
+        ({"command": "/etc/passwd"}, "could not be started: /etc/passwd: Permission denied"),
+        (scripted("a", pageSize=1, pagesDoNotEnd=True), "pages that do not end"),
+        (
+            scripted(silent=True, stderr=["waiting for the database"], keys={"timeout": 2}),
+            "did not connect and list its tools within 2 s; it said: waiting for the database",
+        ),
+        (
+            {"type": "http", "url": "http://user:pw@127.0.0.1:1/mcp?key=k"},
+            "reached at http://127.0.0.1:1/mcp",
+        ),
+        ({"type": "sse", "url": "http://127.0.0.1:1/sse"}, "could not be reached at http://127.0.0.1:1/sse"),
+        (scripted({"name": "x", "inputSchema": 5}), "what the protocol does not know (tools.0.inputSchema"),
+    ],
+    ids=["ends", "missing", "no-program", "endless", "silent", "no-http", "no-sse", "no-schema"],
+)
+def test_a_server_that_cannot_be_used_is_named_with_what_it_did_and_said(
+    tmp_path: Path, keys: dict[str, Any], said: str
+) -> None:
+    sentence = refusal(tmp_path, odd=keys, fine=scripted("t"))
+    assert sentence.startswith("The MCP server odd ") and said in sentence and "fine" not in sentence
+
+
+def test_several_that_fail_at_once_are_all_named(tmp_path: Path) -> None:
+    sentence = refusal(tmp_path, one={"command": "no-such-1"}, two={"command": "no-such-2"})
+    assert "server one could not be started" in sentence and "server two could not be started" in sentence
+
+
+@pytest.mark.parametrize("odd", ["die", "silent"])
+def test_an_old_server_that_ends_or_falls_silent_at_a_new_word_is_asked_in_the_old_way(
+    tmp_path: Path, odd: str
+) -> None:
+    async def work() -> None:
+        server = scripted("t", discover=odd, keys={"timeout": 12})
+        async with connected(tmp_path, old=server) as field:
+            assert field.protocols() == {"old": "2025-11-25"}
+            assert (await field.call("t", a=1)).text == '{"a": 1}'
+
+    run(work())
+
+
+def test_what_a_server_prints_is_told_and_kept_and_never_takes_the_conversation_down(tmp_path: Path) -> None:
+    async def work() -> None:
+        server = scripted(
+            "t", stdout=["Welcome!", "{}", ""], stderr=["key: very-secret-key", "ü"], log="almost full"
+        )
+        async with connected(tmp_path, ("very-secret-key",), **{"a b": server}) as field:
+            assert (await field.call("t")).text == "{}"
+            said = [facts["text"] for facts in field.said("server_log")]
+        assert {"(on stdout) Welcome!", "key: ***", "ü", "[warning] almost full"} <= set(said)
+
+    run(work())
+    (kept,) = (tmp_path / "mcp").iterdir()
+    text = kept.read_text(encoding="utf-8")
+    assert "key: ***\nü\n" in text and kept.name.startswith("a_b") and kept.suffix == ".log"
+
+
+def test_failures_of_calls_are_told_to_the_model_and_the_server_stays(tmp_path: Path) -> None:
+    async def work() -> None:
+        server = scripted(
+            {"name": "refuses", "does": {"error": "not today"}},
+            {"name": "hangs", "does": {"hang": True}},
+            {"name": "odd", "does": {"content": [{"type": "smell"}]}},
+            {"name": "breaks_promise", "outputSchema": {"type": "object"}, "does": {"content": []}},
+            {"name": "works", "does": {"progress": 3}},
+            keys={"callTimeoutSeconds": 0.5},
+        )
+        async with connected(tmp_path, s=server) as field:
+            for name, said in (
+                ("refuses", "The MCP server s refused the call: not today."),
+                ("hangs", "did not answer within 0.5 s"),
+                ("odd", "a result that the protocol does not know"),
+            ):
+                result = await field.call(name)
+                assert result.is_error and said in result.text, name
+            assert not (await field.call("breaks_promise")).is_error
+            assert (await field.call("works")).text == "done"
+            (progress,) = field.said("tool_progress")
+            assert progress == {"server": "s", "toolName": "works", "progress": 1.0}
+            assert field.said("warning") == []
+
+    run(work())
+
+
+def test_a_server_that_dies_between_calls_is_started_again_and_the_model_is_told(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+
+    async def work() -> None:
+        server = scripted({"name": "count", "does": {"count": True}}, mark=str(mark))
+        async with connected(tmp_path, s=server) as field:
+            assert (await field.call("count")).text == "1"
+            os.kill(pids(mark)[0], signal.SIGKILL)
+            session = field.servers.connections[0].session
+            assert session is not None
+            async with asyncio.timeout(30):
+                while not session.is_lost:
+                    await asyncio.sleep(0.01)
+            remark, answer = (block["text"] for block in (await field.call("count")).content)
+            assert answer == "1" and "was ended by SIGKILL" in remark and "started again" in remark
+            assert (await field.call("count")).text == "2", "it is told once"
+
+    run(work())
+    assert len(pids(mark)) == 2 and all(processes.identify(pid) is None for pid in pids(mark))
+
+
+def test_all_calls_that_a_dying_server_had_open_fail_and_it_is_started_again_once(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+
+    async def work() -> None:
+        server = scripted(
+            {"name": "hangs", "does": {"hang": True}},
+            {"name": "dies", "does": {"kill": True}},
+            mark=str(mark),
+        )
+        async with connected(tmp_path, s=server) as field:
+            results = await asyncio.gather(field.call("hangs"), field.call("hangs"), field.call("dies"))
+            assert all(result.is_error and "SIGKILL" in result.text for result in results)
+            assert len(pids(mark)) == 2 and len(field.said("warning")) == 1
+            again = await field.call("dies")
+            assert "for the second time" in again.text
+            assert "Go on without its tools" in (await field.call("hangs")).text
+
+    run(work())
+    assert len(pids(mark)) == 2
+
+
+def test_a_server_that_cannot_be_started_again_is_gone_with_its_reason(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    keys = scripted({"name": "dies", "does": {"exit": 0}})
+    program.symlink_to(keys["command"])
+
+    async def work() -> None:
+        async with connected(tmp_path, s={**keys, "command": str(program)}) as field:
+            program.unlink()
+            result = await field.call("dies")
+            assert (
+                result.is_error and "could not be started" in result.text and "go on without" in result.text
+            )
+
+    run(work())
+
+
+def test_servers_that_ignore_their_end_are_killed_with_what_they_have_started(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    keys = scripted("t", mark=str(mark))
+    stubborn = (
+        f"trap '' TERM; sleep 3600 & echo $! >> {mark}; "
+        '"$@"; sleep 3600'  # goes on when the server's input has ended
+    )
+    words = ["-c", stubborn, "bash", keys["command"], *keys["args"]]
+
+    async def work() -> None:
+        async with connected(tmp_path, s={"command": "bash", "args": words}) as field:
+            assert (await field.call("t", x=1)).text == '{"x": 1}'
+
+    run(work())
+    assert len(pids(mark)) == 2
+    for pid in pids(mark):
+        identity = processes.identify(pid)
+        assert identity is None or not processes.is_alive(identity)
+
+
+def test_cancelling_while_servers_connect_leaves_none_of_them(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+
+    async def work() -> None:
+        async def attempt() -> None:
+            async with connected(tmp_path, s=scripted(silent=True, mark=str(mark)), f=scripted("t")):
+                raise AssertionError("a silent server was connected")
+
+        task = asyncio.create_task(attempt())
+        async with asyncio.timeout(30):
+            while not pids(mark):
+                await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(work())
+    assert all(processes.identify(pid) is None for pid in pids(mark))

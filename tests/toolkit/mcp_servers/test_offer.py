@@ -1,0 +1,96 @@
+"""Which tools of which servers a run offers, and under which names."""
+
+import pytest
+from mcp_types import Tool
+
+from subagent_server.domain.definitions import ServerDefinition
+from subagent_server.domain.errors import RunRefused
+from subagent_server.toolkit.mcp_servers.naming import acceptable, is_named
+from subagent_server.toolkit.mcp_servers.offer import Listing, Offer, Wanted, make_offer
+
+
+def listing(server: str, *names: str, **keys: object) -> Listing:
+    """Return what a server with these tools has listed."""
+    tools = [Tool(name=name, input_schema={"type": "object"}) for name in names]
+    return Listing(server, ServerDefinition.model_validate({"command": "x", **keys}), tools)
+
+
+def offer(*listings: Listing, tools: list[str] | None = None, disallowed: tuple[str, ...] = ()) -> Offer:
+    """Return the offer of these servers to an agent that has `bash` itself."""
+    return make_offer(listings, Wanted(tools, disallowed), {"bash"})
+
+
+def names(made: Offer) -> list[str]:
+    """Return the names that the model sees."""
+    return [each.name for each in made.tools]
+
+
+def test_a_filter_lets_through_what_it_names_or_what_it_does_not_name() -> None:
+    assert names(offer(listing("s", "a", "b", "c", enabledTools=["c", "a"]))) == ["a", "c"]
+    assert names(offer(listing("s", "a", "b", "c", disabledTools=["b"]))) == ["a", "c"]
+
+
+@pytest.mark.parametrize("key", ["enabledTools", "disabledTools"])
+def test_a_filter_that_names_no_known_tool_is_a_warning_with_near_matches(key: str) -> None:
+    keys = {key: ["Read_Fil", "zzz"]}
+    made = offer(listing("files", "read_file", "read_files", "write", **keys))
+    near, far = [warning for warning in made.warnings if key in warning]
+    assert f"mcpServers.files.{key} names 'Read_Fil'" in near and "did you mean read_file" in near
+    assert "it offers read_file, read_files, write" in far
+
+
+def test_one_name_of_two_servers_is_an_error_that_names_both_and_the_way_out() -> None:
+    with pytest.raises(RunRefused) as caught:
+        offer(listing("one", "search", "x"), listing("two", "search", "y"), listing("three", "bash"))
+    assert caught.value.failure_code == "config"
+    assert "the servers one and two both offer a tool search" in caught.value.sentence
+    assert "the server three offers a tool bash, and so does the agent itself" in caught.value.sentence
+    assert "prefix: true" in str(caught.value.hint) and "two__<tool>" in str(caught.value.hint)
+
+
+def test_a_prefix_a_filter_or_the_agent_file_leads_out_of_a_clash() -> None:
+    one, two = listing("one", "search"), listing("two", "search", prefix=True)
+    assert names(offer(one, two)) == ["search", "two__search"]
+    assert names(offer(one, listing("two", "search", "y", disabledTools=["search"]))) == ["search", "y"]
+    plain = listing("two", "search")
+    assert names(offer(one, plain, disallowed=("mcp__two__search",))) == ["search"]
+    assert [each.server for each in offer(one, plain, tools=["mcp__two__search"]).tools] == ["two"]
+
+
+def test_a_name_that_the_api_refuses_is_changed_and_told_and_no_two_become_one() -> None:
+    made = offer(listing("s", "get status", "get_status", "get.status", "x" * 200, ""))
+    assert names(made)[:3] == ["get_status_2", "get_status", "get_status_3"]
+    assert len(set(names(made))) == 5 and all(acceptable(name) == name for name in names(made))
+    assert len(made.warnings) == 4 and "'get status' of server s is called get_status_2" in made.warnings[0]
+
+
+def test_a_tool_that_a_server_lists_twice_is_offered_once() -> None:
+    made = offer(listing("s", "a", "a"))
+    assert names(made) == ["a"] and "lists 'a' twice" in made.warnings[0]
+
+
+def test_a_server_of_which_nothing_is_used_is_a_warning() -> None:
+    made = offer(listing("idle", "a"), listing("empty"), tools=["Read"])
+    (warning,) = made.warnings
+    assert made.tools == [] and "idle is connected" in warning and "mcp__idle" in warning
+
+
+@pytest.mark.parametrize(
+    ("pattern", "meant"),
+    [
+        ("mcp__my-server", True),
+        ("mcp__My_Server", False),
+        ("mcp__my-server__*", True),
+        ("mcp__my-server__get.status", True),
+        ("mcp__my-server__get_status", True),
+        ("MCP__MY-SERVER__GET_*", True),
+        ("mcp__*", True),
+        ("*", True),
+        ("get_status", True),
+        ("mcp__my", False),
+        ("mcp__my-server__get", False),
+        ("get", False),
+    ],
+)
+def test_names_of_agent_files_mean_a_server_a_tool_or_many(pattern: str, meant: bool) -> None:
+    assert is_named([pattern], "my-server", "get.status", "get_status") is meant
