@@ -40,6 +40,7 @@ bench: $(VENV)/.installed  ## latency, and what it costs a parent to delegate
 	$(BIN)/python -m benchmarks.start
 	$(BIN)/python -m benchmarks.latency
 	$(BIN)/python -m benchmarks.delegation
+	$(BIN)/python -m benchmarks.mcp_servers
 
 format: $(VENV)/.installed-dev  ## put the code into its form
 	$(BIN)/ruff format .
