@@ -7,6 +7,8 @@ from typing import Any
 from subagent_server.catalog.redact import MASK, redact
 from subagent_server.domain.definitions import AgentDefinition
 
+_PATH = re.compile(r"(--?[\w-]+=)?(~|\.{0,2})/\S*")
+"""A directory may have a name that looks random, and a conversation without its paths is of no use."""
 SHORTEST = 8
 """A shorter value would mask words that only happen to be the same."""
 
@@ -25,7 +27,7 @@ def _hidden(whole: Any, redacted: Any) -> Iterator[str]:
         for value, other in zip(whole, redacted, strict=False):
             yield from _hidden(value, other)
     elif isinstance(whole, str) and isinstance(redacted, str) and whole != redacted:
-        yield from _pieces(whole, redacted)
+        yield from () if _PATH.fullmatch(whole) else _pieces(whole, redacted)
 
 
 def _pieces(whole: str, redacted: str) -> Iterator[str]:

@@ -169,15 +169,17 @@ class StdioTransport:
             return None
 
     async def _send(self, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
+        """Hand messages to the program; where it does not listen any more, what waits must hear of it."""
         stdin = self._process.stdin
-        with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            async for message in outgoing:
-                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-                if stdin is not None:
-                    stdin.write(text.encode() + b"\n")
-                    await stdin.drain()
-            return
-        self._inward.close()  # it does not listen any more: what waits for an answer must hear of it
+        try:
+            with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                async for message in outgoing:
+                    text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                    if stdin is not None:
+                        stdin.write(text.encode() + b"\n")
+                        await stdin.drain()
+        finally:
+            self._inward.close()
 
     async def _watch(self) -> None:
         """When the program is gone, take its last words, say how it ended, and end the conversation."""

@@ -48,7 +48,8 @@ class McpTool:
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Call the tool; whatever goes wrong is told to the model."""
         try:
-            answer = await self.connection.call(self.offered.tool.name, self._input.for_server(arguments))
+            given = self._input.for_server(_sendable(arguments))
+            answer = await self.connection.call(self.offered.tool.name, given)
         except ServerTrouble as trouble:
             return ToolResult.failure(trouble.what)
         result = converted(answer.result, self._shelf)
@@ -57,3 +58,10 @@ class McpTool:
 
     async def aclose(self) -> None:
         """Nothing is held: the server is left once, by those who connected it."""
+
+
+def _sendable(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments in what UTF-8 can hold: models write halves of characters, which no server takes."""
+    text = json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace")
+    sendable: dict[str, Any] = json.loads(text)
+    return sendable

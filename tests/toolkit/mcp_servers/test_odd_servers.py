@@ -130,7 +130,7 @@ def test_failures_of_calls_are_told_to_the_model_and_the_server_stays(tmp_path: 
                 result = await field.call(name)
                 assert result.is_error and said in result.text, name
             assert not (await field.call("breaks_promise")).is_error
-            assert (await field.call("works")).text == "done"
+            assert (await field.call("works", half="\ud83d")).text == "done"
             (progress,) = field.said("tool_progress")
             assert progress == {"server": "s", "toolName": "works", "progress": 1.0}
             assert field.said("warning") == []
