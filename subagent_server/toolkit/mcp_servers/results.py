@@ -29,17 +29,14 @@ from subagent_server.domain.errors import BadArgument
 from subagent_server.domain.secrets import Masker
 from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace.images import image_block, media_type
-from subagent_server.toolkit.workspace.output import KEPT_BYTES, SHOWN_CHARACTERS, Capture
+from subagent_server.toolkit.workspace.output import KEPT_BYTES
 
 Block = dict[str, Any]
-
-MOST_PDF_BYTES = 24_000_000
-"""The API takes 32 MB a request, in base64."""
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """Where a run keeps what its model cannot be shown whole. With no directory nothing is kept."""
+    """Where a run keeps what its model cannot be shown. With no directory nothing is kept."""
 
     directory: Path | None = None
     masker: Masker = field(default_factory=Masker)
@@ -58,14 +55,6 @@ class Shelf:
         except OSError as error:
             return f"not kept: {error.strerror or error}"
         return f"kept in {path}"
-
-    def shortened(self, text: str) -> str:
-        """Return a text, or its head and tail and where the whole of it is."""
-        if self.directory is None or len(text) <= SHOWN_CHARACTERS:
-            return text
-        capture = Capture(self.directory, masker=self.masker)
-        capture.write(text.encode("utf-8", "replace"))
-        return capture.finish()
 
 
 def _new_path(directory: Path, suffix: str) -> Path:
@@ -86,7 +75,7 @@ def converted(result: CallToolResult, shelf: Shelf) -> ToolResult:
     said = [content.text for content in result.content if isinstance(content, TextContent)]
     if result.structured_content is not None and not _says(said, result.structured_content):
         blocks.append(_text(json.dumps(result.structured_content, ensure_ascii=False)))
-    blocks = [block for block in _joined(blocks, shelf) if block["type"] != "text" or block["text"].strip()]
+    blocks = [block for block in blocks if block["type"] != "text" or block["text"].strip()]
     if not result.is_error:
         return ToolResult(blocks)
     texts = [block if block["type"] == "text" else _text(f"[{block['type']}]") for block in blocks]
@@ -106,16 +95,6 @@ def _says(texts: list[str], structured: Any) -> bool:
         if said in known or text in known:
             return True
     return False
-
-
-def _joined(blocks: list[Block], shelf: Shelf) -> Iterator[Block]:
-    """Cut what is too long in all; texts that stand alone stay blocks of their own."""
-    total = sum(len(block["text"]) for block in blocks if block["type"] == "text")
-    if total <= SHOWN_CHARACTERS:
-        yield from blocks
-        return
-    yield _text(shelf.shortened("\n\n".join(block["text"] for block in blocks if block["type"] == "text")))
-    yield from (block for block in blocks if block["type"] != "text")
 
 
 def _text(text: str) -> Block:
@@ -151,7 +130,7 @@ def _media(data: str, media: str | None, what: str, shelf: Shelf) -> Block:
             why = f"; {error.sentence.rstrip('.')}"
     if (media or "").startswith("text/") and (text := _decoded(raw)) is not None:
         return _text(f"[{what}]\n{text}")
-    if raw.startswith(b"%PDF-") and len(raw) <= MOST_PDF_BYTES:
+    if raw.startswith(b"%PDF-"):
         source = {"type": "base64", "media_type": "application/pdf", "data": base64.b64encode(raw).decode()}
         return {"type": "document", "source": source}
     facts = f"{media or 'of an unknown kind'}, {len(raw):,} bytes, {shelf.keep(raw, media)}"

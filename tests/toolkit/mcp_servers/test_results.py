@@ -119,11 +119,3 @@ def test_a_failure_is_told_in_text_alone(tmp_path: Path) -> None:
     assert found.is_error and found.text == "No.\n\n[image]"
     silent = shown({"content": [], "isError": True}, tmp_path)
     assert silent.is_error and "did not say why" in silent.text
-
-
-def test_long_texts_are_cut_with_a_pointer_to_the_whole(tmp_path: Path) -> None:
-    found = shown({"content": [text("a" * 20_000), text("b" * 20_000), text(SECRET.decode())]}, tmp_path)
-    (block,) = found.content
-    assert len(block["text"]) < 31_000 and block["text"].startswith("aaa")
-    (kept,) = tmp_path.iterdir()
-    assert str(kept) in block["text"] and kept.stat().st_size > 40_000 and SECRET not in kept.read_bytes()
