@@ -1,8 +1,8 @@
 """MCP servers that an agent file names and does not define: looked up where Claude Code keeps them.
 
-That is the `.mcp.json` nearest upwards from where the server or command was started, then `mcpServers` of
-`~/.claude.json`. Not the working directory of the run: a repository that an agent is sent into must not
-choose the programs that a name stands for.
+That is the `.mcp.json` nearest upwards from where the server or command was started, then the one nearest
+upwards from the agent file, then `mcpServers` of `~/.claude.json`. Never the working directory of a run: a
+repository that an agent is sent into must not choose the programs that a name stands for.
 """
 
 import json
@@ -39,7 +39,9 @@ class UnknownServer(CallerError):
 def with_named_servers(
     definition: AgentDefinition, directory: Path, environment: Mapping[str, str]
 ) -> AgentDefinition:
-    """Return `definition` with the servers that it names, looked up from `directory` upwards.
+    """Return `definition` with the servers that it names; `directory` is where this process was started.
+
+    A process that belongs to a run (`SUBAGENT_RUN_ID`) stands in that run's directory, which does not count.
 
     Raises:
         UnknownServer: one of them is defined nowhere.
@@ -47,7 +49,9 @@ def with_named_servers(
     """
     if not definition.named_servers:
         return definition
-    files = list(_files(directory, environment))
+    started = None if environment.get("SUBAGENT_RUN_ID") else directory
+    own = definition.source.parent if definition.source else None
+    files = list(dict.fromkeys(_files([started, own], environment)))
     found = {name: _look_up(name, files) for name in definition.named_servers}
     servers = {**definition.mcp_servers, **found}
     return definition.model_copy(update={"mcp_servers": servers, "named_servers": []})
@@ -75,9 +79,10 @@ def read_server_file(path: Path, *, only: str | None = None) -> dict[str, Server
     return found
 
 
-def _files(directory: Path, environment: Mapping[str, str]) -> Iterator[Path]:
-    upwards = (place / PROJECT_FILE for place in (directory, *directory.parents))
-    yield from [path for path in upwards if path.is_file()][:1]
+def _files(directories: list[Path | None], environment: Mapping[str, str]) -> Iterator[Path]:
+    for directory in filter(None, directories):
+        upwards = (place / PROJECT_FILE for place in (directory, *directory.parents))
+        yield from [path for path in upwards if path.is_file()][:1]
     home = environment.get("HOME")
     if home and (user := Path(home) / USER_FILE).is_file():
         yield user

@@ -37,6 +37,16 @@ def test_a_name_is_looked_up_in_the_nearest_project_file_and_then_in_that_of_the
     ), "what is wrong with another server does not matter"
 
 
+def test_in_a_process_of_a_run_the_agent_file_leads_to_the_servers_and_its_directory_does_not(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path / "sent-into" / ".mcp.json", {"github": {"command": "evil"}})
+    write(tmp_path / "project" / ".mcp.json", {"github": GITHUB})
+    agent = ASKS.model_copy(update={"source": tmp_path / "project" / "agents" / "a.md"})
+    found = with_named_servers(agent, tmp_path / "sent-into", {"SUBAGENT_RUN_ID": "r"})
+    assert found.mcp_servers["github"].command == "github-mcp"
+
+
 def test_a_name_that_is_defined_nowhere_is_an_error_that_says_where_it_was_looked_for(tmp_path: Path) -> None:
     write(tmp_path / ".mcp.json", {"gitlab": GITHUB})
     with pytest.raises(UnknownServer, match=r"'github'.*\.mcp\.json: define it"):

@@ -138,8 +138,8 @@ class Connection:
         if session is not None and session.is_lost and self._gone is None:
             words = self._with_words(session.why_lost())
             told = await self._mended(session, words)
-            if self._gone is None:
-                self._news.append(f"The MCP server {self.name} {words}. {told}")
+            news = f"The MCP server {self.name} {words}. {told}"
+            self._news += [news] if self._gone is None and news not in self._news else []
         if self._gone is not None or self.session is None:
             raise ServerTrouble(f"The MCP server {self.name} is gone: {self._gone}. Go on without its tools.")
         return self.session
