@@ -1,6 +1,5 @@
 """`subagent inbox`: the questions that wait for an answer."""
 
-import sys
 from typing import Any
 
 import click
@@ -9,7 +8,8 @@ from subagent_server.cli.flags import json_option
 from subagent_server.cli.output import out, out_json, talk
 from subagent_server.cli.session import Session, pass_session
 from subagent_server.cli.text import escape_lines, facts, one_line
-from subagent_server.service.status import check_status, list_runs
+from subagent_server.service.listing import Listing
+from subagent_server.service.status import check_status
 from subagent_server.service.views import MessageView, RunView
 
 
@@ -21,10 +21,10 @@ def inbox(session: Session, as_json: bool) -> None:
 
     Each with the command that answers it. With --json: a list of questions.
     """
-    rows = list_runs(session.service, limit=sys.maxsize, caller=session.caller)
+    listing = Listing(session.service.store.paths, caller=session.caller)
     views = [
         check_status(session.service, row.run_id, caller=session.caller)
-        for row in rows
+        for row in listing.active
         if row.pending_questions
     ]
     found = [(view, message) for view in views for message in view.messages or []]

@@ -27,7 +27,6 @@ EXIT_GATE_CLOSED = 71
 """What a worker leaves with that was never let begin."""
 WORKER = (sys.executable, "-E", "-P", "-m", "subagent_server.worker")
 """No PYTHON* variable and no file in the working directory may change what the worker imports."""
-_SPARED = "SUBAGENT_SHIM"
 
 
 def has_ended(run: RunPaths) -> bool:
@@ -124,5 +123,5 @@ def _sweep(run: RunPaths, deadline: float) -> None:
 
 def _left_behind(run: RunPaths) -> list[processes.Identity]:
     """Return what is below this process (it is the subreaper) and what carries the mark of the run."""
-    below = processes.descendants([os.getpid()], spare=_SPARED)
+    below = processes.descendants([os.getpid()], spare=processes.SHIM_MARK)
     return list({*below, *processes.marked(f"SUBAGENT_RUN_ID={run.run_id}")})

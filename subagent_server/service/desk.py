@@ -163,7 +163,7 @@ class Desk:
                 limit=call.get("limit", 20),
                 caller=self._caller,
             )
-            return {"runs": [row.model_dump(mode="json", exclude_none=True) for row in rows]}
+            return {"runs": [row.to_wire() for row in rows]}
 
         return await asyncio.to_thread(listed)
 

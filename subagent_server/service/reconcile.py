@@ -20,7 +20,6 @@ from subagent_server.store.logs import RunJournal, has_ended, recorded_usage
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 
-SHIM_MARK = "SUBAGENT_SHIM"
 OVERDUE_SECONDS = 5.0
 _HINT_LOGS = "get_logs shows how far it came; start it again or continue it."
 
@@ -185,7 +184,7 @@ def sweep_orphans(run: RunPaths) -> None:
     while quiet < 2:
         left = processes.marked(f"SUBAGENT_RUN_ID={run.run_id}")
         if worker is not None and processes.is_alive(worker):
-            left += [worker, *processes.descendants([worker.pid], spare=SHIM_MARK)]
+            left += [worker, *processes.descendants([worker.pid], spare=processes.SHIM_MARK)]
         for identity in left:
             processes.send_signal(identity, signal.SIGKILL)
         quiet = 0 if left else quiet + 1

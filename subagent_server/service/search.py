@@ -1,0 +1,24 @@
+"""Finding the few runs that are wanted among many that are stored."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+from subagent_server.service.access import Caller
+from subagent_server.service.listing import Wanted
+from subagent_server.store.index import open_index
+from subagent_server.store.paths import RootPaths
+from subagent_server.store.stored import MANY, StoredRuns
+
+
+def may_be_wanted(root: RootPaths, wanted: Wanted, caller: Caller) -> Iterator[str]:
+    """Yield the ids of the runs that may be wanted, newest first: in a large root as its index has it.
+
+    Whoever takes one reads it: the index may be behind.
+    """
+    some = list(islice(StoredRuns(root).newest_first(), MANY))
+    if len(some) < MANY:
+        yield from some
+        return
+    with open_index(root) as index:
+        found = index.find(wanted.statuses, wanted.agent, caller.run_id)
+    yield from found
