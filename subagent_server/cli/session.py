@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 import click
 
 from subagent_server.cli.flags import Flags
-from subagent_server.service.access import USER, Caller, caller_of
+from subagent_server.service.access import USER, Caller, NotAllowed, caller_of
 from subagent_server.settings import Settings, read_settings
 
 if TYPE_CHECKING:
@@ -58,6 +58,18 @@ class Session:
 
         check_leads(self.service, self.caller)
         return self.caller
+
+    def check_is_user(self) -> None:
+        """Refuse a verb that is for the user's side alone.
+
+        Raises:
+            NotAllowed: the caller is a child.
+        """
+        if self.caller.is_child:
+            raise NotAllowed(
+                f"Run {self.caller.run_id} is a subagent, and this is for whoever owns the runs: "
+                "ask_parent reaches them."
+            )
 
     def run_id(self, name: str) -> str:
         """Return the id of the run that a person names. Raises UnknownRun, AmbiguousRun."""

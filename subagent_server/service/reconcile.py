@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from subagent_server.domain import events
-from subagent_server.domain.errors import StorageFailed, SubagentError
+from subagent_server.domain.errors import StorageFailed, SubagentError, UnknownRun
 from subagent_server.domain.records import SCHEMA_VERSION, Failure, RunMeta
 from subagent_server.domain.states import MessageStatus
 from subagent_server.host import atomic, die, locks, processes
@@ -39,6 +39,15 @@ def observe(store: RunStore, run_id: str) -> Observed:
         InvalidRunId, UnknownRun, UnreadableMeta: it cannot be read.
         StorageFailed, LockTimeout: what has to be written cannot be.
     """
+    try:
+        return _observed(store, run_id)
+    except (FileNotFoundError, StorageFailed) as error:
+        if store.paths.run(run_id).directory.exists():
+            raise
+        raise UnknownRun(run_id, store.paths.root) from error  # it was removed while it was looked at
+
+
+def _observed(store: RunStore, run_id: str) -> Observed:
     meta = store.read(run_id)
     run = store.paths.run(run_id)
     if meta.schema_version > SCHEMA_VERSION:
@@ -51,7 +60,10 @@ def observe(store: RunStore, run_id: str) -> Observed:
     if meta.status.is_terminal:
         return Observed(meta, _settle_tree(store, run, meta))
     ended = read_exit(run)
+    is_marked = store.paths.change_mark(run_id).exists()  # its keeper takes the mark away after the lock
     if ended is None and locks.is_held(run.live_lock):
+        if not is_marked:
+            store.mark(run)
         return Observed(_expire_questions(store, meta), True)
     return _declare_dead(store, run, ended)
 

@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runs(
-    id TEXT PRIMARY KEY, inode INTEGER NOT NULL, status TEXT, agent TEXT, parent TEXT, created REAL, seconds REAL,
-    input INTEGER, output INTEGER, cacheRead INTEGER, cacheWrite INTEGER, cost TEXT
+    id TEXT PRIMARY KEY, inode INTEGER NOT NULL, status TEXT, agent TEXT, parent TEXT, created REAL,
+    seconds REAL, input INTEGER, output INTEGER, cacheRead INTEGER, cacheWrite INTEGER, cost TEXT
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_status ON runs(status, agent);
 CREATE TABLE IF NOT EXISTS extent(device INTEGER, inode INTEGER, changed INTEGER);

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from subagent_server.domain import events
 from subagent_server.domain.apply import apply
-from subagent_server.domain.errors import InvalidRunId, NewerSchema, StorageFailed, UnknownRun, UnreadableMeta
+from subagent_server.domain.errors import NewerSchema, StorageFailed, UnknownRun, UnreadableMeta
 from subagent_server.domain.events import RunEvent
-from subagent_server.domain.ids import check_run_id
+from subagent_server.domain.ids import is_run_id
 from subagent_server.domain.records import (
     SCHEMA_VERSION,
     Failure,
@@ -258,6 +258,12 @@ class RunStore:
             for fifo in run.sleepers():
                 wake.poke(fifo)
 
+    def mark(self, run: RunPaths) -> None:
+        """Put a live run back among those that may be live, where somebody has removed its mark."""
+        with suppress(OSError):
+            self.paths.changes.mkdir(exist_ok=True)
+            self.paths.change_mark(run.run_id).touch()
+
     def retire(self, run: RunPaths) -> None:
         """Take a run whose tree is gone off the list of those that may be live; its watchers hear of it."""
         with suppress(OSError):
@@ -271,7 +277,7 @@ class RunStore:
             names = [
                 entry.name
                 for entry in os.scandir(self.paths.root)
-                if _is_run_id(entry.name) and entry.is_dir()
+                if is_run_id(entry.name) and entry.is_dir()
             ]
         except FileNotFoundError:
             return []
@@ -279,12 +285,12 @@ class RunStore:
 
     def live_ids(self) -> list[str]:
         """Return the ids of the runs whose tree is not recorded as gone."""
-        return [name for name in self.paths.live_marks() if _is_run_id(name)]
+        return [name for name in self.paths.live_marks() if is_run_id(name)]
 
     def children_of(self, run_id: str) -> list[str]:
         """Return the ids of the runs that this one started."""
         try:
-            return sorted(e.name for e in self.paths.run(run_id).children.iterdir() if _is_run_id(e.name))
+            return sorted(e.name for e in self.paths.run(run_id).children.iterdir() if is_run_id(e.name))
         except FileNotFoundError:
             return []
 
@@ -345,11 +351,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return str(error)[:200]
-
-
-def _is_run_id(name: str) -> bool:
-    try:
-        check_run_id(name)
-    except InvalidRunId:
-        return False
-    return True
