@@ -19,8 +19,9 @@ from subagent_server.store.paths import RootPaths
 MANY = 2_000
 """From so many entries on, a root is large: what is known of it is kept."""
 _KEPT = 256
-_SETTLED_NS = 2_000_000_000
-"""A change may hide behind another of the same tick of the clock: what is younger is not trusted."""
+_TICK_NS, _COARSE_TICK_NS = 100_000_000, 2_000_000_000
+"""A change may hide behind another of the same tick of the clock: what is younger is not trusted. Some file
+systems know only whole seconds."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Extent:
 
     def is_settled(self, moment_ns: int) -> bool:
         """Whether every later change would have another time, seen at `moment_ns` since the epoch."""
-        return self.changed_ns + _SETTLED_NS < moment_ns
+        tick = _TICK_NS if self.changed_ns % 1_000_000_000 else _COARSE_TICK_NS
+        return self.changed_ns + tick < moment_ns
 
 
 def extent_of(root: RootPaths) -> Extent | None:
@@ -79,7 +81,12 @@ class StoredRuns:
         """List the root; where it is large and at rest, keep its newest names for the next one who asks."""
         began, extent = time.time_ns(), extent_of(self._root)
         names = self._listed()
-        if len(names) >= MANY and extent is not None and extent.is_settled(began):
+        if len(names) < MANY:
+            return names
+        with suppress(OSError):
+            self._root.newest.parent.mkdir(mode=0o700)  # a change of the root as well
+            return names
+        if extent is not None and extent.is_settled(began):
             newest = [name for name in heapq.nlargest(_KEPT, names) if is_run_id(name)]
             _keep(self._root.newest, {**_wire(extent), "names": newest})
         return names
@@ -105,7 +112,6 @@ def _keep(path: Path, content: dict[str, object]) -> None:
     """Write a cache for others; a root that cannot be written to does without."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with suppress(OSError):
-        path.parent.mkdir(mode=0o700, exist_ok=True)
         temporary.write_text(json.dumps(content), encoding="utf-8")
         temporary.replace(path)
 
