@@ -1,8 +1,8 @@
 """What is known of the runs of a large root, to find and to sum them without reading each.
 
 Never the truth: whoever shows a run reads it. It holds a row for each name in the root, with what its state
-said when it had ended; a run that had not is read again at every use. A row belongs to the inode of its
-directory, so one that was removed, or put back from a copy, is read anew. The file may be deleted, damaged,
+said when it had ended; a run that had not is read again at every use. A row belongs to the time of the
+last change of its directory, so a run that was removed, or put back from a copy, is read anew. The file may be deleted, damaged,
 of another version, or on a disk that refuses writes: then what it lacks is read again, if need be each time.
 """
 
@@ -30,16 +30,16 @@ T = TypeVar("T")
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runs(
-    id TEXT PRIMARY KEY, inode INTEGER NOT NULL, status TEXT, agent TEXT, parent TEXT, created REAL,
+    id TEXT PRIMARY KEY, touched INTEGER NOT NULL, status TEXT, agent TEXT, parent TEXT, created REAL,
     seconds REAL, input INTEGER, output INTEGER, cacheRead INTEGER, cacheWrite INTEGER, cost TEXT
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_status ON runs(status, agent);
 CREATE TABLE IF NOT EXISTS extent(device INTEGER, inode INTEGER, changed INTEGER);
 """
-_INSERT = "REPLACE INTO runs(id, inode) VALUES (?, ?)"
+_INSERT = "REPLACE INTO runs(id, touched) VALUES (?, ?)"
 _UPDATE = """
 UPDATE runs SET status = ?, agent = ?, parent = ?, created = ?, seconds = ?, input = ?, output = ?,
-    cacheRead = ?, cacheWrite = ?, cost = ? WHERE id = ? AND inode = ?
+    cacheRead = ?, cacheWrite = ?, cost = ? WHERE id = ? AND touched = ?
 """
 _SELECT = """
 SELECT status, agent, created, seconds, input, output, cacheRead, cacheWrite, cost FROM runs
@@ -172,7 +172,7 @@ def _synced(connection: sqlite3.Connection, root: RootPaths) -> sqlite3.Connecti
 
 def _match_names(connection: sqlite3.Connection, root: RootPaths) -> None:
     """Give every name in the root its row, and no other."""
-    known = dict(connection.execute("SELECT id, inode FROM runs"))
+    known = dict(connection.execute("SELECT id, touched FROM runs"))
     present = _present(root, known)
     gone = [(run_id,) for run_id in known if run_id not in present]
     new = [item for item in present.items() if known.get(item[0]) != item[1]]
@@ -185,27 +185,25 @@ def _match_names(connection: sqlite3.Connection, root: RootPaths) -> None:
 
 
 def _present(root: RootPaths, known: Mapping[str, int]) -> dict[str, int]:
-    """Return the run ids in the root with the inodes of their directories."""
-    try:
-        with os.scandir(root.root) as entries:
-            return {
-                entry.name: entry.inode()
-                for entry in entries
-                if entry.name in known or (is_run_id(entry.name) and entry.is_dir())
-            }
-    except FileNotFoundError:
-        return {}
+    """Return the run ids in the root with the times at which their directories changed last."""
+    present: dict[str, int] = {}
+    with suppress(FileNotFoundError), os.scandir(root.root) as entries:
+        for entry in entries:
+            if entry.name in known or (is_run_id(entry.name) and entry.is_dir()):
+                with suppress(FileNotFoundError):
+                    present[entry.name] = entry.stat().st_ctime_ns
+    return present
 
 
 def _learn(connection: sqlite3.Connection, root: RootPaths) -> None:
     """Read the runs of which nothing is known, and keep what is final: the facts of those that have ended."""
     unknown = connection.execute(
-        "SELECT id, inode FROM runs WHERE status IS NULL ORDER BY id DESC"
+        "SELECT id, touched FROM runs WHERE status IS NULL ORDER BY id DESC"
     ).fetchall()
     marked = set(root.live_marks())
     for batch in _batches(unknown):
-        found = [(_final_facts(root, run_id, marked), inode) for run_id, inode in batch]
-        rows = [(*_values(facts), facts.run_id, inode) for facts, inode in found if facts is not None]
+        found = [(_final_facts(root, run_id, marked), touched) for run_id, touched in batch]
+        rows = [(*_values(facts), facts.run_id, touched) for facts, touched in found if facts is not None]
         if rows:
             with _writing(connection):
                 connection.executemany(_UPDATE, rows)
