@@ -8,6 +8,7 @@ CLIENTS ?= .cache/clients
 EXAMPLES ?= 10000
 ROUNDS ?= 60
 SEED ?=
+N ?=
 
 .PHONY: demo test test-clients check fuzz soak bench format lock clean
 
@@ -32,9 +33,8 @@ fuzz: $(VENV)/.installed-dev  ## 10,000 random and mutated agent files, meta fil
 soak: $(VENV)/.installed-dev  ## kill -9 at random moments, ROUNDS times with the dice of SEED, and judge
 	$(BIN)/python -m tests.soak --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
-bench: $(VENV)/.installed  ## latency, and what it costs a parent to delegate
-	$(BIN)/python -m benchmarks.latency
-	$(BIN)/python -m benchmarks.delegation
+bench: $(VENV)/.installed  ## everything that is measured, into benchmarks/RESULTS.md; N=20 is a quick look
+	$(BIN)/python -m benchmarks $(N)
 
 format: $(VENV)/.installed-dev  ## put the code into its form
 	$(BIN)/ruff format .

@@ -1,9 +1,10 @@
 """What is known of the runs of a large root, to find and to sum them without reading each.
 
 Never the truth: whoever shows a run reads it. It holds a row for each name in the root, with what its state
-said when it had ended; a run that had not is read again at every use. A row belongs to the time of the
-last change of its directory, so a run that was removed, or put back from a copy, is read anew. The file may be deleted, damaged,
-of another version, or on a disk that refuses writes: then what it lacks is read again, if need be each time.
+said when it had ended; a run that had not is read again at every use. A row belongs to the time of the last
+change of its directory, so a run that was removed, or put back from a copy, is read anew. The file may be
+deleted, damaged, of another version, or on a disk that refuses writes: then what it lacks is read again, if
+need be each time.
 """
 
 import os

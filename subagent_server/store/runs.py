@@ -31,6 +31,7 @@ from subagent_server.host.exclusive import exclusive
 from subagent_server.store.logs import recorded_usage
 from subagent_server.store.migrate import upgraded
 from subagent_server.store.paths import RootPaths, RunPaths
+from subagent_server.store.stored import StoredRuns
 
 SPARE_BYTES = 16 * 1024
 """How much an end may add to a state: its failure, its summary, its last steps."""
@@ -270,6 +271,10 @@ class RunStore:
             self.paths.change_mark(run.run_id).unlink(missing_ok=True)
             for fifo in run.sleepers():
                 wake.poke(fifo)
+
+    def newest_first(self) -> Iterator[str]:
+        """Yield the names in the root that may be runs. Who takes only a few does not pay for all."""
+        yield from StoredRuns(self.paths).newest_first()
 
     def run_ids(self, *, newest_first: bool = True) -> list[str]:
         """Return the ids of all run directories, also of those without a state."""

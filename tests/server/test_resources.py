@@ -195,3 +195,14 @@ def test_a_child_sees_its_own_run_and_no_other(world: World, era: Era) -> None:
             (acknowledged,) = client.hears_of("subscriptions/acknowledged")
             wanted = acknowledged["params"]["notifications"]["resourceSubscriptions"]
             assert wanted == [f"run://{own}/meta"]
+
+
+def test_a_run_whose_state_cannot_be_read_is_listed_with_the_reason(world: World) -> None:
+    made_by_hand(world, "20261122-093015-417-broken")
+    made_by_hand(world, "20261122-093015-417-better")
+    world.paths("20261122-093015-417-broken").meta.write_bytes(b"{")
+    with Listener(world, "modern") as client:
+        resources = listed(client)
+    told = resources["run://20261122-093015-417-broken/meta"]
+    assert "cannot be read" in told["title"] and "run.meta.json" in told["description"]
+    assert "run://20261122-093015-417-better/meta" in resources
