@@ -158,7 +158,7 @@ def _reconciled_row(root: RootPaths, run_id: str, caller: Caller) -> RunRow | No
         status=meta.status,
         pending_questions=meta.pending_questions,
         live=observed.live,
-        elapsed_seconds=_elapsed(meta.created_at, meta.ended_at),
+        elapsed_seconds=elapsed_seconds(meta.created_at, meta.ended_at),
         summary=(meta.error.message if meta.error else meta.summary),
     )
 
@@ -171,12 +171,12 @@ def _row(facts: RunFacts, *, live: bool) -> RunRow:
         status=facts.status,
         pending_questions=facts.pending_questions,
         live=live,
-        elapsed_seconds=_elapsed(facts.created, facts.ended),
+        elapsed_seconds=elapsed_seconds(facts.created, facts.ended),
         summary=facts.what,
     )
 
 
-def _elapsed(created: datetime, ended: datetime | None) -> float:
+def elapsed_seconds(created: datetime, ended: datetime | None) -> float:
     """Return how long a run has been there, in seconds; 0 where a clock was set back."""
     return round(max(0.0, ((ended or datetime.now(UTC)) - created).total_seconds()), 1)
 

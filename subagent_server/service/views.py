@@ -1,14 +1,13 @@
 """A run as its parent sees it: small, and it says what to do next."""
 
-from datetime import datetime
 from typing import Any
 
 from pydantic import Field
 
 from subagent_server.domain.records import Failure, Message, Moment, Record, RunMeta, Usage
 from subagent_server.domain.states import MessageStatus, Status
-from subagent_server.host.clock import now
 from subagent_server.launch import slots
+from subagent_server.service.listing import elapsed_seconds
 from subagent_server.service.reconcile import Observed
 from subagent_server.store.logs import latest_words, recorded_usage
 from subagent_server.store.runs import RunStore
@@ -77,7 +76,7 @@ def run_view(store: RunStore, observed: Observed, asked: str | None = None) -> R
         "status": meta.status,
         "revision": meta.revision,
         "live": observed.live,
-        "elapsed_seconds": elapsed_seconds(meta, now()),
+        "elapsed_seconds": elapsed_seconds(meta.created_at, meta.ended_at),
         "messages": [message_view(m) for m in _shown(meta, asked)] or None,
         "instructions": _instructions(meta, asked),
         "error": meta.error,
@@ -87,11 +86,6 @@ def run_view(store: RunStore, observed: Observed, asked: str | None = None) -> R
     else:
         facts |= _progress(store, meta)
     return RunView(**facts)
-
-
-def elapsed_seconds(meta: RunMeta, moment: datetime) -> float:
-    """Return how long the run has been there, until its end, in seconds; 0 where a clock was set back."""
-    return round(max(0.0, ((meta.ended_at or moment) - meta.created_at).total_seconds()), 1)
 
 
 def message_view(message: Message) -> MessageView:
