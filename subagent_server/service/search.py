@@ -1,13 +1,12 @@
 """Finding the few runs that are wanted among many that are stored."""
 
 from collections.abc import Iterator
-from itertools import islice
 
 from subagent_server.service.access import Caller
 from subagent_server.service.listing import Wanted
 from subagent_server.store.index import open_index
 from subagent_server.store.paths import RootPaths
-from subagent_server.store.stored import MANY, StoredRuns
+from subagent_server.store.stored import StoredRuns
 
 
 def may_be_wanted(root: RootPaths, wanted: Wanted, caller: Caller) -> Iterator[str]:
@@ -15,9 +14,9 @@ def may_be_wanted(root: RootPaths, wanted: Wanted, caller: Caller) -> Iterator[s
 
     Whoever takes one reads it: the index may be behind.
     """
-    some = list(islice(StoredRuns(root).newest_first(), MANY))
-    if len(some) < MANY:
-        yield from some
+    stored = StoredRuns(root)
+    if not stored.is_large():
+        yield from stored.newest_first()
         return
     with open_index(root) as index:
         found = index.find(wanted.statuses, wanted.agent, caller.run_id)

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
-from itertools import islice
 from typing import Any
 
 from subagent_server.domain.errors import SubagentError, UnknownRun
@@ -13,7 +12,7 @@ from subagent_server.service.status import look_at
 from subagent_server.store.facts import RunFacts, Spent, read_facts
 from subagent_server.store.index import Ended, open_index
 from subagent_server.store.paths import RootPaths
-from subagent_server.store.stored import MANY, StoredRuns
+from subagent_server.store.stored import StoredRuns
 
 
 @dataclass
@@ -100,11 +99,13 @@ def stats(root: RootPaths, *, since: datetime | None = None, agent: str | None =
 
 def _each(root: RootPaths, begin: float) -> Iterator[Ended | None]:
     """Yield the runs of a root, in a large one as its index has them; None for one that cannot be read."""
-    ids = list(islice(StoredRuns(root).newest_first(), MANY))
-    if len(ids) >= MANY:
+    stored = StoredRuns(root)
+    if stored.is_large():
         with open_index(root) as index:
             ids = index.unknown()
             yield from index.ended(begin)
+    else:
+        ids = list(stored.newest_first())
     for run_id in ids:
         try:
             yield _one(root, run_id)

@@ -53,6 +53,10 @@ class StoredRuns:
     def __init__(self, root: RootPaths) -> None:
         self._root = root
 
+    def is_large(self) -> bool:
+        """Whether there is so much in the root that an index pays."""
+        return bool(self._kept()) or len(self._names()) >= MANY
+
     def newest_first(self) -> Iterator[str]:
         """Yield every run id that is a name here. Who takes only a few does not pay for all."""
         kept = self._kept()
