@@ -10,7 +10,7 @@ ROUNDS ?= 60
 SEED ?=
 N ?=
 
-.PHONY: demo test test-clients check fuzz soak bench format lock clean
+.PHONY: demo test test-clients check fuzz soak soak-continue bench format lock clean
 
 demo: $(VENV)/.installed  ## a parent hands a review of the last commit to a subagent
 	@$(BIN)/subagent demo
@@ -32,6 +32,9 @@ fuzz: $(VENV)/.installed-dev  ## 10,000 random and mutated agent files, meta fil
 
 soak: $(VENV)/.installed-dev  ## kill -9 at random moments, ROUNDS times with the dice of SEED, and judge
 	$(BIN)/python -m tests.soak --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+soak-continue: $(VENV)/.installed-dev  ## kill runs at ROUNDS random moments, and carry each on to its end
+	$(BIN)/python -m tests.soak.carry --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 bench: $(VENV)/.installed  ## everything that is measured, into benchmarks/RESULTS.md; N=20 is a quick look
 	$(BIN)/python -m benchmarks $(N)

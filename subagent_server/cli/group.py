@@ -29,6 +29,9 @@ VERBS: dict[str, Verb] = {
     "inbox": _verb("inbox", "List the questions that wait for an answer."),
     "reply": _verb("reply", "Answer a question of a run."),
     "stop": _verb("stop", "Stop runs, and the runs that they started."),
+    "continue": Verb(
+        "subagent_server.cli.continue_:continue_", "Carry a run that has ended on, as a new run."
+    ),
     "rm": _verb("rm", "Remove runs that are over."),
     "prune": _verb("prune", "Remove runs that ended long ago."),
     "stats": _verb("stats", "Sum up runs, tokens and cost by agent and day."),

@@ -8,47 +8,64 @@ from subagent_server.cli.flags import json_option
 from subagent_server.cli.output import out, out_json, talk
 from subagent_server.cli.session import Session, pass_session
 from subagent_server.cli.text import escape_lines, facts, one_line
-from subagent_server.service.listing import Listing
-from subagent_server.service.status import check_status
-from subagent_server.service.views import MessageView, RunView
+from subagent_server.service.inbox import Letter, open_questions
 
 
 @click.command()
+@click.option(
+    "-w", "--watch", "watching", is_flag=True, help="Stay, and print each new question as it comes."
+)
 @json_option
 @pass_session
-def inbox(session: Session, as_json: bool) -> None:
+def inbox(session: Session, watching: bool, as_json: bool) -> None:
     """List the questions that wait for an answer.
 
-    Each with the command that answers it. With --json: a list of questions.
+    Those of every tree of runs, the oldest first, each with what it is about and the command that answers it.
+    With --json: a list of questions; with --watch a line of JSON for each. Ctrl-C ends the watching.
     """
-    listing = Listing(session.service.store.paths, caller=session.caller)
-    views = [
-        check_status(session.service, row.run_id, caller=session.caller)
-        for row in listing.active
-        if row.pending_questions
-    ]
-    found = [(view, message) for view in views for message in view.messages or []]
+    if watching:
+        _watch(session, as_json)
+    letters = open_questions(session.service, session.caller)
     if as_json:
-        out_json([_wire(view, message) for view, message in found])
-    elif found:
-        out("\n\n".join(_letter(session, view, message) for view, message in found))
+        out_json([_wire(letter) for letter in letters])
+    elif letters:
+        out("\n\n".join(_text(session, letter) for letter in letters))
     else:
         talk("No run waits for an answer.")
 
 
-def _wire(view: RunView, message: MessageView) -> dict[str, Any]:
-    whose = {"runId": view.run_id, "agent": view.agent}
-    label = {"label": view.label} if view.label else {}
-    return {**whose, **label, **message.model_dump(mode="json", exclude_none=True)}
+def _watch(session: Session, as_json: bool) -> None:
+    """Print each question once."""
+    shown: set[tuple[str, str]] = set()
+
+    def show() -> None:
+        for letter in open_questions(session.service, session.caller):
+            if (letter.run_id, letter.message_id) in shown:
+                continue
+            if as_json:
+                out_json(_wire(letter), indent=None)
+            else:
+                out(("\n" if shown else "") + _text(session, letter))
+            shown.add((letter.run_id, letter.message_id))
+
+    from subagent_server.cli.watch import watch  # imports watchdog, which only the watching needs
+
+    watch(session, show)
 
 
-def _letter(session: Session, view: RunView, message: MessageView) -> str:
-    label = f" · {one_line(view.label)}" if view.label else ""
+def _wire(letter: Letter) -> dict[str, Any]:
+    return letter.model_dump(mode="json", exclude_none=True)
+
+
+def _text(session: Session, letter: Letter) -> str:
+    label = f" · {one_line(letter.label)}" if letter.label else ""
     return facts(
         [
-            ("run", f"{view.run_id}  {one_line(view.agent)}{label}"),
-            (one_line(message.message_id), f"? {escape_lines(message.question)}"),
-            ("options", " | ".join(one_line(option) for option in message.options or [])),
-            ("answer", session.command("reply", view.run_id, message.message_id, "ANSWER")),
+            ("run", f"{letter.run_id}  {one_line(letter.agent)}{label}"),
+            ("below", " → ".join(f"{one_line(run.agent)} {run.run_id}" for run in letter.path or [])),
+            ("task", one_line(letter.prompt or "")),
+            (one_line(letter.message_id), f"? {escape_lines(letter.question)}"),
+            ("options", " | ".join(one_line(option) for option in letter.options or [])),
+            ("answer", session.command("reply", letter.run_id, letter.message_id, "ANSWER")),
         ]
     )

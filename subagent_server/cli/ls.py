@@ -33,6 +33,8 @@ _HEADER = ("STATUS", "RUN", "AGENT", "TIME", "WHAT")
 @click.option("--agent", type=TEXT, metavar="NAME", help="Only runs of this agent.")
 @click.option("-n", "count", type=click.IntRange(min=0), metavar="N", help="List N runs at most.")
 @click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
+@click.option("--tree", "as_tree", is_flag=True, help="Show whole trees: below each run those it started.")
+@click.option("-w", "--watch", "watching", is_flag=True, help="Stay, and show the trees as they change.")
 @json_option
 @pass_session
 def ls(
@@ -42,18 +44,33 @@ def ls(
     agent: str | None,
     count: int | None,
     quiet: bool,
+    as_tree: bool,
+    watching: bool,
     as_json: bool,
 ) -> None:
     """List runs: those that need you, those that work, the last that ended.
 
     Without -a or -n: every run that has not ended and the last 10 of the others. A run whose state cannot be
-    read is listed as such.
+    read is listed as such. --watch groups whole trees by whether they need you, work or are done, with what
+    each has cost; with --json it prints a line for each change. Ctrl-C ends the watching.
     """
     statuses_wanted = frozenset(_SHORT.get(name) or Status(name) for name in statuses)
     root = RootPaths(session.settings.runs_root)
-    listing = Listing(root, Wanted(statuses_wanted, agent), session.caller)
-    shown = _shown(listing, everything, count)
-    if as_json:
+
+    def found() -> tuple[Listing, list[RunRow]]:
+        listing = Listing(root, Wanted(statuses_wanted, agent), session.caller)
+        return listing, _shown(listing, everything, count)
+
+    if watching:
+        from subagent_server.cli.tree import watch_trees  # imports what a plain list does without
+
+        watch_trees(session, lambda: [row.run_id for row in found()[1]], as_json=as_json)
+    listing, shown = found()
+    if as_tree and shown:
+        from subagent_server.cli.tree import show_trees
+
+        show_trees(session, [row.run_id for row in shown], quiet=quiet, as_json=as_json)
+    elif as_json:
         out_json([row.to_wire() for row in shown])
     elif quiet:
         _print("\n".join(row.run_id for row in shown))
@@ -91,7 +108,8 @@ def _cells(row: RunRow) -> tuple[str, ...]:
     if row.unreadable is not None:
         return (look.text, row.run_id, "", "", one_line(row.unreadable))
     time = "" if row.elapsed_seconds is None else duration(row.elapsed_seconds)
-    what = " · ".join(one_line(text) for text in (row.label, row.summary) if text)
+    slot = "waits for a slot" if row.waiting_for_slot else None
+    what = " · ".join(one_line(text) for text in (row.label, slot, row.summary) if text)
     return (look.text, row.run_id, one_line(row.agent or ""), time, what)
 
 

@@ -1,25 +1,23 @@
 """`subagent run`: start an agent, and follow it, wait for it, or let it go."""
 
 import sys
-from contextlib import suppress
 
 import click
 
-from subagent_server.cli.asking import ask_person, somebody_is_there
+from subagent_server.cli.attend import (
+    Attendance,
+    attend,
+    check_attendance,
+    detach_option,
+    from_here,
+    wait_option,
+)
 from subagent_server.cli.exits import ExitCode
-from subagent_server.cli.flags import SECONDS, TEXT, json_option
-from subagent_server.cli.follow import Follower
-from subagent_server.cli.interrupts import interrupts_held, watching
-from subagent_server.cli.output import OutputClosed, complain, is_terminal, out, out_json, talk
+from subagent_server.cli.flags import TEXT, json_option
+from subagent_server.cli.output import is_terminal
 from subagent_server.cli.reading import argument_or_stdin, stdin_text
 from subagent_server.cli.session import Session, pass_session
-from subagent_server.cli.text import escape_lines
-from subagent_server.cli.verdict import exit_of_run, tell
-from subagent_server.domain.states import Status
-from subagent_server.service.reconcile import Observed
 from subagent_server.service.start import StartOrder, start
-from subagent_server.service.status import open_run
-from subagent_server.service.views import RunView, run_view
 
 
 @click.command()
@@ -38,14 +36,8 @@ from subagent_server.service.views import RunView, run_view
 @click.option(
     "--cwd", type=TEXT, metavar="DIR", help="Where the agent works.  [default: as its file says, else here]"
 )
-@click.option("-d", "--detach", is_flag=True, help="Print the run's id and leave; the run goes on.")
-@click.option(
-    "--wait",
-    "seconds",
-    type=SECONDS,
-    metavar="SECONDS",
-    help="Wait silently, at most so long; the run goes on afterwards.  [default: follow, without end]",
-)
+@detach_option
+@wait_option
 @json_option
 @pass_session
 def run(
@@ -66,23 +58,15 @@ def run(
     is asked on the terminal; without one the command leaves with 5 and says how to answer. Ctrl-C stops the
     watching, never the run.
     """
-    if detach and seconds is not None:
-        raise click.UsageError("--detach leaves at once and --wait waits: give one of them.")
+    check_attendance(detach, seconds)
     order = StartOrder(
-        agent=agent, prompt=_prompt(prompt), inputs=_from_here(session, inputs), cwd=cwd, label=label
+        agent=agent, prompt=_prompt(prompt), inputs=from_here(session, inputs), cwd=cwd, label=label
     )
-    with interrupts_held() as release:
-        run_id = start(session.service, order, session.caller).run_id
-    with watching(session, run_id):
-        if detach:
-            return _left(session, _look(session, run_id), as_json)
-        release()
-        if seconds is None:
-            complain(f"run {run_id} has started; Ctrl-C stops the watching, never the run.")
-            observed = _follow(session, run_id)
-        else:
-            observed = _wait(session, run_id, seconds)
-    return _ended(session, observed, as_json, seconds)
+    return attend(
+        session,
+        lambda: start(session.service, order, session.caller),
+        Attendance(detach=detach, seconds=seconds, as_json=as_json),
+    )
 
 
 def _prompt(given: str | None) -> str:
@@ -92,88 +76,3 @@ def _prompt(given: str | None) -> str:
             "or give - and type it."
         )
     return stdin_text("prompt") if given is None else argument_or_stdin(given, "prompt")
-
-
-def _from_here(session: Session, inputs: tuple[str, ...]) -> list[str]:
-    """Name files as the shell completes them; what is not there is left for the agent's directory."""
-    return [str(session.settings.cwd / name) if _is_here(session, name) else name for name in inputs]
-
-
-def _is_here(session: Session, name: str) -> bool:
-    try:
-        return bool(name) and (session.settings.cwd / name).exists()
-    except OSError:  # too long a name, or a directory that is closed: the service says what is wrong
-        return False
-
-
-def _look(session: Session, run_id: str) -> Observed:
-    return open_run(session.service, run_id, session.caller)
-
-
-def _follow(session: Session, run_id: str) -> Observed:
-    """Show the log until the run ends, and ask the person what it asks, where one is there."""
-    log = session.service.store.paths.run(run_id).log
-    with Follower(session, run_id, log, cursor=0) as follower:
-        while True:
-            observed = follower.until(lambda seen: bool(seen.meta.pending), _show)
-            if not observed.meta.pending or not somebody_is_there():
-                return observed
-            if not ask_person(session, run_id, observed.meta.pending[0]):
-                return observed
-
-
-def _show(line: str) -> None:
-    talk(escape_lines(line))
-
-
-def _wait(session: Session, run_id: str, seconds: float) -> Observed:
-    from subagent_server.cli.waiting import wait_for  # asyncio is not needed to follow
-
-    def check() -> Observed | None:
-        observed = _look(session, run_id)
-        return observed if exit_of_run(observed.meta) is not None else None
-
-    return wait_for(session, [run_id], check, seconds) or _look(session, run_id)
-
-
-def _left(session: Session, observed: Observed, as_json: bool) -> ExitCode:
-    """Say which run is on its way; one that was refused has failed already."""
-    view = run_view(session.service.store, observed)
-    code = exit_of_run(observed.meta)
-    with suppress(OutputClosed):
-        if as_json:
-            out_json(view.to_wire())
-        else:
-            out(view.run_id)
-        if code is ExitCode.FAILED:
-            tell(session, view)
-    return ExitCode.FAILED if code is ExitCode.FAILED else ExitCode.OK
-
-
-def _ended(session: Session, observed: Observed, as_json: bool, seconds: float | None) -> ExitCode:
-    """Print the result, say what else there is to say, and return how the run stands."""
-    view = run_view(session.service.store, observed)
-    code = exit_of_run(observed.meta)
-    with suppress(OutputClosed):  # a reader who has left does not change how the run ended
-        if as_json:
-            out_json(view.to_wire())
-        elif view.status is Status.COMPLETED:
-            _print_result(session, view)
-        tell(session, view, hint=seconds is not None)
-        if code is None:
-            complain(
-                f"run {view.run_id} has not ended after {seconds or 0:g} s and goes on: "
-                f"`{session.command('logs', '-f', view.run_id)}` watches it."
-            )
-    return ExitCode.TIMED_OUT if code is None else code
-
-
-def _print_result(session: Session, view: RunView) -> None:
-    """Print the whole result: as it is into a file or a pipe, escaped on a terminal."""
-    result = session.service.store.read_result(view.run_id)
-    if result is None:
-        return
-    if result.has_output:
-        out_json(result.output, indent=2)
-    elif result.text:
-        out(escape_lines(result.text) if is_terminal(sys.stdout) else result.text)

@@ -1,6 +1,7 @@
 """`subagent show`: everything that a person wants to know of a run."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -15,8 +16,9 @@ from subagent_server.domain.states import MessageStatus
 from subagent_server.host import journal
 from subagent_server.service.reconcile import Observed
 from subagent_server.service.status import open_run
+from subagent_server.service.tree import subtree
 from subagent_server.service.views import RunView, run_view
-from subagent_server.store.log_format import usage_line
+from subagent_server.store.log_format import count, usage_line
 
 _PROMPT_LINES = 12
 _FIRST_EVENTS = 20
@@ -50,7 +52,7 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
     meta = observed.meta
     look = look_of(meta.status, meta.pending_questions, observed.live)
     exactly = "" if look.word == meta.status.value else f" ({meta.status.value})"
-    waits = " (waits for a slot)" if view.waiting_for_slot else ""
+    waits = " (waits for a slot)" if view.waiting_for_slot else _awaits(view)
     return facts(
         [
             ("run", meta.run_id),
@@ -63,14 +65,39 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
             ("ended", moment(meta.ended_at) if meta.ended_at else None),
             ("elapsed", duration(view.elapsed_seconds)),
             ("usage", one_line(usage_line(view.usage))),
+            ("tree", _tree(session, meta, view)),
             ("sandbox", _sandbox(session, meta)),
             ("parent", one_line(meta.parent_run_id or "")),
             ("continues", one_line(meta.continues_run_id or "")),
-            ("children", "\n".join(session.service.store.children_of(meta.run_id))),
+            ("children", "\n".join(_children(session, meta))),
             ("files", one_line(session.shown(session.service.store.paths.run(meta.run_id).directory))),
             ("now", escape_lines(view.preview or "")),
         ]
     )
+
+
+def _tree(session: Session, meta: RunMeta, view: RunView) -> str | None:
+    """Return what the run and all that it has led to have cost."""
+    if view.with_descendants is None:
+        return None
+    runs = sum(1 for _ in subtree(session.service.store, meta))
+    return one_line(f"{usage_line(view.with_descendants)}, in {count(runs, 'run')}")
+
+
+def _children(session: Session, meta: RunMeta) -> Iterator[str]:
+    store = session.service.store
+    for run_id in store.children_of(meta.run_id):
+        try:
+            child = store.read(run_id)
+        except SubagentError:
+            yield run_id
+            continue
+        look = look_of(child.status, child.pending_questions, child.ended_at is None)
+        yield f"{run_id}  {look.text}  {one_line(child.agent_name)}"
+
+
+def _awaits(view: RunView) -> str:
+    return f" (waits for the end of all of run {view.waiting_for_run})" if view.waiting_for_run else ""
 
 
 def _live(observed: Observed) -> str:

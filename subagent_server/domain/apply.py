@@ -7,14 +7,17 @@ from typing import Any
 from subagent_server.domain import events
 from subagent_server.domain.errors import MessageClosed, UnknownMessage
 from subagent_server.domain.events import RunEvent
-from subagent_server.domain.records import Message, RunMeta, Transition
+from subagent_server.domain.records import Message, RunMeta, Transition, Usage
 from subagent_server.domain.states import MessageStatus, Status, is_settled, may_follow, next_status
 
 _OPEN = frozenset({MessageStatus.PENDING, MessageStatus.REPLIED})
 
 
-def apply(meta: RunMeta, event: RunEvent, now: datetime) -> RunMeta:
+def apply(meta: RunMeta, event: RunEvent, now: datetime, below: Usage | None = None) -> RunMeta:
     """Return the run after `event`; the very same object where the event changes nothing.
+
+    `below` is what all runs below this one have cost, where somebody has added it up: like every total it
+    only grows, so an older sum that comes late takes nothing away.
 
     The message table is asked first, so repeating an answer or an acknowledgement succeeds whatever the
     run's status. A second end of a run that has ended succeeds too (seed `agent_mcp_server`: idempotent).
@@ -22,7 +25,7 @@ def apply(meta: RunMeta, event: RunEvent, now: datetime) -> RunMeta:
     Raises:
         IllegalTransition, UnknownMessage, MessageClosed: the event is refused; `meta` is as it was.
     """
-    if is_settled(meta.status, event.event) or _is_known(meta, event):
+    if is_settled(meta.status, event.event) or _is_known(meta, event, below):
         return meta
     changed = _change_messages(meta, event, now)
     if changed is None:
@@ -33,16 +36,26 @@ def apply(meta: RunMeta, event: RunEvent, now: datetime) -> RunMeta:
         event.event,
         (m.message_status for m in changed.get("messages", meta.messages)),
     )
-    changed |= _facts(meta, event, now)
+    changed |= _facts(meta, event, now) | _costs(meta, event, below)
     if status.is_terminal and not meta.status.is_terminal:
         changed["messages"] = [_cancelled(message) for message in changed.get("messages", meta.messages)]
         changed["stopped_at" if status is Status.STOPPED else "completed_at"] = now
     return _advanced(meta, event, status, changed, now)
 
 
-def _is_known(meta: RunMeta, event: RunEvent) -> bool:
-    """Whether the event only repeats what the run has cost."""
-    return isinstance(event, events.UsageSettled) and meta.usage.merged(event.usage) == meta.usage
+def _is_known(meta: RunMeta, event: RunEvent, below: Usage | None) -> bool:
+    """Whether the event only repeats what the run and those below it have cost."""
+    if not isinstance(event, events.UsageSettled):
+        return False
+    costs = _costs(meta, event, below)
+    return costs["usage"] == meta.usage and costs["with_descendants"] == meta.with_descendants
+
+
+def _costs(meta: RunMeta, event: RunEvent, below: Usage | None) -> dict[str, Usage]:
+    """Return what the run has cost after `event`, alone and with all runs below it."""
+    usage = meta.usage.merged(getattr(event, "usage", None))
+    descendants = meta.with_descendants.less(meta.usage).merged(below)
+    return {"usage": usage, "with_descendants": usage.plus(descendants)}
 
 
 def _advanced(
@@ -156,10 +169,6 @@ def _why_closed(meta: RunMeta, message: Message) -> str:
 def _facts(meta: RunMeta, event: RunEvent, now: datetime) -> dict[str, Any]:
     """Return the fields that `event` brings along, whatever the status becomes."""
     facts: dict[str, Any] = {}
-    usage = getattr(event, "usage", None)
-    if usage is not None:
-        facts["usage"] = meta.usage.merged(usage)
-        facts["with_descendants"] = meta.with_descendants.merged(facts["usage"])
     match event:
         case events.WorkerStarted(worker=worker):
             facts |= {"worker": worker, "started_at": now}

@@ -98,6 +98,7 @@ class UnknownAgent(CallerError):
 
     def __init__(self, name: str, known: Iterable[str], reason: str | None = None) -> None:
         names = ", ".join(sorted(known)) or "none"
+        self.reason = reason
         because = f" ({reason})" if reason else ""
         super().__init__(
             f"There is no agent {shorten(name)}{because}: the agents here are {names}; "

@@ -90,7 +90,7 @@ class StopRequested:
 
 @dataclass(frozen=True, kw_only=True)
 class UsageSettled:
-    """What was paid and not yet written; `usage` is the total of the run."""
+    """What was paid and not yet written, by the run or below it; `usage` is the total of the run."""
 
     event: ClassVar[Event] = Event.USAGE_SETTLED
     usage: Usage

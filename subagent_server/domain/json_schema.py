@@ -1,20 +1,48 @@
 """JSON Schemas that are put inside others."""
 
+from copy import deepcopy
 from typing import Any
+from urllib.parse import urljoin
+
+_DATA = frozenset({"const", "enum", "default", "examples"})
+_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
+_REFERENCES = frozenset({"$ref", "$dynamicRef"})
 
 
 def embedded(schema: Any, place: str) -> Any:
     """Return a copy of `schema` that stands at `place` (`#/properties/output`) of another schema.
 
-    Its references into itself point to where it stands now; `$schema` and `$id`, which would give it a
-    root of its own, are left out.
+    Its references into itself point to where it stands now; its `$schema` and `$id`, which would give it a
+    root of its own, are left out. A part with an `$id` is a root already and stays as it is; so does what is
+    no schema: names of properties, and values such as those of `enum`.
     """
+    root = schema.get("$id") if isinstance(schema, dict) else None
+    if isinstance(schema, dict):
+        schema = {key: value for key, value in schema.items() if key not in ("$schema", "$id")}
+    return _moved(schema, place, root if isinstance(root, str) else "")
+
+
+def _moved(schema: Any, place: str, root: str) -> Any:
     if isinstance(schema, list):
-        return [embedded(item, place) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    moved = {key: embedded(value, place) for key, value in schema.items() if key not in ("$schema", "$id")}
-    reference = moved.get("$ref")
-    if reference == "#" or (isinstance(reference, str) and reference.startswith("#/")):
-        moved["$ref"] = place + reference[1:]
-    return moved
+        return [_moved(item, place, root) for item in schema]
+    if not isinstance(schema, dict) or isinstance(schema.get("$id"), str):
+        return deepcopy(schema)
+    return {key: _moved_value(key, value, place, root) for key, value in schema.items()}
+
+
+def _moved_value(key: str, value: Any, place: str, root: str) -> Any:
+    if key in _DATA:
+        return deepcopy(value)
+    if key in _REFERENCES and isinstance(value, str):
+        return _reference(value, place, root)
+    if key in _NAMED and isinstance(value, dict):
+        return {name: _moved(part, place, root) for name, part in value.items()}
+    return _moved(value, place, root)
+
+
+def _reference(target: str, place: str, root: str) -> str:
+    """Return where a reference of a schema with the `$id` `root` leads when that stands at `place`."""
+    document, _, fragment = target.partition("#")
+    if document and (not root or urljoin(root, document) != root.rstrip("#")):
+        return target
+    return place + fragment if not fragment or fragment.startswith("/") else f"#{fragment}"

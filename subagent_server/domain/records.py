@@ -78,6 +78,16 @@ class Usage(Record):
             cost_usd=sum(costs, Decimal(0)) if costs else None,
         )
 
+    def less(self, other: "Usage") -> "Usage":
+        """Return what is left of a sum without one of its parts; never less than nothing."""
+        cost = None
+        if self.cost_usd is not None:
+            cost = max(Decimal(0), self.cost_usd - (other.cost_usd or 0))
+        return Usage(
+            **{name: max(0, getattr(self, name) - getattr(other, name)) for name in _COUNTS},
+            cost_usd=cost,
+        )
+
 
 _COUNTS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "turns", "tool_calls")
 
@@ -192,10 +202,12 @@ class RunRequest(Record):
     inputs: list[str] = Field(default_factory=list)
     cwd: str
     label: str | None = None
+    continues_run_id: str | None = None
     parent_run_id: str | None = None
     root_run_id: str
     depth: int = 0
     created_at: Moment
+    warnings: list[str] = Field(default_factory=list)
 
 
 class RunResult(Record):

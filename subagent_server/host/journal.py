@@ -121,6 +121,30 @@ def latest(path: Path, wanted: frozenset[str], *, within: int = 400) -> dict[str
     return found
 
 
+def last_of(path: Path, kind: str, *, max_bytes: int = 32 << 20) -> dict[str, Any] | None:
+    """Return the last record of `type` `kind`, however many of other types follow, within `max_bytes`."""
+    needle = f'"type":"{kind}"'.encode()
+    try:
+        with path.open("rb") as file:
+            end = _last_newline(file.fileno(), os.fstat(file.fileno()).st_size)
+            data, position = b"", end
+            while position > 0 and end - position < max_bytes:
+                start = max(0, position - _BLOCK)
+                data = os.pread(file.fileno(), position - start, start) + data
+                position = start
+                first = 0 if position == 0 else data.find(b"\n") + 1  # before it stands part of a line
+                if first == 0 and position > 0:
+                    continue
+                for line in reversed(data[first:].split(b"\n")):
+                    record = parse(line) if needle in line else None
+                    if record is not None and record.get("type") == kind:
+                        return record
+                data = data[:first]
+    except FileNotFoundError:
+        return None
+    return None
+
+
 def parse(line: str | bytes) -> dict[str, Any] | None:
     """Return the object of one line, or None where it is torn (or nested deeper than anything we write)."""
     try:

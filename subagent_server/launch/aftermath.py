@@ -85,12 +85,16 @@ def _reconcile(run: RunPaths, facts: dict[str, Any]) -> bool:
 
     `facts` go with it, because the disk may have refused `exit.json`.
     """
-    return any(_reconciled_at_once(run, facts) for _ in range(RECONCILE_ATTEMPTS))
+    told = json.dumps(facts)
+    return any(told_by_worker(run, "--reconcile", told) for _ in range(RECONCILE_ATTEMPTS))
 
 
-def _reconciled_at_once(run: RunPaths, facts: dict[str, Any]) -> bool:
-    """Let a full interpreter do it, with a bound; it may be killed as everything may."""
-    command = [*WORKER, "--reconcile", str(run.directory), json.dumps(facts)]
+def told_by_worker(run: RunPaths, verb: str, *more: str) -> bool:
+    """Let a full interpreter do `verb`, with a bound; it may be killed as everything may. False: it failed.
+
+    The verb is `--reconcile` or `--settle` of the worker.
+    """
+    command = [*WORKER, verb, str(run.directory), *more]
     try:
         pid = os.posix_spawn(command[0], command, os.environ, setsigmask=[])
     except OSError as error:

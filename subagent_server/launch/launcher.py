@@ -19,6 +19,8 @@ class LaunchPackage:
     cwd: str
     slots: dict[str, int] = field(default_factory=dict)
     """Slot name to how many may hold it at once, in the order in which they are taken."""
+    after: str | None = None
+    """A run whose last process must be gone before the worker begins."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the mapping that the shim and the worker read."""
@@ -28,6 +30,7 @@ class LaunchPackage:
             "token": self.token,
             "cwd": self.cwd,
             "slots": self.slots,
+            "after": self.after,
         }
 
 

@@ -4,8 +4,9 @@ Started as `python -I -S shim.py RUN_DIRECTORY LOCK_FD MEMORY_FD` in a session o
 `live.lock` already held for it. Standard library only, because one of these lives as long as each run does.
 The order of the steps is what makes every kill harmless (SPEC section 4, "The process"):
 
-claim, shim.json, read the status, slots, fork behind a gate, shim.json with the worker, open the gate, wait,
-exit.json, reconcile, sweep the tree, treeGone, and only then the lock falls.
+claim, shim.json, read the status, the end of the run that this one carries on, slots, fork behind a gate,
+shim.json with the worker, open the gate, wait, exit.json, reconcile, sweep the tree, treeGone, and only then
+the lock falls.
 """
 
 import ctypes
@@ -13,7 +14,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,9 +22,9 @@ if __name__ == "__main__":  # -I leaves out the directory of the package
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from subagent_server.domain.errors import StorageFailed
-from subagent_server.host import atomic, die, locks, processes
+from subagent_server.host import atomic, die, processes
 from subagent_server.host.telling import flush, tell
-from subagent_server.launch import slots
+from subagent_server.launch import predecessor, slots
 from subagent_server.launch.aftermath import EXIT_GATE_CLOSED, WORKER, conclude, has_ended
 from subagent_server.store.paths import RootPaths, RunPaths, root_of
 
@@ -68,18 +68,36 @@ class Shim:
         self._record()
         die.may_die("shim.recorded")
         # Whoever stops a run writes first and reads shim.json second: one of the two sees the other.
-        if has_ended(self.run) or not self._take_slots():
+        if has_ended(self.run) or not self._predecessor_is_gone() or not self._take_slots():
             return None
         return self._start_worker()
 
     # -- before the worker
 
-    def _record(self, *, waiting: bool = False) -> None:
+    def _predecessor_is_gone(self) -> bool:
+        """Wait for the last process of the run that this one carries on; False where this one was stopped."""
+        after = self.package.get("after")
+        if after is None:
+            return True
+        old = self.root.run(after)
+        if not predecessor.is_gone(old):
+            self._record(waiting_for=after)
+            die.may_die("shim.waiting_for_run")
+        return predecessor.wait_until_gone(old, self._nap)
+
+    def _nap(self, seconds: float) -> bool:
+        """Sleep so long, or until something happens; False where this run is over before it has begun."""
+        received = signal.sigtimedwait(_WATCHED, seconds)
+        return not (received is not None and received.si_signo in _STOPPING) and not has_ended(self.run)
+
+    def _record(self, *, waiting: bool = False, waiting_for: str | None = None) -> None:
         facts: dict[str, Any] = {
             "shim": processes.this_process().to_json(),
             "directory": self.run.directory.stat().st_ino,  # a copy of it owns none of its processes
             "waitingForSlot": waiting,
         }
+        if waiting_for is not None:
+            facts["waitingForRun"] = waiting_for
         if self._worker is not None:
             facts["worker"] = self._worker.to_json()
         atomic.write_durably(self.run.shim, (json.dumps(facts, indent=1) + "\n").encode())
@@ -115,9 +133,8 @@ class Shim:
                     return free
             elif before != watched:
                 watched = before
-                threading.Thread(target=_tell_when_free, args=(before,), daemon=True).start()
-            received = signal.sigtimedwait(_WATCHED, HEAD_POLL_SECONDS if before is None else 1.0)
-            if received is not None and received.si_signo in _STOPPING:
+                slots.signal_when_free(before)
+            if not self._nap(HEAD_POLL_SECONDS if before is None else 1.0):
                 return None
         return None
 
@@ -206,11 +223,6 @@ def _become_subreaper() -> None:
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _tell_when_free(ticket: Path) -> None:
-    locks.wait_until_free(ticket)
-    os.kill(os.getpid(), signal.SIGUSR1)
 
 
 def main(arguments: list[str]) -> int:

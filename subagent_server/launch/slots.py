@@ -6,6 +6,8 @@ only the head looks for a free slot. Standard library only: the shim imports thi
 """
 
 import os
+import signal
+import threading
 from pathlib import Path
 
 from subagent_server.host import locks
@@ -61,6 +63,16 @@ def nobody_waits(slots: Path, name: str) -> bool:
         return not any(locks.is_held(Path(entry.path)) for entry in os.scandir(queue))
     except FileNotFoundError:
         return True
+
+
+def signal_when_free(path: Path) -> None:
+    """Send this process SIGUSR1 once nobody holds the lock of `path`, from a thread that waits for it."""
+    threading.Thread(target=_signal_when_free, args=(path,), daemon=True).start()
+
+
+def _signal_when_free(path: Path) -> None:
+    locks.wait_until_free(path)
+    os.kill(os.getpid(), signal.SIGUSR1)
 
 
 def is_waiting(slots: Path, run_id: str) -> bool:

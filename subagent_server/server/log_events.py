@@ -18,6 +18,7 @@ _BY_TYPE: dict[str, LoggingLevel] = {
     "thought": "debug",
     "turn": "debug",
     "usage": "debug",
+    "subagent_event": "debug",
     "warning": "warning",
     "no_reply": "warning",
 }

@@ -85,6 +85,7 @@ ROW_OUTPUT: Schema = {
         "pendingQuestions": {"type": "integer"},
         "live": {"type": "boolean"},
         "elapsedSeconds": {"type": "number"},
+        "waitingForSlot": {"type": "boolean"},
         "summary": {"type": "string"},
         "unreadable": {"type": "string"},
     },

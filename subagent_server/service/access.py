@@ -23,9 +23,13 @@ class NotAllowed(CallerError):
 
 @dataclass(frozen=True)
 class Caller:
-    """Somebody who asks: the user's own side (`run_id` None), or the child that is run `run_id`."""
+    """Somebody who asks: the user's own side (`run_id` None), or the child that is run `run_id`.
+
+    `carries_on` are the runs whose conversation that run has: what they had started is its to lead.
+    """
 
     run_id: str | None = None
+    carries_on: frozenset[str] = frozenset()
 
     @property
     def is_child(self) -> bool:
@@ -34,7 +38,13 @@ class Caller:
 
     def may_open(self, meta: "RunMeta") -> bool:
         """Whether this run is the caller's own or one it started."""
-        return self.run_id is None or self.run_id in (meta.run_id, meta.parent_run_id)
+        return self.may_open_run(meta.run_id, meta.parent_run_id)
+
+    def may_open_run(self, run_id: str, parent_run_id: str | None) -> bool:
+        """The same, of a run by its id and its parent's."""
+        if self.run_id is None or self.run_id in (run_id, parent_run_id):
+            return True
+        return parent_run_id in self.carries_on
 
 
 USER = Caller()
@@ -52,6 +62,23 @@ def token_hash(token: str) -> str:
     import hashlib
 
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+def run_as_caller(store: RunStore, run_id: str) -> Caller:
+    """Return a run as one that asks.
+
+    Raises:
+        InvalidRunId, UnknownRun, UnreadableMeta.
+    """
+    before: list[str] = []
+    older = store.read(run_id).continues_run_id
+    while older is not None and older not in before:
+        before.append(older)
+        try:
+            older = store.read(older).continues_run_id
+        except SubagentError:
+            break  # it was removed, or is damaged: what it had started is not opened by it
+    return Caller(run_id, frozenset(before))
 
 
 def caller_of(settings: Settings, store: "RunStore") -> Caller:
@@ -74,7 +101,7 @@ def caller_of(settings: Settings, store: "RunStore") -> Caller:
             f"SUBAGENT_RUN_TOKEN does not open run {run_id}: unset SUBAGENT_RUN_ID and SUBAGENT_RUN_TOKEN "
             "to act as the user, or use the environment that the run was given."
         )
-    return Caller(run_id)
+    return run_as_caller(store, str(run_id))
 
 
 def check_open(caller: Caller, meta: "RunMeta") -> None:

@@ -20,6 +20,7 @@ from subagent_server.service import tool_schemas
 from subagent_server.service.access import Caller
 from subagent_server.service.attention import Attention, Unfinished, Watchlist
 from subagent_server.service.context import Service
+from subagent_server.service.continuing import ContinueOrder, continue_run
 from subagent_server.service.logs import get_logs
 from subagent_server.service.nesting import agents_of
 from subagent_server.service.questions import ask_as_child, reply
@@ -85,6 +86,7 @@ class Desk:
             "get_logs": self._get_logs,
             "reply_subagent": self._reply,
             "stop_run": self._stop,
+            "continue_run": self._continue,
             "ask_parent": self._ask,
             "update_status": self._update_status,
         }
@@ -210,6 +212,11 @@ class Desk:
 
         return await asyncio.to_thread(stopped)
 
+    async def _continue(self, call: Call) -> Answer:
+        order = ContinueOrder(call.arguments["runId"], call.get("prompt"), call.get("inputs", []))
+        meta = await asyncio.to_thread(continue_run, self._service, order, self._caller)
+        return (await self._after_wait(meta.run_id, call)).to_wire()
+
     async def _ask(self, call: Call) -> Answer:
         run_id = self._own(call)
         message = await asyncio.to_thread(
@@ -270,12 +277,9 @@ class Desk:
             async with _beside(call, [run_id]):
                 await self._waited(settled, Wait(seconds, frozenset({run_id}), call.progress))
 
-        def view() -> RunView:
-            return run_view(store, observe(store, run_id))
-
-        shown = await asyncio.to_thread(view)
-        self._unfinished.shown(run_id, ended=shown.status.is_terminal)
-        return _noted(shown, call.wait_note())
+        view = await asyncio.to_thread(check_status, self._service, run_id, None, self._caller)
+        self._unfinished.shown(run_id, ended=view.status.is_terminal)
+        return _noted(view, call.wait_note())
 
     async def _after_answer(self, run_id: str, message_id: str, call: Call, default: float) -> RunView:
         """Return what a child sees of its question: its answer, its expiry, or that it is still open."""

@@ -6,10 +6,11 @@ Each check names what is wrong in a sentence; no finding means that the run is a
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 from subagent_server.domain.errors import SubagentError, UnknownRun
-from subagent_server.domain.records import RunMeta, Transition
+from subagent_server.domain.records import RunMeta, Transition, Usage
 from subagent_server.domain.secrets import secret_values
 from subagent_server.domain.states import (
     ALWAYS,
@@ -23,6 +24,7 @@ from subagent_server.domain.states import (
 from subagent_server.host import journal, locks, processes
 from subagent_server.service.ending import read_exit, read_shim
 from subagent_server.service.reconcile import Observed, observe
+from subagent_server.service.tree import children, subtree
 from subagent_server.store.logs import recorded_usage
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
@@ -174,6 +176,24 @@ def _usage(case: _Case) -> Iterator[str]:
         yield "its usage is less than what events.jsonl tells"
 
 
+def _tree(case: _Case) -> Iterator[str]:
+    """What a tree that is over has cost is the sum of what its runs have cost; those that were removed count
+    in what is above them."""
+    meta, marks = case.meta, case.store.children_of(case.meta.run_id)
+    live = set(case.store.live_ids()) if marks else set()
+    if not case.is_over or any(each.run_id in live for each in subtree(case.store, meta)):
+        return
+    below = list(children(case.store, meta))
+    total = reduce(Usage.plus, (child.with_descendants for child in below), meta.usage)
+    told = meta.with_descendants
+    if told != told.merged(total) or (len(below) == len(marks) and told != total):
+        yield f"its withDescendants is {_figures(told)}, but its runs sum up to {_figures(total)}"
+
+
+def _figures(usage: Usage) -> str:
+    return json.dumps({n: v for n, v in usage.model_dump(mode="json", exclude_none=True).items() if v})
+
+
 def _processes(case: _Case) -> Iterator[str]:
     """A run that is over has no process, no lock and no place among the live; one that is not over lives."""
     if not case.meta.status.is_terminal and case.observed.live is False:
@@ -242,6 +262,7 @@ _CHECKS: tuple[Check, ...] = (
     _ending,
     _journal,
     _usage,
+    _tree,
     _processes,
     _children,
     _shim,

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import RunMeta
 from subagent_server.host import processes
 from subagent_server.host.clock import now
+from subagent_server.service.tree import settle_usage
 from subagent_server.store.logs import recorded_usage
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
@@ -31,6 +33,8 @@ def stop_run(store: RunStore, run_id: str, reason: str | None) -> RunMeta:
     meta = store.update(run_id, events.StopRequested(reason=reason, usage=usage), now())
     tell_keeper(store, run_id)
     stop_children(store, run_id)
+    with suppress(SubagentError):  # its keeper settles it again once all of it is gone
+        settle_usage(store, run_id)
     return meta
 
 

@@ -51,6 +51,13 @@ def copy_inputs(files: list[InputFile], run: RunPaths) -> None:
         raise StorageFailed(run.inputs, error.strerror or str(error)) from error
 
 
+def copied_inputs(run: RunPaths) -> tuple[tuple[Path, str], ...]:
+    """Return the input files as they were copied for a run, in their order, each with its media type."""
+    if not run.inputs.is_dir():
+        return ()
+    return tuple((path, _kind(path)) for path in sorted(run.inputs.iterdir()))
+
+
 def media_type(head: bytes) -> str | None:
     """Return the media type of a file by its first bytes; None where it is nothing that a model reads."""
     if head.startswith(b"%PDF-"):
@@ -61,6 +68,11 @@ def media_type(head: bytes) -> str | None:
         if head.startswith(magic):
             return kind
     return None if b"\0" in head else "text/plain"
+
+
+def _kind(path: Path) -> str:
+    with path.open("rb") as file:
+        return media_type(file.read(8192)) or "text/plain"
 
 
 def _checked(name: str, cwd: Path) -> InputFile:

@@ -13,6 +13,7 @@ from subagent_server.domain.errors import SubagentError, UnknownRun
 from subagent_server.domain.ids import is_run_id
 from subagent_server.domain.states import Status
 from subagent_server.host import locks, processes
+from subagent_server.launch import slots
 from subagent_server.service.access import USER, Caller, NotAllowed
 from subagent_server.store.facts import RunFacts, read_facts, tree_is_gone
 from subagent_server.store.paths import RootPaths, RunPaths
@@ -30,6 +31,7 @@ class RunRow:
     pending_questions: int = 0
     live: bool | None = None
     elapsed_seconds: float | None = None
+    waiting_for_slot: bool | None = None
     summary: str | None = None
     unreadable: str | None = None
 
@@ -48,6 +50,7 @@ class RunRow:
             "pendingQuestions": self.pending_questions,
             "live": self.live,
             "elapsedSeconds": self.elapsed_seconds,
+            "waitingForSlot": self.waiting_for_slot,
             "summary": self.summary,
             "unreadable": self.unreadable,
         }
@@ -122,9 +125,9 @@ class Listing:
         live = None if facts is None else _settled(run, facts, is_marked=run_id in self._marked)
         if facts is None or live is None:
             return _reconciled_row(self.root, run_id, self._caller)
-        if self._caller.run_id not in (None, facts.run_id, facts.parent_run_id):
+        if not self._caller.may_open_run(facts.run_id, facts.parent_run_id):
             return None
-        return _row(facts, live=live)
+        return _row(facts, live=live, waits=_waits_for_slot(self.root, run_id, facts.status))
 
 
 def _settled(run: RunPaths, facts: RunFacts, *, is_marked: bool) -> bool | None:
@@ -158,12 +161,17 @@ def _reconciled_row(root: RootPaths, run_id: str, caller: Caller) -> RunRow | No
         status=meta.status,
         pending_questions=meta.pending_questions,
         live=observed.live,
-        elapsed_seconds=elapsed_seconds(meta.created_at, meta.ended_at),
+        elapsed_seconds=_elapsed(meta.created_at, meta.ended_at),
+        waiting_for_slot=_waits_for_slot(root, run_id, meta.status) or None,
         summary=(meta.error.message if meta.error else meta.summary),
     )
 
 
-def _row(facts: RunFacts, *, live: bool) -> RunRow:
+def _waits_for_slot(root: RootPaths, run_id: str, status: Status) -> bool:
+    return status is Status.READY and slots.is_waiting(root.slots, run_id)
+
+
+def _row(facts: RunFacts, *, live: bool, waits: bool) -> RunRow:
     return RunRow(
         run_id=facts.run_id,
         agent=facts.agent,
@@ -171,12 +179,13 @@ def _row(facts: RunFacts, *, live: bool) -> RunRow:
         status=facts.status,
         pending_questions=facts.pending_questions,
         live=live,
-        elapsed_seconds=elapsed_seconds(facts.created, facts.ended),
+        elapsed_seconds=_elapsed(facts.created, facts.ended),
+        waiting_for_slot=waits or None,
         summary=facts.what,
     )
 
 
-def elapsed_seconds(created: datetime, ended: datetime | None) -> float:
+def _elapsed(created: datetime, ended: datetime | None) -> float:
     """Return how long a run has been there, in seconds; 0 where a clock was set back."""
     return round(max(0.0, ((ended or datetime.now(UTC)) - created).total_seconds()), 1)
 

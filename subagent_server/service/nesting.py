@@ -1,9 +1,14 @@
 """Runs that start runs: which agents, how deep, and how many of one tree (SPEC section 6, "Recursion")."""
 
+from contextlib import suppress
+
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import RunMeta
+from subagent_server.host.exclusive import exclusive
 from subagent_server.service.access import Caller, NotAllowed
+from subagent_server.service.budget import budgets_of, exhausted
 from subagent_server.service.context import Service
+from subagent_server.service.reconcile import observe
 
 
 def agents_of(service: Service, caller: Caller) -> set[str]:
@@ -35,7 +40,8 @@ def check_may_start(service: Service, caller: Caller, agent: str) -> RunMeta | N
     """Return the run that wants to start `agent`, or None where it is the user's side.
 
     Raises:
-        NotAllowed: its file does not name the agent, or the tree of runs is as deep or as large as it may be.
+        NotAllowed: its file does not name the agent, the tree of runs is as deep or as large as it may be, or
+            its money is spent.
     """
     if caller.run_id is None:
         return None
@@ -48,32 +54,63 @@ def check_may_start(service: Service, caller: Caller, agent: str) -> RunMeta | N
     parent = service.store.read(caller.run_id)
     if parent.status.is_terminal:
         raise NotAllowed(f"Run {parent.run_id} is {parent.status.value}, so it can start nothing more.")
-    _check_size(service, parent)
+    _check_depth(service, parent)
+    if len(_live_below(service, parent.root_run_id)) >= service.settings.max_descendants:
+        _reconcile(service, parent.root_run_id)  # who died without a reader counts no more
+        _check_number(service, parent.root_run_id)
+    if (why := exhausted(service.store, budgets_of(service.store, parent))) is not None:
+        raise NotAllowed(f"{why} No other agent is started for it: end with what there is.")
     return parent
 
 
-def _check_size(service: Service, parent: RunMeta) -> None:
-    settings = service.settings
-    if parent.depth >= settings.max_depth:
+def publish_counted(service: Service, meta: RunMeta) -> None:
+    """Publish a run; one that another started is counted in the same hold of the lock of its tree.
+
+    So runs that are started at one moment, wherever in the tree and by whomever, never become too many.
+
+    Raises:
+        NotAllowed: the tree is as large as it may be.
+        StorageFailed, LockTimeout: the machine. In each case there is no run.
+    """
+    if meta.parent_run_id is None:
+        service.store.publish(meta)
+        return
+    with exclusive(service.store.paths.run(meta.root_run_id).tree_lock):
+        _check_number(service, meta.root_run_id)
+        service.store.publish(meta)
+
+
+def _check_depth(service: Service, parent: RunMeta) -> None:
+    depth, limit = parent.depth, service.settings.max_depth
+    if depth >= limit:
         raise NotAllowed(
-            f"Run {parent.run_id} is {parent.depth} levels deep, and {settings.max_depth} is the limit: "
-            "do the work here, or raise SUBAGENT_MAX_DEPTH."
-        )
-    alive = sum(1 for meta in _live_of(service, parent.root_run_id) if meta.run_id != parent.root_run_id)
-    if alive >= settings.max_descendants:
-        raise NotAllowed(
-            f"{alive} runs below {parent.root_run_id} are at work, and {settings.max_descendants} is the "
-            "limit: wait for some to end, or raise SUBAGENT_MAX_DESCENDANTS."
+            f"Run {parent.run_id} is {depth} level{'' if depth == 1 else 's'} below the first run, "
+            f"and {limit} is the limit: "
+            "do the work here instead of starting another agent (SUBAGENT_MAX_DEPTH sets the limit)."
         )
 
 
-def _live_of(service: Service, root_run_id: str) -> list[RunMeta]:
-    found: list[RunMeta] = []
+def _check_number(service: Service, root_run_id: str) -> None:
+    alive, limit = len(_live_below(service, root_run_id)), service.settings.max_descendants
+    if alive >= limit:
+        raise NotAllowed(
+            f"{alive} run{' is' if alive == 1 else 's are'} at work below {root_run_id}, and {limit} is the "
+            "limit: wait for some to end, or do the work here (SUBAGENT_MAX_DESCENDANTS sets the limit)."
+        )
+
+
+def _live_below(service: Service, root_run_id: str) -> list[str]:
+    """Return the runs of a tree that have not ended, its first one left out."""
+    found: list[str] = []
     for run_id in service.store.live_ids():
-        try:
+        with suppress(SubagentError):  # it cannot be counted; the doctor lists it
             meta = service.store.read(run_id)
-        except SubagentError:
-            continue  # it cannot be counted; the doctor lists it
-        if meta.root_run_id == root_run_id and not meta.status.is_terminal:
-            found.append(meta)
+            if meta.root_run_id == root_run_id != run_id and not meta.status.is_terminal:
+                found.append(run_id)
     return found
+
+
+def _reconcile(service: Service, root_run_id: str) -> None:
+    for run_id in _live_below(service, root_run_id):
+        with suppress(SubagentError):
+            observe(service.store, run_id)

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from subagent_server.domain import events
 from subagent_server.domain.errors import IllegalTransition, SubagentError
 from subagent_server.domain.events import RunEvent
+from subagent_server.domain.past import PastRun
 from subagent_server.domain.records import (
     Failure,
     Message,
@@ -22,16 +23,22 @@ from subagent_server.domain.secrets import Masker
 from subagent_server.host import die, locks, processes
 from subagent_server.host.clock import now
 from subagent_server.host.sleeper import Sleeper
-from subagent_server.host.telling import flush, tell, tell_exception
+from subagent_server.host.telling import flush, tell_exception
+from subagent_server.service.budget import Budget, budgets_of, check_budgets
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.ending import stop_children
-from subagent_server.service.inputs import media_type
+from subagent_server.service.inputs import copied_inputs
+from subagent_server.service.nested_events import NestedEvents
+from subagent_server.service.past import read_past
 from subagent_server.service.questions import ask
-from subagent_server.service.reconcile import ending_facts, reconcile_after_worker
+from subagent_server.service.reconcile import ending_facts, observe, reconcile_after_worker
+from subagent_server.service.shared_pace import SharedPace
+from subagent_server.service.tree import settle_usage
 from subagent_server.settings import read_settings
-from subagent_server.store.logs import RunJournal, append_transcript
+from subagent_server.store.logs import RunJournal
 from subagent_server.store.paths import RunPaths, root_of
 from subagent_server.store.runs import RunStore
+from subagent_server.store.transcript import Transcript
 
 
 class OwnRun:
@@ -44,7 +51,11 @@ class OwnRun:
         self._store = RunStore(directory.parent)
         self._slots = slots
         self._journal = RunJournal(self._run)
+        self._transcript = Transcript(self._run)
         self._sleeper: Sleeper | None = None
+        self._budgets: list[Budget] | None = None
+        self._parent: str | None = None
+        """Who started this run: the empty text where no run did, None as long as nobody has looked."""
 
     @property
     def run_id(self) -> str:
@@ -99,13 +110,50 @@ class OwnRun:
 
     def inputs(self) -> tuple[tuple[Path, str], ...]:
         """Return the copied input files in their order, each with its media type."""
-        if not self._run.inputs.is_dir():
-            return ()
-        return tuple((path, _kind(path)) for path in sorted(self._run.inputs.iterdir()))
+        return copied_inputs(self._run)
+
+    def past(self, run_id: str) -> list[PastRun]:
+        """Return the run that this one carries on, and what that one carried on, as far as it is needed.
+
+        Raises:
+            UnknownRun, UnreadableMeta: it is there no more.
+        """
+        return read_past(self._store, run_id)
 
     def lead(self, environment: dict[str, str]) -> Service:
         """Return the context of the parent's verbs, with the settings that `environment` gives."""
         return open_service(read_settings(runs=self.root, environment=environment))
+
+    def pace(self, base_url: str, key_name: str) -> SharedPace:
+        """Return how the runs of this root spare an API together that they call with one key."""
+        return SharedPace(self._store.paths.backoff, base_url, key_name)
+
+    def nested_events(self) -> NestedEvents:
+        """Return what the runs that this one has started tell."""
+        return NestedEvents(self._store, self.run_id)
+
+    def heed_parent(self) -> None:
+        """End this run where its parent is dead and nobody has said so: its worker and keeper were killed.
+
+        Whoever reads a dead run declares it so and ends what it started; its children read it now and then.
+        """
+        if self._parent is None:
+            self._parent = self.meta().parent_run_id or ""
+        if not self._parent:
+            return
+        with suppress(SubagentError):  # it was removed, or the disk refuses: the next look may do better
+            if not locks.is_held(self._store.paths.run(self._parent).live_lock):
+                observe(self._store, self._parent)
+
+    def check_budgets(self) -> None:
+        """Called before each call of a model: the budgets of the run and of those above it bound their trees.
+
+        Raises:
+            RunRefused: `budget`.
+        """
+        if self._budgets is None:
+            self._budgets = budgets_of(self._store, self.meta())
+        check_budgets(self._store, self._budgets)
 
     # -- telling
 
@@ -116,6 +164,7 @@ class OwnRun:
     def record(self, kind: str, facts: dict[str, Any]) -> None:
         """Append an event to the journal; a disk that refuses is a warning."""
         self._journal.append(kind, now(), self.masker.data(facts))
+        die.may_die("worker.told")
 
     def tell_fault(self) -> None:
         """Print where the exception that is being handled comes from; not even a full disk stops it."""
@@ -123,10 +172,12 @@ class OwnRun:
 
     def remember(self, message: dict[str, Any]) -> None:
         """Append a message to the transcript; a disk that refuses is a warning."""
-        try:
-            append_transcript(self._run, self.masker.data(message))
-        except OSError as error:
-            tell(f"The transcript could not be written ({error}); the run goes on.")
+        self._transcript.append(self.masker.message(message))
+        die.may_die("worker.remembered")
+
+    def adopt(self, messages: list[dict[str, Any]]) -> None:
+        """Begin the transcript with the conversation that this run carries on."""
+        self._transcript.begin(self.masker.message(message) for message in messages)
 
     # -- asking
 
@@ -204,6 +255,7 @@ class OwnRun:
         """End the runs that this one started and that have not ended."""
         die.may_die("worker.ended")
         stop_children(self._store, self.run_id)
+        settle_usage(self._store, self.run_id)
 
     def conclude(self, meta: RunMeta) -> None:
         """Say in the journal how the run ended: the last that is said there."""
@@ -230,6 +282,6 @@ def reconcile_directory(directory: Path, ended: dict[str, Any]) -> None:
     reconcile_after_worker(RunStore(directory.parent), directory.name, ended)
 
 
-def _kind(path: Path) -> str:
-    with path.open("rb") as file:
-        return media_type(file.read(8192)) or "text/plain"
+def settle_directory(directory: Path) -> None:
+    """Look at the run in `directory` as every reader does: what nobody keeps any more is ended."""
+    observe(RunStore(directory.parent), directory.name)

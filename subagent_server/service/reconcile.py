@@ -16,6 +16,7 @@ from subagent_server.host import atomic, die, locks, processes
 from subagent_server.host.clock import now
 from subagent_server.host.exclusive import exclusive
 from subagent_server.service.ending import read_exit, read_shim, stop_children, tell_keeper
+from subagent_server.service.tree import settle_usage
 from subagent_server.store.logs import RunJournal, has_ended, recorded_usage
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
@@ -80,6 +81,7 @@ def reconcile_after_worker(store: RunStore, run_id: str, ended: dict[str, Any] |
     die.may_die("reconcile.judged")
     _close_journal(run, meta)
     stop_children(store, run_id)
+    settle_usage(store, run_id)
     return meta
 
 
@@ -158,6 +160,7 @@ def _settle_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
     die.may_die("reconcile.swept")
     _close_journal(run, meta)
     stop_children(store, run.run_id)
+    settle_usage(store, run.run_id)
     atomic.remove_leftovers(run.directory)
     atomic.discard(run.spare)
     if _record_gone(run):

@@ -19,5 +19,5 @@ def may_be_wanted(root: RootPaths, wanted: Wanted, caller: Caller) -> Iterator[s
         yield from stored.newest_first()
         return
     with open_index(root) as index:
-        found = index.find(wanted.statuses, wanted.agent, caller.run_id)
+        found = index.find(wanted.statuses, wanted.agent, caller.run_id, caller.carries_on)
     yield from found

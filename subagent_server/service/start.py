@@ -20,7 +20,7 @@ from subagent_server.launch.launcher import LaunchPackage, Reservation
 from subagent_server.service.access import USER, Caller, new_token, token_hash
 from subagent_server.service.context import Service
 from subagent_server.service.inputs import InputFile, check_inputs, copy_inputs
-from subagent_server.service.nesting import check_may_start
+from subagent_server.service.nesting import check_may_start, publish_counted
 from subagent_server.service.support import refusals
 from subagent_server.store.paths import RunPaths
 
@@ -43,6 +43,14 @@ class StartOrder:
     trace: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Continuation:
+    """Which run is carried on, and what the new run's log shall warn of."""
+
+    run_id: str
+    warnings: list[str] = field(default_factory=list)
+
+
 def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta:
     """Start a run and return its first state; it is on its way, and nothing here needs to stay alive.
 
@@ -52,12 +60,24 @@ def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta
         UnknownAgent, NotAllowed, BadArgument: nothing was made.
         StorageFailed, LaunchFailed: the machine refused; nothing half-made is left.
     """
-    agent = service.shelf.get(order.agent)
+    if not order.prompt.strip():
+        raise BadArgument("The prompt is empty: say what the agent shall do.")
+    return start_agent(service, service.shelf.get(order.agent), order, caller)
+
+
+def start_agent(
+    service: Service,
+    agent: AgentDefinition,
+    order: StartOrder,
+    caller: Caller,
+    continuation: Continuation | None = None,
+) -> RunMeta:
+    """Start a run of this agent, as `start` and `continue_run` do. Raises as they do."""
     parent = check_may_start(service, caller, agent.name)
     cwd = _checked_cwd(service, order, agent)
     _check_texts(order)
     files = check_inputs(order.inputs, cwd)
-    request = _request(agent, order, cwd, files, parent)
+    request = _request(agent, order, cwd, files, parent, continuation)
     token = new_token()
     meta = _first_state(service, request, token)
     run = service.store.create(request)
@@ -86,7 +106,7 @@ def _launch(
 ) -> RunMeta:
     """Publish the run and hand it to its process; a run that cannot live ends here, with its reason."""
     try:
-        service.store.publish(meta)
+        publish_counted(service, meta)
     except SubagentError:
         reservation.give_up()
         service.store.discard(run, meta.parent_run_id)
@@ -97,7 +117,7 @@ def _launch(
         reason = f"run {meta.parent_run_id}, which started it, has ended"
         return service.store.update(run.run_id, events.StopRequested(reason=reason), now())
     try:
-        package = _package(service, run, agent, token, cwd)
+        package = _package(service, run, agent, token, cwd, meta.continues_run_id)
     except CallerError as error:
         return _refuse(service, run, reservation, error.sentence)
     reasons = refusals(agent)
@@ -150,8 +170,6 @@ def _why(error: Exception) -> str:
 
 
 def _check_texts(order: StartOrder) -> None:
-    if not order.prompt.strip():
-        raise BadArgument("The prompt is empty: say what the agent shall do.")
     if len(order.prompt) > MAX_PROMPT_CHARACTERS:
         raise BadArgument(
             f"The prompt has {len(order.prompt):,} characters, more than {MAX_PROMPT_CHARACTERS:,}: "
@@ -162,7 +180,12 @@ def _check_texts(order: StartOrder) -> None:
 
 
 def _request(
-    agent: AgentDefinition, order: StartOrder, cwd: Path, files: list[InputFile], parent: RunMeta | None
+    agent: AgentDefinition,
+    order: StartOrder,
+    cwd: Path,
+    files: list[InputFile],
+    parent: RunMeta | None,
+    continuation: Continuation | None,
 ) -> RunRequest:
     moment = now()
     run_id = make_run_id(moment, os.urandom(6))
@@ -173,10 +196,12 @@ def _request(
         inputs=[str(file.path) for file in files],
         cwd=str(cwd),
         label=order.label,
+        continues_run_id=continuation.run_id if continuation else None,
         parent_run_id=parent.run_id if parent else None,
         root_run_id=parent.root_run_id if parent else run_id,
         depth=parent.depth + 1 if parent else 0,
         created_at=moment,
+        warnings=continuation.warnings if continuation else [],
     )
 
 
@@ -185,6 +210,7 @@ def _first_state(service: Service, request: RunRequest, token: str) -> RunMeta:
         run_id=request.run_id,
         agent_name=str(request.agent["name"]),
         label=request.label,
+        continues_run_id=request.continues_run_id,
         parent_run_id=request.parent_run_id,
         root_run_id=request.root_run_id,
         depth=request.depth,
@@ -196,7 +222,9 @@ def _first_state(service: Service, request: RunRequest, token: str) -> RunMeta:
     )
 
 
-def _package(service: Service, run: RunPaths, agent: AgentDefinition, token: str, cwd: Path) -> LaunchPackage:
+def _package(
+    service: Service, run: RunPaths, agent: AgentDefinition, token: str, cwd: Path, after: str | None
+) -> LaunchPackage:
     agent = expand_definition(agent, service.settings.environment)
     environment = {
         **service.settings.environment,
@@ -213,6 +241,7 @@ def _package(service: Service, run: RunPaths, agent: AgentDefinition, token: str
         token=token,
         cwd=str(cwd),
         slots=_slots(service, agent),
+        after=after,
     )
 
 

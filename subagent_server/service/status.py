@@ -38,7 +38,7 @@ def check_status(
     """
     observed = open_run(service, run_id, caller)
     if message_id is None:
-        return run_view(service.store, observed)
+        return run_view(service.store, observed, own=caller.run_id == run_id)
     message = observed.meta.message(message_id)
     if message is None:
         raise UnknownMessage(run_id, message_id, [m.message_id for m in observed.meta.pending])

@@ -16,7 +16,6 @@ _NOT_BUILT: dict[str, Callable[[AgentDefinition], bool]] = {
     "network": lambda agent: not agent.network,
     "sandboxLimits": lambda agent: agent.sandbox_limits is not None,
     "isolation": lambda agent: agent.isolation != "none",
-    "budgetUsd": lambda agent: agent.limits.budget_usd is not None,
     "command": lambda agent: agent.command is not None,
 }
 

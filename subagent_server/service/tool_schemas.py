@@ -92,6 +92,13 @@ INPUTS: Mapping[str, Schema] = {
         waitSeconds=wait(0),
     ),
     "stop_run": arguments(["runId"], runId=RUN_ID, reason=text()),
+    "continue_run": arguments(
+        ["runId"],
+        runId=RUN_ID,
+        prompt=text("What to do next; without it the run goes on where it was cut"),
+        inputs=TEXTS,
+        waitSeconds=wait(0),
+    ),
     "ask_parent": arguments(["question"], runId=RUN_ID, question=text(), options=TEXTS, waitSeconds=wait(45)),
     "update_status": arguments(
         ["status"],
@@ -124,6 +131,10 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "Answer a run's question. waitSeconds then waits for what comes next.",
     ),
     "stop_run": ("Stop a run", "End a run and all it started. A run that has ended stays as it is."),
+    "continue_run": (
+        "Continue a run",
+        "Carry a run that has ended on, with its whole conversation, as a new run.",
+    ),
     "ask_parent": (
         "Ask the parent",
         "For subagents: ask the parent one question and wait for the answer.",
@@ -134,5 +145,13 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     ),
 }
 
-PARENT_TOOLS = ("check_status", "wait_for_runs", "list_runs", "get_logs", "reply_subagent", "stop_run")
+PARENT_TOOLS = (
+    "check_status",
+    "wait_for_runs",
+    "list_runs",
+    "get_logs",
+    "reply_subagent",
+    "stop_run",
+    "continue_run",
+)
 CHILD_TOOLS = ("ask_parent", "update_status")

@@ -1,15 +1,20 @@
 """A run as its parent sees it: small, and it says what to do next."""
 
+from datetime import datetime
 from typing import Any
 
 from pydantic import Field
 
+from subagent_server.domain.errors import UnreadableMeta
 from subagent_server.domain.records import Failure, Message, Moment, Record, RunMeta, Usage
 from subagent_server.domain.states import MessageStatus, Status
+from subagent_server.host.clock import now
 from subagent_server.launch import slots
-from subagent_server.service.listing import elapsed_seconds
+from subagent_server.service.ending import read_shim
 from subagent_server.service.reconcile import Observed
+from subagent_server.service.tree import tree_usage
 from subagent_server.store.logs import latest_words, recorded_usage
+from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 
 MAX_RESULT_CHARACTERS = 8_000
@@ -41,8 +46,11 @@ class RunView(Record):
     revision: int
     live: bool | None = Field(default=None, description="Whether its processes live; absent where unknown")
     waiting_for_slot: bool | None = None
+    waiting_for_run: str | None = Field(default=None, description="The run it continues, which still ends")
+    continues_run_id: str | None = None
     elapsed_seconds: float
     usage: dict[str, Any] = Field(default_factory=dict)
+    with_descendants: dict[str, Any] | None = Field(default=None, description="Usage with all runs below")
     preview: str | None = None
     messages: list[MessageView] | None = None
     instructions: str = ""
@@ -53,6 +61,7 @@ class RunView(Record):
     output_omitted: bool | None = None
     error: Failure | None = None
     wait_note: str | None = None
+    warnings: list[str] | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON object of the view; an output of null is kept where there is one."""
@@ -62,8 +71,11 @@ class RunView(Record):
         return wire
 
 
-def run_view(store: RunStore, observed: Observed, asked: str | None = None) -> RunView:
+def run_view(store: RunStore, observed: Observed, asked: str | None = None, *, own: bool = False) -> RunView:
     """Return the view of a run; `asked` names the question that its asker wants to see.
+
+    `own` is the view of the run itself: it sees the answers too that it has not taken yet, so that one whose
+    program died while it waited finds them again.
 
     Raises:
         UnreadableMeta: its result cannot be read.
@@ -73,19 +85,28 @@ def run_view(store: RunStore, observed: Observed, asked: str | None = None) -> R
         "run_id": meta.run_id,
         "agent": meta.agent_name,
         "label": meta.label,
+        "continues_run_id": meta.continues_run_id,
         "status": meta.status,
         "revision": meta.revision,
         "live": observed.live,
-        "elapsed_seconds": elapsed_seconds(meta.created_at, meta.ended_at),
-        "messages": [message_view(m) for m in _shown(meta, asked)] or None,
-        "instructions": _instructions(meta, asked),
+        "elapsed_seconds": elapsed_seconds(meta, now()),
+        "messages": [message_view(m) for m in _shown(meta, asked, own)] or None,
+        "instructions": _to_itself(meta) if own else _instructions(meta, asked),
         "error": meta.error,
+        "warnings": _warnings(store, meta),
     }
     if meta.status.is_terminal:
         facts |= {"usage": _usage(meta.usage), "summary": meta.summary, **_outcome(store, meta)}
     else:
         facts |= _progress(store, meta)
+    if store.children_of(meta.run_id):
+        facts["with_descendants"] = _usage(tree_usage(store, meta))
     return RunView(**facts)
+
+
+def elapsed_seconds(meta: RunMeta, moment: datetime) -> float:
+    """Return how long the run has been there, until its end, in seconds; 0 where a clock was set back."""
+    return round(max(0.0, ((meta.ended_at or moment) - meta.created_at).total_seconds()), 1)
 
 
 def message_view(message: Message) -> MessageView:
@@ -102,20 +123,44 @@ def message_view(message: Message) -> MessageView:
     )
 
 
-def _shown(meta: RunMeta, asked: str | None) -> list[Message]:
-    return [m for m in meta.messages if m.message_status is MessageStatus.PENDING or m.message_id == asked]
+def waits_for_slot(store: RunStore, meta: RunMeta) -> bool:
+    """Whether the run waits until others have ended."""
+    return meta.status is Status.READY and slots.is_waiting(store.paths.slots, meta.run_id)
+
+
+def _shown(meta: RunMeta, asked: str | None, own: bool) -> list[Message]:
+    wanted = {MessageStatus.PENDING, MessageStatus.REPLIED} if own else {MessageStatus.PENDING}
+    return [m for m in meta.messages if m.message_status in wanted or m.message_id == asked]
 
 
 def _progress(store: RunStore, meta: RunMeta) -> dict[str, Any]:
     run = store.paths.run(meta.run_id)
     words = latest_words(run)
-    waits = meta.status is Status.READY and slots.is_waiting(store.paths.slots, meta.run_id)
     return {
         "usage": _usage(meta.usage.merged(recorded_usage(run))),
         "preview": words[:MAX_PREVIEW_CHARACTERS] if words else None,
-        "waiting_for_slot": True if waits else None,
+        "waiting_for_slot": waits_for_slot(store, meta) or None,
+        "waiting_for_run": _awaited(run, meta),
         "summary": meta.summary,
     }
+
+
+def _warnings(store: RunStore, meta: RunMeta) -> list[str] | None:
+    """Return what was to be said of the start: only a run that carries another on has such words."""
+    if meta.continues_run_id is None:
+        return None
+    try:
+        return store.read_request(meta.run_id).warnings or None
+    except UnreadableMeta:
+        return None  # the state is all that is needed for a view
+
+
+def _awaited(run: RunPaths, meta: RunMeta) -> str | None:
+    """Return the run whose processes have to be gone before this one begins, while it waits for that."""
+    if meta.status is not Status.READY or meta.continues_run_id is None:
+        return None
+    awaited = read_shim(run).get("waitingForRun")
+    return awaited if isinstance(awaited, str) else None
 
 
 def _outcome(store: RunStore, meta: RunMeta) -> dict[str, Any]:
@@ -158,7 +203,24 @@ def _instructions(meta: RunMeta, asked: str | None) -> str:
         )
     if meta.status is Status.COMPLETED:
         return f'Done. get_logs(runId="{meta.run_id}", stream="result") has the whole result.'
-    return f'Ended without success. get_logs(runId="{meta.run_id}") shows how far it came.'
+    return (
+        f'Ended without success. get_logs(runId="{meta.run_id}") shows how far it came; '
+        f'continue_run(runId="{meta.run_id}") carries it on.'
+    )
+
+
+def _to_itself(meta: RunMeta) -> str:
+    if meta.status.is_terminal:
+        return f"Your run is {meta.status.value}: nothing more can be done in it."
+    waiting = next((m for m in _shown(meta, None, own=True)), None)
+    if waiting is None:
+        return "Your run goes on. update_status says how far it is, or ends it."
+    open_still = waiting.message_status is MessageStatus.PENDING
+    wait, what = (f", waitSeconds={NEXT_WAIT_SECONDS}", "waits for") if open_still else ("", "has")
+    return (
+        f"Your question {waiting.message_id} {what} an answer. Next: "
+        f'check_status(runId="{meta.run_id}", messageId="{waiting.message_id}"{wait}).'
+    )
 
 
 def _to_the_asker(meta: RunMeta, message: Message) -> str:

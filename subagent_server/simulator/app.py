@@ -12,8 +12,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from subagent_server.simulator.caching import PromptCache
 from subagent_server.simulator.checks import check_request
 from subagent_server.simulator.choosing import Choice, choose
+from subagent_server.simulator.context import Context, managed
 from subagent_server.simulator.errors import ApiError
 from subagent_server.simulator.faults import FaultLedger
 from subagent_server.simulator.loading import as_turn
@@ -41,6 +43,7 @@ class MessagesApi:
         self._script = script
         self._recorder = recorder
         self._faults = FaultLedger()
+        self._cache = PromptCache(script.cache_minimum if isinstance(script, Script) else None)
 
     def app(self) -> Starlette:
         """Return the application."""
@@ -62,6 +65,7 @@ class MessagesApi:
     async def _messages(self, request: Request) -> ASGIApp:
         record = await self._record(request)
         body = self._admit(record, counting=False)
+        context = self._context(record, body)
         view = RequestView(body)
         choice = self._choose(view)
         fault = self._faults.take((view.conversation, view.turn, choice.place), choice.turn.fault)
@@ -70,16 +74,14 @@ class MessagesApi:
         error = error_of(fault, streaming)
         if error is not None:
             raise error
-        message = compose(choice.turn, view, _new_id("msg"))
+        message = compose(choice.turn, view, _new_id("msg"), self._cache, context)
         return Answer(message, choice.turn, fault, streaming, _new_id("req"))
 
     async def _count_tokens(self, request: Request) -> Response:
         record = await self._record(request)
         body = self._admit(record, counting=True)
         self._recorder.answered(record, "count")
-        return JSONResponse(
-            {"input_tokens": input_tokens(body).total}, headers={"request-id": _new_id("req")}
-        )
+        return JSONResponse({"input_tokens": input_tokens(body)}, headers={"request-id": _new_id("req")})
 
     async def _requests(self, request: Request) -> Response:
         return StreamingResponse(_asynchronously(self._recorder), media_type="application/json")
@@ -95,6 +97,15 @@ class MessagesApi:
         allow_prefill = not isinstance(self._script, Script) or self._script.allow_prefill
         try:
             return check_request(_parsed(record), counting=counting, allow_prefill=allow_prefill)
+        except ApiError as error:
+            self._recorder.answered(record, f"{error.status} {error.message}")
+            raise
+
+    def _context(self, record: RecordedRequest, body: dict[str, Any]) -> Context:
+        script = self._script if isinstance(self._script, Script) else None
+        able, window = (script.context_editing, script.context_window) if script else (True, None)
+        try:
+            return managed(body, record.headers.get("anthropic-beta", ""), able=able, window=window)
         except ApiError as error:
             self._recorder.answered(record, f"{error.status} {error.message}")
             raise

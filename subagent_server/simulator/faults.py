@@ -9,13 +9,14 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from subagent_server.simulator.parts import Count, Part, Positive, Seconds
 
-FAULT_KINDS = ("status", "cut_after", "stream_error", "malformed_tool_json", "hang")
+FAULT_KINDS = ("status", "cut_after", "stream_error", "malformed_tool_json", "hang", "stall_after")
 
 _COMPANIONS = {
     "retry_after": ("status",),
     "error_type": ("status",),
     "message": ("status", "stream_error"),
     "after": ("stream_error",),
+    "pings": ("stall_after",),
 }
 """Keys of a fault that mean something with some kinds only."""
 
@@ -34,7 +35,8 @@ class Fault(Part):
     `status`: an HTTP error, with `retry_after` (seconds), `error_type` and `message`. `cut_after`: the
     connection is cut after so many events of the stream, 0 being before any byte. `stream_error`: an error
     event of this type `after` so many events. `malformed_tool_json`: `truncated` or `garbled` tool input.
-    `hang`: no answer until the client goes away.
+    `hang`: no answer until the client goes away. `stall_after`: after so many events nothing more comes, but
+    pings where `pings` gives the seconds between them.
     """
 
     status: Annotated[int, Field(ge=400, le=599)] | None = None
@@ -46,6 +48,8 @@ class Fault(Part):
     after: Count = 1
     malformed_tool_json: Annotated[Literal["truncated", "garbled"] | None, BeforeValidator(_malformed)] = None
     hang: bool = False
+    stall_after: Count | None = None
+    pings: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     times: Annotated[Positive, BeforeValidator(_times)] = 1
 
     @model_validator(mode="after")

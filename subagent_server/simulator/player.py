@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from subagent_server.simulator.errors import ApiError, status_of
 from subagent_server.simulator.faults import Fault
 from subagent_server.simulator.script import Turn
-from subagent_server.simulator.stream import CUT, encode, events_of, input_json
+from subagent_server.simulator.stream import CUT, PING, STALL, encode, events_of, input_json
 
 CUT_KEY = "cut_connection"
 """Where the server leaves the function that closes the connection, in the state of an ASGI scope."""
@@ -34,7 +34,7 @@ class Answer:
         await until_gone(self._play(scope, send), receive)
 
     async def _play(self, scope: Scope, send: Send) -> None:
-        if self.fault is not None and self.fault.hang:
+        if self.fault is not None and (self.fault.hang or self._stalls_whole):
             await _forever()
         await asyncio.sleep(self.turn.latency)
         if self.fault is not None and self.fault.cut_after == 0:
@@ -44,6 +44,10 @@ class Answer:
         else:
             await self._whole(scope, send)
 
+    @property
+    def _stalls_whole(self) -> bool:
+        return self.fault is not None and self.fault.stall_after is not None and not self.streaming
+
     async def _stream(self, scope: Scope, send: Send) -> None:
         await self._start(send, [(b"content-type", b"text/event-stream; charset=utf-8")])
         batch = bytearray()
@@ -51,6 +55,9 @@ class Answer:
             if event is CUT:
                 await _send_body(send, batch)
                 await _cut(scope)
+            if event is STALL:
+                await _send_body(send, batch)
+                await self._stall(send)
             batch += encode(event)
             paced = self.turn.chunk_delay > 0 and event["type"] == "content_block_delta"
             if paced or len(batch) >= _BATCH:
@@ -59,6 +66,13 @@ class Answer:
                 await asyncio.sleep(self.turn.chunk_delay if paced else 0)
         await _send_body(send, batch)
         await _send_body(send, b"", more=False)
+
+    async def _stall(self, send: Send) -> None:
+        """Send nothing more but pings, until the client has had enough."""
+        while self.fault is not None and self.fault.pings is not None:
+            await asyncio.sleep(self.fault.pings)
+            await _send_body(send, encode(PING))
+        await _forever()
 
     async def _whole(self, scope: Scope, send: Send) -> None:
         body = json.dumps(self._as_sent(), ensure_ascii=False).encode("utf-8", "replace")

@@ -16,8 +16,9 @@
     after: end                   # or repeat_last
 
 Keys of a turn: `text`, `thinking` and `tool_use` (a list of `name`, `input`, `id?`), or `content`, a list of
-blocks in their order; `stop_reason`, `stop_sequence`, `usage`; `latency` and `chunk_delay` in seconds and
-`chunk_size` in characters; `capture`; `fault`, one or a list; in `turns` also `repeat`, in `rules` `when`.
+blocks in their order; `stop_reason`, `stop_sequence`, `keep_ids`, `usage`; `latency` and `chunk_delay` in
+seconds and `chunk_size` in characters; `capture`; `fault`, one or a list; in `turns` also `repeat`, in
+`rules` `when`.
 docs/simulator.md describes each.
 """
 
@@ -62,6 +63,7 @@ class Turn(Part):
     content: list[AnyBlock] | None = None
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
+    keep_ids: bool = False
     usage: UsageOverride = UsageOverride()
     latency: Seconds = 0.0
     chunk_delay: Seconds = 0.0
@@ -128,10 +130,18 @@ class Conversation(Dialogue):
 
 
 class Script(Dialogue):
-    """A whole script. `allow_prefill` accepts requests that end with an assistant message."""
+    """A whole script. `allow_prefill` accepts requests that end with an assistant message.
+
+    `cache_minimum` is the smallest prefix that is cached, in tokens, instead of what the model has.
+    `context_window` is what the model takes, in tokens; without it, anything. `context_editing`: whether the
+    model has context management.
+    """
 
     conversations: list[Conversation] = Field(default_factory=list)
     allow_prefill: bool = False
+    cache_minimum: Count | None = None
+    context_window: Positive | None = None
+    context_editing: bool = True
 
     @model_validator(mode="after")
     def _says_something(self) -> "Script":

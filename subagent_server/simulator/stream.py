@@ -5,30 +5,42 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, Final
 
+from subagent_server.simulator.caching import PromptCache
 from subagent_server.simulator.captures import filled_blocks
+from subagent_server.simulator.context import Context
 from subagent_server.simulator.errors import error_body
 from subagent_server.simulator.faults import Fault
 from subagent_server.simulator.parts import Block, RedactedThinking, Text, Thinking
 from subagent_server.simulator.request_view import RequestView
 from subagent_server.simulator.script import Turn
 from subagent_server.simulator.signatures import signature_of
-from subagent_server.simulator.tokens import input_tokens, output_tokens
+from subagent_server.simulator.tokens import OVERHEAD, output_tokens
 
 Event = dict[str, Any]
 
 CUT: Final[Event] = {"type": "cut"}
 """Stands in a list of events for the end of the connection."""
 
+STALL: Final[Event] = {"type": "stall"}
+"""Stands in a list of events for silence that does not end."""
+PING: Final[Event] = {"type": "ping"}
+
 _CHUNK = 24
 _MOST_CHUNKS = 200  # clients parse the whole tool input again at every fragment
 
 
-def compose(turn: Turn, request: RequestView, message_id: str) -> dict[str, Any]:
-    """Return the whole answer to `request` as one message, with captures filled in and usage estimated."""
-    content = _contents(filled_blocks(turn, request), request)
+def compose(
+    turn: Turn, request: RequestView, message_id: str, cache: PromptCache, context: Context
+) -> dict[str, Any]:
+    """Return the whole answer to `request` as one message, with captures filled in and usage estimated.
+
+    `context` is what the model sees of the request: that is what is counted.
+    """
+    content = _contents(filled_blocks(turn, request), request, turn.keep_ids)
     calls = any(block["type"] == "tool_use" for block in content)
     stop_reason = turn.stop_reason or ("tool_use" if calls else "end_turn")
-    return {
+    edits = {"context_management": {"applied_edits": context.applied}} if context.asked else {}
+    return edits | {
         "id": message_id,
         "type": "message",
         "role": "assistant",
@@ -39,19 +51,19 @@ def compose(turn: Turn, request: RequestView, message_id: str) -> dict[str, Any]
         "stop_details": {"type": "refusal", "category": None, "explanation": None}
         if stop_reason == "refusal"
         else None,
-        "usage": _usage(turn, request, content),
+        "usage": _usage(turn, context, content, cache),
     }
 
 
-def _contents(blocks: list[Block], request: RequestView) -> list[dict[str, Any]]:
-    """Return the blocks as the API writes them. A call whose id is taken already gets a longer one."""
+def _contents(blocks: list[Block], request: RequestView, keep_ids: bool) -> list[dict[str, Any]]:
+    """Return the blocks as the API writes them. A call whose id is taken gets a longer one, or `keep_ids`."""
     taken = set(request.tool_use_ids)
     contents = []
     for number, block in enumerate(blocks):
         content = _content(block, request)
         if content["type"] == "tool_use":
             content["id"] = content["id"] or f"toolu_{_stable_id(request, number)}"
-            if content["id"] in taken:
+            if content["id"] in taken and not keep_ids:
                 content["id"] += f"_{request.turn}_{number}"
             taken.add(content["id"])
         contents.append(content)
@@ -76,19 +88,19 @@ def _stable_id(request: RequestView, number: int) -> str:
     return uuid.uuid5(uuid.NAMESPACE_OID, f"{request.conversation} {request.turn} {number}").hex[:24]
 
 
-def _usage(turn: Turn, request: RequestView, content: list[dict[str, Any]]) -> dict[str, Any]:
-    estimate = input_tokens(request.body)
+def _usage(turn: Turn, context: Context, content: list[dict[str, Any]], cache: PromptCache) -> dict[str, Any]:
+    used = cache.use(context.body, OVERHEAD)
     counts = {
-        "input_tokens": estimate.uncached,
-        "cache_creation_input_tokens": estimate.written,
-        "cache_read_input_tokens": estimate.read,
+        "input_tokens": used.uncached,
+        "cache_creation_input_tokens": used.written_5m + used.written_1h,
+        "cache_read_input_tokens": used.read,
         "output_tokens": output_tokens(content),
     } | turn.usage.model_dump(exclude_none=True)
-    written = counts["cache_creation_input_tokens"]
+    for_an_hour = min(used.written_1h, counts["cache_creation_input_tokens"])
     return counts | {
         "cache_creation": {
-            "ephemeral_5m_input_tokens": 0 if estimate.ttl == "1h" else written,
-            "ephemeral_1h_input_tokens": written if estimate.ttl == "1h" else 0,
+            "ephemeral_5m_input_tokens": counts["cache_creation_input_tokens"] - for_an_hour,
+            "ephemeral_1h_input_tokens": for_an_hour,
         },
         "service_tier": "standard",
     }
@@ -101,10 +113,10 @@ def events_of(message: dict[str, Any], chunk_size: int | None, fault: Fault | No
     """
     malformed = fault.malformed_tool_json if fault else None
     events = _whole_stream(message, chunk_size, malformed)
-    if fault is None or fault.kind not in ("cut_after", "stream_error"):
+    if fault is None or fault.kind not in ("cut_after", "stream_error", "stall_after"):
         yield from events
         return
-    last, limit = CUT, fault.cut_after
+    last, limit = (CUT, fault.cut_after) if fault.stall_after is None else (STALL, fault.stall_after)
     if fault.stream_error is not None:
         last, limit = error_body(fault.stream_error, fault.message or "Simulated error"), fault.after
     for number, event in enumerate(events):
@@ -122,17 +134,20 @@ def _whole_stream(message: dict[str, Any], chunk_size: int | None, malformed: st
         "stop_sequence": None,
         "stop_details": None,
     }
+    if "context_management" in message:
+        opening["context_management"] = None
     yield {"type": "message_start", "message": message | opening | {"usage": usage | {"output_tokens": 1}}}
     for index, block in enumerate(message["content"]):
         yield {"type": "content_block_start", "index": index, "content_block": _opened(block)}
         if index == 0:
-            yield {"type": "ping"}
+            yield PING
         for delta in _deltas(block, chunk_size, malformed):
             yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
     closing = {key: message[key] for key in ("stop_reason", "stop_sequence", "stop_details")}
     totals = {key: value for key, value in usage.items() if key.endswith("_tokens")}
-    yield {"type": "message_delta", "delta": closing, "usage": totals}
+    edits = {key: message[key] for key in ("context_management",) if key in message}
+    yield {"type": "message_delta", "delta": closing, "usage": totals} | edits
     yield {"type": "message_stop"}
 
 

@@ -65,16 +65,23 @@ class RunIndex:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def find(self, statuses: Iterable[Status], agent: str | None, family: str | None) -> list[str]:
+    def find(
+        self,
+        statuses: Iterable[Status],
+        agent: str | None = None,
+        run_id: str | None = None,
+        parents: Iterable[str] = (),
+    ) -> list[str]:
         """Return the ids of the runs that may fit, newest first: also those of which nothing is known.
 
-        No status stands for every one; `family` is a run, for that run and those that it started.
+        No status stands for every one. With `run_id`, only that run, and what it or one of `parents` started.
         """
         names = [status.value for status in statuses]
-        conditions = [f"status IN ({', '.join('?' * len(names))})"] if names else []
+        family = [] if run_id is None else [run_id, *parents]
+        conditions = [f"status IN ({_marks(names)})"] if names else []
         conditions += [] if agent is None else ["agent = ?"]
-        conditions += [] if family is None else ["? IN (id, parent)"]
-        values = [*names, *(value for value in (agent, family) if value is not None)]
+        conditions += [f"(parent IN ({_marks(family)}) OR id = ?)"] if family else []
+        values = [*names, *([] if agent is None else [agent]), *family, *family[:1]]
         fits = " AND ".join(conditions) or "TRUE"
         query = f"SELECT id FROM runs WHERE status IS NULL OR ({fits}) ORDER BY id DESC"
         return [run_id for (run_id,) in self._connection.execute(query, values)]
@@ -87,6 +94,10 @@ class RunIndex:
     def unknown(self) -> list[str]:
         """Return the runs of which nothing is known: they have not ended, or their state is not plain."""
         return [run_id for (run_id,) in self._connection.execute("SELECT id FROM runs WHERE status IS NULL")]
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))
 
 
 @contextmanager

@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from subagent_server.domain.money import dollars
+
 Event = dict[str, Any]
 
 _INDENT = " " * 11
@@ -44,7 +46,7 @@ def usage_line(usage: dict[str, Any]) -> str:
     words = [count(usage.get("turns", 0), "turn"), count(usage.get("toolCalls", 0), "tool call")]
     words.append(count(tokens, "token"))
     if usage.get("costUsd") is not None:
-        words.append(f"${usage['costUsd']}")
+        words.append(dollars(usage["costUsd"]))
     return ", ".join(words)
 
 
@@ -72,6 +74,8 @@ def _safe(line: str) -> str:
 
 def _started(e: Event) -> str:
     lines = [f"▶ {e.get('agent')} started ({e.get('model') or e.get('runner')}) in {e.get('cwd')}"]
+    if e.get("continuesRunId"):
+        lines.append(f"carries on run {e['continuesRunId']}")
     if e.get("sandbox"):
         lines.append(f"sandbox: {e['sandbox']}")
     return "\n".join([*lines, preview(str(e.get("prompt", "")))])
@@ -119,8 +123,43 @@ def _warning(e: Event) -> str:
     return f"⚠ {e.get('message')}"
 
 
+def _edited(e: Event) -> str:
+    uses, tokens = int(e.get("clearedToolUses") or 0), int(e.get("clearedTokens") or 0)
+    return f"✂ the API no longer shows the model {count(uses, 'old tool result')} ({count(tokens, 'token')})"
+
+
 def _usage(e: Event) -> str:
     return f"· {usage_line(e)}"
+
+
+def _subagent(e: Event) -> str:
+    """What another run or program tells: who, and a line or two of what."""
+    kind, payload = str(e.get("event")), e.get("payload")
+    origin = f"{e.get('subagentName') or 'subagents'} {str(e.get('subagentRunId') or '').rsplit('-', 1)[-1]}"
+    mark = _TOLD_MARKS.get(kind, kind)
+    if kind == "tool_result" and e.get("isError"):
+        mark = "✗"
+    facts = (e.get("toolName"), e.get("messageId"), e.get("status"), e.get("model"), e.get("count"))
+    told = "" if payload is None else preview(_text_of(payload), 2)
+    words = (mark, *(str(fact) for fact in facts if fact is not None), told)
+    return f"│ {origin.strip()}: {' '.join(word for word in words if word)}"
+
+
+def _text_of(payload: Any) -> str:
+    return payload if isinstance(payload, str) else one_line(payload)
+
+
+_TOLD_MARKS = {
+    "subagent_start": "▶ started",
+    "subagent_end": "■ ended",
+    "tool_call": "→",
+    "tool_result": "←",
+    "thought_trace": "~",
+    "text": "",
+    "question": "?",
+    "reply": "!",
+    "warning": "⚠",
+}
 
 
 def _ended(e: Event) -> str:
@@ -152,6 +191,8 @@ _RENDERERS: dict[str, Callable[[Event], str]] = {
     "reply": _reply,
     "no_reply": _no_reply,
     "warning": _warning,
+    "context_edited": _edited,
     "usage": _usage,
     "run_ended": _ended,
+    "subagent_event": _subagent,
 }

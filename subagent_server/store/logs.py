@@ -1,6 +1,5 @@
-"""The journal of a run (`events.jsonl`), the same for people (`run.log`), and its transcript."""
+"""The journal of a run (`events.jsonl`), and the same for people (`run.log`)."""
 
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -8,13 +7,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from subagent_server.domain.records import Usage, timestamp
+from subagent_server.domain.subagent_events import KIND
 from subagent_server.host import journal
 from subagent_server.host.telling import tell
 from subagent_server.store.log_format import render
 from subagent_server.store.paths import RunPaths
 
 MAX_FIELD_CHARACTERS = 64_000
-"""A longer text in an event is cut in the middle; what tools printed is whole under `outputs/`."""
+"""A longer text is cut in the middle and its event says `cut`; `outputs/` has what tools printed whole."""
 
 
 class RunJournal:
@@ -32,7 +32,7 @@ class RunJournal:
         try:
             seq = self._seq or next_seq(self._run)
             self._seq = None  # a write that fails may have left its line all the same
-            event = {"seq": seq, "at": timestamp(now), "type": kind, **_bounded(facts)}
+            event = {"seq": seq, "at": timestamp(now), "type": kind, **_cut(facts)}
             journal.append_line(self._run.events, event)
             self._seq = seq + 1
             journal.append_bytes(self._run.log, render(event).encode("utf-8", "replace"))
@@ -56,7 +56,7 @@ def has_ended(run: RunPaths) -> bool:
 
 def recorded_usage(run: RunPaths) -> Usage | None:
     """Return the run's usage as its journal last told it: newer than the meta file while it works."""
-    event = journal.latest(run.events, frozenset({"usage"})).get("usage")
+    event = journal.last_of(run.events, "usage")
     try:
         return None if event is None else Usage.model_validate(event)
     except ValidationError:
@@ -65,26 +65,22 @@ def recorded_usage(run: RunPaths) -> Usage | None:
 
 def latest_words(run: RunPaths) -> str | None:
     """Return what the agent said or did last, for a preview."""
-    found = journal.latest(run.events, frozenset({"text", "tool_call", "warning"}), within=60)
+    found = journal.latest(run.events, frozenset({"text", "tool_call", "warning", KIND}), within=60)
     if not found:
         return None
     event = max(found.values(), key=lambda e: int(e.get("seq", 0)))
     return render(event)[9:].rstrip("\n")
 
 
-def append_transcript(run: RunPaths, message: dict[str, Any]) -> None:
-    """Append one message of the conversation. Raises OSError where the disk refuses."""
-    journal.append_line(run.transcript, message)
-
-
-def read_transcript(run: RunPaths) -> Iterator[dict[str, Any]]:
-    """Yield the whole messages of the conversation; a torn last line is left out."""
-    return journal.records(run.transcript)
-
-
 def page(path: Path, cursor: int | None, lines: int) -> journal.Page:
     """Return a page of a line file: its last lines, or the lines from `cursor` on."""
     return journal.tail(path, lines) if cursor is None else journal.read_from(path, cursor, lines)
+
+
+def _cut(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return facts that fit a line, marked as `cut` where something was left out."""
+    bounded: dict[str, Any] = _bounded(facts)
+    return bounded if bounded == facts else bounded | {"cut": True}
 
 
 def _bounded(value: Any) -> Any:

@@ -102,6 +102,11 @@ class RunPaths:
         return self.directory / "children"
 
     @property
+    def tree_lock(self) -> Path:
+        """Of a run that no other started: held while one more below it is counted and published."""
+        return self.directory / "tree.lock"
+
+    @property
     def outputs(self) -> Path:
         """Tool outputs that are too long for the model."""
         return self.directory / "outputs"
@@ -145,6 +150,11 @@ class RootPaths:
     def removed(self) -> Path:
         """Run directories that are being deleted."""
         return self.root / ".removed"
+
+    @property
+    def backoff(self) -> Path:
+        """For each API and key that runs call: until when they spare it."""
+        return self.root / ".backoff"
 
     @property
     def gitignore(self) -> Path:

@@ -24,6 +24,7 @@ from subagent_server.domain.records import (
     RunMeta,
     RunRequest,
     RunResult,
+    Usage,
 )
 from subagent_server.domain.states import Status
 from subagent_server.host import atomic, die, wake
@@ -195,12 +196,13 @@ class RunStore:
         if result is not None:
             files.append((run.result, result.to_json()))
         prepared: list[tuple[Path, Path]] = []
+        below = self.usage_below(run_id)
         try:
             for path, data in files:
                 prepared.append((atomic.prepare(path, data), path))
             with exclusive(run.meta_lock):
                 before = self.rolled_forward(run, now)
-                after = apply(before, event, now)
+                after = apply(before, event, now, below)
                 if after is before:
                     return after
                 if after.status.is_terminal and not before.status.is_terminal:
@@ -225,7 +227,7 @@ class RunStore:
         result = self.read_result(run.run_id)
         if result is None:
             return meta
-        meta = apply(meta, self._ending(result, run), now)
+        meta = apply(meta, self._ending(result, run), now, self.usage_below(run.run_id))
         self._write_state(run, meta)
         self.announce(run)
         return meta
@@ -298,6 +300,20 @@ class RunStore:
             return sorted(e.name for e in self.paths.run(run_id).children.iterdir() if is_run_id(e.name))
         except FileNotFoundError:
             return []
+
+    def usage_below(self, run_id: str) -> Usage | None:
+        """Return what the runs below this one have cost by their states on disk; None where there are none.
+
+        A child whose state cannot be read adds nothing: totals only grow, so what it added before is kept.
+        """
+        total: Usage | None = None
+        for child in self.children_of(run_id):
+            with suppress(UnknownRun, UnreadableMeta):
+                meta = self.read(child)
+                if meta.parent_run_id == run_id != child:
+                    cost = meta.with_descendants
+                    total = cost if total is None else total.plus(cost)
+        return total
 
     def metas(self) -> Iterator[RunMeta | UnreadableMeta]:
         """Yield the state of each run, newest first; what cannot be read comes as its error."""

@@ -1,5 +1,6 @@
 """`final_answer`: the structured result of an agent that has an output schema (SPEC section 7)."""
 
+import re
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -10,6 +11,8 @@ from subagent_server.domain.json_schema import embedded
 from subagent_server.toolkit.tool import ToolResult
 
 WRAPPER = "value"
+_PLAIN_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+"""The names of properties that the API takes in the schema of a tool, at its root."""
 
 
 class FinalAnswer:
@@ -44,25 +47,36 @@ class FinalAnswer:
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Take the answer if it is valid."""
-        error = best_match(self._validator.iter_errors(arguments))
-        if error is not None:
+        return self.take(arguments)
+
+    def take(self, arguments: dict[str, Any]) -> ToolResult:
+        """Take the answer if it is valid."""
+        problem = self._problem(arguments)
+        if problem is not None:
             return ToolResult.failure(
-                f"The answer does not fit its schema: {_told(error)}. Call it again, mended."
+                f"The answer does not fit its schema: {problem}. Call it again, mended."
             )
         self._answers.append(arguments[WRAPPER] if self._wrapped else arguments)
         return ToolResult.of_text("The answer is taken.")
+
+    def _problem(self, arguments: dict[str, Any]) -> str | None:
+        try:
+            error = best_match(self._validator.iter_errors(arguments))
+        except RecursionError:
+            return "it, or the schema, goes too deep to be checked"
+        return None if error is None else _told(error)
 
     async def aclose(self) -> None:
         """Nothing is held."""
 
 
 def _stands_alone(schema: JsonSchema) -> bool:
-    """Whether the API takes the schema as a tool's input: an object, with no choice at its root."""
-    return (
-        isinstance(schema, dict)
-        and schema.get("type") == "object"
-        and not schema.keys() & {"anyOf", "oneOf", "allOf", "$ref"}
-    )
+    """Whether the API takes the schema as a tool's input: an object, no choice at its root, plain names."""
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        return False
+    properties = schema.get("properties") or {}
+    has_plain_names = isinstance(properties, dict) and all(map(_PLAIN_NAME.fullmatch, properties))
+    return has_plain_names and not schema.keys() & {"anyOf", "oneOf", "allOf", "$ref"}
 
 
 def _in_object(schema: JsonSchema) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from subagent_server.domain.errors import CallerError
 from subagent_server.toolkit.run import RunDoor
 from subagent_server.toolkit.tool import ToolResult
 
+NO_ANSWER = "No answer came in time. Go on without one: choose what is safest and say so in your result."
+
 
 class AskParent:
     """Blocks its call, not the turn's others, until the parent answers or the time for it is over."""
@@ -52,9 +54,7 @@ class AskParent:
         except CallerError as error:
             return ToolResult.failure(error.sentence)
         if reply.answer is None:
-            return ToolResult.of_text(
-                "No answer came in time. Go on without one: choose what is safest and say so in your result."
-            )
+            return ToolResult.of_text(NO_ANSWER)
         return ToolResult.of_text(reply.answer)
 
     async def aclose(self) -> None:

@@ -29,8 +29,8 @@ class RunDoor(Protocol):
         """Append an event to the journal. A disk that refuses is a warning, not an error."""
         ...
 
-    def remember(self, message: dict[str, Any]) -> None:
-        """Append a message to the transcript."""
+    def remember(self, message: dict[str, Any], stop_reason: str | None = None) -> None:
+        """Append a message to the transcript; of the model's, why it ended. It lasts before a tool begins."""
         ...
 
     def checkpoint(self) -> None:
@@ -46,7 +46,11 @@ class RunDoor(Protocol):
         ...
 
     def model_call(self) -> AbstractContextManager[None]:
-        """Mark a model call: working time that a stop lets end within the grace."""
+        """Mark a model call: working time that a stop lets end within the grace.
+
+        Raises:
+            RunRefused: `budget`, where the money of the run, or of one above it, is spent.
+        """
         ...
 
     async def pause(self, seconds: float) -> None:

@@ -25,6 +25,11 @@ class ToolResult:
         return cls([{"type": "text", "text": text}], is_error=True)
 
     @property
+    def is_text(self) -> bool:
+        """Whether `text` is all of it."""
+        return all(b.get("type") == "text" for b in self.content)
+
+    @property
     def text(self) -> str:
         """The text blocks, joined by blank lines; other blocks as `[type]`."""
         return "\n\n".join(

@@ -1,6 +1,7 @@
 """The worker's process: `python -m subagent_server.worker RUN_DIRECTORY MEMORY_FD[,SLOT_FD...]`.
 
-With `--reconcile RUN_DIRECTORY EXIT_FACTS` it writes how a run ended whose worker is gone, and leaves.
+With `--reconcile RUN_DIRECTORY EXIT_FACTS` it writes how a run ended whose worker is gone, and leaves; with
+`--settle RUN_DIRECTORY` it looks at a run as every reader does, which ends what nobody keeps any more.
 """
 
 import asyncio
@@ -16,8 +17,8 @@ from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import StorageFailed
 from subagent_server.domain.records import Failure
 from subagent_server.domain.secrets import Masker, secret_values
-from subagent_server.service.own_run import OwnRun, reconcile_directory
-from subagent_server.worker.tracing import SECRET_VARIABLES
+from subagent_server.service.own_run import OwnRun, reconcile_directory, settle_directory
+from subagent_server.worker.tracing import collector_secrets
 
 _HEAVY = "subagent_server.worker.life"
 _NICENESS = 10
@@ -27,6 +28,9 @@ def main(arguments: list[str]) -> None:
     """Run or reconcile."""
     if arguments[0] == "--reconcile":
         reconcile_directory(Path(arguments[1]), json.loads(arguments[2]))
+        return
+    if arguments[0] == "--settle":
+        settle_directory(Path(arguments[1]))
         return
     memory, *slots = [int(number) for number in arguments[1].split(",")]
     for descriptor in (memory, *slots):
@@ -53,7 +57,8 @@ def _work(own: OwnRun, package: dict[str, Any]) -> None:
         return
     life = _import_gently(own)
     agent = AgentDefinition.model_validate(package["definition"])
-    own.masker = Masker(secret_values(os.environ, [agent.api_key_env, *SECRET_VARIABLES]).values())
+    secrets = secret_values(os.environ, [agent.api_key_env])
+    own.masker = Masker([*secrets.values(), *collector_secrets(os.environ)])
     asyncio.run(life.Life(own, agent, dict(os.environ)).live())
 
 

@@ -10,27 +10,38 @@ from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import RunRequest
 from subagent_server.runners.messages.loop import Loop
 from subagent_server.runners.messages.model import DEFAULT_MAX_TOKENS, Model, ModelSettings
-from subagent_server.runners.messages.prompt import Task, first_message, system_blocks
+from subagent_server.runners.messages.prices import Prices, find_prices
+from subagent_server.runners.messages.prompt import Task, system_blocks, task_blocks
+from subagent_server.runners.messages.purse import Purse
+from subagent_server.runners.messages.resume import Opening
 from subagent_server.runners.messages.traced import TracedModel
+from subagent_server.runners.outcome import Outcome
 from subagent_server.service.own_run import OwnRun
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.nested import Delegation, nested_tools
+from subagent_server.toolkit.outputs import KeptOutputs
+from subagent_server.toolkit.pace import Pace
 from subagent_server.toolkit.parent import AskParent
 from subagent_server.toolkit.run import RunDoor
 from subagent_server.toolkit.telemetry import NO_TRACER, Tracer
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.selection import Selection, select
 from subagent_server.toolkit.workspace.tools import make_workspace_tools
+from subagent_server.worker.beginning import Beginning, begin
 
 SANDBOX_MARK = "none (unsandboxed: programs run with all rights of the user)"
 
 
 @dataclass(frozen=True)
 class Assembled:
-    """A loop that can start, and the message it starts with."""
+    """A loop that can start, and how its conversation begins."""
 
     loop: Loop
-    messages: list[dict[str, object]]
+    beginning: Beginning
+
+    async def work(self) -> Outcome:
+        """Carry the conversation on to its end. Raises as `Loop.work` does."""
+        return self.beginning.outcome or await self.loop.work(self.beginning.messages)
 
 
 @dataclass(frozen=True)
@@ -49,7 +60,8 @@ def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: Surroun
     Raises:
         RunRefused: `config`, for what the definition asks and cannot be had.
     """
-    settings = _model_settings(agent, around.environment)
+    purse = _purse(agent)
+    settings = _model_settings(agent, around.environment, purse.prices)
     request = own.request()
     final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
     selection = _selection(agent)
@@ -66,22 +78,30 @@ def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: Surroun
     may_ask = any(tool.name == AskParent.name for tool in tools)
     loop = Loop(
         run=door,
-        model=_model(settings, own.run_id, around.tracer),
+        model=_model(
+            settings, own.pace(settings.base_url or "", agent.api_key_env), own.run_id, around.tracer
+        ),
         system=system_blocks(task, may_ask=may_ask, structured=final is not None),
         tools=tools,
         max_turns=agent.limits.max_turns,
         final=final,
         tracer=around.tracer,
+        purse=purse,
+        outputs=KeptOutputs(own.outputs, own.masker),
     )
     _record_start(agent, request, door, settings.model)
     _warn_of_unknown(selection, tools, door)
-    first = first_message(task)
-    door.remember(first)
-    return Assembled(loop, [first])
+    if purse.prices is None:
+        door.record("warning", message=f"No price is known for {settings.model}, so no cost is told.")
+    leads = around.delegation is not None
+    opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, leads)
+    beginning = begin(task.continues, own, door, opening)
+    loop.text = beginning.text
+    return Assembled(loop, beginning)
 
 
-def _model(settings: ModelSettings, run_id: str, tracer: Tracer) -> Model:
-    return Model(settings) if tracer is NO_TRACER else TracedModel(settings, run_id, tracer)
+def _model(settings: ModelSettings, pace: Pace, run_id: str, tracer: Tracer) -> Model:
+    return Model(settings, pace) if tracer is NO_TRACER else TracedModel(settings, pace, run_id, tracer)
 
 
 def _companions(agent: AgentDefinition, door: RunDoor, delegation: Delegation | None) -> list[Tool]:
@@ -98,6 +118,7 @@ def _task(agent: AgentDefinition, request: RunRequest, own: OwnRun) -> Task:
         prompt=request.prompt,
         cwd=request.cwd,
         inputs=own.inputs(),
+        continues=request.continues_run_id,
     )
 
 
@@ -110,10 +131,15 @@ def _record_start(agent: AgentDefinition, request: RunRequest, door: RunDoor, mo
         cwd=request.cwd,
         sandbox=SANDBOX_MARK,
         prompt=request.prompt,
+        **({"continuesRunId": request.continues_run_id} if request.continues_run_id else {}),
     )
+    for warning in request.warnings:
+        door.record("warning", message=warning)
 
 
-def _model_settings(agent: AgentDefinition, environment: Mapping[str, str]) -> ModelSettings:
+def _model_settings(
+    agent: AgentDefinition, environment: Mapping[str, str], prices: Prices | None
+) -> ModelSettings:
     api_key = environment.get(agent.api_key_env, "")
     if not api_key:
         raise RunRefused(
@@ -127,7 +153,20 @@ def _model_settings(agent: AgentDefinition, environment: Mapping[str, str]) -> M
         base_url=agent.base_url or environment.get("ANTHROPIC_BASE_URL") or None,
         max_tokens=agent.max_tokens or DEFAULT_MAX_TOKENS,
         effort=agent.effort,
+        context_window=prices.context_window if prices else None,
     )
+
+
+def _purse(agent: AgentDefinition) -> Purse:
+    model, budget = resolve_model(agent.model), agent.limits.budget_usd
+    prices = find_prices(model)
+    if prices is None and budget is not None:
+        raise RunRefused(
+            "config",
+            f"budgetUsd cannot be kept: no price is known for the model {model}.",
+            "Name a model whose price is known, or limit the run by `maxTurns` and `timeoutSeconds`.",
+        )
+    return Purse(prices, budget)
 
 
 def _selection(agent: AgentDefinition) -> Selection:

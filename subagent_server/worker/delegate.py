@@ -3,7 +3,7 @@
 from typing import Any
 
 from subagent_server.service import tool_schemas
-from subagent_server.service.access import Caller
+from subagent_server.service.access import run_as_caller
 from subagent_server.service.context import Service
 from subagent_server.service.desk import Call, Desk
 from subagent_server.service.waiting import Changes
@@ -19,7 +19,9 @@ class Delegate:
 
     def __init__(self, service: Service, run_id: str, clock: WorkClock) -> None:
         self._changes = Changes(service.store)
-        self._desk = Desk(service, self._changes, Caller(run_id), tool_schemas.PARENT_TOOLS)
+        self._desk = Desk(
+            service, self._changes, run_as_caller(service.store, run_id), tool_schemas.PARENT_TOOLS
+        )
         self._clock = clock
 
     def definitions(self) -> list[dict[str, Any]]:

@@ -32,9 +32,9 @@ class Door:
         """Append an event to the journal."""
         self._own.record(kind, facts)
 
-    def remember(self, message: dict[str, Any]) -> None:
+    def remember(self, message: dict[str, Any], stop_reason: str | None = None) -> None:
         """Append a message to the transcript."""
-        self._own.remember(message)
+        self._own.remember(message | ({"stopReason": stop_reason} if stop_reason else {}))
 
     @property
     def is_over(self) -> bool:
@@ -54,7 +54,8 @@ class Door:
 
     @contextmanager
     def model_call(self) -> Iterator[None]:
-        """Count working time, and let a stop wait for the reply."""
+        """Count working time, and let a stop wait for the reply. Raises RunRefused: the money is spent."""
+        self._own.check_budgets()
         self.model_busy = True
         try:
             with self.clock.working():
@@ -65,10 +66,14 @@ class Door:
     async def pause(self, seconds: float) -> None:
         """Sleep, unless the run ends meanwhile."""
         deadline = time.monotonic() + seconds
-        while (remaining := deadline - time.monotonic()) > 0:
+        busy, self.model_busy = self.model_busy, False  # a stop has nothing to wait for
+        try:
+            while (remaining := deadline - time.monotonic()) > 0:
+                self.checkpoint()
+                await self._own.sleep(min(remaining, SLOW_POLL_SECONDS))
             self.checkpoint()
-            await self._own.sleep(min(remaining, SLOW_POLL_SECONDS))
-        self.checkpoint()
+        finally:
+            self.model_busy = busy
 
     async def ask(self, question: str, options: list[str] | None) -> Reply:
         """Ask the parent and sleep until the answer, the expiry, or the end of the run."""

@@ -17,6 +17,7 @@ from subagent_server.toolkit.telemetry import Tracer
 from subagent_server.worker.assemble import Assembled, Surroundings, assemble
 from subagent_server.worker.delegate import Delegate
 from subagent_server.worker.door import SLOW_POLL_SECONDS, Door
+from subagent_server.worker.others import others_heard
 from subagent_server.worker.tracing import Tracing, end_span, open_tracing
 
 MODEL_GRACE_SECONDS = 8.0
@@ -46,7 +47,10 @@ class Life:
         tracing = self._tracing(door)
         try:
             with tracing.run(self.environment) as span:
-                outcome = await self._outcome(door, assembled, tracing.tracer)
+                async with others_heard(
+                    self.own, door.record, self.environment, leads=bool(self.agent.agents)
+                ):
+                    outcome = await self._outcome(door, assembled, tracing.tracer)
                 meta = self._end(outcome, assembled[0].loop.usage if assembled else None)
                 end_span(span, meta)
             if undelivered := await tracing.deliver():
@@ -69,10 +73,6 @@ class Life:
 
     async def _outcome(self, door: Door, assembled: list[Assembled], tracer: Tracer) -> Outcome | None:
         """Return how the agent ended, or None where somebody else ended the run. The one broad catch."""
-
-        def text() -> str:
-            return assembled[0].loop.text if assembled else ""
-
         try:
             assembled.append(self._assembled(door, tracer))
             return await self._watched(door, assembled[0])
@@ -89,7 +89,7 @@ class Life:
                 message=f"The worker met a fault of its own: {type(error).__name__}: {error}"[:500],
                 hint=f"{self.own.printed} in its directory holds the details; please report it.",
             )
-        return Outcome(text(), failure=failure)
+        return assembled[0].loop.cut_short(failure) if assembled else Outcome("", failure=failure)
 
     def _assembled(self, door: Door, tracer: Tracer) -> Assembled:
         delegate = self._delegate(door) if self.agent.agents else None
@@ -108,7 +108,7 @@ class Life:
 
     async def _watched(self, door: Door, assembled: Assembled) -> Outcome | None:
         """Let the loop work until it ends, the run is ended, or its time is over."""
-        work = asyncio.create_task(assembled.loop.work(assembled.messages))
+        work = asyncio.create_task(assembled.work())
         try:
             reason = await self._reason_to_end(door, work)
             if reason is not None and door.model_busy:
@@ -127,6 +127,7 @@ class Life:
         """Watch beside the work; return why it has to end, or None when it has ended by itself."""
         limit = self.agent.limits.timeout_seconds
         while not work.done():
+            await asyncio.to_thread(self.own.heed_parent)
             if door.is_over:
                 return RunOver
             if self.terminated:

@@ -90,7 +90,8 @@ class Cli:
     def made(self, tail: str, *happened: events.RunEvent, **facts: Any) -> str:
         """Make a run to which `happened` has happened since it was started, and return its id."""
         run_id = run_name(tail)
-        self.store.create(make_request(run_id, **{k: v for k, v in facts.items() if k == "prompt"}))
+        asked_of = ("prompt", "parent_run_id")
+        self.store.create(make_request(run_id, **{k: v for k, v in facts.items() if k in asked_of}))
         self.store.publish(make_meta(run_id, **{k: v for k, v in facts.items() if k != "prompt"}))
         for event in (STARTED, *happened):
             self.store.update(run_id, event, now())

@@ -96,11 +96,11 @@ def test_the_inbox_lists_every_open_question_with_its_command(cli: Cli) -> None:
         assert f"subagent {command}" in said
     assert "Which\\x1b[31m colour?" in said and "blue | red" in said
     assert [(letter["runId"], letter["messageId"]) for letter in letters] == [
-        (other, "q1"),
         (one, "q1"),
         (one, "q2"),
-    ]
-    assert letters[0]["label"] == "the label" and letters[1]["options"] == ["blue", "red"]
+        (other, "q1"),
+    ], "the oldest first"
+    assert letters[2]["label"] == "the label" and letters[0]["options"] == ["blue", "red"]
 
 
 def test_an_empty_inbox_says_so(cli: Cli) -> None:

@@ -97,7 +97,19 @@ def test_usage_counts_totals_so_that_less_never_takes_anything_away() -> None:
     after = apply(meta, events.UsageSettled(usage=more), LATER)
     assert after.usage == Usage(input_tokens=10, output_tokens=3, turns=2, cost_usd=Decimal("0.01"))
     assert after.with_descendants.input_tokens == 50
-    assert after.with_descendants.turns == 4
+    assert after.with_descendants.turns == 5, "three below, and two of its own"
+
+
+def test_what_the_runs_below_have_cost_is_added_to_the_own_and_an_older_sum_takes_nothing_away() -> None:
+    below = Usage(input_tokens=7, turns=3, cost_usd=Decimal("0.5"))
+    meta = apply(make_meta(status="running", usage=USAGE), events.Finished(usage=USAGE), LATER, below)
+    assert meta.usage == USAGE and meta.with_descendants == USAGE.plus(below)
+    again = events.UsageSettled(usage=Usage())
+    for known in (None, Usage(turns=1), below):
+        assert apply(meta, again, LATER, known) is meta
+    more = apply(meta, again, LATER, below.plus(Usage(turns=1)))
+    assert more.usage == USAGE and more.with_descendants.turns == meta.with_descendants.turns + 1
+    assert more.status == "completed" and more.revision == meta.revision + 1
 
 
 @pytest.mark.parametrize("name", ["finished", "failed", "stop_requested"])

@@ -51,6 +51,30 @@ def test_an_embedded_schema_has_no_root_of_its_own_and_the_original_is_as_it_was
     assert repr(TREE) == before
 
 
+ROOT = "https://example.org/a"
+INNER = {"$id": "item", "$ref": "#/$defs/m", "$defs": {"m": {"type": "null"}}}
+NAMES = {"properties": {"$id": {"type": "string"}, "$ref": {"$ref": "#/$defs/n"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        (NAMES, {"$id": "x", "$ref": 1}, {"$ref": "x"}),
+        ({"enum": [{"$ref": "#/x", "$id": "y"}]}, {"$ref": "#/x", "$id": "y"}, {"$ref": "#/x"}),
+        ({"$id": ROOT, "$ref": f"{ROOT}#/$defs/n"}, 1, "x"),
+        ({"$id": ROOT, "items": {"$ref": "a"}, "type": ["array", "null"]}, [None], ["x"]),
+        ({"items": {"$ref": "item"}, "$defs": {"item": INNER}}, [None], [1]),
+        ({"const": {"a": [1]}}, {"a": [1]}, {"a": []}),
+    ],
+    ids=["names", "values", "its own address", "a relative address", "a root inside", "a constant"],
+)
+def test_names_values_and_addresses_keep_their_meaning(schema: Any, right: Any, wrong: Any) -> None:
+    schema = schema | {"$defs": {"n": {"type": "integer"}} | schema.get("$defs", {})}
+    assert jsonschema.Draft202012Validator(schema).is_valid(right)
+    validator = jsonschema.Draft202012Validator(outer(schema))
+    assert validator.is_valid({"output": right}) and not validator.is_valid({"output": wrong})
+
+
 def test_references_to_elsewhere_and_plain_values_are_left_alone() -> None:
     away = {"$ref": "https://example.org/other#/$defs/x"}
     assert embedded(away, "#/properties/output") == away

@@ -56,7 +56,8 @@ def test_a_run_its_calls_and_a_run_it_starts_are_one_trace_below_the_call_that_a
         s.facts["gen_ai.operation.name"] for s in collector.spans
     }
     assert b"All done." not in b"".join(collector.bodies), "contents are not sent unasked"
-    assert len(simulator.requests) == 5
+    asked = {f"00-{TRACE}-{span.span_id}-01" for span in collector.spans if span.name.startswith("chat")}
+    assert {request.headers["traceparent"] for request in simulator.requests} == asked and len(asked) == 5
 
 
 def test_contents_are_sent_where_the_variable_of_the_conventions_says_so_and_never_secrets(
@@ -64,7 +65,8 @@ def test_contents_are_sent_where_the_variable_of_the_conventions_says_so_and_nev
 ) -> None:
     world.agent(model="claude-test")
     world.play(
-        shell("echo $ANTHROPIC_API_KEY; echo $OTEL_EXPORTER_OTLP_HEADERS"), says(f"Painted with {API_KEY}.")
+        shell("echo $ANTHROPIC_API_KEY; echo ${OTEL_EXPORTER_OTLP_HEADERS#*=}; env"),
+        says(f"Painted with {API_KEY}."),
     )
     with Collector() as collector:
         world.environment |= {
@@ -78,7 +80,8 @@ def test_contents_are_sent_where_the_variable_of_the_conventions_says_so_and_nev
         world.gone(run_id)
     tool = collector.one("execute_tool bash")
     assert json.loads(tool.facts["gen_ai.tool.call.arguments"])["command"].startswith("echo $ANTHROPIC")
-    assert tool.facts["gen_ai.tool.call.result"].split() == ["***", "***"]
+    printed = tool.facts["gen_ai.tool.call.result"].splitlines()
+    assert printed[:2] == ["***", "***"] and "OTEL_EXPORTER_OTLP_HEADERS=***" in printed
     last = [span for span in collector.spans if span.name.startswith("chat")][-1]
     asked = json.loads(last.facts["gen_ai.input.messages"])
     assert [message["role"] for message in asked] == ["user", "assistant", "user"]

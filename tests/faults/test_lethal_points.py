@@ -20,6 +20,8 @@ BEFORE_THE_WORKER = {
     "shim.forked": "launch_failed",
     "shim.worker_recorded": "lost",
     "worker.started": "crashed",
+    "worker.told": "crashed",
+    "worker.remembered": "crashed",
     "worker.started,reconcile.judged": "crashed",
     "store.written": "crashed",
 }
@@ -36,8 +38,8 @@ AFTER_THE_WORK = [
     "shim.tree_gone",
 ]
 """Where a run that is cut off has completed."""
-ELSEWHERE = ["shim.waiting", "reconcile.swept"]
-"""Points that one run alone does not come to: a queue, and a reader; the soak does."""
+ELSEWHERE = ["shim.waiting", "shim.waiting_for_run", "reconcile.swept"]
+"""Points that one run alone does not come to: a queue, a run to continue, and a reader; the soaks do."""
 
 
 def test_every_point_is_tried() -> None:

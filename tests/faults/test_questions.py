@@ -3,9 +3,10 @@
 import os
 import random
 import signal
+from collections import Counter
 from contextlib import ExitStack
 
-from subagent_server.domain.states import MessageStatus, Status
+from subagent_server.domain.states import Event, MessageStatus, Status
 from tests.helpers.processes import Child
 from tests.helpers.turns import calls, says, tool_results, use
 from tests.helpers.world import World
@@ -77,6 +78,9 @@ def test_of_8_questions_and_3_who_answer_each_each_gets_one_answer_and_the_model
     meta = world.meta(run_id)
     assert meta.status is Status.COMPLETED
     assert {m.message_status for m in meta.messages} == {MessageStatus.ACKNOWLEDGED}
+    once = dict.fromkeys((Event.WORKER_STARTED, Event.FINISHED), 1)
+    each = dict.fromkeys((Event.QUESTION_ASKED, Event.REPLY_GIVEN, Event.REPLY_ACKNOWLEDGED), QUESTIONS)
+    assert Counter(step.event for step in meta.transitions) == once | each, "50 polls have changed nothing"
     assert len(simulator.requests) == 2
     by_question = {m.question_content: m.answer_content for m in meta.messages}
     told = tool_results(simulator.requests[1].body)

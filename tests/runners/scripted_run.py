@@ -3,15 +3,19 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Failure
 from subagent_server.runners.messages.loop import Loop
 from subagent_server.runners.messages.model import Model, ModelSettings
+from subagent_server.runners.messages.purse import Purse
 from subagent_server.runners.outcome import Outcome
 from subagent_server.simulator import Simulator
 from subagent_server.toolkit.final_answer import FinalAnswer
+from subagent_server.toolkit.outputs import KeptOutputs
+from subagent_server.toolkit.pace import Pace
 from subagent_server.toolkit.run import Reply, RunOver
 from subagent_server.toolkit.tool import Tool, ToolResult
 from tests.helpers.turns import Turn
@@ -37,7 +41,7 @@ class ScriptedRun:
         """Return the facts of the events of one type."""
         return [facts for told, facts in self.journal if told == kind]
 
-    def remember(self, message: dict[str, Any]) -> None:
+    def remember(self, message: dict[str, Any], stop_reason: str | None = None) -> None:
         self.transcript.append(message)
 
     def checkpoint(self) -> None:
@@ -95,8 +99,16 @@ class Played:
         max_turns: int = 10,
         base_url: str | None = None,
         script: dict[str, Any] | None = None,
+        settings: dict[str, Any] | None = None,
+        purse: Purse | None = None,
+        outputs: Path | None = None,
+        pace: Pace | None = None,
     ) -> None:
+        self.pace = pace
         self.run = ScriptedRun()
+        self.settings = settings or {}
+        self.purse = purse or Purse()
+        self.outputs = KeptOutputs(outputs)
         self.final = FinalAnswer(schema) if schema is not None else None
         self.tools = [*tools, *([self.final] if self.final else [])]
         self.max_turns = max_turns
@@ -116,15 +128,18 @@ class Played:
         return self.outcome.failure
 
     async def _carried_on(self, base_url: str) -> Outcome:
-        model = Model(ModelSettings(model="claude-test", api_key="key", base_url=base_url))
+        facts = {"model": "claude-test", "api_key": "key", "base_url": base_url} | self.settings
+        model = Model(ModelSettings(**facts), self.pace)
         system = [{"type": "text", "text": "You are tested."}]
-        self.loop = Loop(self.run, model, system, self.tools, self.max_turns, self.final)
+        self.loop = Loop(
+            self.run, model, system, self.tools, self.max_turns, self.final, self.purse, self.outputs
+        )
         first = {"role": "user", "content": [{"type": "text", "text": "Go."}]}
         try:
             async with asyncio.timeout(BOUND):
                 return await self.loop.work([first])
         except RunRefused as refusal:
             failure = Failure(code=refusal.failure_code, message=refusal.sentence, hint=refusal.hint)
-            return Outcome(self.loop.text, failure=failure)
+            return self.loop.cut_short(failure)
         finally:
             await model.aclose()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Usage
 from subagent_server.toolkit.run import RunOver
 from tests.helpers.turns import Turn, call, calls, says, tool_results, use
@@ -213,3 +214,64 @@ def test_a_schema_whose_root_is_no_object_is_wrapped_and_unwrapped(schema: Turn,
     (tool,) = played.bodies[0]["tools"]
     assert tool["input_schema"]["type"] == "object" and tool["input_schema"]["required"] == ["value"]
     assert played.outcome.has_output and played.outcome.output == value
+
+
+def test_names_that_the_api_refuses_in_a_tool_are_asked_for_inside_a_wrapper() -> None:
+    schema: Turn = {"type": "object", "properties": {"größe": {"type": "integer"}}, "required": ["größe"]}
+    played = Played(
+        call("final_answer", value={"größe": "x"}), call("final_answer", value={"größe": 3}), schema=schema
+    )
+    assert played.outcome.output == {"größe": 3} and len(played.bodies) == 2
+
+
+def test_an_answer_that_cannot_be_checked_is_an_error_that_the_model_reads() -> None:
+    endless: Turn = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
+    played = Played(call("final_answer", value=1), says("I give up."), schema=endless)
+    assert "too deep" in tool_results(played.bodies[1])[0]
+    assert played.failure.code == "invalid_output" and played.outcome.text == "I give up."
+
+
+def test_an_answer_in_the_last_turn_is_in_time() -> None:
+    played = Played(
+        call("echo"), call("final_answer", colour="red"), schema=COLOUR, tools=[ECHO], max_turns=2
+    )
+    assert played.outcome.output == {"colour": "red"} and played.outcome.failure is None
+
+
+def test_a_valid_answer_whose_turn_is_cut_short_is_kept_beside_the_failure() -> None:
+    async def refuse(arguments: Turn) -> str:
+        raise RunRefused("ask_timeout", "Nobody answered.")
+
+    turn = calls(use("final_answer", colour="blue"), use("refuse"), text="Blue.")
+    played = Played(turn, schema=COLOUR, tools=[ScriptedTool("refuse", refuse, sequential=True)])
+    assert played.failure.code == "ask_timeout" and played.outcome.text == "Blue."
+    result = played.outcome.to_result()
+    assert result.output == {"colour": "blue"} and result.error is not None
+
+
+# -- thinking
+
+
+def test_thinking_between_calls_goes_back_block_by_block_and_the_effort_is_asked_for() -> None:
+    first: Turn = {
+        "content": [
+            {"type": "thinking", "thinking": "One."},
+            *_call_block("echo"),
+            {"type": "thinking", "thinking": "Two."},
+            {"type": "redacted_thinking", "data": "c2VjcmV0"},
+            {"type": "text", "text": "Now this."},
+            {"type": "thinking", "thinking": ""},
+            *_call_block("echo"),
+        ]
+    }
+    played = Played(first, first, says("Done."), tools=[ECHO], settings={"effort": "high"})
+    assert played.outcome.text == "Done.", (
+        "the simulator refuses a block that was changed, left out of its row"
+    )
+    answers = [m["content"] for m in played.bodies[2]["messages"] if m["role"] == "assistant"]
+    kinds = [block["type"] for block in first["content"]]
+    assert [[block["type"] for block in content] for content in answers] == [kinds, kinds]
+    assert all(block["signature"] for content in answers for block in content if block["type"] == "thinking")
+    assert answers[0] == played.run.transcript[0]["content"]
+    assert played.bodies[0]["output_config"] == {"effort": "high"}
+    assert [told["text"] for told in played.run.told("thought")] == ["One.", "Two."] * 2

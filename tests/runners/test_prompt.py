@@ -3,7 +3,7 @@
 import base64
 from pathlib import Path
 
-from subagent_server.runners.messages.prompt import Task, first_message, system_blocks
+from subagent_server.runners.messages.prompt import Task, system_blocks, task_blocks
 
 RUN_ID = "20261122-093015-417-k3f9qz"
 
@@ -32,7 +32,7 @@ def test_inputs_stand_before_the_prompt_as_text_image_and_document(tmp_path: Pat
     png.write_bytes(b"\x89PNG\r\n\x1a\n...")
     pdf.write_bytes(b"%PDF-1.7...")
     inputs = ((text, "text/plain"), (png, "image/png"), (pdf, "application/pdf"))
-    blocks = first_message(task(inputs=inputs))["content"]
+    blocks = task_blocks(task().prompt, inputs)
     assert "a-b.txt" in blocks[0]["text"] and "Grüße" in blocks[0]["text"]
     image, document = (block for block in blocks if block["type"] != "text")
     assert image["type"] == "image" and image["source"]["media_type"] == "image/png"

@@ -12,7 +12,15 @@ from tests.helpers.mcp_client import Mode
 from tests.helpers.turns import says
 from tests.helpers.world import World
 
-PARENT = ["check_status", "wait_for_runs", "list_runs", "get_logs", "reply_subagent", "stop_run"]
+PARENT = [
+    "check_status",
+    "wait_for_runs",
+    "list_runs",
+    "get_logs",
+    "reply_subagent",
+    "stop_run",
+    "continue_run",
+]
 CHILD = ["ask_parent", "update_status"]
 RESULT = {
     "type": "object",

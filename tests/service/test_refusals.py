@@ -16,7 +16,6 @@ from tests.helpers.world import World
         ("mcpServers", {"mcpServers": {"files": {"command": "true"}}}),
         ("runner", {"runner": "codex"}),
         ("runner", {"runner": "command", "command": "true"}),
-        ("budgetUsd", {"budgetUsd": "5"}),
         ("isolation", {"isolation": "worktree"}),
         ("codeMode", {"codeMode": {"enabled": True}}),
         ("sandbox", {"sandbox": "bwrap"}),

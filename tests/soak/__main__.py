@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tests.soak.soak import Plan, soak
+from tests.soak.trees import DEEDS, GRACE_SECONDS, grown_and_ended
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -18,6 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     home = Path(tempfile.mkdtemp(prefix="subagent-soak-"))
     verdict = soak(Plan(seed=seed, rounds=options.rounds, readers=options.readers), home)
     print(verdict.report())
+    verdict.findings += trees(home, options.tree)
     if verdict.findings:
         print(f"everything is in {home}; the same dice again: make soak ROUNDS={options.rounds} SEED={seed}")
         return 1
@@ -25,11 +27,26 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def trees(home: Path, width: int) -> list[str]:
+    """End trees of runs in every way, print how it went, and return what should not be."""
+    found: list[str] = []
+    for number, (name, deed) in enumerate(DEEDS.items() if width else ()):
+        wrong = grown_and_ended(home / f"tree-{number}", width, deed, GRACE_SECONDS + 2)
+        print(f"a tree of 1 + {width} + {width**2} runs, {name}: {len(wrong)} violations", flush=True)
+        found += [f"tree, {name}: {each}" for each in wrong]
+    for finding in found:
+        print(f"VIOLATION {finding}")
+    return found
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Kill at random and judge.")
     parser.add_argument("--rounds", type=int, default=60, help="how many kills from outside (default 60)")
     parser.add_argument("--seed", type=int, default=None, help="of all dice; a random one is printed")
     parser.add_argument("--readers", type=int, default=1, help="who only look; 0 is a machine nobody watches")
+    parser.add_argument(
+        "--tree", type=int, default=5, help="runs below each of a tree; 0: no tree (default 5)"
+    )
     return parser
 
 

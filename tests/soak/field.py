@@ -26,6 +26,7 @@ _AGENTS: dict[str, dict[str, object]] = {
     "pair": {"maxConcurrent": 2},
     "helper": {},
 }
+_LOOKING = {"--reconcile", "--settle"}
 _POINT = re.compile(r'may_die\("([a-z_.]+)"\)')
 
 
@@ -113,7 +114,7 @@ class Field:
         words = set(command)
         named = next((Path(w).name for w in command if w.startswith(f"{self.runs}/")), None)
         if "subagent_server.worker" in words and named:
-            return Found("reconcile" if "--reconcile" in words else "worker", identity, named)
+            return Found("reconcile" if words & _LOOKING else "worker", identity, named)
         if named and any(word.endswith("launch/shim.py") for word in command):
             return Found("shim", identity, named)
         if environment.get(b"SUBAGENT_RUNS") != str(self.runs).encode():

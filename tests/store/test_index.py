@@ -26,7 +26,7 @@ FAILED = [Status.FAILED]
 def found(store: RunStore, *statuses: Status, agent: str | None = None) -> list[str]:
     """Return what the index has, as it is opened now."""
     with open_index(store.paths) as index:
-        return index.find(statuses, agent, None)
+        return index.find(statuses, agent)
 
 
 def garbage(path: Path) -> None:
@@ -109,7 +109,7 @@ def test_several_who_need_it_at_once_all_get_it(store: RunStore) -> None:
     code = (
         "import sys; from pathlib import Path; from subagent_server.store.index import open_index;"
         "from subagent_server.store.paths import RootPaths\n"
-        "with open_index(RootPaths(Path(sys.argv[1]))) as index: print(len(index.find([], None, None)))"
+        "with open_index(RootPaths(Path(sys.argv[1]))) as index: print(len(index.find([])))"
     )
     with ThreadPoolExecutor(4) as threads:
         done = list(threads.map(lambda _: run_python(code, str(store.paths.root)), range(4)))

@@ -11,6 +11,7 @@ from subagent_server.store import logs
 from subagent_server.store.logs import RunJournal
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
+from subagent_server.store.transcript import Transcript, read_transcript
 from tests.helpers.runs import RUN_ID, T0, start_run
 
 
@@ -131,13 +132,14 @@ def test_a_transcript_is_read_back_without_what_was_torn(run: RunPaths) -> None:
         {"role": "user", "content": [{"type": "text", "text": "Grüße\n\u2028"}]},
         {"role": "assistant", "content": []},
     ]
+    transcript = Transcript(run)
     for message in messages:
-        logs.append_transcript(run, message)
+        transcript.append(message)
     with run.transcript.open("a", encoding="utf-8") as file:
         file.write('{"role": "user", "cont')
-    assert list(logs.read_transcript(run)) == messages
-    logs.append_transcript(run, {"role": "user"})
-    assert list(logs.read_transcript(run)) == [*messages, {"role": "user"}]
+    assert list(read_transcript(run)) == messages
+    Transcript(run).append({"role": "user"})
+    assert list(read_transcript(run)) == [*messages, {"role": "user"}]
 
 
 def test_a_page_is_the_end_of_a_log_or_what_follows_a_cursor(run: RunPaths) -> None:

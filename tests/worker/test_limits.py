@@ -1,5 +1,9 @@
 """What ends a run that does not end by itself, and what is kept of its work (SPEC sections 3 and 7)."""
 
+from decimal import Decimal
+from pathlib import Path
+
+from subagent_server.domain.money import dollars
 from subagent_server.domain.states import Status
 from subagent_server.host.clock import now
 from tests.helpers.turns import asks, calls, says, tool_results, use
@@ -57,3 +61,71 @@ def test_a_question_that_nobody_answers_expires_and_the_agent_goes_on_or_fails_a
     for run_id in (patient, strict):
         (question,) = world.meta(run_id).messages
         assert question.message_status.value == "expired"
+
+
+def test_a_reply_that_time_cuts_off_keeps_what_came_of_it(world: World) -> None:
+    world.agent(timeoutSeconds=2)
+    words = "".join(f"word{n} " for n in range(40_000))
+    world.play(calls(use("glob", pattern="*"), text="I look."), says(words, chunk_size=8, chunk_delay=0.05))
+    run_id = world.start()
+    code, _ = world.failed(run_id)
+    assert code == "timeout"
+    first, second = world.result(run_id).text.split("\n\n")
+    assert first == "I look." and second.startswith("word0 word1") and words.startswith(second)
+    assert world.meta(run_id).usage.input_tokens > 0 and world.meta(run_id).usage.turns == 1
+
+
+MILLION = {"input_tokens": 1_000_000, "output_tokens": 0}
+
+
+def test_a_budget_ends_the_run_and_everybody_sees_what_it_cost(world: World) -> None:
+    world.agent(model="claude-haiku-4-5", budgetUsd="1.50")
+    turn = calls(use("glob", pattern="*"), text="Still looking.", usage=MILLION)
+    simulator = world.play(turn, after="repeat_last")
+    run_id = world.start()
+    code, message = world.failed(run_id)
+    assert code == "budget" and "$2.0" in message and message.endswith("of its budget of $1.5.")
+    assert world.result(run_id).text == "Still looking." and len(simulator.requests) == 2
+    cost = world.meta(run_id).usage.cost_usd
+    first, second = (Decimal(event["costUsd"]) for event in world.events(run_id, "usage"))
+    assert 1 <= first < Decimal("1.1") and second == cost
+    assert f"{cost}" in world.cli("show", run_id, "--json").stdout
+    assert dollars(cost) in world.cli("show", run_id).stdout
+    assert dollars(cost) in world.paths(run_id).log.read_text(encoding="utf-8")
+
+
+def test_a_budget_that_cannot_be_kept_refuses_the_run_before_any_call(world: World) -> None:
+    world.agent(model="some-other-model", budgetUsd="5")
+    world.agent("free", model="some-other-model")
+    simulator = world.play(says("Done."))
+    code, message = world.failed(world.start())
+    assert code == "config" and "budgetUsd" in message and "some-other-model" in message
+    assert not simulator.requests
+    run_id = world.start(agent="free")
+    assert world.completed(run_id) == "Done."
+    (warning,) = world.events(run_id, "warning")
+    assert "No price is known for some-other-model" in warning["message"]
+    assert world.meta(run_id).usage.cost_usd is None
+
+
+PRINTED = 200 << 20
+
+
+def test_much_output_of_a_program_becomes_neither_memory_nor_transcript(world: World) -> None:
+    """200 MB stand for any size: what is kept in memory does not grow with it."""
+    world.agent()
+    command = f"head -c {PRINTED} /dev/zero | tr '\\0' x"
+    simulator = world.play(calls(use("bash", command=command)), asks("Enough?"), says("Done."))
+    run_id = world.start()
+    world.asking(run_id)
+    status = Path(f"/proc/{world.worker(run_id).pid}/status").read_text(encoding="ascii")
+    peak = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM"))
+    assert peak < PRINTED * 3 // 4, f"{peak >> 20} MB for {PRINTED >> 20} MB of output"
+    world.reply(run_id, "yes")
+    assert world.completed(run_id) == "Done."
+    (told,) = tool_results(simulator.requests[1].body)
+    assert len(told) < 40_000 and "64" not in told[:100] and "209,715,200 bytes are in" in told
+    (kept,) = world.paths(run_id).outputs.iterdir()
+    assert str(kept) in told and kept.stat().st_size == 64 << 20, "whole up to the limit that is told"
+    small = (world.paths(run_id).transcript, world.paths(run_id).events, world.paths(run_id).log)
+    assert sum(path.stat().st_size for path in small) < 1 << 20

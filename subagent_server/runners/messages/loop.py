@@ -11,10 +11,13 @@ from typing import Any
 
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Failure, Usage
-from subagent_server.runners.messages.model import Model, Retry
+from subagent_server.runners.messages.calls import MOST_AT_ONCE, room_of_each, settle
+from subagent_server.runners.messages.model import CONTEXT_HINT, Model, Retry
+from subagent_server.runners.messages.purse import Purse
 from subagent_server.runners.messages.reply import ModelReply, ToolCall
 from subagent_server.runners.outcome import Outcome
 from subagent_server.toolkit.final_answer import FinalAnswer
+from subagent_server.toolkit.outputs import KeptOutputs, Shortener, is_too_long
 from subagent_server.toolkit.run import RunDoor
 from subagent_server.toolkit.telemetry import NO_TRACER, Tracer, execute_tool
 from subagent_server.toolkit.tool import Tool, ToolResult
@@ -26,14 +29,18 @@ _DEAD_ENDS = {
     "refusal": ("The model refused to go on.", "Look at run.log, and word the task differently."),
     "model_context_window_exceeded": (
         "The conversation no longer fits the model's context window.",
-        "Give the agent a smaller task, or a model with a larger window.",
+        CONTEXT_HINT,
     ),
 }
 
 
+_LAST_WORDS = ("refusal", "model_context_window_exceeded")
+"""After these nothing goes on: the calls of such a reply are not run."""
+
+
 @dataclass
 class Loop:
-    """One agent at work. `usage` and `text` are true at every moment, also when the loop is cancelled."""
+    """One agent at work. `usage` and `text_so_far` are true at every moment, also when it is cancelled."""
 
     run: RunDoor
     model: Model
@@ -41,9 +48,26 @@ class Loop:
     tools: Sequence[Tool]
     max_turns: int
     final: FinalAnswer | None = None
-    usage: Usage = field(default_factory=Usage)
+    purse: Purse = field(default_factory=Purse)
+    outputs: Shortener = field(default_factory=KeptOutputs)
     text: str = ""
     tracer: Tracer = NO_TRACER
+
+    @property
+    def usage(self) -> Usage:
+        """What the run has used."""
+        return self.purse.usage
+
+    @property
+    def text_so_far(self) -> str:
+        """The last text of the agent, and behind it that of a reply which is not whole."""
+        return "\n\n".join(text for text in (self.text, self.model.partial_text) if text)
+
+    def cut_short(self, failure: Failure) -> Outcome:
+        """Return what a run comes to that something else ends: its work so far is paid for, and kept."""
+        given = self.final is not None and self.final.given
+        output = self.final.answer if self.final is not None and given else None
+        return Outcome(self.text_so_far, output, has_output=given, failure=failure)
 
     async def work(self, messages: list[Message]) -> Outcome:
         """Carry the conversation on to its end.
@@ -59,8 +83,9 @@ class Loop:
                     f"The agent used all of its {self.max_turns} turns.",
                     "Raise `maxTurns` in the agent file, or give it a smaller task.",
                 )
+            self.purse.check()
             reply = await self._turn(messages)
-            if not reply.calls and reply.stop_reason != "pause_turn":
+            if reply.stop_reason in _LAST_WORDS or not (reply.calls or reply.stop_reason == "pause_turn"):
                 return self._ended(reply)
             if reply.calls:
                 results = await self._use_tools(reply.calls)
@@ -73,38 +98,29 @@ class Loop:
         self.run.record("turn", turn=self.usage.turns + 1)
         definitions = [tool.definition() for tool in self.tools]
         with self.run.model_call():
-            reply = await self.model.reply(self.system, messages, definitions, self._before_retry)
-        self._count(reply)
+            reply = await self.model.reply(
+                self.system, messages, definitions, self._before_retry, self.purse.charge
+            )
+        settle(reply, messages)
+        self.model.context.tell(reply.edits, self.run.record)
+        self.purse.count_turn(len(reply.calls))
+        self.run.record("usage", **self.usage.model_dump(mode="json", exclude_none=True))
         for thought in reply.thoughts:
             self.run.record("thought", text=thought)
         if reply.text:
             self.text = reply.text
             self.run.record("text", text=reply.text)
         if content := reply.sendable():
-            self._say(messages, {"role": "assistant", "content": content})
+            self._say(messages, {"role": "assistant", "content": content}, reply.stop_reason)
         return reply
 
     async def _before_retry(self, retry: Retry) -> None:
         self.run.record("warning", message=f"{retry.reason}; trying again in {retry.seconds:.1f} s")
         await self.run.pause(retry.seconds)
 
-    def _say(self, messages: list[Message], message: Message) -> None:
+    def _say(self, messages: list[Message], message: Message, stop_reason: str | None = None) -> None:
         messages.append(message)
-        self.run.remember(message)
-
-    def _count(self, reply: ModelReply) -> None:
-        told = reply.usage
-        self.usage = self.usage.plus(
-            Usage(
-                input_tokens=told.get("input_tokens", 0),
-                output_tokens=told.get("output_tokens", 0),
-                cache_read_tokens=told.get("cache_read_input_tokens", 0),
-                cache_write_tokens=told.get("cache_creation_input_tokens", 0),
-                turns=1,
-                tool_calls=len(reply.calls),
-            )
-        )
-        self.run.record("usage", **self.usage.model_dump(mode="json", exclude_none=True))
+        self.run.remember(message, stop_reason)
 
     def _ended(self, reply: ModelReply) -> Outcome:
         """Return what the run comes to when the model has stopped calling tools."""
@@ -131,30 +147,33 @@ class Loop:
         """Run the calls of one turn at the same time, the sequential ones among them in their order."""
         by_name = {tool.name: tool for tool in self.tools}
         ordered = [c for c in calls if c.name in by_name and by_name[c.name].sequential]
+        in_a_row = {call.call_id for call in ordered}
         results: dict[str, ToolResult] = {}
+        places, room = asyncio.Semaphore(MOST_AT_ONCE), room_of_each(calls)
 
         async def in_order() -> None:
             for call in ordered:
-                results[call.call_id] = await self._use(call, by_name.get(call.name))
+                results[call.call_id] = await self._use(call, by_name.get(call.name), room)
 
         async def alone(call: ToolCall) -> None:
-            results[call.call_id] = await self._use(call, by_name.get(call.name))
+            async with places:
+                results[call.call_id] = await self._use(call, by_name.get(call.name), room)
 
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(in_order())
                 for call in calls:
-                    if call not in ordered:
+                    if call.call_id not in in_a_row:
                         group.create_task(alone(call))
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
         return [_result_block(call, results[call.call_id]) for call in calls]
 
-    async def _use(self, call: ToolCall, tool: Tool | None) -> ToolResult:
-        work = self._used(call, tool)
+    async def _use(self, call: ToolCall, tool: Tool | None, room: int) -> ToolResult:
+        work = self._used(call, tool, room)
         return await execute_tool(self.tracer, call.name, call.call_id, call.arguments, work)
 
-    async def _used(self, call: ToolCall, tool: Tool | None) -> ToolResult:
+    async def _used(self, call: ToolCall, tool: Tool | None, room: int) -> ToolResult:
         self.run.checkpoint()
         self.run.record("tool_call", toolCallId=call.call_id, toolName=call.name, arguments=call.arguments)
         began = time.monotonic()
@@ -166,6 +185,8 @@ class Loop:
         else:
             with self.run.working():
                 result = await tool.call(call.arguments)
+                if is_too_long(result, room):
+                    result = await asyncio.to_thread(self.outputs.shortened, result, room)
         self.run.record(
             "tool_result",
             toolCallId=call.call_id,
@@ -173,6 +194,7 @@ class Loop:
             isError=result.is_error,
             text=result.text,
             seconds=round(time.monotonic() - began, 3),
+            **({} if result.is_text else {"cut": True}),
         )
         return result
 

@@ -1,22 +1,30 @@
 """The Messages API: one streamed call, with the retries that every user expects and no others."""
 
+import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anthropic
 import httpx2
+from anthropic.types import RawMessageStreamEvent
 
 from subagent_server.domain.errors import RunRefused
+from subagent_server.runners.messages.caching import marked
+from subagent_server.runners.messages.context import ContextEdits
 from subagent_server.runners.messages.reply import ModelReply, ReplyBuilder
+from subagent_server.toolkit.pace import Alone, Pace
 
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 30.0
 MAX_ATTEMPTS = 10
 DEFAULT_MAX_TOKENS = 32_000
-REQUEST_TIMEOUT = httpx2.Timeout(600.0, connect=10.0)
+IDLE_SECONDS = 600.0
+"""How long a stream may stand still. Models think for minutes without a word, and pings say nothing."""
+CONNECT_SECONDS = 10.0
 
+_SPARED = "other runs met a busy API, which this one spares too"
 _BUSY = {429: "the API limits the rate", 529: "the API is overloaded"}
 _BUSY_TYPES = {"rate_limit_error": 429, "overloaded_error": 529}
 
@@ -30,30 +38,51 @@ class ModelSettings:
     base_url: str | None = None
     max_tokens: int = DEFAULT_MAX_TOKENS
     effort: str | None = None
+    idle_seconds: float = IDLE_SECONDS
+    context_window: int | None = None
 
 
 @dataclass(frozen=True)
 class Retry:
-    """A failed attempt that will be repeated: why, and after how many seconds."""
+    """An attempt that will be made, or made again: why it waits, and for how many seconds.
+
+    `busy`: the API has too much to do; `asked`: it named the seconds.
+    """
 
     reason: str
     seconds: float
+    busy: bool = False
+    asked: bool = False
+
+
+def not_counted(usage: Mapping[str, int]) -> None:
+    """Nobody wants to know."""
 
 
 OnRetry = Callable[[Retry], Awaitable[None]]
+OnSpent = Callable[[Mapping[str, int]], None]
 
 
 class Model:
     """Calls the API. Network faults, 429 and 529 are retried; any other failure ends the run."""
 
-    def __init__(self, settings: ModelSettings) -> None:
+    def __init__(self, settings: ModelSettings, pace: Pace | None = None) -> None:
         self._settings = settings
+        self._pace = pace or Alone()
+        self.context = ContextEdits(settings.model, settings.context_window)
+        self._broken_off = ""
+        self._streaming: ModelReply | None = None
         self._client = anthropic.AsyncAnthropic(
             api_key=settings.api_key,
             base_url=settings.base_url,
             max_retries=0,  # retried here, where each attempt is told in the run's log
-            timeout=REQUEST_TIMEOUT,
+            timeout=httpx2.Timeout(settings.idle_seconds + 1, connect=CONNECT_SECONDS),
         )
+
+    @property
+    def partial_text(self) -> str:
+        """The text of a reply that is not whole: it still comes, or the last attempt broke off."""
+        return (self._streaming.text if self._streaming is not None else "") or self._broken_off
 
     async def reply(
         self,
@@ -61,24 +90,42 @@ class Model:
         messages: list[dict[str, Any]],
         tools: list[dict[str, Any]],
         on_retry: OnRetry,
+        on_spent: OnSpent = not_counted,
     ) -> ModelReply:
         """Return the model's next turn. `on_retry` is told of each failed attempt and does the waiting.
+
+        `on_spent` gets the token counts of each attempt as far as the API told them, whatever became of it.
 
         Raises:
             RunRefused: `model_error` with what the API said, or that it stayed out of reach.
         """
-        request = self._request(system, messages, tools)
         for attempt in range(1, MAX_ATTEMPTS + 1):
+            while (seconds := self._pace.hold()) > 0:
+                await on_retry(Retry(_SPARED, seconds))
             try:
-                return await self._attempt(request)
+                reply = await self._attempt(self._request(system, messages, tools), on_spent)
+                self._broken_off = ""
+                return reply
             except (anthropic.APIError, httpx2.TransportError, _CutStream) as error:
-                retry = _retry(error, attempt)
+                retry = self._plainly(error) or _retry(error, attempt)
                 if retry is None:
                     raise _refusal(error) from error
                 if attempt == MAX_ATTEMPTS:
                     raise _gave_up(retry) from error
-                await on_retry(retry)
+                await on_retry(self._together(retry))
         raise AssertionError("the last attempt returns or raises")
+
+    def _plainly(self, error: Exception) -> Retry | None:
+        """Return that the call is made again without context edits, where the API has none for the model."""
+        if not isinstance(error, anthropic.BadRequestError) or not self.context.give_up(_said(error)):
+            return None
+        return Retry("the API clears no old tool results for this model, so a long run may end early", 0)
+
+    def _together(self, retry: Retry) -> Retry:
+        """Return the wait that the runs agree on which call the same API."""
+        if not retry.busy:
+            return retry
+        return replace(retry, seconds=self._pace.busy(retry.seconds, asked=retry.asked))
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -90,25 +137,42 @@ class Model:
         request: dict[str, Any] = {
             "model": self._settings.model,
             "max_tokens": self._settings.max_tokens,
-            "system": system,
-            "messages": messages,
-            "cache_control": {"type": "ephemeral"},
+            **marked(system, tools, messages),
+            **self.context.options(),
         }
-        if tools:
-            request["tools"] = tools
         if self._settings.effort:
             request["output_config"] = {"effort": self._settings.effort}
         return request
 
-    async def _attempt(self, request: dict[str, Any]) -> ModelReply:
+    async def _attempt(self, request: dict[str, Any], on_spent: OnSpent) -> ModelReply:
         builder = ReplyBuilder()
-        stream = await self._client.messages.create(**request, stream=True)
-        async with stream:
-            async for event in stream:
-                builder.take(event)
+        self._streaming = builder.reply
+        try:
+            async with await self._client.messages.create(**request, stream=True) as stream:
+                async for event in self._events(stream):
+                    builder.take(event)
+        finally:
+            self._streaming = None
+            self._broken_off = builder.reply.text or self._broken_off
+            on_spent(builder.reply.usage)
         if not builder.reply.complete:
             raise _CutStream("the stream ended before the reply did")
         return builder.reply
+
+    async def _events(
+        self, stream: "anthropic.AsyncStream[RawMessageStreamEvent]"
+    ) -> AsyncIterator[RawMessageStreamEvent]:
+        """Yield the events of a stream as long as it moves; the SDK leaves the pings out."""
+        events = aiter(stream)
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.idle_seconds):
+                    event = await anext(events)
+            except StopAsyncIteration:
+                return
+            except TimeoutError as error:
+                raise _CutStream(f"the stream stood still for {self._settings.idle_seconds:g} s") from error
+            yield event
 
 
 class _CutStream(Exception):
@@ -123,7 +187,8 @@ def _retry(error: Exception, attempt: int) -> Retry | None:
         if status not in _BUSY:
             return None
         asked = _asked_delay(error)
-        return Retry(f"{_BUSY[status]} ({status})", delay if asked is None else asked)
+        seconds = delay if asked is None else asked
+        return Retry(f"{_BUSY[status]} ({status})", seconds, busy=True, asked=asked is not None)
     if isinstance(error, anthropic.APIResponseValidationError):
         return None
     return Retry(f"the connection to the API failed ({_cause(error)})", delay)
@@ -154,7 +219,7 @@ def _said(error: Exception) -> str:
 
 def _cause(error: Exception) -> str:
     deepest: BaseException = error
-    while deepest.__cause__ is not None:
+    while not isinstance(deepest, _CutStream) and deepest.__cause__ is not None:
         deepest = deepest.__cause__
     return str(deepest) or type(deepest).__name__
 
@@ -163,7 +228,8 @@ def _refusal(error: Exception) -> RunRefused:
     status = error.status_code if isinstance(error, anthropic.APIStatusError) else 0
     kind = api_error_type(error) if isinstance(error, anthropic.APIStatusError) else type(error).__name__
     what = f"{status} {kind}".strip() if status >= 400 else kind
-    return RunRefused("model_error", f"The API refused the call ({what}): {_said(error)}", _HINTS.get(status))
+    hint = CONTEXT_HINT if _TOO_LONG in _said(error) else _HINTS.get(status)
+    return RunRefused("model_error", f"The API refused the call ({what}): {_said(error)}", hint)
 
 
 def _gave_up(retry: Retry) -> RunRefused:
@@ -174,6 +240,8 @@ def _gave_up(retry: Retry) -> RunRefused:
     )
 
 
+_TOO_LONG = "prompt is too long"
+CONTEXT_HINT = "The conversation no longer fits the model: give it a smaller task, or a larger window."
 _HINTS = {
     400: "The request does not suit this model: check `model`, `maxTokens` and the output schema.",
     401: "Check the API key in ANTHROPIC_API_KEY (or the variable that `apiKeyEnv` names).",

@@ -1,6 +1,7 @@
 """What the model is told before it begins: the agent's prompt, a short preamble, the task and its inputs."""
 
 import base64
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ class Task:
     prompt: str
     cwd: str
     inputs: tuple[tuple[Path, str], ...] = ()
+    continues: str | None = None
 
 
 def system_blocks(task: Task, *, may_ask: bool, structured: bool) -> list[Block]:
@@ -38,6 +40,11 @@ def preamble(task: Task, *, may_ask: bool, structured: bool) -> str:
         f"You are run {task.run_id} of the subagent {task.agent_name}, working in {task.cwd}.",
         "Another agent, your parent, gave you the task and sees only your final result, not your steps.",
     ]
+    if task.continues is not None:
+        lines.append(
+            f"You carry on run {task.continues}, whose conversation this is. Its shell, and whatever it left "
+            "running, are gone."
+        )
     if may_ask:
         lines.append(
             "If you need a decision or a fact that only the parent has, call ask_parent; "
@@ -50,14 +57,14 @@ def preamble(task: Task, *, may_ask: bool, structured: bool) -> str:
     return "\n".join(lines)
 
 
-def first_message(task: Task) -> dict[str, Any]:
-    """Return the user message that begins the conversation: the inputs, then the prompt.
+def task_blocks(prompt: str, inputs: Sequence[tuple[Path, str]]) -> list[Block]:
+    """Return the inputs and the prompt behind them; a run that carries another on may have neither.
 
     Raises:
         OSError: a copied input cannot be read.
     """
-    blocks = [block for path, media_type in task.inputs for block in _input_blocks(path, media_type)]
-    return {"role": "user", "content": [*blocks, {"type": "text", "text": task.prompt}]}
+    blocks = [block for path, media_type in inputs for block in _input_blocks(path, media_type)]
+    return [*blocks, *([{"type": "text", "text": prompt}] if prompt.strip() else [])]
 
 
 def _input_blocks(path: Path, media_type: str) -> list[Block]:

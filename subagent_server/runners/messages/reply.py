@@ -33,6 +33,8 @@ class ModelReply:
     response_id: str | None = None
     model: str | None = None
     usage: dict[str, int] = field(default_factory=dict)
+    edits: list[Block] = field(default_factory=list)
+    """What the API has cleared from the conversation before the model saw it."""
     complete: bool = False
 
     @property
@@ -67,12 +69,14 @@ class ReplyBuilder:
                 self.reply.content.append(dict(event.content_block.to_dict()))
             case "content_block_delta":
                 self._grow(event.index, event.delta.to_dict())
-            case "content_block_stop":
-                self._close(event.index)
             case "message_delta":
                 self.reply.stop_reason = event.delta.stop_reason
                 self._count(event.usage.to_dict())
+                managed = event.to_dict().get("context_management")
+                if isinstance(managed, dict):
+                    self.reply.edits = managed.get("applied_edits") or []
             case "message_stop":
+                self._take_calls()
                 self.reply.complete = True
 
     def _grow(self, index: int, delta: dict[str, Any]) -> None:
@@ -87,17 +91,20 @@ class ReplyBuilder:
         if "citation" in delta:
             block["citations"] = [*(block.get("citations") or []), delta["citation"]]
 
-    def _close(self, index: int) -> None:
-        block = self.reply.content[index]
-        if block.get("type") != "tool_use":
-            return
-        raw = "".join(self._pieces.get(index, []))
-        arguments, problem = _parsed(raw) if raw else (block.get("input") or {}, None)
-        block["input"] = arguments
-        self.reply.calls.append(ToolCall(block["id"], block["name"], arguments, problem))
+    def _take_calls(self) -> None:
+        """Parse the calls, in the order of their blocks, one that was never closed among them."""
+        for index, block in enumerate(self.reply.content):
+            if block.get("type") != "tool_use":
+                continue
+            raw = "".join(self._pieces.get(index, []))
+            arguments, problem = _parsed(raw) if raw else (block.get("input") or {}, None)
+            block["input"] = arguments
+            self.reply.calls.append(ToolCall(block["id"], block["name"], arguments, problem))
 
     def _count(self, usage: dict[str, Any]) -> None:
-        self.reply.usage |= {key: value for key, value in usage.items() if isinstance(value, int)}
+        by_age = usage.get("cache_creation")
+        told = {**usage, **(by_age if isinstance(by_age, dict) else {})}
+        self.reply.usage |= {key: value for key, value in told.items() if isinstance(value, int)}
 
 
 _GROWS: dict[str, str | None] = {

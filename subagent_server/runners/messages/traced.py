@@ -6,9 +6,17 @@ from urllib.parse import urlsplit
 import anthropic
 
 from subagent_server.domain.errors import RunRefused
-from subagent_server.runners.messages.model import Model, ModelSettings, OnRetry, api_error_type
+from subagent_server.runners.messages.model import (
+    Model,
+    ModelSettings,
+    OnRetry,
+    OnSpent,
+    api_error_type,
+    not_counted,
+)
 from subagent_server.runners.messages.reply import ModelReply
 from subagent_server.toolkit import telemetry
+from subagent_server.toolkit.pace import Pace
 from subagent_server.toolkit.telemetry import Span, Tracer
 
 PROVIDER = "anthropic"
@@ -23,8 +31,8 @@ Message = dict[str, Any]
 class TracedModel(Model):
     """A model whose calls are seen. `run_id` is the conversation they belong to."""
 
-    def __init__(self, settings: ModelSettings, run_id: str, tracer: Tracer) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ModelSettings, pace: Pace, run_id: str, tracer: Tracer) -> None:
+        super().__init__(settings, pace)
         self._tracer = tracer
         self._name = f"{telemetry.CHAT} {settings.model}"
         self._facts = {
@@ -38,7 +46,12 @@ class TracedModel(Model):
         }
 
     async def reply(
-        self, system: list[Block], messages: list[Message], tools: list[Block], on_retry: OnRetry
+        self,
+        system: list[Block],
+        messages: list[Message],
+        tools: list[Block],
+        on_retry: OnRetry,
+        on_spent: OnSpent = not_counted,
     ) -> ModelReply:
         """Return the model's next turn, as `Model.reply` does.
 
@@ -49,7 +62,7 @@ class TracedModel(Model):
             if self._tracer.keeps_content:
                 span.set({telemetry.SYSTEM_INSTRUCTIONS: _parts(system), **_inputs(messages)})
             try:
-                reply = await super().reply(system, messages, tools, on_retry)
+                reply = await super().reply(system, messages, tools, on_retry, on_spent)
             except RunRefused as refusal:
                 span.fail(_error_type(refusal), refusal.sentence)
                 raise

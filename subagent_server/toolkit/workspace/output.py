@@ -15,12 +15,13 @@ class Capture:
     """Bytes as they come. Not safe for threads: its owner holds a lock.
 
     Up to `characters` are shown. Of more, the model sees the head and the tail, and the first `kept` bytes
-    are in a new file under `directory`, which is made when it is needed; secrets are masked in it.
+    are in a new file under `directory`, which is made when it is needed (without one they are lost); secrets
+    are masked in it.
     """
 
     def __init__(
         self,
-        directory: Path,
+        directory: Path | None,
         *,
         characters: int = SHOWN_CHARACTERS,
         kept: int = KEPT_BYTES,
@@ -39,7 +40,7 @@ class Capture:
         self._masker = masker or Masker()
         self._unwritten = b""
         self._overflowed = False
-        self._trouble: str | None = None
+        self._trouble: str | None = None if directory is not None else "there is no place for it"
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes."""
@@ -89,7 +90,7 @@ class Capture:
         return f"the whole output ({self.total:,} bytes) is in {self._path}"
 
     def _open_file(self) -> None:
-        if self._trouble is not None:
+        if self._trouble is not None or self._directory is None:
             return
         try:
             self._directory.mkdir(parents=True, exist_ok=True)

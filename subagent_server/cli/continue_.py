@@ -1,0 +1,63 @@
+"""`subagent continue`: carry a run on that has ended, with its whole conversation."""
+
+import click
+
+from subagent_server.cli.attend import (
+    Attendance,
+    attend,
+    check_attendance,
+    detach_option,
+    from_here,
+    wait_option,
+)
+from subagent_server.cli.exits import ExitCode
+from subagent_server.cli.flags import TEXT, json_option
+from subagent_server.cli.reading import argument_or_stdin
+from subagent_server.cli.session import Session, pass_session
+from subagent_server.service.continuing import ContinueOrder, continue_run
+
+
+@click.command("continue")
+@click.argument("run")
+@click.argument("prompt", required=False, type=TEXT, metavar="[PROMPT|-]")
+@click.option(
+    "--input",
+    "inputs",
+    type=TEXT,
+    multiple=True,
+    metavar="FILE",
+    help="A file that the agent may read: text, PDF or image; may be repeated. Looked for from here, "
+    "else from where the run worked.",
+)
+@click.option(
+    "-l", "--label", type=TEXT, metavar="TEXT", help="What `subagent ls` calls it.  [default: as before]"
+)
+@detach_option
+@wait_option
+@json_option
+@pass_session
+def continue_(
+    session: Session,
+    run: str,
+    prompt: str | None,
+    inputs: tuple[str, ...],
+    label: str | None,
+    detach: bool,
+    seconds: float | None,
+    as_json: bool,
+) -> ExitCode:
+    """Carry a run that has ended on, as a new run.
+
+    It has the whole conversation and works in the same directory, with the agent as its file is now. PROMPT
+    says what to do next; `-` reads it from stdin. Without one the run goes on where it was cut; a run that
+    has completed needs one. The rest is as with `subagent run`.
+    """
+    check_attendance(detach, seconds)
+    order = ContinueOrder(
+        session.run_id(run),
+        None if prompt is None else argument_or_stdin(prompt, "prompt"),
+        from_here(session, inputs),
+        label,
+    )
+    how = Attendance(detach=detach, seconds=seconds, as_json=as_json)
+    return attend(session, lambda: continue_run(session.service, order, session.caller), how)

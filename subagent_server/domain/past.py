@@ -1,0 +1,59 @@
+"""A run that has ended, as the run needs it that carries its conversation on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from subagent_server.domain.records import Message
+from subagent_server.domain.states import Status
+
+
+@dataclass(frozen=True)
+class PastCall:
+    """A tool call that had begun. `text` is what the journal has of its result, where it had `finished`.
+
+    `whole` says whether that is all of it: a long text is cut, and an image leaves only its name.
+    """
+
+    call_id: str
+    name: str
+    arguments: Any = None
+    began_at: datetime | None = None
+    finished: bool = False
+    text: str = ""
+    is_error: bool = False
+    whole: bool = True
+
+
+@dataclass(frozen=True)
+class PastChild:
+    """A run that it had started."""
+
+    run_id: str
+    agent_name: str
+    tool_name: str
+    prompt: str
+    status: Status
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """What is left of a run.
+
+    `messages` are the whole lines of its transcript, empty where it had not begun. `calls` are what its
+    journal says of tool calls, by their ids and in their order. `tells_all` is False where the machine has
+    restarted since: then the journal may lack what it was last told.
+    """
+
+    run_id: str
+    status: Status
+    prompt: str
+    model: str | None = None
+    inputs: tuple[tuple[Path, str], ...] = ()
+    messages: Sequence[dict[str, Any]] = ()
+    calls: Mapping[str, PastCall] = field(default_factory=dict)
+    questions: Sequence[Message] = ()
+    children: Sequence[PastChild] = ()
+    tells_all: bool = True

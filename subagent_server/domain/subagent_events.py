@@ -1,0 +1,90 @@
+"""What a run hears of other subagents: its nested runs, and those of foreign programs.
+
+The five types and the field names are those of the seeds (SPEC section 8). In the journal each is an event of
+type `subagent_event` whose `event` is the type and whose `subagentName` and `subagentRunId` are its origin.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic.alias_generators import to_camel
+
+KIND = "subagent_event"
+MAX_TEXT = 1_000
+"""Characters of one text: the whole stands in the journal of the run that it comes from."""
+
+_NAMES = {
+    "run_started": "subagent_start",
+    "run_ended": "subagent_end",
+    "tool_call": "tool_call",
+    "tool_result": "tool_result",
+    "thought": "thought_trace",
+    "text": "text",
+    "question": "question",
+    "reply": "reply",
+    "no_reply": "no_reply",
+    "warning": "warning",
+}
+"""What is told of a nested run, and under which name. Turns and usage are told by its own state."""
+_FACTS = ("toolName", "toolCallId", "isError", "seconds", "messageId", "status", "model", "answeredBy")
+_PAYLOADS = ("arguments", "text", "question", "answer", "message", "summary")
+
+
+class ForeignEvent(BaseModel):
+    """The body of a POST to `.../subagent-events`."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="ignore", frozen=True)
+
+    subagent_name: str = Field(min_length=1, max_length=200)
+    subagent_run_id: str = Field(min_length=1, max_length=200)
+    timestamp: datetime
+    type: Literal["subagent_start", "subagent_end", "tool_call", "tool_result", "thought_trace"]
+    tool_name: str | None = Field(default=None, max_length=200)
+    tool_call_id: str | None = Field(default=None, max_length=200)
+    payload: JsonValue = None
+    execution_timeout_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    reasoning_type: str | None = Field(default=None, max_length=200)
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as an event of the journal, long texts cut."""
+        told = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"type", "payload"})
+        payload = {} if self.payload is None else {"payload": _short(self.payload)}
+        return {"event": self.type, **told, **payload}
+
+
+def nested_event(event: Mapping[str, Any], name: str, run_id: str) -> dict[str, Any] | None:
+    """Return an event of the journal of run `run_id` as its parent's journal has it; None where it has not.
+
+    What that run has heard of runs below it keeps its origin.
+    """
+    if event.get("type") == KIND:
+        return {key: _short(value) for key, value in event.items() if key not in ("seq", "at", "type")}
+    kind = _NAMES.get(str(event.get("type")))
+    if kind is None:
+        return None
+    told = {
+        "event": kind,
+        "subagentName": name,
+        "subagentRunId": run_id,
+        "timestamp": event.get("at"),
+        **{fact: _short(event[fact]) for fact in _FACTS if event.get(fact) is not None},
+    }
+    payload = next((event[key] for key in _payloads(event) if event.get(key) is not None), None)
+    return told if payload is None else {**told, "payload": _short(payload)}
+
+
+def _payloads(event: Mapping[str, Any]) -> tuple[str, ...]:
+    return ("error", *_PAYLOADS) if event.get("type") == "run_ended" else _PAYLOADS
+
+
+def _short(value: Any) -> Any:
+    """Return a value within the bound: one that is longer as JSON is cut, as text."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if len(text) <= MAX_TEXT:
+        return value
+    return f"{text[:MAX_TEXT]}… ({len(text):,} characters)"

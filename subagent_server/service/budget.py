@@ -1,0 +1,73 @@
+"""What a run may still spend: its own budget, and those of the runs above it, over their whole trees."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from decimal import Decimal
+
+from subagent_server.domain.errors import RunRefused, SubagentError
+from subagent_server.domain.records import RunMeta
+from subagent_server.service.tree import tree_cost
+from subagent_server.store.runs import RunStore
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The budget of a run, in USD: all that the run and those below it may cost together."""
+
+    run_id: str
+    usd: Decimal
+
+
+def budgets_of(store: RunStore, meta: RunMeta) -> list[Budget]:
+    """Return the budgets that bound a run, its own first, then those of the runs above it.
+
+    They stand in `request.json`, which never changes, so they are looked up once. A run above that cannot be
+    read bounds nothing: its end has ended this one, or is about to.
+    """
+    found: list[Budget] = []
+    above: str | None = meta.run_id
+    for _ in range(meta.depth + 1):
+        try:
+            request = store.read_request(above or "")
+        except SubagentError:
+            break
+        usd = _budget_of(request.agent)
+        if usd is not None:
+            found.append(Budget(request.run_id, usd))
+        above = request.parent_run_id
+        if above is None:
+            break
+    return found
+
+
+def exhausted(store: RunStore, budgets: list[Budget]) -> str | None:
+    """Return in a sentence which of these budgets is used up by what its whole tree has cost up to now."""
+    for budget in budgets:
+        with suppress(SubagentError):
+            cost = tree_cost(store, budget.run_id)
+            if cost >= budget.usd:
+                return (
+                    f"Run {budget.run_id} and those below it have used ${cost:f} of its budget of "
+                    f"${budget.usd:f}."
+                )
+    return None
+
+
+def check_budgets(store: RunStore, budgets: list[Budget]) -> None:
+    """Called before a model is called, with all budgets that bound the run.
+
+    Raises:
+        RunRefused: `budget`.
+    """
+    why = exhausted(store, budgets)
+    if why is not None:
+        raise RunRefused("budget", why, "Raise `budgetUsd` in its agent file, or give it a smaller task.")
+
+
+def _budget_of(agent: dict[str, object]) -> Decimal | None:
+    limits = agent.get("limits")
+    usd = limits.get("budgetUsd") if isinstance(limits, dict) else None
+    try:
+        return None if usd is None else Decimal(str(usd))
+    except ArithmeticError:
+        return None

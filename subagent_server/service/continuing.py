@@ -1,0 +1,117 @@
+"""Carrying a run on: a new run that has the whole conversation of one that has ended (SPEC section 6)."""
+
+from dataclasses import dataclass, field
+
+from subagent_server.catalog.redact import MASK
+from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.errors import BadArgument, CallerError, NewerSchema, UnknownAgent
+from subagent_server.domain.records import SCHEMA_VERSION, RunMeta, RunRequest
+from subagent_server.domain.states import Status
+from subagent_server.service.access import USER, Caller, check_open
+from subagent_server.service.context import Service
+from subagent_server.service.ending import read_exit
+from subagent_server.service.reconcile import Observed, observe
+from subagent_server.service.start import Continuation, StartOrder, start_agent
+
+
+class NotEnded(CallerError):
+    """A run that works cannot be carried on by another."""
+
+    code = "wrong_state"
+
+    def __init__(self, meta: RunMeta) -> None:
+        super().__init__(
+            f"Run {meta.run_id} is {meta.status.value}, so it cannot be continued yet: wait for its end with "
+            "check_status, or end it with stop_run."
+        )
+
+
+@dataclass(frozen=True)
+class ContinueOrder:
+    """What somebody wants carried on. Without a `prompt` it goes on where it was cut.
+
+    `inputs` are paths relative to the old run's directory. Without a `label` it keeps the old one.
+    """
+
+    run_id: str
+    prompt: str | None = None
+    inputs: list[str] = field(default_factory=list)
+    label: str | None = None
+
+
+def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) -> RunMeta:
+    """Start a run that carries another one on, and return its first state.
+
+    It has the conversation and the working directory of the old run, the environment and the parent of the
+    caller, and the agent as its file is now. It waits in `ready` until no process of the old run is left. One
+    run may be carried on several times; the new runs know nothing of each other.
+
+    Raises:
+        UnknownRun, InvalidRunId, UnreadableMeta, NewerSchema, NotEnded: it cannot be carried on, or not yet.
+        NotAllowed, UnknownAgent, BadArgument: not by this caller, or not so; nothing was made either way.
+        StorageFailed, LaunchFailed: the machine refused; nothing half-made is left.
+    """
+    check_open(caller, service.store.read(order.run_id))
+    observed = observe(service.store, order.run_id)
+    prompt = order.prompt if order.prompt and order.prompt.strip() else ""
+    _check_can_go_on(service, observed, prompt, order.inputs)
+    request = service.store.read_request(order.run_id)
+    agent, warnings = _agent_now(service, request)
+    _check_runner(request, agent)
+    # A worktree of the old run would be taken over here, once runs can have one.
+    wanted = StartOrder(
+        agent=agent.name,
+        prompt=prompt,
+        inputs=order.inputs,
+        cwd=request.cwd,
+        label=order.label or observed.meta.label,
+    )
+    return start_agent(service, agent, wanted, caller, Continuation(order.run_id, warnings))
+
+
+def _check_can_go_on(service: Service, observed: Observed, prompt: str, inputs: list[str]) -> None:
+    meta = observed.meta
+    if meta.schema_version > SCHEMA_VERSION:
+        raise NewerSchema(meta.run_id, meta.schema_version, SCHEMA_VERSION)
+    if not meta.status.is_terminal:
+        raise NotEnded(meta)
+    if meta.status is Status.COMPLETED and not (prompt or inputs):
+        raise BadArgument(f"Run {meta.run_id} has completed: say in `prompt` what it shall do next.")
+    gone = (read_exit(service.store.paths.run(meta.run_id)) or {}).get("treeGone")
+    if observed.live is None and not gone:
+        host = meta.launch.host if meta.launch is not None else "another host"
+        raise BadArgument(
+            f"Run {meta.run_id} was started on {host}, and nobody can say here whether its processes are "
+            "gone: continue it there."
+        )
+
+
+def _agent_now(service: Service, request: RunRequest) -> tuple[AgentDefinition, list[str]]:
+    """Return the agent as its file is now; where that is gone, as the old run had it, with a warning.
+
+    Raises:
+        UnknownAgent: there is a file of that name, which cannot be read; or nothing usable was stored.
+    """
+    name = str(request.agent.get("name", ""))
+    try:
+        return service.shelf.get(name), []
+    except UnknownAgent as error:
+        if error.reason is not None:
+            raise
+        stored = AgentDefinition.model_validate(request.agent)
+    warning = (
+        f"The file of agent {name} is gone: this run has the definition that run {request.run_id} was "
+        "started with."
+    )
+    if MASK in stored.model_dump_json():
+        warning += f" What was secret in it is {MASK} now, so what needs that may fail."
+    return stored, [warning]
+
+
+def _check_runner(request: RunRequest, agent: AgentDefinition) -> None:
+    before = request.agent.get("runner", agent.runner)
+    if before != agent.runner:
+        raise BadArgument(
+            f"Run {request.run_id} was carried out by the runner {before}, and agent {agent.name} has "
+            f"{agent.runner} now, which cannot take its conversation over: start a new run instead."
+        )

@@ -1,0 +1,82 @@
+"""The questions that wait for an answer, in every tree, and what each is about."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from subagent_server.domain.errors import SubagentError
+from subagent_server.domain.records import Record, RunMeta
+from subagent_server.service.access import USER, Caller
+from subagent_server.service.context import Service
+from subagent_server.service.reconcile import observe
+from subagent_server.service.views import MessageView, message_view
+
+MAX_PROMPT_CHARACTERS = 200
+
+
+class Ancestor(Record):
+    """A run above the one that asks."""
+
+    run_id: str
+    agent: str
+
+
+class Letter(MessageView):
+    """An open question, and what it is about. `path` leads from the first run of the tree to the parent."""
+
+    run_id: str
+    agent: str
+    label: str | None = None
+    path: list[Ancestor] | None = None
+    prompt: str | None = None
+
+
+def open_questions(service: Service, caller: Caller = USER) -> list[Letter]:
+    """Return the open questions of all runs that are open to the caller, the oldest first.
+
+    Only what lives can ask, so the cost follows the live runs. A run that cannot be read asks nothing: lists
+    show it as unreadable.
+    """
+    found: list[Letter] = []
+    for run_id in service.store.live_ids():
+        with suppress(SubagentError):
+            if caller.may_open(service.store.read(run_id)):
+                found += _letters(service, observe(service.store, run_id).meta)
+    return sorted(found, key=lambda letter: (letter.asked_at, letter.run_id))
+
+
+def _letters(service: Service, meta: RunMeta) -> Iterator[Letter]:
+    if not meta.pending:
+        return
+    about: dict[str, Any] = {
+        "run_id": meta.run_id,
+        "agent": meta.agent_name,
+        "label": meta.label,
+        "path": _path(service, meta) or None,
+        "prompt": _prompt(service, meta.run_id),
+    }
+    for message in meta.pending:
+        yield Letter(**message_view(message).model_dump(), **about)
+
+
+def _path(service: Service, meta: RunMeta) -> list[Ancestor]:
+    """Return the runs above this one, the first of the tree first, as far as they can be read."""
+    path: list[Ancestor] = []
+    above = meta.parent_run_id
+    for _ in range(meta.depth):
+        if above is None:
+            break
+        try:
+            parent = service.store.read(above)
+        except SubagentError:
+            break
+        path.insert(0, Ancestor(run_id=parent.run_id, agent=parent.agent_name))
+        above = parent.parent_run_id
+    return path
+
+
+def _prompt(service: Service, run_id: str) -> str | None:
+    with suppress(SubagentError):
+        line = service.store.read_request(run_id).prompt.strip().split("\n", 1)[0]
+        return line[:MAX_PROMPT_CHARACTERS]
+    return None

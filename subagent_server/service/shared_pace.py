@@ -1,0 +1,95 @@
+"""Runs that meet a busy API spare it together: one small file of the runs root says "nobody before then".
+
+Waits are measured on the clock of this boot, so that no jump of the wall clock makes a long silence of a
+short one; a file of another boot or host, a torn one and one that is out of bounds are as good as none.
+"""
+
+import hashlib
+import json
+import math
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from subagent_server.domain.errors import StorageFailed
+from subagent_server.host.atomic import remove_leftovers, write_durably
+from subagent_server.host.processes import boot_id
+from subagent_server.host.telling import tell
+
+LONGEST_SECONDS = 120.0
+"""No hold is longer, whatever the API asks for or a file says."""
+LONGEST_GROWN_SECONDS = 30.0
+"""How far the wait grows that nobody has asked for."""
+LEAST_SPREAD_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class _Hold:
+    """Nobody calls before `until`, in seconds of this boot; it was made for so many `seconds`."""
+
+    until: float
+    seconds: float
+
+
+class SharedPace:
+    """Implements `toolkit.pace.Pace` for all runs whose file is the same."""
+
+    def __init__(self, directory: Path, base_url: str, key_name: str) -> None:
+        """`key_name` is the name of the variable with the key. The key itself comes nowhere near."""
+        name = hashlib.sha256(f"{base_url}\n{key_name}".encode()).hexdigest()[:16]
+        self.path = directory / f"{name}.json"
+
+    def hold(self) -> float:
+        """Return the seconds to wait, longer by chance, so that those who wait do not come all at once."""
+        moment = time.monotonic()
+        hold = self._read(moment)
+        if hold is None or hold.until <= moment:
+            return 0.0
+        return hold.until - moment + _spread(hold.seconds)
+
+    def busy(self, seconds: float, *, asked: bool) -> float:
+        """Hold everybody back. Who meets a busy API again right after a hold makes the next one longer."""
+        moment = time.monotonic()
+        seconds = min(seconds, LONGEST_SECONDS)
+        before = self._read(moment)
+        if before is not None and before.until <= moment < before.until + 2 * before.seconds and not asked:
+            seconds = max(seconds, min(LONGEST_GROWN_SECONDS, 2 * before.seconds))
+        until = moment + seconds
+        if before is None or before.until < until:
+            self._write(_Hold(until, seconds))
+        else:
+            until = before.until
+        return until - moment + _spread(seconds)
+
+    def _read(self, moment: float) -> _Hold | None:
+        try:
+            data = json.loads(self.path.read_bytes())
+        except (OSError, ValueError):
+            return None
+        if not isinstance(data, dict) or data.get("bootId") != boot_id():
+            return None
+        until, seconds = _number(data.get("until")), _number(data.get("seconds"))
+        if not 0 < seconds <= LONGEST_SECONDS or not until - moment <= seconds:
+            return None
+        return _Hold(until, seconds)
+
+    def _write(self, hold: _Hold) -> None:
+        data = {"bootId": boot_id(), "until": hold.until, "seconds": hold.seconds}
+        try:
+            self.path.parent.mkdir(exist_ok=True)
+            remove_leftovers(self.path.parent)
+            write_durably(self.path, json.dumps(data).encode())
+        except (OSError, StorageFailed) as error:
+            tell(f"Other runs could not be told that the API is busy ({error}); this run goes on.")
+
+
+def _number(value: Any) -> float:
+    """Return a finite number; what is none is out of every bound."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else math.inf
+
+
+def _spread(seconds: float) -> float:
+    return random.uniform(0, max(LEAST_SPREAD_SECONDS, seconds / 2))

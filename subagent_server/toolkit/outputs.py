@@ -1,0 +1,105 @@
+"""Results that are too long for the model: cut, with a pointer to the whole of it in the run's directory."""
+
+import base64
+import binascii
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+from subagent_server.domain.secrets import Masker
+from subagent_server.toolkit.tool import ContentBlock, ToolResult
+from subagent_server.toolkit.workspace.output import KEPT_BYTES, Capture
+
+MOST_BASE64 = {"image": 5 << 20, "document": 20 << 20}
+"""How many characters of base64 the API takes in one block."""
+
+
+class Shortener(Protocol):
+    """Cuts what is too long. The worker gives one that keeps the whole of it."""
+
+    def shortened(self, result: ToolResult, characters: int) -> ToolResult:
+        """Return a result whose texts have about `characters` together, at most. May write files."""
+        ...
+
+
+def is_too_long(result: ToolResult, characters: int) -> bool:
+    """Whether a result has to be shortened before the model may see it."""
+    return _characters(result) > characters or any(map(_is_too_big, result.content))
+
+
+class KeptOutputs:
+    """Keeps long results under `directory`, up to 64 MiB each; without one the cut part is lost."""
+
+    def __init__(self, directory: Path | None = None, masker: Masker | None = None) -> None:
+        self._directory = directory
+        self._masker = masker
+
+    def shortened(self, result: ToolResult, characters: int) -> ToolResult:
+        """Return a result that is short enough; the whole is in a file that it names."""
+        if not is_too_long(result, characters):
+            return result
+        content = [self._reference(block) if _is_too_big(block) else block for block in result.content]
+        texts = [block["text"] for block in content if block.get("type") == "text"]
+        if sum(map(len, texts)) > characters:
+            others = [block for block in content if block.get("type") != "text"]
+            content = [{"type": "text", "text": self._cut(texts, characters)}, *others]
+        return ToolResult(content, result.is_error)
+
+    def _cut(self, texts: list[str], characters: int) -> str:
+        capture = Capture(self._directory, characters=characters, masker=self._masker)
+        for number, text in enumerate(texts):
+            for start in range(0, len(text), _PIECE):
+                capture.write(text[start : start + _PIECE].encode("utf-8", "replace"))
+            if number < len(texts) - 1:
+                capture.write(b"\n\n")
+        return capture.finish()
+
+    def _reference(self, block: ContentBlock) -> ContentBlock:
+        """Return a text that says where the image or document is that the API would refuse."""
+        kind, source = block["type"], block["source"]
+        told = f"[{kind} of {len(source['data']):,} characters of base64, too big to be shown; {{}}]"
+        return {"type": "text", "text": told.format(self._kept(source))}
+
+    def _kept(self, source: dict[str, Any]) -> str:
+        if self._directory is None:
+            return "it was not kept"
+        try:
+            data = base64.b64decode(source["data"])
+        except (binascii.Error, ValueError):
+            return "it is no base64"
+        if len(data) > KEPT_BYTES:
+            return f"it was not kept, as it has more than {KEPT_BYTES:,} bytes"
+        suffix = str(source.get("media_type", "")).rpartition("/")[2]
+        try:
+            return f"it is in {_written(self._directory, suffix, data)}"
+        except OSError as error:
+            return f"it could not be kept: {error.strerror or error}"
+
+
+_PIECE = 1 << 20
+
+
+def _characters(result: ToolResult) -> int:
+    return sum(len(block["text"]) for block in result.content if block.get("type") == "text")
+
+
+def _is_too_big(block: ContentBlock) -> bool:
+    source = block.get("source")
+    data = source.get("data") if isinstance(source, dict) else None
+    return isinstance(data, str) and len(data) > MOST_BASE64.get(str(block.get("type")), len(data))
+
+
+def _written(directory: Path, suffix: str, data: bytes) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    safe = "".join(c for c in suffix if c.isalnum())[:10] or "bin"
+    number = 1
+    while True:
+        path = directory / f"attachment-{number:04d}.{safe}"
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            number += 1
+            continue
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        return path.absolute()

@@ -1,0 +1,75 @@
+"""The part of a run's journal that others tell: its nested runs, and foreign programs over HTTP.
+
+Both are bounded, so that nobody who talks much can fill the disk or keep the run from its work; what is left
+out is counted.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from subagent_server.domain.subagent_events import KIND
+
+LOOK_SECONDS = 1.0
+EVENTS_A_SECOND = 50.0
+BURST = 200
+MAX_EVENTS = 10_000
+"""Of one run, all together."""
+
+
+class Recorder(Protocol):
+    """Appends an event to the journal of the run."""
+
+    def __call__(self, kind: str, **facts: Any) -> None:
+        """Append it."""
+        ...
+
+
+class SubagentJournal:
+    """Writes `subagent_event`s within their bounds. Lives in the event loop of the worker."""
+
+    def __init__(self, record: Recorder, clock: Callable[[], float] = time.monotonic) -> None:
+        self._record = record
+        self._clock = clock
+        self._room = float(BURST)
+        self._at = clock()
+        self._written = self._left_out = 0
+
+    def tell(self, facts: dict[str, Any]) -> None:
+        """Write an event, or count it where there are too many."""
+        moment = self._clock()
+        self._room = min(float(BURST), self._room + (moment - self._at) * EVENTS_A_SECOND)
+        self._at = moment
+        if self._room < 1 or self._written >= MAX_EVENTS:
+            self._left_out += 1
+            return
+        self._say_what_is_missing()
+        self._room -= 1
+        self._written += 1
+        self._record(KIND, **facts)
+
+    def close(self) -> None:
+        """Say what was left out last."""
+        self._say_what_is_missing()
+
+    async def follow(self, look: Callable[[], list[dict[str, Any]]], over: asyncio.Event) -> None:
+        """Write what `look`, which reads files in a thread, finds: each second, and once more when `over`."""
+        last = False
+        while not last:
+            last = await _is_set(over, LOOK_SECONDS)
+            for facts in await asyncio.to_thread(look):
+                self.tell(facts)
+
+    def _say_what_is_missing(self) -> None:
+        if self._left_out:
+            self._record(KIND, event="events_left_out", count=self._left_out)
+            self._left_out = 0
+
+
+async def _is_set(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False

@@ -1,0 +1,104 @@
+"""A real MCP client that a run's shell starts is the run's child: it asks, reports, and no more."""
+
+import json
+import signal
+import sys
+
+from subagent_server.host import processes
+from tests.helpers.turns import says, shell, tool_results
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, PROGRAM, World
+
+CLIENT = f"""
+import asyncio, json, os, sys
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+async def main(calls):
+    words = {[*PROGRAM, "serve", "--role", "child"]!r}
+    server = StdioServerParameters(command=words[0], args=words[1:], env=dict(os.environ))
+    async with Client(stdio_client(server)) as client:
+        print(json.dumps(sorted(tool.name for tool in (await client.list_tools()).tools)))
+        for tool, arguments in calls:
+            arguments = {{k: v.replace("SELF", os.environ["SUBAGENT_RUN_ID"]) if isinstance(v, str) else v
+                         for k, v in arguments.items()}}
+            result = await client.call_tool(tool, arguments)
+            text = "".join(block.text for block in result.content)
+            print(json.dumps({{"refused": text}} if result.is_error else result.structured_content))
+
+asyncio.run(main(json.loads(sys.argv[1])))
+"""
+
+
+def client(*calls: tuple[str, dict[str, object]]) -> str:
+    """Return the command that makes these calls of the server that a child has."""
+    return f"{sys.executable} client.py '{json.dumps(calls)}'"
+
+
+def test_a_question_of_a_program_outlives_the_program_and_its_server_and_the_next_takes_the_answer(
+    world: World,
+) -> None:
+    world.agent()
+    (world.work / "client.py").write_text(CLIENT, encoding="utf-8")
+    asks = client(
+        ("ask_parent", {"question": "Which colour?", "options": ["red", "blue"], "waitSeconds": 45})
+    )
+    takes = client(
+        ("check_status", {"runId": "SELF"}),
+        ("check_status", {"runId": "SELF", "messageId": "q1"}),
+        ("update_status", {"status": "running", "summary": "painting blue"}),
+        ("list_runs", {}),
+        ("check_status", {"runId": "20990101-000000-000-aaaaaa"}),
+    )
+    command_line = f"{' '.join(PROGRAM)} stop $SUBAGENT_RUN_ID; {' '.join(PROGRAM)} run worker Go"
+    simulator = world.play(
+        shell(f"{asks} & echo $! > pid; wait $!; echo died"),
+        shell(takes),
+        shell(command_line),
+        says("Blue."),
+    )
+    run_id = world.start()
+    world.asking(run_id)
+    _kill_client_and_server(world)
+    answered = world.cli("reply", run_id, "blue")
+    assert answered.returncode == 0, answered.stderr
+    assert world.completed(run_id) == "Blue."
+    results = [tool_results(request.body)[0] for request in simulator.requests[1:]]
+    assert "died" in results[0] and "answer" not in results[0]
+    tools, looked, taken, told, listed, foreign = (json.loads(line) for line in results[1].splitlines())
+    assert tools == ["ask_parent", "check_status", "update_status"]
+    assert looked["messages"][0]["answer"] == "blue" and 'messageId="q1"' in looked["instructions"]
+    assert taken["messages"][0]["answer"] == "blue" and told["summary"] == "painting blue"
+    assert "There is no tool 'list_runs'" in listed["refused"] and "There is no run" in foreign["refused"]
+    assert results[2].count("may start no other") + results[2].count("may not start") == 2
+    message = world.meta(run_id).messages[0]
+    assert (message.message_status, message.answered_by) == ("acknowledged_by_subagent", "person")
+
+
+def _kill_client_and_server(world: World) -> None:
+    pid = int((world.work / "pid").read_text(encoding="utf-8"))
+    found = [processes.identify(pid), *processes.descendants([pid], spare="SUBAGENT_SHIM")]
+    assert len(found) > 1, "the client has a server"
+    for identity in found:
+        assert identity is not None
+        processes.send_signal(identity, signal.SIGKILL)
+    wait_for(lambda: not any(i is not None and processes.is_alive(i) for i in found), BOUND, "both deaths")
+
+
+def test_an_agent_that_starts_itself_is_stopped_by_depth_and_number_with_a_sentence(world: World) -> None:
+    world.agent("again", agents=["again"])
+    world.environment |= {"SUBAGENT_MAX_DEPTH": "1", "SUBAGENT_MAX_DESCENDANTS": "1"}
+    again = {"name": "run_again", "input": {"prompt": "Again.", "waitSeconds": 60}}
+    simulator = world.play({"tool_use": [again, again]}, says("That is as far as it goes."))
+    run_id = world.start("Go.", agent="again")
+    assert world.completed(run_id) == "That is as far as it goes."
+    (child,) = world.store.children_of(run_id)
+    assert len(world.store.run_ids()) == 2 and world.meta(child).depth == 1
+    told = {text for request in simulator.requests for text in _refusals(request.body)}
+    assert any("1 run is at work below" in text and "1 is the limit" in text for text in told)
+    assert any("1 level below the first run, and 1 is the limit" in text for text in told)
+
+
+def _refusals(body: dict[str, list[dict[str, list[dict[str, object]]]]]) -> list[str]:
+    last = body["messages"][-1]["content"]
+    return [str(b["content"]) for b in last if b["type"] == "tool_result" and b.get("is_error")]

@@ -1,0 +1,257 @@
+"""Runs that carry others on (SPEC sections 5 and 6)."""
+
+import signal
+import sys
+from typing import Any
+
+from subagent_server.domain import events
+from subagent_server.domain.records import Failure
+from subagent_server.domain.states import Status
+from subagent_server.host import processes
+from subagent_server.host.clock import now
+from subagent_server.service.access import USER
+from subagent_server.service.continuing import ContinueOrder, continue_run
+from subagent_server.service.ending import read_exit, read_shim
+from subagent_server.service.start import Continuation, StartOrder, start_agent
+from subagent_server.service.views import run_view
+from subagent_server.simulator import Simulator
+from subagent_server.store.logs import recorded_usage
+from tests.helpers.truth import processes_of
+from tests.helpers.turns import Turn, asks, call, says, shell, tool_results
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World, kill
+
+
+def texts(body: Any, number: int = -1) -> list[str]:
+    """Return the texts of a message of a request."""
+    return [block["text"] for block in body["messages"][number]["content"] if block["type"] == "text"]
+
+
+def bodies(simulator: Simulator) -> list[Any]:
+    """Return the requests of the model so far."""
+    return [request.body for request in simulator.requests]
+
+
+def busy() -> Turn:
+    """Return a turn whose call leaves a mark and never ends."""
+    return {**shell("echo once >> mark; sleep 3600"), "thinking": "I have to leave a mark."}
+
+
+def test_a_completed_run_goes_on_after_its_result_with_its_conversation_directory_and_label(
+    world: World,
+) -> None:
+    world.agent()
+    (world.work / "deep").mkdir()
+    (world.work / "deep" / "more.txt").write_text("More.", encoding="utf-8")
+    simulator = world.play({**says("First."), "thinking": "Well."}, shell("pwd"), says("Second."))
+    first = world.start("Begin.", cwd="deep", label="the label")
+    assert world.completed(first) == "First."
+    with world.serve() as parent:
+        assert "say in `prompt`" in parent.refused("continue_run", runId=first)
+        view = parent.call("continue_run", runId=first, prompt="Go on.", inputs=["more.txt"], waitSeconds=40)
+    second = view["runId"]
+    assert (view["status"], view["result"], view["continuesRunId"]) == ("completed", "Second.", first)
+    assert view["label"] == "the label" and view["usage"]["turns"] == 2
+    meta = world.meta(second)
+    assert meta.continues_run_id == first and meta.root_run_id == second and meta.parent_run_id is None
+    sent = bodies(simulator)[1]["messages"]
+    assert [message["role"] for message in sent] == ["user", "assistant", "user"]
+    assert [block["type"] for block in sent[1]["content"]] == ["thinking", "text"]
+    assert "More." in texts(bodies(simulator)[1])[0] and texts(bodies(simulator)[1])[1] == "Go on."
+    assert tool_results(bodies(simulator)[2]) == [str(world.work / "deep")]
+    assert f"continues {first}" in " ".join(world.cli("show", second).stdout.split())
+    third = world.cli("continue", second, "And on.", "--wait", "40")
+    assert third.returncode == 0 and third.stdout.strip()
+    assert len(bodies(simulator)[-1]["messages"]) == 7
+
+
+def test_a_call_whose_end_is_not_known_is_told_and_never_repeated_whatever_ended_the_run(
+    world: World,
+) -> None:
+    world.agent()
+    simulator = world.play(busy(), says("Seen."))
+    runs = [world.start() for _ in range(3)]
+    simulator.wait_for_requests(3, BOUND)
+    for run_id in runs:
+        world.until(run_id, lambda meta: bool(world.events(meta.run_id, "tool_call")))
+    killed, lost, stopped = runs
+    with world.serve() as parent:
+        assert "cannot be continued yet" in parent.refused("continue_run", runId=killed)
+    kill(world.worker(killed))
+    kill(world.keeper(lost))
+    kill(world.worker(lost))
+    world.stop(stopped)
+    world.ended(killed)
+    for run_id in runs:
+        simulator.clear()
+        done = world.cli("continue", run_id)
+        assert (done.returncode, done.stdout) == (0, "Seen.\n"), done.stderr
+        (body,) = bodies(simulator)
+        (told,) = tool_results(body)
+        assert "not known what this call did" in told and "was not repeated" in told
+        assert body["messages"][-1]["content"][0]["is_error"] is True
+        assert body["messages"][1]["content"][0]["type"] == "thinking"
+        (warning,) = world.events(world.store.run_ids()[0], "warning")
+        assert "bash" in warning["message"] and run_id in warning["message"]
+    assert (world.work / "mark").read_text(encoding="utf-8").count("once") == 3
+    assert world.meta(lost).status is Status.FAILED
+
+
+def test_an_answer_that_came_is_given_and_one_that_did_not_is_told(world: World) -> None:
+    world.agent()
+    world.play(asks("Which colour?"), says("Done."))
+    open_one, answered = world.start(), world.start()
+    for run_id in (open_one, answered):
+        world.asking(run_id)
+        kill(world.keeper(run_id))
+        kill(world.worker(run_id))
+    raw = world.paths(answered).meta
+    told = raw.read_text(encoding="utf-8").replace(
+        '"messageStatus": "pending_parent_reply"',
+        '"answerContent": "blue", "messageStatus": "parent_replied"',
+    )
+    raw.write_text(told.replace('"pendingQuestions": 1', '"pendingQuestions": 0'), encoding="utf-8")
+    simulator = world.play(asks("Which colour?"), says("Done."))
+    for run_id, words in ((open_one, "Ask again"), (answered, "blue")):
+        simulator.clear()
+        assert world.cli("continue", run_id).returncode == 0
+        assert words in tool_results(bodies(simulator)[0])[0]
+    world.abandoned.add(answered)
+
+
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with open("alive", "w") as file:
+    while True:
+        file.write("x")
+        file.flush()
+        time.sleep(0.02)
+"""
+
+
+def stubborn_run(world: World) -> str:
+    """Return a run that works with a child which ignores TERM and has left its session."""
+    world.agent()
+    (world.work / "stubborn.py").write_text(STUBBORN, encoding="utf-8")
+    turn = shell(f"setsid {sys.executable} stubborn.py & sleep 3600")
+    world.play(turn, shell("stat -c %s alive; sleep 0.3; stat -c %s alive"), says("Done."))
+    run_id = world.start()
+    world.until(run_id, lambda meta: (world.work / "alive").exists())
+    return run_id
+
+
+def test_stopped_and_continued_at_once_there_are_never_two_workers(world: World) -> None:
+    first = stubborn_run(world)
+    keeper = world.keeper(first)
+    processes.send_signal(keeper, signal.SIGSTOP)
+    world.stop(first)
+    second, other = (continue_run(world.service, ContinueOrder(first)).run_id for _ in range(2))
+    for run_id in (second, other):
+        wait_for(lambda: read_shim(world.paths(run_id)).get("waitingForRun"), BOUND, "the wait")  # noqa: B023
+    assert f"of run {first}" in world.cli("show", second).stdout
+    view = run_view(world.store, world.look(second))
+    assert (view.status, view.waiting_for_run, view.live) == (Status.READY, first, True)
+    assert world.stop(other).meta.status is Status.STOPPED
+    world.gone(other)
+    assert not world.events(other, "run_started"), (
+        "it was stopped while it waited, so nothing of it has begun"
+    )
+    assert processes_of(world.paths(first)) and world.meta(second).status is Status.READY
+    processes.send_signal(keeper, signal.SIGCONT)
+    assert world.completed(second) == "Done."
+    (before, after) = tool_results_of(world, second)[-1].split()
+    assert before == after, "nothing of the first run was alive when the second began"
+    assert world.look(first).live is False
+
+
+def test_where_nobody_keeps_the_old_run_any_more_the_new_one_ends_what_is_left_of_it(world: World) -> None:
+    first = stubborn_run(world)
+    kill(world.keeper(first))
+    kill(world.worker(first))
+    raw = world.meta(first)
+    failure = Failure(code="crashed", message="It was killed.")
+    usage = recorded_usage(world.paths(first))
+    world.store.update(first, events.RunFailed(failure=failure, usage=usage), now())
+    assert raw.status is Status.RUNNING and processes_of(world.paths(first)), "nobody has looked yet"
+    request = StartOrder("worker", "", cwd=str(world.work))
+    agent = world.service.shelf.get("worker")
+    second = start_agent(world.service, agent, request, USER, Continuation(first)).run_id
+    assert world.completed(second) == "Done."
+    (before, after) = tool_results_of(world, second)[-1].split()
+    assert before == after and (read_exit(world.paths(first)) or {})["treeGone"]
+
+
+def tool_results_of(world: World, run_id: str) -> list[str]:
+    """Return the results of the tools that a run used."""
+    return [event["text"] for event in world.events(run_id, "tool_result")]
+
+
+def test_what_cannot_be_continued_is_refused_in_words_and_nothing_is_made(world: World) -> None:
+    world.agent()
+    world.agent("other")
+    world.play(says("Done."))
+    run_id, other = world.start(), world.start(agent="other")
+    for each in (run_id, other):
+        world.completed(each)
+        world.gone(each)
+    runs = world.store.run_ids()
+    (world.agents / "other.md").write_text("---\nname: other\nrunner: command\ncommand: ls\n---\nx", "utf-8")
+    refusals = {
+        (run_id,): "say in `prompt` what it shall do next",
+        (run_id, " "): "say in `prompt` what it shall do next",
+        (run_id, "Go.", "--input", "nowhere"): "is no file in",
+        (run_id, "Go.", "--detach", "--wait", "1"): "give one of them",
+        (other, "Go."): "the runner messages, and agent other has command now",
+        ("20990101-000000-000-aaaaaa",): "There is no run",
+    }
+    for words, sentence in refusals.items():
+        done = world.cli("continue", *words)
+        assert done.returncode in (2, 3) and sentence in done.stderr, done
+    (world.agents / "again.md").write_text("---\nname: worker\n---\nAnother one.", encoding="utf-8")
+    assert "There is no agent 'worker' (" in world.cli("continue", run_id, "Go.").stderr
+    assert world.store.run_ids() == runs
+
+
+def test_without_its_file_an_agent_goes_on_as_it_was_with_a_warning_and_a_run_that_never_began_begins(
+    world: World,
+) -> None:
+    world.agent(env={"TOOL_TOKEN": "a-literal-that-is-secret-4711"})
+    simulator = world.play(says("Done."))
+    key = world.environment.pop("ANTHROPIC_API_KEY")
+    refused = world.start("The task.")
+    assert world.failed(refused)[0] == "config"
+    (world.agents / "worker.md").unlink()
+    with world.serve() as parent:
+        again = parent.call("continue_run", runId=refused, waitSeconds=40)
+    assert again["error"]["code"] == "config"
+    world.environment["ANTHROPIC_API_KEY"] = key
+    with world.serve() as parent:
+        view = parent.call("continue_run", runId=again["runId"], prompt="And this.", waitSeconds=40)
+    assert view["status"] == "completed" and "the file of agent worker is gone" in view["warnings"][0].lower()
+    assert "***" in view["warnings"][0]
+    (body,) = bodies(simulator)
+    assert texts(body) == ["The task.", "And this."]
+    assert any("is gone" in event["message"] for event in world.events(view["runId"], "warning"))
+
+
+def test_an_agent_carries_on_what_a_run_it_started_had_begun(world: World) -> None:
+    world.agent("boss", agents=["helper"])
+    world.agent("helper", maxTurns=1)
+    boss = [
+        call("run_helper", prompt="Help.", waitSeconds=40),
+        {
+            **call("continue_run", runId="${run}", prompt="Go on.", waitSeconds=40),
+            "capture": {"run": '"runId": ?"([a-z0-9-]+)"'},
+        },
+        says("All done."),
+    ]
+    helper = {"turns": [shell("echo one"), says("Helped.")], "when": {"prompt": "Help"}}
+    simulator = world.play(*boss, conversations=[helper])
+    run_id = world.start("Lead.", agent="boss")
+    assert world.completed(run_id) == "All done."
+    first, second = world.store.children_of(run_id)
+    assert world.meta(first).error is not None and world.meta(second).continues_run_id == first
+    assert (world.meta(second).parent_run_id, world.meta(second).depth) == (run_id, 1)
+    last = tool_results(bodies(simulator)[-1])
+    assert '"result":"Helped."' in last[0]

@@ -1,0 +1,183 @@
+"""What the model is told when it carries a conversation on, case by case."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from subagent_server.domain.past import PastCall, PastChild, PastRun
+from subagent_server.domain.states import MessageStatus, Status
+from subagent_server.runners.messages.mending import sendable
+from subagent_server.runners.messages.resume import Opening, Resumed, resume
+from subagent_server.runners.messages.unfinished import NOT_BEGUN, NOT_STORED, UNKNOWN
+from subagent_server.simulator.message_checks import check_messages
+from subagent_server.simulator.signatures import signature_of
+from subagent_server.toolkit.final_answer import FinalAnswer
+from subagent_server.toolkit.parent import NO_ANSWER
+from tests.helpers.runs import T0, make_message
+
+Message = dict[str, Any]
+
+SCHEMA: dict[str, object] = {
+    "type": "object",
+    "properties": {"verdict": {"type": "string"}},
+    "required": ["verdict"],
+}
+TASK: Message = {"role": "user", "content": [{"type": "text", "text": "The task."}]}
+THOUGHT = {"type": "thinking", "thinking": "Well.", "signature": signature_of("Well.")}
+
+
+def used(call_id: str, name: str, **arguments: Any) -> Message:
+    """Return a block that calls a tool."""
+    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+
+
+def said(*blocks: Any, stop: str = "tool_use") -> Message:
+    """Return a message of the model; a text may be given as such."""
+    content = [b if isinstance(b, dict) else {"type": "text", "text": b} for b in blocks]
+    return {"role": "assistant", "content": content, "stopReason": stop}
+
+
+def given(call_id: str, text: str) -> Message:
+    """Return a message with one result."""
+    part = {"type": "text", "text": text}
+    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": [part]}]}
+
+
+def past(*messages: Message, **facts: Any) -> PastRun:
+    """Return a run that failed after these messages."""
+    calls = {call.call_id: call for call in facts.pop("calls", ())}
+    run = {"run_id": "old", "status": Status.FAILED, "prompt": "The task.", "model": "m", **facts}
+    return PastRun(messages=[TASK, *messages] if messages else [], calls=calls, **run)
+
+
+def carried_on(*runs: PastRun, prompt: str = "", **opening: Any) -> Resumed:
+    """Return how the last of these runs is carried on, after the API was asked whether it takes it."""
+    words = [{"type": "text", "text": prompt}] if prompt else []
+    found = resume(runs, Opening(**{"words": words, "model": "m", **opening}))
+    check_messages(sendable(found.messages), allow_prefill=found.outcome is not None)
+    return found
+
+
+def told(found: Resumed) -> list[str]:
+    """Return the texts of the last message, results first."""
+    return [
+        b["text"] if b["type"] == "text" else b["content"][0]["text"] for b in found.messages[-1]["content"]
+    ]
+
+
+def test_a_run_that_had_not_begun_begins_and_those_that_carried_it_on_add_their_prompts() -> None:
+    found = carried_on(past(), past(prompt=""), past(prompt="More."), prompt="And now?")
+    assert told(found) == ["The task.", "More.", "And now?"] and len(found.messages) == 1
+
+
+def test_a_result_in_the_journal_is_given_whole_or_told_to_be_incomplete() -> None:
+    calls = [
+        PastCall("a", "bash", finished=True, text="out", is_error=True),
+        PastCall("b", "bash", finished=True, text="", is_error=False),
+        PastCall("c", "view", finished=True, text="[image]", whole=False),
+        PastCall("d", "bash"),
+    ]
+    uses = [used(name, "bash") for name in "abcde"]
+    found = carried_on(past(said(THOUGHT, *uses), calls=calls))
+    first, second, third, fourth, fifth = told(found)
+    assert (first, second, fourth, fifth) == ("out", "(empty)", UNKNOWN, NOT_BEGUN)
+    assert "whole result" in third and "[image]" in third
+    flags = [block.get("is_error", False) for block in found.messages[-1]["content"]]
+    assert flags == [True, False, True, True, True] and found.unknown == ["bash"]
+
+
+def test_questions_are_told_answered_expired_or_open_each_by_its_own_words_and_time() -> None:
+    begun = T0 + timedelta(seconds=5)
+    later, earlier = {"question_timestamp": begun}, {"question_timestamp": T0}
+    questions = [
+        make_message("q1", MessageStatus.ACKNOWLEDGED, question_content="Same?", **earlier),
+        make_message(
+            "q2", MessageStatus.CANCELLED, question_content="Answered?", answer_content="red", **later
+        ),
+        make_message("q3", MessageStatus.EXPIRED, question_content="Expired?", **later),
+        make_message("q4", MessageStatus.CANCELLED, question_content="Open?", **later),
+    ]
+    names = ("Answered?", "Expired?", "Open?", "Same?")
+    uses = [used(f"c{n}", "ask_parent", question=name) for n, name in enumerate(names)]
+    calls = [PastCall(f"c{n}", "ask_parent", began_at=begun) for n in range(4)]
+    answered, expired, unanswered, same = told(
+        carried_on(past(said(*uses), calls=calls, questions=questions))
+    )
+    assert (answered, expired) == ("red", NO_ANSWER)
+    assert "Ask again" in unanswered and "Ask again" in same, "the answer to an older question is not taken"
+
+
+def test_a_final_answer_that_was_not_stored_is_taken_where_nothing_else_is_left() -> None:
+    answer = used("f", "final_answer", verdict="good")
+    for messages in ([said("Here.", answer)], [said("Here.", answer), given("f", "The answer is taken.")]):
+        found = carried_on(past(*messages), final=FinalAnswer(SCHEMA))
+        assert found.outcome is not None and found.outcome.output == {"verdict": "good"}
+        assert found.outcome.text == "Here."
+        asked = carried_on(past(*messages), final=FinalAnswer(SCHEMA), prompt="More.")
+        assert asked.outcome is None and told(asked) == [NOT_STORED, "More."]
+    beside = past(said(used("b", "bash"), answer), calls=[PastCall("b", "bash")])
+    assert told(carried_on(beside, final=FinalAnswer(SCHEMA))) == [UNKNOWN, NOT_STORED]
+    wrong = past(said(used("f", "final_answer", verdict=1)))
+    assert "does not fit its schema" in told(carried_on(wrong, final=FinalAnswer(SCHEMA)))[0]
+    stored = past(said(answer), given("f", "The answer is taken."), status=Status.COMPLETED)
+    assert told(carried_on(stored, final=FinalAnswer(SCHEMA), prompt="More.")) == [
+        "The answer is taken.",
+        "More.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stop", "words"), [("max_tokens", "cut at the limit"), ("refusal", "Go on with your task")]
+)
+def test_a_message_that_was_no_end_is_answered_with_the_word_to_go_on(stop: str, words: str) -> None:
+    found = carried_on(past(said("Half of", stop=stop)))
+    assert found.outcome is None and words in told(found)[0]
+    assert [m["role"] for m in found.messages] == ["user", "assistant", "user"]
+    only_thought = carried_on(past(said(THOUGHT, stop=stop)))
+    assert only_thought.messages == [TASK], "a message may not end with a thought"
+
+
+def test_thoughts_go_to_the_model_that_had_them_and_to_no_other() -> None:
+    run = past(said(THOUGHT, used("a", "bash")), given("a", "out"))
+    same, other = carried_on(run), carried_on(run, model="another")
+    assert THOUGHT in same.messages[1]["content"] and THOUGHT not in other.messages[1]["content"]
+    assert same.text == "" and carried_on(past(said("So far.", used("a", "bash")))).text == "So far."
+
+
+def test_runs_that_ended_with_the_one_that_started_them_are_named_to_an_agent_that_may_lead() -> None:
+    children = [
+        PastChild("r1", "helper", "run_helper", "Help.", Status.STOPPED),
+        PastChild("r2", "helper", "run_helper", "Help too.", Status.COMPLETED),
+    ]
+    calls = [PastCall("a", "run_helper"), PastCall("b", "run_helper")]
+    uses = [used("a", "run_helper", prompt="Help."), used("b", "run_helper", prompt="Else.")]
+    run = past(said(*uses), calls=calls, children=children)
+    known, unknown, named = told(carried_on(run, leads=True))
+    assert "It had started run r1, which is stopped." in known and "started" not in unknown
+    assert "r1 (helper)" in named and "r2" not in named
+    assert len(told(carried_on(run))) == 2
+
+
+def test_whatever_is_left_of_a_conversation_the_api_takes_it() -> None:
+    text = {"type": "text", "text": "Hello."}
+    broken: list[Message] = [
+        said("It began somewhere.", used("a", "bash")),
+        said(used("a", "bash"), used("b", "bash"), {"type": "tool_use", "id": "x"}),
+        {"role": "user", "content": [text, *given("b", "two")["content"], *given("zz", "whose?")["content"]]},
+        {"role": "user", "content": "As a text."},
+        {"role": "user", "content": [None, {"type": 1}, {"type": "text", "text": " "}]},
+        {"role": "system", "content": "No."},
+        {"role": "assistant", "content": []},
+        said("One.", stop="end_turn"),
+        said("One.", stop="end_turn"),
+        said("Two.", stop="end_turn"),
+        given("b", "again"),
+        {"nothing": "of the kind"},
+    ]
+    for start in range(len(broken)):
+        for end in range(start + 1, len(broken) + 1):
+            carried_on(PastRun("old", Status.FAILED, "The task.", messages=broken[start:end]), prompt="Go.")
+            carried_on(PastRun("old", Status.FAILED, "The task.", messages=broken[start:end]))
+    whole = carried_on(PastRun("old", Status.FAILED, "The task.", messages=broken), prompt="Go.")
+    assert whole.messages[0] == TASK and "Two." in str(whole.messages) and "whose?" not in str(whole.messages)

@@ -1,0 +1,33 @@
+"""What is open to a run that asks (SPEC sections 5 and 13)."""
+
+from pathlib import Path
+
+import pytest
+
+from subagent_server.service.access import NotAllowed, check_open, run_as_caller
+from subagent_server.store.runs import RunStore
+from tests.helpers.runs import make_meta, make_request
+
+
+def test_a_run_leads_what_it_started_and_what_the_runs_had_started_that_it_carries_on(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs")
+    facts = {
+        "first": {},
+        "child-of-first": {"parent_run_id": "first"},
+        "second": {"continues_run_id": "first"},
+        "third": {"continues_run_id": "second"},
+        "child-of-third": {"parent_run_id": "third"},
+        "stranger": {"continues_run_id": "gone"},
+    }
+    for run_id, more in facts.items():
+        store.create(make_request(run_id))
+        store.publish(make_meta(run_id, **more))
+    third = run_as_caller(store, "third")
+    for run_id in ("third", "child-of-third", "child-of-first"):
+        check_open(third, store.read(run_id))
+    for caller, run_id in ((third, "first"), (third, "second"), (third, "stranger")):
+        with pytest.raises(NotAllowed):
+            check_open(caller, store.read(run_id))
+    for caller in (run_as_caller(store, "first"), run_as_caller(store, "stranger")):
+        with pytest.raises(NotAllowed):
+            check_open(caller, store.read("child-of-third"))

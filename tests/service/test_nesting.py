@@ -1,0 +1,189 @@
+"""How many runs may be below one, and what they have cost: counted over the whole tree."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from subagent_server.domain import events
+from subagent_server.domain.errors import RunRefused, SubagentError
+from subagent_server.domain.records import Failure, RunMeta, Usage
+from subagent_server.host import locks
+from subagent_server.host.clock import now
+from subagent_server.launch.launcher import LaunchPackage
+from subagent_server.service.access import Caller, NotAllowed
+from subagent_server.service.budget import budgets_of, check_budgets, exhausted
+from subagent_server.service.context import Service, open_service
+from subagent_server.service.start import StartOrder, start
+from subagent_server.service.tree import settle_usage, tree_cost
+from subagent_server.settings import read_settings
+from subagent_server.store.paths import RunPaths
+
+
+class Kept:
+    """A run that seems to live: its lock is held by this process, and there is no other."""
+
+    def __init__(self, lock: int) -> None:
+        self._lock = lock
+
+    def start(self, package: LaunchPackage) -> None:
+        """Go on holding the lock."""
+
+    def give_up(self) -> None:
+        """Let go of it."""
+        os.close(self._lock)
+
+
+class Keeper:
+    """A launcher that starts no process."""
+
+    kind = "local"
+
+    def __init__(self) -> None:
+        self.locks: list[int] = []
+
+    def reserve(self, run: RunPaths) -> Kept:
+        """Hold the lock of the run."""
+        descriptor = locks.take(run.live_lock)
+        assert descriptor is not None
+        self.locks.append(descriptor)
+        return Kept(descriptor)
+
+    def reap(self) -> None:
+        """There is nothing to collect."""
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    """The verbs, with an agent that may start itself, at most three below one, and no processes."""
+    text = "---\nname: again\ndescription: It goes on.\nagents: [again]\n---\nGo on."
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "again.md").write_text(text, encoding="utf-8")
+    settings = read_settings(environment={"SUBAGENT_MAX_DESCENDANTS": "3"}, cwd=tmp_path)
+    keeper = Keeper()
+    yield open_service(settings, keeper)
+    for descriptor in keeper.locks:
+        try:
+            os.close(descriptor)
+        except OSError:
+            continue  # given up already
+
+
+def begun(service: Service, parent: str | None = None) -> RunMeta:
+    """Start a run as `parent` would, without a worker: nothing that its agent asks for is looked at."""
+    return start(service, StartOrder("again", "Go on."), Caller(parent))
+
+
+def test_starts_at_one_moment_anywhere_in_a_tree_do_not_become_too_many(service: Service) -> None:
+    root = begun(service)
+    child = begun(service, root.run_id)
+
+    def attempt(number: int) -> str | None:
+        parent = root if number % 2 else child
+        try:
+            return begun(service, parent.run_id).run_id
+        except NotAllowed as error:
+            assert "3 runs are at work below" in error.sentence and "3 is the limit" in error.sentence
+            return None
+
+    with ThreadPoolExecutor(8) as threads:
+        started = [run_id for run_id in threads.map(attempt, range(8)) if run_id]
+    assert len(started) == 2, "and the one before makes three"
+    assert len(service.store.run_ids()) == 4, "what was refused has left nothing"
+    marks = service.store.children_of(root.run_id) + service.store.children_of(child.run_id)
+    assert sorted(marks) == sorted([child.run_id, *started])
+    service.store.update(started[0], events.StopRequested(), now())
+    assert begun(service, child.run_id).depth == 2, "one that has ended makes room"
+
+
+def test_who_died_and_was_not_read_since_counts_no_more(service: Service) -> None:
+    root = begun(service)
+    dead = [begun(service, root.run_id).run_id for _ in range(3)]
+    for run_id in dead:
+        os.close(service.launcher.locks.pop())  # type: ignore[attr-defined]
+        assert service.store.read(run_id).status == "ready"
+    assert begun(service, root.run_id).parent_run_id == root.run_id
+    assert all(service.store.read(run_id).error is not None for run_id in dead)
+
+
+def test_the_depth_of_a_tree_is_bounded_with_a_sentence(service: Service) -> None:
+    lowest = begun(service)
+    for _ in range(3):
+        lowest = begun(service, lowest.run_id)
+    with pytest.raises(
+        NotAllowed, match=r"3 levels below the first run, and 3 is the limit: do the work here"
+    ):
+        begun(service, lowest.run_id)
+
+
+def paid(service: Service, run_id: str, cost: str, *, ends: bool = False) -> None:
+    """Let a run have cost this much; where it `ends`, with its end."""
+    usage = Usage(turns=1, cost_usd=cost)  # type: ignore[arg-type]
+    failure = Failure(code="agent_error", message="Over.")
+    event = events.RunFailed(failure=failure, usage=usage) if ends else events.UsageSettled(usage=usage)
+    service.store.update(run_id, event, now())
+
+
+def test_a_child_that_ends_after_its_parent_still_adds_what_it_has_cost_all_the_way_up(
+    service: Service,
+) -> None:
+    root = begun(service).run_id
+    child = begun(service, root).run_id
+    low = begun(service, child).run_id
+    paid(service, root, "1", ends=True)
+    paid(service, child, "0.25", ends=True)
+    assert service.store.read(root).with_descendants.turns == 1, "its child had not ended when it did"
+    paid(service, low, "0.5", ends=True)
+    for _ in range(2):
+        settle_usage(service.store, low)
+    meta = service.store.read(root)
+    assert meta.usage.turns == 1 and meta.with_descendants.turns == 3
+    assert str(meta.with_descendants.cost_usd) == "1.75" and meta.status == "failed"
+    assert [step.event.value for step in meta.transitions] == ["failed", "usage_settled"]
+    assert service.store.read(child).with_descendants.turns == 2
+
+
+def test_a_run_is_bound_by_the_budgets_above_it_over_their_whole_trees(service: Service) -> None:
+    root = begun(service).run_id
+    first, second = begun(service, root).run_id, begun(service, root).run_id
+    for run_id in (root, second):
+        request = service.store.read_request(run_id)
+        bound = request.model_copy(update={"agent": {**request.agent, "limits": {"budgetUsd": "2"}}})
+        service.store.paths.run(run_id).request.write_bytes(bound.to_json())
+    budgets = budgets_of(service.store, service.store.read(second))
+    assert [(each.run_id, str(each.usd)) for each in budgets] == [(second, "2"), (root, "2")]
+    paid(service, second, "0.7")
+    paid(service, first, "1.2", ends=True)
+    assert exhausted(service.store, budgets) is None
+    paid(service, root, "0.1")
+    assert str(tree_cost(service.store, root)) == "2.0"
+    assert exhausted(service.store, budgets) == (
+        f"Run {root} and those below it have used $2.0 of its budget of $2."
+    )
+    with pytest.raises(RunRefused) as refused:
+        check_budgets(service.store, budgets)
+    assert refused.value.failure_code == "budget"
+    with pytest.raises(NotAllowed, match="No other agent is started for it"):
+        begun(service, second)
+
+
+def test_a_mark_of_a_run_that_names_another_parent_adds_nothing(service: Service) -> None:
+    root, other = begun(service).run_id, begun(service).run_id
+    paid(service, other, "5")
+    paths = service.store.paths.run(root)
+    paths.children.mkdir()
+    for name in (other, root, "20990101-000000-000-aaaaaa"):
+        (paths.children / name).touch()
+    paid(service, root, "1")
+    assert service.store.read(root).with_descendants.turns == 1
+    assert tree_cost(service.store, root) == 1
+
+
+def test_a_tree_cannot_be_entered_without_its_lock(service: Service) -> None:
+    root = begun(service)
+    service.store.paths.run(root.run_id).tree_lock.mkdir()
+    with pytest.raises(SubagentError):
+        begun(service, root.run_id)
+    assert service.store.run_ids() == [root.run_id] and not service.store.children_of(root.run_id)
