@@ -64,7 +64,7 @@ def token_hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def run_as_caller(store: RunStore, run_id: str) -> Caller:
+def run_as_caller(store: "RunStore", run_id: str) -> Caller:
     """Return a run as one that asks.
 
     Raises:
