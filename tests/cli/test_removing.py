@@ -39,7 +39,7 @@ def test_what_lives_is_refused_and_the_others_are_removed_all_the_same(cli: Cli)
     child = cli.completed("bbbbbb", parent_run_id=parent)
     far = cli.made("333333", launch=LaunchInfo(host="far-away", boot_id="other"))
     with cli.living("222222") as works:
-        (cli.store.paths.run(works).children).mkdir()
+        cli.store.paths.run(works).children.mkdir(exist_ok=True)
         (cli.store.paths.run(works).children / child).touch()
         done = cli("rm", works, child, far, over)
         assert done.returncode == 2 and done.stdout.split() == [over]
@@ -55,7 +55,7 @@ def test_a_parent_goes_without_its_children_and_a_child_leaves_no_mark(cli: Cli)
     parent = cli.completed("aaaaaa")
     first, second = (cli.completed(tail, parent_run_id=parent) for tail in ("bbbbbb", "cccccc"))
     marks = cli.store.paths.run(parent).children
-    marks.mkdir()
+    marks.mkdir(exist_ok=True)
     for child in (first, second):
         (marks / child).touch()
     assert cli("rm", first).returncode == 0
