@@ -35,12 +35,10 @@ def test_runs_that_are_over_are_removed_with_all_their_files(cli: Cli) -> None:
 
 
 def test_what_lives_is_refused_and_the_others_are_removed_all_the_same(cli: Cli) -> None:
-    over, parent = cli.completed("aaaaaa"), run_name("222222")
-    child = cli.completed("bbbbbb", parent_run_id=parent)
+    over = cli.completed("aaaaaa")
     far = cli.made("333333", launch=LaunchInfo(host="far-away", boot_id="other"))
     with cli.living("222222") as works:
-        cli.store.paths.run(works).children.mkdir(exist_ok=True)
-        (cli.store.paths.run(works).children / child).touch()
+        child = cli.completed("bbbbbb", parent_run_id=works)
         done = cli("rm", works, child, far, over)
         assert done.returncode == 2 and done.stdout.split() == [over]
         refusals = done.stderr.splitlines()
