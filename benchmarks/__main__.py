@@ -15,7 +15,7 @@ from benchmarks.machine import machine
 from benchmarks.scale import WHOLE, Scale
 from benchmarks.table import Line, table
 
-MODULES = ("start", "memory", "serve_start", "latency", "replies", "writes", "listing", "logs", "delegation")
+MODULES = ("start", "serve_start", "latency", "replies", "writes", "listing", "logs", "delegation")
 """In this order; one that is not there is named as such in the results."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from mcp import Client, StdioServerParameters
 
-from subagent_server.launch.local import LocalLauncher
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.reconcile import observe
 from subagent_server.service.stop import stop
@@ -39,7 +38,7 @@ class BenchWorld:
     @property
     def service(self) -> Service:
         """The verbs on this directory."""
-        return open_service(read_settings(environment=self.environment, cwd=self.directory), LocalLauncher())
+        return open_service(read_settings(environment=self.environment, cwd=self.directory))
 
     @asynccontextmanager
     async def client(self, command: Sequence[str] = ()) -> AsyncIterator[Client]:
@@ -75,6 +74,7 @@ def bench_world(script: dict[str, Any], agents: Sequence[str]) -> Iterator[Bench
             "ANTHROPIC_BASE_URL": simulator.base_url,
             "ANTHROPIC_API_KEY": "scripted",
             "SUBAGENT_MAX_RUNS": "1000",
+            "SUBAGENT_RUNTIME_DIR": str(directory / "warm"),
         }
         world = BenchWorld(directory, environment, simulator)
         try:

@@ -1,10 +1,25 @@
-"""Fixtures that tests of several rooms share. Nothing here works unasked."""
+"""Fixtures that tests of several rooms share, and the one warm process of a session."""
 
 from pathlib import Path
 
 import pytest
 
 from subagent_server.store.runs import RunStore
+from tests.helpers import warm
+
+_WARM = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Say where the warm process is, once for a session: workers get it with their environment."""
+    if not hasattr(config, "workerinput"):
+        config.stash[_WARM] = warm.begin()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the warm process, if a test has started it."""
+    if _WARM in config.stash:
+        warm.end(config.stash[_WARM])
 
 
 @pytest.fixture

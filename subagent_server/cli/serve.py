@@ -15,7 +15,6 @@ from subagent_server.cli.exits import ExitCode
 from subagent_server.cli.flags import DIRECTORY, SECONDS
 from subagent_server.cli.session import Session, pass_session
 from subagent_server.domain.errors import BadArgument, shorten
-from subagent_server.launch.local import LocalLauncher
 from subagent_server.service.access import Caller
 from subagent_server.service.agents import AgentShelf
 from subagent_server.service.context import Service, open_service
@@ -64,6 +63,7 @@ def serve(
         _enter(cwd)
     service = _service(session, config, max_wait)
     caller = session.caller
+    service.launcher.warm_up()
     app = import_module("subagent_server.server.app")  # imports `mcp`, which takes most of a second
     app.serve_stdio(service, _role(role, caller), caller)
     return ExitCode.OK
@@ -88,7 +88,7 @@ def _enter(directory: Path) -> None:
 def _service(session: Session, config: Path | None, max_wait: float | None) -> Service:
     settings = replace(session.settings, max_wait_seconds=max_wait)
     shelf = None if config is None else AgentShelf.of_one(load_config(config, settings.environment))
-    return open_service(settings, LocalLauncher(), shelf)
+    return open_service(settings, shelf=shelf)
 
 
 def _role(wanted: Literal["parent", "child"] | None, caller: Caller) -> Role:

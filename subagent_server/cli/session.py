@@ -36,10 +36,9 @@ class Session:
     @cached_property
     def service(self) -> "Service":
         """The verbs' context."""
-        from subagent_server.launch.local import LocalLauncher
         from subagent_server.service.context import open_service
 
-        return open_service(self.settings, LocalLauncher())
+        return open_service(self.settings)
 
     @cached_property
     def caller(self) -> Caller:

@@ -101,6 +101,12 @@ def is_alive(identity: Identity) -> bool:
     return stat is not None and stat.start_time == identity.start_time and stat.state not in _DEAD_STATES
 
 
+def is_stopped(identity: Identity) -> bool:
+    """Whether that very process is stopped (SIGSTOP)."""
+    stat = _stat(identity.pid)
+    return stat is not None and stat.start_time == identity.start_time and stat.state == "T"
+
+
 def send_signal(identity: Identity, number: int) -> bool:
     """Send a signal to that very process and to no other that has its pid by now. False where it is gone."""
     if not is_alive(identity):
@@ -129,9 +135,10 @@ def _pids() -> Iterator[int]:
 def environment_of(pid: int) -> frozenset[bytes]:
     """Return the `NAME=value` entries the process was started with; empty where it cannot be read."""
     try:
-        return frozenset((_PROC / str(pid) / "environ").read_bytes().split(b"\0"))
+        data = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
         return frozenset()
+    return frozenset(data.rstrip(b"\0").split(b"\0"))  # what was forked warm has room left at the end
 
 
 def marked(mark: str) -> list[Identity]:

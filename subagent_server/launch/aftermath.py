@@ -7,7 +7,6 @@ leaves a run that the next reader can put right. Standard library only: the shim
 import json
 import os
 import signal
-import sys
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from subagent_server.domain.errors import StorageFailed
 from subagent_server.domain.states import TERMINAL
 from subagent_server.host import atomic, die, locks, processes
 from subagent_server.host.telling import tell
+from subagent_server.launch.program import Program
 from subagent_server.store.paths import RunPaths, root_of
 
 LEFTOVER_GRACE_SECONDS = 2.0
@@ -25,8 +25,6 @@ RECONCILE_SECONDS = 30.0
 RECONCILE_ATTEMPTS = 3
 EXIT_GATE_CLOSED = 71
 """What a worker leaves with that was never let begin."""
-WORKER = (sys.executable, "-E", "-P", "-m", "subagent_server.worker")
-"""No PYTHON* variable and no file in the working directory may change what the worker imports."""
 
 
 def has_ended(run: RunPaths) -> bool:
@@ -38,18 +36,18 @@ def has_ended(run: RunPaths) -> bool:
     return isinstance(state, dict) and state.get("status") in TERMINAL
 
 
-def conclude(run: RunPaths, lock: int, status: int | None, deadline: float | None) -> None:
+def conclude(run: RunPaths, lock: int, status: int | None, deadline: float | None, program: Program) -> None:
     """Say how the run ended, end what is left of it, and let go of `lock`.
 
     `status` is the worker's wait status, None where there was none; `deadline` is when what was told to end
-    is killed, on the monotonic clock. Where the end could not be told, the tree is not recorded as gone: the
-    first reader, who finds the lock free, does the rest.
+    is killed, on the monotonic clock; `program` is what writes the end into the state. Where the end could
+    not be told, the tree is not recorded as gone: the first reader, who finds the lock free, does the rest.
     """
     facts = _exit_facts(status)
     die.may_die("shim.reaped")
     _write_exit(run, facts)
     die.may_die("shim.exit_written")
-    told = (status == 0 and has_ended(run)) or _reconcile(run, facts)
+    told = (status == 0 and has_ended(run)) or _reconcile(run, facts, program)
     die.may_die("shim.reconciled")
     _sweep(run, deadline or time.monotonic() + LEFTOVER_GRACE_SECONDS)
     die.may_die("shim.swept")
@@ -80,23 +78,22 @@ def _write_exit(run: RunPaths, facts: dict[str, Any]) -> None:
         tell(error.sentence)
 
 
-def _reconcile(run: RunPaths, facts: dict[str, Any]) -> bool:
+def _reconcile(run: RunPaths, facts: dict[str, Any], program: Program) -> bool:
     """Make the meta file and the journal true for those who only read them; False where it failed.
 
     `facts` go with it, because the disk may have refused `exit.json`.
     """
     told = json.dumps(facts)
-    return any(told_by_worker(run, "--reconcile", told) for _ in range(RECONCILE_ATTEMPTS))
+    return any(told_by_worker(run, program, "--reconcile", told) for _ in range(RECONCILE_ATTEMPTS))
 
 
-def told_by_worker(run: RunPaths, verb: str, *more: str) -> bool:
-    """Let a full interpreter do `verb`, with a bound; it may be killed as everything may. False: it failed.
+def told_by_worker(run: RunPaths, program: Program, verb: str, *more: str) -> bool:
+    """Let a process of its own do `verb`, with a bound; it may be killed as everything may. False: it failed.
 
-    The verb is `--reconcile` or `--settle` of the worker.
+    The verb is `--reconcile` or `--settle` of the worker's program.
     """
-    command = [*WORKER, verb, str(run.directory), *more]
     try:
-        pid = os.posix_spawn(command[0], command, os.environ, setsigmask=[])
+        pid = program.spawn([verb, str(run.directory), *more])
     except OSError as error:
         tell(f"The end of the run could not be told: {error}")
         return False

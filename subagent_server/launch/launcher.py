@@ -58,6 +58,10 @@ class Launcher(Protocol):
         """The name that the run's meta file records."""
         ...
 
+    def warm_up(self) -> None:
+        """Prepare for starts to come, in the background, where that is possible."""
+        ...
+
     def reap(self) -> None:
         """Collect the processes that were started here and have ended."""
         ...

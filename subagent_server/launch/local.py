@@ -6,24 +6,32 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from subagent_server.domain.errors import LaunchFailed, StorageFailed
 from subagent_server.host import die, locks
 from subagent_server.host.processes import SHIM_MARK
 from subagent_server.launch.launcher import LaunchPackage
+from subagent_server.launch.warm import WarmStart
 from subagent_server.store.paths import RunPaths
 
 _SHIM = Path(__file__).with_name("shim.py")
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "TZ", die.VARIABLE)
+_WARM_LOCK, _WARM_MEMORY = 3, 4
 
 
 class LocalLauncher:
-    """Starts shims and collects them when they end, so that a long-lived server keeps no zombies."""
+    """Starts shims and collects them when they end, so that a long-lived server keeps no zombies.
+
+    With `warm`, a shim is a fork of the warm process where there is one; else it is a fresh interpreter, and
+    the warm process is started in the background for those that come later.
+    """
 
     kind = "local"
 
-    def __init__(self) -> None:
-        self._shims: list[subprocess.Popen[bytes]] = []
+    def __init__(self, warm: WarmStart | None = None) -> None:
+        self.warm = warm
+        self._started: list[subprocess.Popen[bytes]] = []
 
     def reserve(self, run: RunPaths) -> "LocalReservation":
         """Take the run's `live.lock`.
@@ -40,14 +48,20 @@ class LocalLauncher:
         die.may_die("starter.reserved")
         return LocalReservation(self, run, descriptor)
 
-    def adopt(self, shim: "subprocess.Popen[bytes]") -> None:
-        """Keep a shim to collect later."""
+    def warm_up(self) -> None:
+        """Start the warm process in the background, if it is wanted and not there."""
+        starting = None if self.warm is None else self.warm.spawn()
+        if starting is not None:
+            self.adopt(starting)
+
+    def adopt(self, process: "subprocess.Popen[bytes]") -> None:
+        """Keep a process to collect later."""
         self.reap()
-        self._shims.append(shim)
+        self._started.append(process)
 
     def reap(self) -> None:
-        """Collect the shims that have ended."""
-        self._shims = [shim for shim in self._shims if shim.poll() is None]
+        """Collect the processes that have ended."""
+        self._started = [process for process in self._started if process.poll() is None]
 
 
 @dataclass(frozen=True)
@@ -69,24 +83,9 @@ class LocalReservation:
             memory = _memory_file(package)
             die.may_die("starter.published")
             with self.run.worker_out.open("ab") as output:
-                shim = subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-I",
-                        "-S",
-                        str(_SHIM),
-                        str(self.run.directory),
-                        str(self.lock),
-                        str(memory),
-                    ],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=_shim_environment(self.run.run_id),
-                    cwd="/",
-                    pass_fds=(self.lock, memory),
-                    start_new_session=True,
-                )
+                if not self._forked(memory, output):
+                    self.launcher.adopt(self._spawned(memory, output))
+                    self.launcher.warm_up()
         except OSError as error:
             raise LaunchFailed(
                 f"The process of run {self.run.run_id} could not be started ({error.strerror or error}): "
@@ -97,11 +96,38 @@ class LocalReservation:
             if memory is not None:
                 os.close(memory)
         die.may_die("starter.launched")
-        self.launcher.adopt(shim)
+
+    def _forked(self, memory: int, output: IO[bytes]) -> bool:
+        """Have the warm process fork the shim; False where it does not."""
+        if self.launcher.warm is None:
+            return False
+        command = _command(self.run, _WARM_LOCK, _WARM_MEMORY)
+        with Path(os.devnull).open("rb") as nothing:
+            number = output.fileno()
+            given = {0: nothing.fileno(), 1: number, 2: number, _WARM_LOCK: self.lock, _WARM_MEMORY: memory}
+            environment = _shim_environment(self.run.run_id)
+            return self.launcher.warm.start("shim", command, command[3:], environment, given)
+
+    def _spawned(self, memory: int, output: IO[bytes]) -> "subprocess.Popen[bytes]":
+        """The plain start: a fresh interpreter."""
+        return subprocess.Popen(
+            _command(self.run, self.lock, memory),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=_shim_environment(self.run.run_id),
+            cwd="/",
+            pass_fds=(self.lock, memory),
+            start_new_session=True,
+        )
 
     def give_up(self) -> None:
         """Let go of the lock."""
         os.close(self.lock)
+
+
+def _command(run: RunPaths, lock: int, memory: int) -> list[str]:
+    return [sys.executable, "-I", "-S", str(_SHIM), str(run.directory), str(lock), str(memory)]
 
 
 def _memory_file(package: LaunchPackage) -> int:

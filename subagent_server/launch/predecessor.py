@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from subagent_server.host import locks
 from subagent_server.launch.aftermath import told_by_worker
+from subagent_server.launch.program import Program
 from subagent_server.launch.slots import signal_when_free
 from subagent_server.store.paths import RunPaths
 
@@ -28,12 +29,12 @@ def is_gone(run: RunPaths) -> bool:
     return isinstance(record, dict) and bool(record.get("treeGone"))
 
 
-def wait_until_gone(run: RunPaths, nap: Callable[[float], bool]) -> bool:
+def wait_until_gone(run: RunPaths, nap: Callable[[float], bool], program: Program) -> bool:
     """Return True once nothing of `run` is left, or False once nobody wants to wait any more.
 
     `nap` sleeps so many seconds, or until something happens, and says whether to go on. A keeper that holds
-    the run is waited for. Where there is none, a full interpreter looks at the run as every reader does: it
-    kills what is left and records that it is gone. It is tried until that is so.
+    the run is waited for. Where there is none, the worker's `program` looks at the run as every reader does:
+    it kills what is left and records that it is gone. It is tried until that is so.
     """
     if is_gone(run):
         return True
@@ -43,7 +44,7 @@ def wait_until_gone(run: RunPaths, nap: Callable[[float], bool]) -> bool:
     while not is_gone(run):
         was_kept, kept = kept, locks.is_held(run.live_lock)
         if (was_kept and not kept) or time.monotonic() >= due:
-            told_by_worker(run, "--settle")
+            told_by_worker(run, program, "--settle")
             due = time.monotonic() + pause
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         elif not nap(max(0.05, due - time.monotonic())):

@@ -25,7 +25,8 @@ from subagent_server.domain.errors import StorageFailed
 from subagent_server.host import atomic, die, processes
 from subagent_server.host.telling import flush, tell
 from subagent_server.launch import predecessor, slots
-from subagent_server.launch.aftermath import EXIT_GATE_CLOSED, WORKER, conclude, has_ended
+from subagent_server.launch.aftermath import EXIT_GATE_CLOSED, conclude, has_ended
+from subagent_server.launch.program import Program
 from subagent_server.store.paths import RootPaths, RunPaths, root_of
 
 GRACE_SECONDS = 10.0
@@ -40,8 +41,9 @@ _WATCHED = _STOPPING | {signal.SIGCHLD, signal.SIGUSR1}
 class Shim:
     """One run's keeper, from its claim to the fall of its lock."""
 
-    def __init__(self, run: RunPaths, lock: int, memory: int) -> None:
+    def __init__(self, run: RunPaths, lock: int, memory: int, program: Program) -> None:
         self.run = run
+        self.program = program
         self.root: RootPaths = root_of(run)
         self.lock = lock
         self.memory = memory
@@ -59,7 +61,7 @@ class Shim:
             tell(f"The worker could not be started: {error}")
             worker = None
         status = None if worker is None else self._wait_for(worker)
-        conclude(self.run, self.lock, status, self.deadline)
+        conclude(self.run, self.lock, status, self.deadline, self.program)
         return 0 if status is None else os.waitstatus_to_exitcode(status) & 0xFF
 
     def _begin(self) -> int | None:
@@ -83,7 +85,7 @@ class Shim:
         if not predecessor.is_gone(old):
             self._record(waiting_for=after)
             die.may_die("shim.waiting_for_run")
-        return predecessor.wait_until_gone(old, self._nap)
+        return predecessor.wait_until_gone(old, self._nap, self.program)
 
     def _nap(self, seconds: float) -> bool:
         """Sleep so long, or until something happens; False where this run is over before it has begun."""
@@ -173,12 +175,10 @@ class Shim:
             if os.read(gate, 1) != b"!":
                 os._exit(EXIT_GATE_CLOSED)
             os.close(gate)
-            for descriptor in (*self.slots, self.memory):
-                os.set_inheritable(descriptor, True)
             environment = {**self.package["environment"], "SUBAGENT_RUN_ID": self.run.run_id}
-            descriptors = ",".join(map(str, (self.memory, *self.slots)))
-            command = [*WORKER, str(self.run.directory), descriptors]
-            os.execve(command[0], command, environment)
+            kept = (self.memory, *self.slots)
+            arguments = [str(self.run.directory), ",".join(map(str, kept))]
+            self.program.become(arguments, environment, kept)
         except OSError as error:
             tell(f"The worker could not be started: {error}")
         finally:
@@ -225,8 +225,8 @@ def _become_subreaper() -> None:
         prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def main(arguments: list[str]) -> int:
-    """Keep the run named on the command line."""
+def main(arguments: list[str], program: Program | None = None) -> int:
+    """Keep the run named on the command line; `program` is how its worker is started."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     run = RunPaths(Path(arguments[0]))
     lock, memory = int(arguments[1]), int(arguments[2])
@@ -238,7 +238,7 @@ def main(arguments: list[str]) -> int:
         return EXIT_SECOND_SHIM
     os.fsync(claim)
     os.close(claim)
-    return Shim(run, lock, memory).keep()
+    return Shim(run, lock, memory, program or Program()).keep()
 
 
 if __name__ == "__main__":

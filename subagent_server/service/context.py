@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from subagent_server.launch.launcher import Launcher
 from subagent_server.launch.local import LocalLauncher
+from subagent_server.launch.warm import WarmStart
 from subagent_server.service.agents import AgentShelf
 from subagent_server.settings import Settings
 from subagent_server.store.runs import RunStore
@@ -26,6 +27,18 @@ def open_service(
     return Service(
         settings=settings,
         store=RunStore(settings.runs_root),
-        launcher=launcher or LocalLauncher(),
+        launcher=launcher or LocalLauncher(warm_start(settings)),
         shelf=shelf or AgentShelf(settings.agent_directories, looked_for=settings.agents_by_default),
+    )
+
+
+def warm_start(settings: Settings) -> WarmStart | None:
+    """Return the way to the warm process, or None where it is not wanted.
+
+    No run starts that process, because it would be taken for one of the run's own, and end with it.
+    """
+    if not settings.warm:
+        return None
+    return WarmStart(
+        settings.runtime_directory, settings.warm_idle_seconds, may_spawn=settings.child_run_id is None
     )

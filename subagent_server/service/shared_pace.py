@@ -18,7 +18,7 @@ from subagent_server.host.atomic import remove_leftovers, write_durably
 from subagent_server.host.processes import boot_id
 from subagent_server.host.telling import tell
 
-LONGEST_SECONDS = 120.0
+LONGEST_SECONDS = 600.0
 """No hold is longer, whatever the API asks for or a file says."""
 LONGEST_GROWN_SECONDS = 30.0
 """How far the wait grows that nobody has asked for."""

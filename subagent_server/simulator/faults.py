@@ -9,7 +9,15 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from subagent_server.simulator.parts import Count, Part, Positive, Seconds
 
-FAULT_KINDS = ("status", "cut_after", "stream_error", "malformed_tool_json", "hang", "stall_after")
+FAULT_KINDS = (
+    "status",
+    "cut_after",
+    "stream_error",
+    "malformed_tool_json",
+    "hang",
+    "stall_after",
+    "garbage_after",
+)
 
 _COMPANIONS = {
     "retry_after": ("status",),
@@ -36,7 +44,8 @@ class Fault(Part):
     connection is cut after so many events of the stream, 0 being before any byte. `stream_error`: an error
     event of this type `after` so many events. `malformed_tool_json`: `truncated` or `garbled` tool input.
     `hang`: no answer until the client goes away. `stall_after`: after so many events nothing more comes, but
-    pings where `pings` gives the seconds between them.
+    pings where `pings` gives the seconds between them. `garbage_after`: after so many events one that is no
+    JSON, and the end.
     """
 
     status: Annotated[int, Field(ge=400, le=599)] | None = None
@@ -49,6 +58,7 @@ class Fault(Part):
     malformed_tool_json: Annotated[Literal["truncated", "garbled"] | None, BeforeValidator(_malformed)] = None
     hang: bool = False
     stall_after: Count | None = None
+    garbage_after: Count | None = None
     pings: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     times: Annotated[Positive, BeforeValidator(_times)] = 1
 
@@ -66,6 +76,15 @@ class Fault(Part):
     def kind(self) -> str:
         """Which of `FAULT_KINDS` this is."""
         return self._given_kinds()[0]
+
+    @property
+    def limit(self) -> int | None:
+        """After how many events of the stream this happens, where it breaks a stream."""
+        if self.stream_error is not None:
+            return self.after
+        return next(
+            (n for n in (self.cut_after, self.stall_after, self.garbage_after) if n is not None), None
+        )
 
     def _given_kinds(self) -> list[str]:
         values = {kind: getattr(self, kind) for kind in FAULT_KINDS}

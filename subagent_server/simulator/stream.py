@@ -23,6 +23,8 @@ CUT: Final[Event] = {"type": "cut"}
 
 STALL: Final[Event] = {"type": "stall"}
 """Stands in a list of events for silence that does not end."""
+GARBAGE: Final[Event] = {"type": "garbage"}
+"""Stands in a list of events for one that is no JSON."""
 PING: Final[Event] = {"type": "ping"}
 
 _CHUNK = 24
@@ -113,17 +115,21 @@ def events_of(message: dict[str, Any], chunk_size: int | None, fault: Fault | No
     """
     malformed = fault.malformed_tool_json if fault else None
     events = _whole_stream(message, chunk_size, malformed)
-    if fault is None or fault.kind not in ("cut_after", "stream_error", "stall_after"):
+    if fault is None or fault.kind not in _BREAKS:
         yield from events
         return
-    last, limit = (CUT, fault.cut_after) if fault.stall_after is None else (STALL, fault.stall_after)
+    last, limit = _BREAKS[fault.kind], fault.limit
     if fault.stream_error is not None:
-        last, limit = error_body(fault.stream_error, fault.message or "Simulated error"), fault.after
+        last = error_body(fault.stream_error, fault.message or "Simulated error")
     for number, event in enumerate(events):
         if number == limit or event["type"] == "message_stop":
             break
         yield event
     yield last
+
+
+_BREAKS = {"cut_after": CUT, "stall_after": STALL, "garbage_after": GARBAGE, "stream_error": CUT}
+"""What breaks a stream, by the kind of its fault."""
 
 
 def _whole_stream(message: dict[str, Any], chunk_size: int | None, malformed: str | None) -> Iterator[Event]:
@@ -197,5 +203,7 @@ def _pieces(text: str, chunk_size: int | None) -> Iterator[str]:
 
 def encode(event: Event) -> bytes:
     """Return `event` as it goes over the wire, a server-sent event."""
+    if event is GARBAGE:
+        return b'event: content_block_delta\ndata: {"type": "content_bl\n\n'
     data = json.dumps(event, ensure_ascii=False).encode("utf-8", "replace")
     return b"event: %s\ndata: %s\n\n" % (str(event["type"]).encode("ascii"), data)

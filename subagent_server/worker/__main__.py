@@ -72,8 +72,12 @@ def _read_package(memory: int) -> dict[str, Any]:
 def _import_gently(own: OwnRun) -> Any:
     """Import the heavy half, at most one worker a core at a time and niced, so that servers stay quick.
 
+    In a process that was forked warm it is there already.
+
     Niceness belongs to a thread (sched(7)), and only root could take it back: so a thread of its own imports.
     """
+    if _HEAVY in sys.modules:
+        return sys.modules[_HEAVY]
     place = own.starting_place()
     try:
         thread = threading.Thread(target=_import_niced, name="import")

@@ -75,12 +75,11 @@ def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: Surroun
     )
     tools = [*workspace, *_companions(agent, door, around.delegation), *([final] if final else [])]
     task = _task(agent, request, own)
+    pace = own.pace(settings.base_url or "", agent.api_key_env)
     may_ask = any(tool.name == AskParent.name for tool in tools)
     loop = Loop(
         run=door,
-        model=_model(
-            settings, own.pace(settings.base_url or "", agent.api_key_env), own.run_id, around.tracer
-        ),
+        model=_model(settings, own.run_id, around.tracer, pace),
         system=system_blocks(task, may_ask=may_ask, structured=final is not None),
         tools=tools,
         max_turns=agent.limits.max_turns,
@@ -100,8 +99,8 @@ def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: Surroun
     return Assembled(loop, beginning)
 
 
-def _model(settings: ModelSettings, pace: Pace, run_id: str, tracer: Tracer) -> Model:
-    return Model(settings, pace) if tracer is NO_TRACER else TracedModel(settings, pace, run_id, tracer)
+def _model(settings: ModelSettings, run_id: str, tracer: Tracer, pace: Pace) -> Model:
+    return Model(settings, pace) if tracer is NO_TRACER else TracedModel(settings, run_id, tracer, pace)
 
 
 def _companions(agent: AgentDefinition, door: RunDoor, delegation: Delegation | None) -> list[Tool]:

@@ -20,6 +20,7 @@ from subagent_server.domain.states import Status
 from subagent_server.host import locks
 from subagent_server.host.clock import now
 from subagent_server.store.runs import RunStore
+from tests.helpers import warm
 from tests.helpers.runs import STARTED, make_meta, make_request
 from tests.helpers.wait import wait_for
 
@@ -45,7 +46,7 @@ class Cli:
         kept = {
             n: v for n, v in os.environ.items() if not n.startswith(("SUBAGENT", "ANTHROPIC", "NO_COLOR"))
         }
-        self.environment = {**kept, "COLUMNS": "80", "PYTHONUTF8": "1"}
+        self.environment = {**kept, **warm.settings(), "COLUMNS": "80", "PYTHONUTF8": "1"}
 
     def __call__(
         self,

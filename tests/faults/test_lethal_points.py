@@ -38,8 +38,9 @@ AFTER_THE_WORK = [
     "shim.tree_gone",
 ]
 """Where a run that is cut off has completed."""
-ELSEWHERE = ["shim.waiting", "shim.waiting_for_run", "reconcile.swept"]
-"""Points that one run alone does not come to: a queue, a run to continue, and a reader; the soaks do."""
+ELSEWHERE = ["shim.waiting", "shim.waiting_for_run", "reconcile.swept", "zygote.asked", "zygote.forked"]
+"""Points that one run alone does not come to: a queue, a run to continue, a reader, the warm process; the
+soaks do."""
 
 
 def test_every_point_is_tried() -> None:

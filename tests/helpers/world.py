@@ -17,7 +17,7 @@ from subagent_server.domain.records import RunMeta, RunResult
 from subagent_server.domain.states import Status
 from subagent_server.host import locks, processes
 from subagent_server.launch.local import LocalLauncher
-from subagent_server.service.context import Service, open_service
+from subagent_server.service.context import Service, open_service, warm_start
 from subagent_server.service.ending import read_shim
 from subagent_server.service.questions import reply
 from subagent_server.service.reconcile import Observed, observe
@@ -27,6 +27,7 @@ from subagent_server.settings import read_settings
 from subagent_server.simulator import Simulator
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
+from tests.helpers import warm
 from tests.helpers.mcp_client import Mode, Parent, connected
 from tests.helpers.raw_server import RawServer
 from tests.helpers.truth import check_ended, processes_of, read_lines
@@ -40,15 +41,15 @@ PROGRAM = [sys.executable, "-m", "subagent_server"]
 
 
 class Launcher(LocalLauncher):
-    """Keeps the shims that were started here, to collect each of them."""
+    """Keeps the processes that were started here, to collect each of them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.shims: list[subprocess.Popen[bytes]] = []
+        self.started: list[subprocess.Popen[bytes]] = []
 
-    def adopt(self, shim: "subprocess.Popen[bytes]") -> None:
-        """Keep a shim."""
-        self.shims.append(shim)
+    def adopt(self, process: "subprocess.Popen[bytes]") -> None:
+        """Keep a process."""
+        self.started.append(process)
 
 
 class World:
@@ -66,6 +67,7 @@ class World:
             "ANTHROPIC_API_KEY": API_KEY,
             "SUBAGENT_AGENTS": str(self.agents),
             "SUBAGENT_RUNS": str(self.runs),
+            **warm.settings(),
         }
         self.errors = home / "server.err"
         self.store = RunStore(self.runs)
@@ -95,6 +97,7 @@ class World:
     def service(self) -> Service:
         """The verbs, with the environment as it is now."""
         settings = read_settings(environment=dict(self.environment), cwd=self.work)
+        self._launcher.warm = warm_start(settings)
         return open_service(settings, self._launcher)
 
     def start(self, prompt: str = "Do it.", agent: str = "worker", **order: Any) -> str:
@@ -219,8 +222,8 @@ class World:
                     self.stop(run_id, "the test is over")
             for run_id in mine:
                 self._settle(run_id)
-            for shim in self._launcher.shims:
-                shim.wait(BOUND)
+            for process in self._launcher.started:
+                process.wait(BOUND)
             if self.errors.exists():
                 assert "Traceback" not in self.errors.read_text(encoding="utf-8")
         finally:

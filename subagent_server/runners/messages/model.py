@@ -1,6 +1,7 @@
 """The Messages API: one streamed call, with the retries that every user expects and no others."""
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -12,12 +13,14 @@ from anthropic.types import RawMessageStreamEvent
 
 from subagent_server.domain.errors import RunRefused
 from subagent_server.runners.messages.caching import marked
+from subagent_server.runners.messages.connection import http_client
 from subagent_server.runners.messages.context import ContextEdits
 from subagent_server.runners.messages.reply import ModelReply, ReplyBuilder
 from subagent_server.toolkit.pace import Alone, Pace
 
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 30.0
+LONGEST_ASKED_SECONDS = 600.0
 MAX_ATTEMPTS = 10
 DEFAULT_MAX_TOKENS = 32_000
 IDLE_SECONDS = 600.0
@@ -55,12 +58,12 @@ class Retry:
     asked: bool = False
 
 
-def not_counted(usage: Mapping[str, int]) -> None:
-    """Nobody wants to know."""
-
-
 OnRetry = Callable[[Retry], Awaitable[None]]
 OnSpent = Callable[[Mapping[str, int]], None]
+
+
+def not_counted(usage: Mapping[str, int]) -> None:
+    """Nobody wants to know."""
 
 
 class Model:
@@ -77,6 +80,7 @@ class Model:
             base_url=settings.base_url,
             max_retries=0,  # retried here, where each attempt is told in the run's log
             timeout=httpx2.Timeout(settings.idle_seconds + 1, connect=CONNECT_SECONDS),
+            http_client=http_client(),
         )
 
     @property
@@ -170,13 +174,15 @@ class Model:
                     event = await anext(events)
             except StopAsyncIteration:
                 return
+            except json.JSONDecodeError as error:
+                raise _CutStream("the stream held what is no JSON") from error
             except TimeoutError as error:
                 raise _CutStream(f"the stream stood still for {self._settings.idle_seconds:g} s") from error
             yield event
 
 
 class _CutStream(Exception):
-    """A stream that ended in the middle without a word."""
+    """A stream that ended in the middle without a word, stood still, or made no sense."""
 
 
 def _retry(error: Exception, attempt: int) -> Retry | None:
@@ -198,7 +204,7 @@ def _asked_delay(error: anthropic.APIStatusError) -> float | None:
     """Return the `retry-after` of the API, in seconds, bounded."""
     text = error.response.headers.get("retry-after", "")
     try:
-        return min(120.0, max(0.0, float(text)))
+        return min(LONGEST_ASKED_SECONDS, max(0.0, float(text)))
     except ValueError:
         return None
 

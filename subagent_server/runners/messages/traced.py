@@ -31,7 +31,9 @@ Message = dict[str, Any]
 class TracedModel(Model):
     """A model whose calls are seen. `run_id` is the conversation they belong to."""
 
-    def __init__(self, settings: ModelSettings, pace: Pace, run_id: str, tracer: Tracer) -> None:
+    def __init__(
+        self, settings: ModelSettings, run_id: str, tracer: Tracer, pace: Pace | None = None
+    ) -> None:
         super().__init__(settings, pace)
         self._tracer = tracer
         self._name = f"{telemetry.CHAT} {settings.model}"

@@ -1,0 +1,100 @@
+"""What a fork of the zygote does until it is the program that somebody has ordered.
+
+It takes everything from its starter, as a child would have it, and then does what the plain start does.
+Standard library only.
+"""
+
+import fcntl
+import os
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import NoReturn
+
+from subagent_server.host import circumstances
+from subagent_server.host.shown import Shown
+from subagent_server.launch import handover, image, shim
+
+ORDER_SECONDS = 10.0
+"""How long a forked process waits for its order and for the word to go."""
+_CREDENTIALS = struct.Struct("3i")
+_HIGH = 64
+
+Program = Callable[[Shown, list[str]], int]
+"""What a forked process can be: called with its arguments, it returns its exit code."""
+
+
+class Newborn:
+    """A process just forked, which is nobody yet."""
+
+    def __init__(self, connection: socket.socket, shown: Shown) -> None:
+        signal.alarm(0)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._connection = connection
+        self._shown = shown
+
+    def live(self, programs: Mapping[str, Program]) -> NoReturn:
+        """Take an order, be what is ordered, and leave with its exit code. An order that fails is refused."""
+        self._connection.settimeout(ORDER_SECONDS)
+        try:
+            order = self._prepared()
+            program = programs[order.program]
+            self._connection.send(handover.READY)
+            handover.expect(self._connection, handover.GO)
+        except (OSError, ValueError, KeyError, TypeError, handover.Refused, image.Unsuitable) as error:
+            with suppress(OSError):
+                self._connection.send(f"{type(error).__name__}: {error}".encode()[:1000])
+            os._exit(0)
+        self._connection.close()
+        image.run(lambda arguments: sys.exit(program(self._shown, arguments)), order.argv[1:])
+
+    def _prepared(self) -> handover.Order:
+        """Take over everything from the starter; nothing is done yet."""
+        connection = self._connection
+        starter = peer(connection)[0]
+        unlike = circumstances.difference(starter)
+        if unlike is not None:
+            raise handover.Refused(unlike)
+        connection.send(handover.HERE)
+        order, cwd, descriptors = handover.receive_order(connection)
+        if image.wants_own_start(order.environment):
+            raise handover.Refused("an environment that wants an interpreter of its own")
+        circumstances.join_control_group(starter)
+        os.setsid()
+        os.fchdir(cwd)
+        self._connection = _placed(connection, order.targets, descriptors)
+        circumstances.assume(order.circumstances)
+        image.settle(self._shown, order.command, order.argv, order.environment)
+        return order
+
+
+def _placed(connection: socket.socket, targets: list[int], descriptors: list[int]) -> socket.socket:
+    """Put descriptors under the numbers that are wanted, and close all others but the connection."""
+    timeout = connection.gettimeout()
+    raised = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _HIGH) for number in descriptors]
+    kept = fcntl.fcntl(connection.detach(), fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    for source, target in zip(raised, targets, strict=True):
+        os.dup2(source, target, inheritable=target <= 2)
+    image.close_all_but({kept, *targets})
+    connection = socket.socket(fileno=kept)
+    connection.settimeout(timeout)
+    return connection
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Return the process and the user at the other end."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(raw)
+    return pid, uid
+
+
+def as_shim(worker: Callable[[list[str]], object]) -> Program:
+    """Return the keeper of a run, whose worker is `worker` in the same image."""
+
+    def program(shown: Shown, arguments: list[str]) -> int:
+        return shim.main(arguments, image.Image(shown, worker))
+
+    return program

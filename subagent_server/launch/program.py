@@ -1,0 +1,37 @@
+"""How a shim starts the worker's program: a fresh interpreter, the plain way, which always works.
+
+A shim that was forked from a warm process has another way, which does the same sooner (`image.py`). Standard
+library only: the shim imports this module.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+WORKER = (sys.executable, "-E", "-P", "-m", "subagent_server.worker")
+"""No PYTHON* variable and no file in the working directory may change what the worker imports."""
+
+
+class Program:
+    """The worker's program, started by exec."""
+
+    def become(
+        self, arguments: Sequence[str], environment: Mapping[str, str], keep: Sequence[int]
+    ) -> NoReturn:
+        """Make this process the worker, which gets the descriptors of `keep` beside 0, 1 and 2.
+
+        Raises:
+            OSError: the program cannot be started.
+        """
+        for descriptor in keep:
+            os.set_inheritable(descriptor, True)
+        os.execve(WORKER[0], [*WORKER, *arguments], dict(environment))
+
+    def spawn(self, arguments: Sequence[str]) -> int:
+        """Start the worker's program as a child, without signals blocked, and return its pid.
+
+        Raises:
+            OSError: there is no process for it.
+        """
+        return os.posix_spawn(WORKER[0], [*WORKER, *arguments], os.environ, setsigmask=[])

@@ -1,0 +1,183 @@
+"""One warm process per user: everything is imported, and a fork of it is a started program.
+
+Started as `python -E -P -m subagent_server.launch.zygote DIRECTORY KEY IDLE_SECONDS FILLER` by the first who
+would have had use for it. It has one thread, no event loop, and no descriptor but its socket, its lock and
+its output; it reads nothing of what is asked of it, because the fork does. It is never needed: where it is
+missing, dead, hung or another version, the plain start does the same. Killing it harms no run.
+"""
+
+import gc
+import importlib
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from subagent_server.host import die, locks
+from subagent_server.host.private_directory import beneath, open_private
+from subagent_server.host.shown import Shown
+from subagent_server.host.telling import tell
+from subagent_server.launch.image_key import image_key
+from subagent_server.launch.newborn import Newborn, Program, as_shim, peer
+
+TICK_SECONDS = 5.0
+"""How often it looks whether it is still wanted."""
+STUCK_SECONDS = 60
+"""If it has not come round for so long it is stuck, and the alarm ends it."""
+_WARM_UP = "subagent_server.worker.warm_up"
+_WORKER = "subagent_server.worker.__main__"
+_NICENESS = 10
+_KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", die.VARIABLE)
+
+
+class Zygote:
+    """Listens in a private directory. Whoever holds the lock of a key is the one zygote of that key."""
+
+    def __init__(self, directory: Path, key: str, idle_seconds: float) -> None:
+        self._folder = open_private(directory, make=False)
+        self._key = key
+        self._idle = idle_seconds
+        self._name = beneath(self._folder, f"{key}.sock")
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._inode = 0
+        self._shown = Shown()
+        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        self._shown.clear()
+        self._shown.environment(kept)
+        self._shown.command(sys.orig_argv[:-1])
+
+    def take_place(self) -> bool:
+        """Become the zygote of this key; False where there is one."""
+        lock = locks.take(Path(beneath(self._folder, f"{self._key}.lock")))
+        if lock is None or not os.fstat(lock).st_nlink:  # held, or just removed as a dead one's
+            return False
+        os.ftruncate(lock, 0)
+        os.write(lock, f"{os.getpid()}\n".encode())
+        self._remove_dead()
+        return True
+
+    def _remove_dead(self) -> None:
+        """Remove what zygotes of other versions have left."""
+        for entry in os.scandir(self._folder):
+            lock = Path(beneath(self._folder, entry.name))
+            if lock.suffix != ".lock" or lock.stem == self._key:
+                continue
+            held = locks.take(lock)
+            if held is not None:
+                for suffix in (".sock", ".log", ".lock"):
+                    lock.with_suffix(suffix).unlink(missing_ok=True)
+                os.close(held)
+
+    def listen(self) -> None:
+        """Open for orders."""
+        with suppress(FileNotFoundError):
+            os.unlink(self._name)  # noqa: PTH108 - the name of a descriptor, not of a path
+        before = os.umask(0o177)
+        self._listener.bind(self._name)
+        os.umask(before)
+        self._inode = os.stat(self._name).st_ino  # noqa: PTH116
+        self._listener.listen(1024)
+        self._listener.settimeout(min(TICK_SECONDS, self._idle / 2))
+
+    def serve(self, programs: Mapping[str, Program]) -> None:
+        """Fork for whoever comes, until nobody has come for long or this is no longer what is installed."""
+        last = time.monotonic()
+        while True:
+            signal.alarm(STUCK_SECONDS)
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                if time.monotonic() - last >= self._idle or not self._is_current():
+                    return
+                continue
+            last = time.monotonic()
+            with connection:
+                if peer(connection)[1] == os.getuid():
+                    self._fork(connection, programs)
+
+    def leave(self) -> None:
+        """Let nobody come any more."""
+        with suppress(OSError):
+            if os.stat(self._name).st_ino == self._inode:  # noqa: PTH116
+                os.unlink(self._name)  # noqa: PTH108
+
+    def _is_current(self) -> bool:
+        try:
+            return os.stat(self._name).st_ino == self._inode and image_key() == self._key  # noqa: PTH116
+        except OSError:
+            return False
+
+    def _fork(self, connection: socket.socket, programs: Mapping[str, Program]) -> None:
+        die.may_die("zygote.asked")
+        if threading.active_count() != 1:
+            tell("The zygote leaves: a thread has been started in it.")
+            os._exit(1)
+        try:
+            pid = os.fork()
+        except OSError as error:  # no room for a process: the starter will find out for itself
+            tell(f"No process could be forked: {error}")
+            return
+        if pid == 0:
+            try:
+                self._listener.close()
+                Newborn(connection, self._shown).live(programs)
+            finally:
+                os._exit(1)
+        die.may_die("zygote.forked")
+
+
+def warmed_up() -> Any:
+    """Import everything, in a thread that gives way to others, and return the worker's main function."""
+    found: list[Any] = []
+    failed: list[BaseException] = []
+
+    def load() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        try:
+            found.append(importlib.import_module(_WORKER).main)
+            importlib.import_module(_WARM_UP).warm_up()
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+            failed.append(error)
+
+    gc.disable()
+    thread = threading.Thread(target=load, name="import")
+    thread.start()
+    thread.join()
+    gc.enable()
+    if failed:
+        raise failed[0]
+    gc.collect()
+    gc.freeze()
+    return found[0]
+
+
+def main(arguments: list[str]) -> None:
+    """Be the zygote, unless there is one."""
+    directory, key, idle = Path(arguments[0]), arguments[1], float(arguments[2])
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+    if image_key() != key:
+        return  # the files have changed since: who comes next finds them as they are now
+    if os.fork():
+        os._exit(0)  # so that it is nobody's child
+    zygote = Zygote(directory, key, idle)
+    if not zygote.take_place():
+        return
+    programs = {"shim": as_shim(warmed_up())}
+    if image_key() != key:
+        return
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects what it has forked
+    zygote.listen()
+    zygote.serve(programs)
+    zygote.leave()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

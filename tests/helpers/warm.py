@@ -1,0 +1,42 @@
+"""The warm process of a test session: in a directory of its own, started by the first run, ended with it."""
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from subagent_server.host import locks, processes
+
+PLACE = "SUBAGENT_RUNTIME_DIR"
+_PATIENCE = {"SUBAGENT_WARM_IDLE": "120"}
+"""It leaves by itself if a session is killed."""
+
+
+def begin() -> Path:
+    """Make the directory, and let all that is started from here on know it."""
+    directory = Path(tempfile.mkdtemp(prefix="subagent-tests-"))
+    os.environ.update({PLACE: str(directory), **_PATIENCE})
+    return directory
+
+
+def settings() -> dict[str, str]:
+    """Return the variables that lead to the warm process, for environments that are made from nothing."""
+    return {name: os.environ[name] for name in (PLACE, *_PATIENCE) if name in os.environ}
+
+
+def end(directory: Path) -> None:
+    """End the warm processes of a directory, and remove it."""
+    for zygote in zygotes(directory):
+        processes.send_signal(zygote, signal.SIGKILL)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def zygotes(directory: Path) -> Iterator[processes.Identity]:
+    """Yield the warm processes that hold their place in a directory."""
+    for lock in directory.glob("*.lock"):
+        pid = lock.read_text(encoding="ascii").strip() if locks.is_held(lock) else ""
+        identity = processes.identify(int(pid)) if pid else None
+        if identity is not None:
+            yield identity

@@ -1,0 +1,1 @@
+"""Tests of how the processes of runs come to be."""

@@ -1,0 +1,181 @@
+"""Whatever is wrong with the warm process, a run starts all the same; and it leaves when it is not wanted."""
+
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from subagent_server.host import circumstances, die, locks, processes
+from subagent_server.host.private_directory import beneath, open_private
+from subagent_server.launch import handover
+from subagent_server.launch.image_key import image_key
+from tests.helpers import warm
+from tests.helpers.processes import REPOSITORY, Child, run_python
+from tests.helpers.turns import asks, says
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World, kill
+from tests.launch.warm_place import WarmPlace
+
+ASK = """
+    import ctypes, sys
+    from pathlib import Path
+    from subagent_server.launch.warm import WarmStart
+    if sys.argv[2] == "fenced":
+        ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS, as sandboxes do
+    nothing = open("/dev/null")
+    print(WarmStart(Path(sys.argv[1]), 60).start("no such program", ["x"], ["x"], {}, {0: nothing.fileno()}))
+"""
+
+
+def stopped(zygote: processes.Identity, place: WarmPlace) -> None:
+    """A warm process that hangs."""
+    processes.send_signal(zygote, signal.SIGSTOP)
+
+
+def killed(zygote: processes.Identity, place: WarmPlace) -> None:
+    """A socket that nobody listens on."""
+    kill(zygote)
+
+
+def opened(zygote: processes.Identity, place: WarmPlace) -> None:
+    """A directory that others may enter."""
+    place.directory.chmod(0o755)
+
+
+def replaced(zygote: processes.Identity, place: WarmPlace) -> None:
+    """A link in the place of the directory."""
+    place.directory.rename(place.directory.with_name("elsewhere"))
+    place.directory.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize("trouble", [stopped, killed, opened, replaced])
+def test_a_run_is_started_plainly_where_the_warm_process_is_in_trouble(
+    world: World, place: WarmPlace, trouble: Callable[[processes.Identity, WarmPlace], None]
+) -> None:
+    world.agent()
+    world.play(asks("Go on?"), says("Done."))
+    zygote = place.start()
+    trouble(zygote, place)
+    run_id, was_forked = place.started()
+    assert not was_forked
+    if trouble in (stopped, killed):
+        wait_for(lambda: not processes.is_alive(zygote), BOUND, "the end of what was in the way")
+    else:
+        kill(zygote)
+    world.reply(run_id, "yes")
+    assert world.completed(run_id) == "Done."
+
+
+def test_of_many_starters_at_once_one_warm_process_comes(place: WarmPlace) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: place.spawn(), range(4)))
+    zygote = place.zygote()
+
+    def alone() -> bool:
+        return [each for each in processes_of(place) if each != zygote] == []
+
+    wait_for(alone, BOUND, "the others to leave")
+    assert processes.is_alive(zygote)
+
+
+def processes_of(place: WarmPlace) -> list[processes.Identity]:
+    """Return every process that was started as the warm process of a place."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it has just left
+        identity = processes.identify(int(entry.name))
+        if os.fsencode(place.directory) in words and identity is not None and processes.is_alive(identity):
+            found.append(identity)
+    return found
+
+
+def test_a_warm_process_without_work_leaves_and_takes_its_socket_along(place: WarmPlace) -> None:
+    zygote = place.start(idle_seconds=1)
+    wait_for(lambda: not processes.is_alive(zygote), BOUND, "its leave")
+    assert list(place.directory.glob("*.sock")) == []
+
+
+def test_a_fenced_starter_is_refused(place: WarmPlace) -> None:
+    place.start()
+    assert run_python(ASK, place.directory, "fenced").stdout == "False\n"
+
+
+def test_an_order_without_the_word_to_go_comes_to_nothing(world: World, place: WarmPlace) -> None:
+    place.start()
+    held = world.home / "lock"
+    lock = locks.take(held)
+    assert lock is not None
+    folder = open_private(place.directory)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(BOUND)
+        connection.connect(beneath(folder, f"{image_key()}.sock"))
+        handover.expect(connection, handover.HERE)
+        order = handover.Order("shim", ["x"], ["x", "y"], {}, [3], circumstances.capture())
+        handover.send_order(connection, order, folder, [lock])
+        handover.expect(connection, handover.READY)
+    os.close(folder)
+    os.close(lock)
+    wait_for(lambda: not locks.is_held(held), BOUND, "the fork to leave")
+
+
+@pytest.mark.parametrize("point", ["zygote.asked", "zygote.forked"])
+def test_a_run_is_started_once_wherever_the_warm_process_dies(
+    world: World, place: WarmPlace, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.agent()
+    world.play(says("Done."))
+    monkeypatch.setenv(die.VARIABLE, point)
+    zygote = place.start()
+    monkeypatch.delenv(die.VARIABLE)
+    run_id = world.start()
+    assert world.completed(run_id) == "Done."
+    wait_for(lambda: not processes.is_alive(zygote), BOUND, "its death")
+
+
+def only(packages: Path) -> dict[str, str]:
+    """Return what makes an interpreter take the package from there, and not from where it stands."""
+    return {"PYTHONPATH": str(packages), "PYTHONSAFEPATH": "1"}
+
+
+def test_the_key_changes_with_every_source_and_with_what_is_installed(tmp_path: Path) -> None:
+    copy = tmp_path / "subagent_server"
+    shutil.copytree(REPOSITORY / "subagent_server", copy, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def key() -> str:
+        code = "from subagent_server.launch.image_key import image_key; print(image_key())"
+        return run_python(code, environment=only(tmp_path)).stdout.strip()
+
+    seen = [image_key(), key()]
+    (copy / "domain" / "ids.py").write_bytes((copy / "domain" / "ids.py").read_bytes() + b"\n")
+    seen.append(key())
+    (copy / "domain" / "new.py").touch()
+    seen.append(key())
+    assert len({*seen}) == 4 and seen[-1] == key()
+
+
+def test_a_warm_process_leaves_when_its_files_change(tmp_path: Path) -> None:
+    copy, place = tmp_path / "subagent_server", tmp_path / "warm"
+    place.mkdir(mode=0o700)
+    shutil.copytree(REPOSITORY / "subagent_server", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    code = """
+        import sys
+        from subagent_server.launch.image_key import image_key
+        from subagent_server.launch.zygote import main
+        main([sys.argv[1], image_key(), "600", "-"])
+    """
+    with Child(code, place, environment=only(tmp_path)) as starting:
+        assert starting.wait(BOUND) == 0
+    wait_for(lambda: list(place.glob("*.sock")), BOUND, "the warm process")
+    (zygote,) = warm.zygotes(place)
+    with (copy / "settings.py").open("a", encoding="utf-8") as file:
+        file.write("\n")
+    wait_for(lambda: not processes.is_alive(zygote), BOUND, "its leave")
+    assert list(place.glob("*.sock")) == []

@@ -1,0 +1,60 @@
+"""A warm process of one test alone, and how to tell what it has forked."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from subagent_server.host import processes
+from subagent_server.launch.warm import WarmStart
+from tests.helpers import warm
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World
+
+IDLE_SECONDS = 600
+_FORKED_ROOM = 30_000
+"""`/proc` shows this much environment of a fork at least, most of it empty; of nothing else in a test."""
+
+
+class WarmPlace:
+    """The private directory of a world, and its warm process, which is not started yet."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.directory = world.home / "warm"
+        world.environment[warm.PLACE] = str(self.directory)
+
+    def start(self, idle_seconds: float = IDLE_SECONDS) -> processes.Identity:
+        """Have the warm process started, and return it when it listens."""
+        self.spawn(idle_seconds)
+        return self.zygote()
+
+    def spawn(self, idle_seconds: float = IDLE_SECONDS) -> None:
+        """Do what a starter does that has found no warm process."""
+        starting = WarmStart(self.directory, idle_seconds).spawn()
+        assert starting is not None
+        assert starting.wait(BOUND) == 0
+
+    def zygote(self) -> processes.Identity:
+        """Return the warm process as soon as it listens."""
+        wait_for(lambda: list(self.directory.glob("*.sock")), BOUND, "the warm process")
+        (identity,) = warm.zygotes(self.directory)
+        return identity
+
+    def started(self, prompt: str = "Do it.", agent: str = "worker") -> tuple[str, bool]:
+        """Start a run that asks; return its id, once it asks, and whether its worker is a fork."""
+        run_id = self.world.start(prompt, agent)
+        self.world.asking(run_id)
+        return run_id, is_fork(self.world.worker(run_id))
+
+
+def is_fork(identity: processes.Identity) -> bool:
+    """Whether a process is a fork of a warm one."""
+    return len(Path(f"/proc/{identity.pid}/environ").read_bytes()) > _FORKED_ROOM
+
+
+@contextmanager
+def warm_place(world: World) -> Iterator[WarmPlace]:
+    """Give a world a warm process of its own, and end it."""
+    place = WarmPlace(world)
+    yield place
+    warm.end(place.directory)
