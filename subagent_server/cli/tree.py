@@ -9,6 +9,7 @@ from subagent_server.cli.output import is_terminal, out, out_json
 from subagent_server.cli.session import Session
 from subagent_server.cli.text import coloured, cut, duration, line_width, look_of, one_line, table
 from subagent_server.cli.watch import watch
+from subagent_server.domain.money import dollars
 from subagent_server.service.forest import Node, TreeRow, trees_of
 
 _HEADER = ("STATUS", "RUN", "AGENT", "TIME", "TOKENS", "COST", "WHAT")
@@ -101,7 +102,7 @@ def _cells(depth: int, row: TreeRow) -> tuple[str, ...]:
         return (look.text, row.run_id, "", "", "", "", one_line(row.unreadable))
     usage = row.with_descendants
     tokens = usage.input_tokens + usage.output_tokens + usage.cache_read_tokens + usage.cache_write_tokens
-    cost = "" if usage.cost_usd is None else f"${usage.cost_usd:f}"
+    cost = "" if usage.cost_usd is None else dollars(usage.cost_usd)
     slot = "waits for a slot" if row.waiting_for_slot else None
     what = " · ".join(one_line(text) for text in (row.label, slot, row.summary) if text)
     agent = _branch(depth) + one_line(row.agent or "")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from subagent_server.domain.errors import RunRefused, SubagentError
+from subagent_server.domain.money import dollars
 from subagent_server.domain.records import RunMeta
 from subagent_server.service.tree import tree_cost
 from subagent_server.store.runs import RunStore
@@ -47,8 +48,8 @@ def exhausted(store: RunStore, budgets: list[Budget]) -> str | None:
             cost = tree_cost(store, budget.run_id)
             if cost >= budget.usd:
                 return (
-                    f"Run {budget.run_id} and those below it have used ${cost:f} of its budget of "
-                    f"${budget.usd:f}."
+                    f"Run {budget.run_id} and those below it have used {dollars(cost)} of its budget of "
+                    f"{dollars(budget.usd)}."
                 )
     return None
 

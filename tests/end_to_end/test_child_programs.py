@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+from decimal import Decimal
 
 from subagent_server.host import processes
 from tests.helpers.turns import says, shell, tool_results
@@ -102,3 +103,19 @@ def test_an_agent_that_starts_itself_is_stopped_by_depth_and_number_with_a_sente
 def _refusals(body: dict[str, list[dict[str, list[dict[str, object]]]]]) -> list[str]:
     last = body["messages"][-1]["content"]
     return [str(b["content"]) for b in last if b["type"] == "tool_result" and b.get("is_error")]
+
+
+def test_the_budget_of_the_first_run_bounds_its_whole_tree(world: World) -> None:
+    world.agent("again", agents=["again"], budgetUsd=0.05, model="claude-sonnet-4-5")
+    world.environment["SUBAGENT_MAX_DEPTH"] = "2"
+    spent = {"usage": {"input_tokens": 1000, "output_tokens": 1000}}
+    again = {"name": "run_again", "input": {"prompt": "Again.", "waitSeconds": 60}}
+    simulator = world.play({"tool_use": [again], "repeat": 20, **spent})
+    run_id = world.start("Go.", agent="again")
+    code, why = world.failed(run_id)
+    meta = world.meta(run_id)
+    assert code == "budget" and meta.with_descendants.cost_usd is not None, why
+    runs = len(world.store.run_ids())
+    one_call = meta.with_descendants.cost_usd / len(simulator.requests)
+    assert Decimal("0.05") <= meta.with_descendants.cost_usd <= Decimal("0.05") + one_call
+    assert meta.with_descendants.turns == len(simulator.requests) and runs > 1

@@ -31,13 +31,19 @@ print(json.dumps({
 """
 
 
+ADDRESS = "CPE_SUBAGENT_LOGGING_ADDRESS"
+
+
 def held_by(pid: int, run_id: str) -> list[str]:
-    """Return what the descriptors of a process are for good: without numbers, and what it is writing now."""
+    """Return what the descriptors of a process are for good.
+
+    Without numbers, what it is writing now, and slots, which it gives back as soon as it only waits.
+    """
     found = []
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):
             name = re.sub(r"[\[.]\d+\]?$", "", str(entry.readlink()))
-            if run_id not in name or name.endswith(("worker.out", "wake")):
+            if "/.slots/" not in name and (run_id not in name or name.endswith(("worker.out", "wake"))):
                 found.append(name.replace(run_id, "RUN"))
     return sorted(found)
 
@@ -75,6 +81,7 @@ def test_what_a_program_of_a_run_inherits_is_the_same_warm_and_plain(world: Worl
             run_id, was_forked = place.started()
         assert was_forked is is_warm
         seen[is_warm] = json.loads(tool_results(simulator.requests[-1].body)[0])
+        assert seen[is_warm]["environment"].pop(ADDRESS), "each run has one of its own"
         worker = Path(f"/proc/{world.worker(run_id).pid}")
         seen[is_warm]["worker"] = [
             os.fsencode(world.paths(run_id).directory) in (worker / "cmdline").read_bytes(),

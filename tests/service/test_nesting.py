@@ -163,7 +163,7 @@ def test_a_run_is_bound_by_the_budgets_above_it_over_their_whole_trees(service: 
     paid(service, root, "0.1")
     assert str(tree_cost(service.store, root)) == "2.0"
     assert exhausted(service.store, budgets) == (
-        f"Run {root} and those below it have used $2.0 of its budget of $2."
+        f"Run {root} and those below it have used $2 of its budget of $2."
     )
     with pytest.raises(RunRefused) as refused:
         check_budgets(service.store, budgets)

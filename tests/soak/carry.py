@@ -21,12 +21,15 @@ from pathlib import Path
 from subagent_server.domain.records import RunMeta
 from subagent_server.domain.states import Status
 from subagent_server.host import processes
+from subagent_server.launch.local import LocalLauncher
+from subagent_server.service.context import open_service
 from subagent_server.service.continuing import ContinueOrder, continue_run
 from subagent_server.service.doctor import examine_all
 from subagent_server.service.ending import read_shim
 from subagent_server.service.reconcile import observe
 from subagent_server.service.start import StartOrder, start
 from subagent_server.service.stop import stop
+from subagent_server.settings import read_settings
 from subagent_server.simulator import Simulator
 from tests.helpers.wait import wait_for
 from tests.soak.audit import Audit
@@ -72,6 +75,8 @@ def carry(rounds: int, seed: int, home: Path) -> Verdict:
                 verdict.findings += found
                 verdict.counts += lane.counts
         verdict.findings += unsettled(ground)
+        for lane in lanes:
+            lane.service.launcher.reap()
         verdict.findings += [f"{f.run_id}: {f.what}" for f in examine_all(ground.store, ground.environment)]
     verdict.counts |= {"told as unknown": len(model.unknown), "told as not begun": len(model.not_begun)}
     return verdict
@@ -82,6 +87,9 @@ class _Lane:
 
     def __init__(self, ground: Field, seed: int, number: int, kills: int) -> None:
         self.counts: Counter[str] = Counter()
+        self.service = open_service(
+            read_settings(environment=ground.environment, cwd=ground.work), LocalLauncher()
+        )
         self._ground = ground
         self._chance = random.Random(f"{seed}/{number}")
         self._number = number
@@ -102,7 +110,7 @@ class _Lane:
     def _run(self, place: Path, most: int) -> tuple[int, list[str]]:
         """Take one run to its end; return how often it was killed, and what is wrong with it."""
         order = StartOrder("free", prompt(place))
-        run_id = start(self._ground.service, order).run_id
+        run_id = start(self.service, order).run_id
         self.counts["runs"] += 1
         kills = 0
         while kills < most and self._chance.random() < (0.9 if kills == 0 else 0.5):
@@ -111,7 +119,7 @@ class _Lane:
                 self.counts["too late"] += 1
                 break
             kills += 1
-            run_id = continue_run(self._ground.service, ContinueOrder(run_id)).run_id
+            run_id = continue_run(self.service, ContinueOrder(run_id)).run_id
         meta = self._over(run_id)
         return kills, list(self._wrong(meta, place))
 
@@ -129,7 +137,7 @@ class _Lane:
         self._never.wait(self._chance.uniform(0, _STEP_SECONDS))
         self.counts[way] += 1
         if way == "stop":
-            stop(self._ground.service, run_id, "the soak wants it")
+            stop(self.service, run_id, "the soak wants it")
             return
         shim = read_shim(run)
         for name in ("shim", "worker") if way == "worker and keeper" else ("worker",):

@@ -34,11 +34,11 @@ def test_working_time_ends_with_timeout_and_the_partial_text_is_kept(world: Worl
 
 
 def test_time_spent_waiting_for_the_parent_is_no_working_time(world: World) -> None:
-    world.agent(timeoutSeconds=1)
+    world.agent(timeoutSeconds=4)
     world.play(asks("Go on?"), says("Done."))
     run_id = world.start()
     (question,) = world.asking(run_id).pending
-    waited = lambda: (now() - question.question_timestamp).total_seconds() > 2  # noqa: E731
+    waited = lambda: (now() - question.question_timestamp).total_seconds() > 5  # noqa: E731
     wait_for(waited, BOUND, "a parent that takes its time")
     world.reply(run_id, "yes")
     assert world.completed(run_id) == "Done."
