@@ -9,6 +9,7 @@ SERVERS ?= .cache/servers
 EXAMPLES ?= 10000
 ROUNDS ?= 60
 SEED ?=
+N ?=
 
 .PHONY: demo test test-clients check fuzz soak soak-continue bench format lock clean
 
@@ -36,11 +37,8 @@ soak: $(VENV)/.installed-dev  ## kill -9 at random moments, ROUNDS times with th
 soak-continue: $(VENV)/.installed-dev  ## kill runs at ROUNDS random moments, and carry each on to its end
 	$(BIN)/python -m tests.soak.carry --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
-bench: $(VENV)/.installed  ## latency, and what it costs a parent to delegate
-	$(BIN)/python -m benchmarks.start
-	$(BIN)/python -m benchmarks.latency
-	$(BIN)/python -m benchmarks.delegation
-	$(BIN)/python -m benchmarks.mcp_servers
+bench: $(VENV)/.installed  ## everything that is measured, into benchmarks/RESULTS.md; N=20 is a quick look
+	$(BIN)/python -m benchmarks $(N)
 
 format: $(VENV)/.installed-dev  ## put the code into its form
 	$(BIN)/ruff format .

@@ -1,7 +1,6 @@
 """A place to measure in: scripted agents, a scripted model, and the real server over stdio."""
 
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -92,8 +91,3 @@ async def timed(call: Callable[[], Awaitable[Any]], times: int) -> list[float]:
         await call()
         taken.append((time.perf_counter() - began) * 1000)
     return taken
-
-
-def spread(taken: Sequence[float]) -> tuple[float, float]:
-    """Return the median and the 99th percentile."""
-    return statistics.median(taken), statistics.quantiles(taken, n=100, method="inclusive")[98]

@@ -3,12 +3,11 @@
 Bytes are what the parent's model sees: the calls it writes and the texts it gets. The baseline is the
 cheapest conceivable way: one call that holds the prompt, one answer that holds the text.
 
-`python -m benchmarks.delegation [SECONDS]`
+`python -m benchmarks.delegation`
 """
 
 import asyncio
 import json
-import sys
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +15,10 @@ from typing import Any
 from mcp import Client
 
 from benchmarks.bench_world import BenchWorld, bench_world
+from benchmarks.scale import Scale
+from benchmarks.table import Bar, Line, table
 
+TITLE = "Delegating one task, with an answer of 2 KB"
 ANSWER = "The cause lies in the order of two writes. " * 48
 PROMPT = "Find out why the nightly job leaves half a file behind, and say in a paragraph what to do about it."
 POLL_SECONDS = 2.0
@@ -64,21 +66,31 @@ async def by_wait_seconds(meter: Meter) -> str:
     return str((await meter.call("run_worker", prompt=PROMPT, waitSeconds=45))["runId"])
 
 
-async def measure(world: BenchWorld) -> list[str]:
-    """Return the lines of the table."""
-    cheapest = len(json.dumps({"prompt": PROMPT})) + len(ANSWER.encode())
-    lines = [f"| one call, one text (baseline) | 1 | {cheapest:,} | 1.0 | - |"]
+def measure(scale: Scale) -> list[Line]:
+    """Return two lines for each way: what the parent's model sees, and how late it hears of the end."""
+    seconds = scale.work_seconds
+    with bench_world({"turns": [{"text": ANSWER, "latency": seconds}]}, ["worker"]) as world:
+        return asyncio.run(_measured(world, seconds))
+
+
+async def _measured(world: BenchWorld, seconds: float) -> list[Line]:
+    cheapest = [float(len(json.dumps({"prompt": PROMPT})) + len(ANSWER.encode()))]
+    lines: list[Line] = []
     async with world.client() as client:
-        for name, way in (
-            (f"polling every {POLL_SECONDS:g} s", by_polling),
-            ("wait_for_runs", by_wait_for_runs),
-            ("waitSeconds", by_wait_seconds),
+        for name, way, is_barred in (
+            (f"polling every {POLL_SECONDS:g} s", by_polling, False),
+            ("`wait_for_runs`", by_wait_for_runs, True),
+            ("`waitSeconds`", by_wait_seconds, True),
         ):
             meter = Meter(client)
             run_id = await way(meter)
-            delay = (time.time() - _completed(world, run_id)) * 1000
-            cost = f"{meter.calls} | {meter.seen:,} | {meter.seen / cheapest:.2f}"
-            lines.append(f"| {name} | {cost} | {delay:.0f} |")
+            delay = [(time.time() - _completed(world, run_id)) * 1000]
+            how = f"{name}, {meter.calls} call{'' if meter.calls == 1 else 's'}"
+            bars = ((Bar("p50", 3_500),), (Bar("p50", 500),)) if is_barred else ((), ())
+            least = "one call, one text"
+            lines.append(Line(f"bytes seen, {how}", [float(meter.seen)], least, cheapest, bars[0], "bytes"))
+            work = f"the work of {seconds:g} s"
+            lines.append(Line(f"delay after the work, {how}", delay, work, [seconds * 1000], bars[1]))
     return lines
 
 
@@ -88,13 +100,5 @@ def _completed(world: BenchWorld, run_id: str) -> float:
     return ended.timestamp() if ended is not None else time.time()
 
 
-def main(seconds: float = 10.0) -> None:
-    """Print the table."""
-    with bench_world({"turns": [{"text": ANSWER, "latency": seconds}]}, ["worker"]) as world:
-        lines = asyncio.run(measure(world))
-    print("| way | calls | bytes seen | bytes / baseline | delay after the work, ms |\n|---|---|---|---|---|")
-    print("\n".join(lines))
-
-
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 10.0)
+    print(table(measure(Scale())))

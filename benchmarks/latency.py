@@ -5,61 +5,80 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.bench_world import BenchWorld, bench_world, spread, timed
+from mcp import Client
+
+from benchmarks.bench_world import BenchWorld, bench_world, timed
+from benchmarks.scale import Scale
+from benchmarks.table import Bar, Line, table
 from subagent_server.domain.errors import SubagentError
 
+TITLE = "Calls while runs wait for their parent"
+BASELINE = "bare tool, same SDK"
 BARE_SERVER = Path(__file__).with_name("bare_server.py")
 CALLS = 200
-STARTS = 20
-READY_SECONDS = 300
+STARTS = 30
+READY_SECONDS_A_RUN = 6.0
 SCRIPT = {"turns": [{"tool_use": [{"name": "ask_parent", "input": {"question": "Which way?"}}]}]}
 
 
-async def measure(world: BenchWorld, waiting: int) -> list[str]:
-    """Return the lines of the table."""
-    async with world.client([sys.executable, str(BARE_SERVER)]) as bare:
-        floor = await timed(lambda: bare.call_tool("nothing", {}), CALLS)
-    async with world.client() as client:
-        started = [await client.call_tool("run_asker", {"prompt": "Ask."}) for _ in range(waiting)]
-        await _until_all_ask(world)
-        run_id = started[0].structured_content["runId"] if started[0].structured_content else ""
-        status = await timed(lambda: client.call_tool("check_status", {"runId": run_id}), CALLS)
-        starts = await timed(lambda: client.call_tool("run_asker", {"prompt": "Ask."}), STARTS)
+def measure(scale: Scale) -> list[Line]:
+    """Return the lines for each number of runs that wait."""
+    with bench_world(SCRIPT, ["asker"]) as world:
+        return asyncio.run(_measured(world, scale))
+
+
+async def _measured(world: BenchWorld, scale: Scale) -> list[Line]:
+    lines: list[Line] = []
+    run_ids: list[str] = []
+    async with world.client([sys.executable, str(BARE_SERVER)]) as bare, world.client() as client:
+        for waiting in scale.live:
+            while len(run_ids) < waiting:
+                run_ids.append(await _start(client))
+            await _until_all_ask(world)
+            lines += await _calls(bare, client, run_ids, waiting, scale)
+    return lines
+
+
+async def _calls(bare: Client, client: Client, run_ids: list[str], waiting: int, scale: Scale) -> list[Line]:
+    watched = run_ids[0]
+    floor = await timed(lambda: bare.call_tool("nothing", {}), scale.times(CALLS))
+    status = await timed(lambda: client.call_tool("check_status", {"runId": watched}), scale.times(CALLS))
+
+    async def start() -> None:
+        run_ids.append(await _start(client))
+
+    starts = await timed(start, scale.times(STARTS))
+    alive = f"{waiting} alive"
+    quick = (Bar("p50", 3), Bar("p99", 20)) if waiting >= 500 else (Bar("p99", 50),)
     return [
-        _line("bare tool of the same SDK (baseline)", floor, floor),
-        _line(f"check_status, {waiting} runs waiting", status, floor),
-        _line(f"run_<agent> returns, {waiting} runs waiting", starts, floor),
+        Line(f"`check_status`, {alive}", status, BASELINE, floor, quick),
+        Line(f"`run_<agent>` returns, {alive}", starts, BASELINE, floor, (Bar("p99", 100),)),
     ]
 
 
+async def _start(client: Client) -> str:
+    result = await client.call_tool("run_asker", {"prompt": "Ask."})
+    if result.is_error or not result.structured_content:
+        raise RuntimeError(f"the run was not started: {result.content}")
+    return str(result.structured_content["runId"])
+
+
 async def _until_all_ask(world: BenchWorld) -> None:
-    service = world.service
-    async with asyncio.timeout(READY_SECONDS):
-        while True:
-            try:
-                metas = [service.store.read(run_id) for run_id in service.store.run_ids()]
-            except SubagentError:
-                continue
-            if all(meta.pending_questions for meta in metas):
-                return
-            await asyncio.sleep(0.5)
-
-
-def _line(name: str, taken: Sequence[float], baseline: Sequence[float]) -> str:
-    (p50, p99), (base50, _) = spread(taken), spread(baseline)
-    return f"| {name} | {p50:.1f} | {p99:.1f} | {p50 / base50:.1f} |"
-
-
-def main(waiting: int = 50) -> None:
-    """Print the table."""
-    with bench_world(SCRIPT, ["asker"]) as world:
-        lines = asyncio.run(measure(world, waiting))
-    print("| what | p50 ms | p99 ms | p50 / baseline |\n|---|---|---|---|")
-    print("\n".join(lines))
+    store = world.service.store
+    waiting = set(store.run_ids())
+    async with asyncio.timeout(60 + READY_SECONDS_A_RUN * len(waiting)):
+        while waiting:
+            for run_id in list(waiting):
+                try:
+                    if not store.read(run_id).pending_questions:
+                        break
+                except SubagentError:
+                    break  # it is being made
+                waiting.discard(run_id)
+            await asyncio.sleep(0.2)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 50)
+    print(table(measure(Scale(int(sys.argv[1]) if len(sys.argv) > 1 else 50))))

@@ -8,17 +8,21 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from mcp import Client
 
-from benchmarks.bench_world import BenchWorld, bench_world, spread
+from benchmarks.bench_world import BenchWorld, bench_world
+from benchmarks.scale import Scale
+from benchmarks.table import Bar, Line, table
 from subagent_server.domain.errors import SubagentError
 from subagent_server.host import processes
 from subagent_server.service.ending import read_shim
 
+TITLE = "Starting and waiting"
+WEIGHED = 200
 PLAIN_STARTS = 7
 WARM_FOR_ONE_PLAIN = 5
 FORKS = 100
@@ -38,8 +42,13 @@ for _ in range(int(sys.argv[1])):
 """
 
 
-async def measure(world: BenchWorld, waiting: int) -> list[str]:
-    """Return the lines of both tables."""
+def measure(scale: Scale) -> list[Line]:
+    """Return the lines of starts, and of the memory of runs that wait."""
+    with bench_world(SCRIPT, ["asker"]) as world:
+        return asyncio.run(_measured(world, min(WEIGHED, scale.runs)))
+
+
+async def _measured(world: BenchWorld, waiting: int) -> list[Line]:
     plainly = replace(world, environment={**world.environment, "SUBAGENT_WARM": "0"})
     plain: list[float] = []
     warm: list[float] = []
@@ -54,14 +63,11 @@ async def measure(world: BenchWorld, waiting: int) -> list[str]:
             await _first_request(world, client)
         await _until(lambda: len(_asking(world)) >= waiting)
     floor = await asyncio.to_thread(_forks)
+    what = "call to first model request"
     return [
-        "| from the call to the first model request | p50 ms | p99 ms | p50 / baseline |\n|---|---|---|---|",
-        _line("plain start (baseline)", plain, plain),
-        _line("warm start", warm, plain),
-        _line("fork and exit of the warm process (floor)", floor, plain),
-        "",
-        f"| memory of one of {waiting} waiting runs, PSS | MiB |\n|---|---|",
-        *_weights(world),
+        Line(f"{what}, plain start", plain, "fork and exit of the warm process", floor),
+        Line(f"{what}, warm", warm, "plain start", plain, (Bar("p50", 40), Bar("ratio", 0.02))),
+        *_weights(world, waiting),
     ]
 
 
@@ -80,20 +86,22 @@ def _forks() -> list[float]:
     return [float(line) for line in done.stdout.split()]
 
 
-def _weights(world: BenchWorld) -> list[str]:
-    """Return the memory of keepers and workers, and that of the warm process, which they share."""
+def _weights(world: BenchWorld, waiting: int) -> list[Line]:
+    """Return the memory of keepers and workers, beside that of the warm process, which they share."""
     recorded = [read_shim(world.service.store.paths.run(run_id)) for run_id in _asking(world)]
-    lines, total = [], 0.0
-    for who, name in (("shim", "its keeper"), ("worker", "its worker")):
-        each = [_proportional(processes.Identity.from_json(facts.get(who))) for facts in recorded]
-        total += sum(each) / len(each)
-        lines.append(f"| {name} | {sum(each) / len(each):.1f} |")
+    keepers, workers = (
+        [_proportional(processes.Identity.from_json(facts.get(who))) for facts in recorded]
+        for who in ("shim", "worker")
+    )
+    together = [keeper + worker for keeper, worker in zip(keepers, workers, strict=True)]
     lock = next((world.directory / "warm").glob("*.lock"))
-    zygote = processes.identify(int(lock.read_text(encoding="ascii")))
+    zygote = [_proportional(processes.identify(int(lock.read_text(encoding="ascii"))))]
+    of = f"PSS of one of {waiting} waiting runs"
+    beside = "the warm process"
     return [
-        *lines,
-        f"| together | {total:.1f} |",
-        f"| the warm process beside them | {_proportional(zygote):.1f} |",
+        Line(f"{of}: its keeper", keepers, beside, zygote, unit="MiB"),
+        Line(f"{of}: its worker", workers, beside, zygote, unit="MiB"),
+        Line(f"{of}: together", together, beside, zygote, (Bar("p50", 10),), "MiB"),
     ]
 
 
@@ -125,17 +133,5 @@ async def _until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.2)
 
 
-def _line(name: str, taken: Sequence[float], baseline: Sequence[float]) -> str:
-    (p50, p99), (base50, _) = spread(taken), spread(baseline)
-    return f"| {name} | {p50:.1f} | {p99:.1f} | 1/{base50 / p50:.0f} |"
-
-
-def main(waiting: int = 50) -> None:
-    """Print the tables."""
-    with bench_world(SCRIPT, ["asker"]) as world:
-        lines = asyncio.run(measure(world, waiting))
-    print("\n".join(lines))
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 50)
+    print(table(measure(Scale(int(sys.argv[1]) if len(sys.argv) > 1 else 50))))

@@ -8,6 +8,7 @@ from subagent_server.catalog.problems import Problem
 from subagent_server.cli.exits import ExitCode
 from subagent_server.cli.flags import json_option
 from subagent_server.cli.output import out, out_json, talk
+from subagent_server.cli.problem_wire import problem_wire
 from subagent_server.cli.session import Session, pass_session
 from subagent_server.cli.text import GAP, coloured, one_line, table
 from subagent_server.domain.definitions import AgentDefinition
@@ -34,7 +35,7 @@ def agents(session: Session, strict: bool, as_json: bool) -> ExitCode:
     found, problems = shelf.agents(), shelf.catalog().problems
     if as_json:
         out_json(
-            {"agents": [_wire(agent) for agent in found], "problems": [_problem_wire(p) for p in problems]}
+            {"agents": [_wire(agent) for agent in found], "problems": [problem_wire(p) for p in problems]}
         )
     else:
         _print(session, found, problems)
@@ -77,14 +78,4 @@ def _wire(agent: AgentDefinition) -> dict[str, Any]:
         "model": agent.model,
         "refusals": refusals(agent),
         "warnings": agent.warnings,
-    }
-
-
-def _problem_wire(problem: Problem) -> dict[str, Any]:
-    return {
-        "file": str(problem.path),
-        "line": problem.line,
-        "kind": problem.kind,
-        "reason": problem.reason,
-        "agent": problem.agent,
     }

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -11,6 +10,7 @@ from subagent_server.catalog.problems import AgentFileError, Problem
 from subagent_server.cli.exits import ExitCode
 from subagent_server.cli.flags import TEXT, json_option
 from subagent_server.cli.output import out, out_json, talk
+from subagent_server.cli.problem_wire import problem_wire
 from subagent_server.cli.session import Session, pass_session
 from subagent_server.cli.text import one_line
 from subagent_server.domain.definitions import AgentDefinition
@@ -119,7 +119,7 @@ def _check_agents(
     every = [*problems, *_refused(agents)]
     findings = [problem for problem in every if problem.kind not in _REMARKS]
     if as_json:
-        out_json({"checked": len(agents), "problems": [_wire(problem) for problem in every]})
+        out_json({"checked": len(agents), "problems": [problem_wire(problem) for problem in every]})
     else:
         for problem in every:
             out(_line(session, problem))
@@ -138,16 +138,6 @@ def _refused(agents: list[AgentDefinition]) -> Iterator[Problem]:
 def _line(session: Session, problem: Problem) -> str:
     line = "" if problem.line is None else f":{problem.line}"
     return one_line(f"{session.shown(problem.path)}{line}: {problem.kind}: {problem.reason}")
-
-
-def _wire(problem: Problem) -> dict[str, Any]:
-    return {
-        "file": str(problem.path),
-        "line": problem.line,
-        "kind": problem.kind,
-        "reason": problem.reason,
-        "agent": problem.agent,
-    }
 
 
 def _summary(checked: int, what: str, wrong: int) -> str:

@@ -1,7 +1,9 @@
 """The flags that belong to every verb, before its name or behind it, and the kinds of their values."""
 
 import math
+import re
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +47,20 @@ def _directory(value: str | Path) -> Path:
     return Path(value)
 
 
+def _span(value: str) -> timedelta:
+    """Return a time span such as `30d`."""
+    found = _SPAN.fullmatch(value)
+    if found is None:
+        raise click.BadParameter(f"{value!r} is no time span: give a number with s, m, h, d or w, as in 30d.")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_SPAN = re.compile(r"(\d{1,5})([smhdw])", re.ASCII)
+
 TEXT = click.types.FuncParamType(_text)
 SECONDS = click.types.FuncParamType(_seconds)
+SPAN = click.types.FuncParamType(_span)
 DIRECTORY = click.types.FuncParamType(_directory)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")

@@ -32,6 +32,9 @@ VERBS: dict[str, Verb] = {
     "continue": Verb(
         "subagent_server.cli.continue_:continue_", "Carry a run that has ended on, as a new run."
     ),
+    "rm": _verb("rm", "Remove runs that are over."),
+    "prune": _verb("prune", "Remove runs that ended long ago."),
+    "stats": _verb("stats", "Sum up runs, tokens and cost by agent and day."),
     "agents": _verb("agents", "List the agents, and what is wrong with their files."),
     "mcp": _verb("mcp", "Try the MCP servers of an agent."),
     "doctor": _verb("doctor", "Find what is wrong with agent files, or with runs."),

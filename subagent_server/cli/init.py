@@ -78,6 +78,8 @@ def _command(settings: Settings, client: Client) -> list[str]:
     """Return the words that start the server, with absolute paths for whatever depends on this place."""
     flags = click.get_current_context().ensure_object(Flags)
     words = [*own_command(settings.environment, from_shell=client.knows_project), "serve", "--role", "parent"]
+    if not client.knows_project:
+        words += ["--cwd", str(settings.cwd)]
     if flags.agents or not client.knows_project:
         for directory in _agent_directories(settings):
             words += ["--agents", str(directory)]

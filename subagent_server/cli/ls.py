@@ -1,6 +1,7 @@
 """`subagent ls`: the runs, those that need a person first."""
 
 import sys
+from itertools import islice
 
 import click
 
@@ -9,10 +10,10 @@ from subagent_server.cli.output import is_terminal, out, out_json, talk
 from subagent_server.cli.session import Session, pass_session
 from subagent_server.cli.text import coloured, duration, look_of, one_line, table
 from subagent_server.domain.states import Status
-from subagent_server.service.status import RunRow, list_runs
+from subagent_server.service.listing import Listing, RunRow, Wanted
+from subagent_server.store.paths import RootPaths
 
 LAST = 10
-_EVERY = sys.maxsize
 _SHORT = {"waiting": Status.WAITING, "replied": Status.REPLIED}
 _NAMES = [status.value for status in Status] + list(_SHORT)
 _LIMITS = (12, 32, 16, 6)
@@ -53,40 +54,36 @@ def ls(
     read is listed as such. --watch groups whole trees by whether they need you, work or are done, with what
     each has cost; with --json it prints a line for each change. Ctrl-C ends the watching.
     """
-    wanted = {_SHORT.get(name) or Status(name) for name in statuses}
+    statuses_wanted = frozenset(_SHORT.get(name) or Status(name) for name in statuses)
+    root = RootPaths(session.settings.runs_root)
 
-    def found() -> tuple[list[RunRow], list[RunRow]]:
-        every = list_runs(session.service, agent=agent, limit=_EVERY, caller=session.caller)
-        rows = [row for row in every if not wanted or row.status in wanted]
-        return rows, rows[:count] if count is not None else rows if everything else recent(rows)
+    def found() -> tuple[Listing, list[RunRow]]:
+        listing = Listing(root, Wanted(statuses_wanted, agent), session.caller)
+        return listing, _shown(listing, everything, count)
 
     if watching:
         from subagent_server.cli.tree import watch_trees  # imports what a plain list does without
 
         watch_trees(session, lambda: [row.run_id for row in found()[1]], as_json=as_json)
-    rows, shown = found()
+    listing, shown = found()
     if as_tree and shown:
         from subagent_server.cli.tree import show_trees
 
         show_trees(session, [row.run_id for row in shown], quiet=quiet, as_json=as_json)
     elif as_json:
-        out_json([row.model_dump(mode="json", exclude_none=True) for row in shown])
+        out_json([row.to_wire() for row in shown])
     elif quiet:
         _print("\n".join(row.run_id for row in shown))
     else:
         _print(_table(shown))
-        _remark(session, rows, shown)
+        _remark(session, listing, shown)
 
 
-def recent(rows: list[RunRow]) -> list[RunRow]:
-    """Return the runs that are not over, in their order, and the last few of the others."""
-    over = [row for row in rows if is_over(row)]
-    return [row for row in rows if not is_over(row)] + over[:LAST]
-
-
-def is_over(row: RunRow) -> bool:
-    """Whether nothing is going on in a run, or nobody can say."""
-    return row.status is None or (row.status.is_terminal and not row.live)
+def _shown(listing: Listing, everything: bool, count: int | None) -> list[RunRow]:
+    """Return the runs that are not over and the last few of the others, or as many as are asked for."""
+    if count is not None:
+        return list(islice(listing.every(), count))
+    return [*listing.active, *islice(listing.over(), None if everything else LAST)]
 
 
 def _table(rows: list[RunRow]) -> str:
@@ -121,14 +118,14 @@ def _print(text: str) -> None:
         out(text)
 
 
-def _remark(session: Session, rows: list[RunRow], shown: list[RunRow]) -> None:
+def _remark(session: Session, listing: Listing, shown: list[RunRow]) -> None:
     """Say what the list does not show: to people only."""
-    if not rows:
+    if not shown and not any(islice(Listing(listing.root, caller=session.caller).every(), 1)):
         talk(f"No runs in {session.settings.runs_root}: `subagent run AGENT PROMPT` starts one.")
         return
     if not is_terminal(sys.stderr):
         return
-    if asking := sum(bool(row.pending_questions) for row in rows):
+    if asking := sum(bool(row.pending_questions) for row in listing.active):
         talk(f"{asking} need{'s' if asking == 1 else ''} an answer: `{session.command('inbox')}`")
-    if hidden := len(rows) - len(shown):
-        talk(f"{hidden} more: `{session.command('ls', '-a')}`")
+    if next(islice(listing.every(), len(shown), None), None) is not None:
+        talk(f"There are more: `{session.command('ls', '-a')}`")

@@ -13,10 +13,10 @@ import click
 from subagent_server.catalog.loading import load_config
 from subagent_server.catalog.named_servers import with_named_servers
 from subagent_server.cli.exits import ExitCode
-from subagent_server.cli.flags import SECONDS
+from subagent_server.cli.flags import DIRECTORY, SECONDS
 from subagent_server.cli.session import Session, pass_session
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import BadArgument
+from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.service.access import Caller
 from subagent_server.service.agents import AgentShelf
 from subagent_server.service.context import Service, open_service
@@ -41,9 +41,19 @@ from subagent_server.settings import Role, Settings
     metavar="S",
     help="The longest wait of one call, in seconds.  [default: what the client is known to bear]",
 )
+@click.option(
+    "--cwd",
+    type=DIRECTORY,
+    metavar="DIR",
+    help="Work there, as if started there: for clients that start servers elsewhere than in the project.",
+)
 @pass_session
 def serve(
-    session: Session, config: Path | None, role: Literal["parent", "child"] | None, max_wait: float | None
+    session: Session,
+    config: Path | None,
+    role: Literal["parent", "child"] | None,
+    max_wait: float | None,
+    cwd: Path | None,
 ) -> int:
     """Serve the agents to an MCP client on stdin and stdout.
 
@@ -51,12 +61,30 @@ def serve(
     """
     for number in (signal.SIGTERM, signal.SIGINT):  # until the loop takes over, which is after the imports
         signal.signal(number, _leave)
+    if cwd is not None:
+        _enter(cwd)
     service = _service(session, config, max_wait)
     caller = session.caller
     service.launcher.warm_up()
     app = import_module("subagent_server.server.app")  # imports `mcp`, which takes most of a second
     app.serve_stdio(service, _role(role, caller), caller)
     return ExitCode.OK
+
+
+def _enter(directory: Path) -> None:
+    """Make this the working directory, which relative places and runs are relative to.
+
+    Raises:
+        BadArgument.
+    """
+    try:
+        os.chdir(directory)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise BadArgument(
+            f"--cwd {shorten(str(directory))} cannot be entered ({why}): name another."
+        ) from error
+    os.environ["PWD"] = str(Path.cwd())
 
 
 def _service(session: Session, config: Path | None, max_wait: float | None) -> Service:

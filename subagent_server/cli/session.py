@@ -1,19 +1,22 @@
-"""What a verb works with: the settings of its flags, the service, and who asks. Each made when needed."""
+"""What a verb works with: the settings of its flags, the service, and who asks. Each made when needed.
+
+What takes long to import is imported then too: `subagent ls` needs neither service nor pydantic.
+"""
 
 import shlex
 from collections.abc import Callable, Iterable
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import click
 
 from subagent_server.cli.flags import Flags
-from subagent_server.service.access import Caller, caller_of
-from subagent_server.service.context import Service, open_service
-from subagent_server.service.nesting import check_leads
-from subagent_server.service.status import find_run
+from subagent_server.service.access import USER, Caller, NotAllowed, caller_of
 from subagent_server.settings import Settings, read_settings
+
+if TYPE_CHECKING:
+    from subagent_server.service.context import Service
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,13 +34,17 @@ class Session:
         return read_settings(agents=self._flags.agents, runs=self._flags.runs, max_runs=self._flags.max_runs)
 
     @cached_property
-    def service(self) -> Service:
+    def service(self) -> "Service":
         """The verbs' context."""
+        from subagent_server.service.context import open_service
+
         return open_service(self.settings)
 
     @cached_property
     def caller(self) -> Caller:
         """Who asks: the command line obeys the token too (SPEC section 5). Raises NotAllowed."""
+        if self.settings.child_run_id is None and self.settings.child_token is None:
+            return USER
         return caller_of(self.settings, self.service.store)
 
     def leader(self) -> Caller:
@@ -46,11 +53,27 @@ class Session:
         Raises:
             NotAllowed: it is a child whose agent may start no others.
         """
+        from subagent_server.service.nesting import check_leads
+
         check_leads(self.service, self.caller)
         return self.caller
 
+    def check_is_user(self) -> None:
+        """Refuse a verb that is for the user's side alone.
+
+        Raises:
+            NotAllowed: the caller is a child.
+        """
+        if self.caller.is_child:
+            raise NotAllowed(
+                f"Run {self.caller.run_id} is a subagent, and this is for whoever owns the runs: "
+                "ask_parent reaches them."
+            )
+
     def run_id(self, name: str) -> str:
         """Return the id of the run that a person names. Raises UnknownRun, AmbiguousRun."""
+        from subagent_server.service.status import find_run
+
         return find_run(self.service, name)
 
     def run_ids(self, names: Iterable[str]) -> list[str]:

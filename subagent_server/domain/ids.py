@@ -29,6 +29,11 @@ def check_run_id(text: str) -> str:
     Raises:
         InvalidRunId: it holds anything but 1 to 32 of `[a-z0-9-]`, or starts with a dash.
     """
-    if _RUN_ID.fullmatch(text) is None:
+    if not is_run_id(text):
         raise InvalidRunId(text)
     return text
+
+
+def is_run_id(text: str) -> bool:
+    """Whether `text` may name a run directory."""
+    return _RUN_ID.fullmatch(text) is not None

@@ -14,9 +14,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticSerializationError
 
 from subagent_server.domain.states import Event, MessageStatus, Status
-
-SCHEMA_VERSION = 2
-"""Version 2 added `rootRunId`, `depth`, `withDescendants` and `launch`; version 1 files load."""
+from subagent_server.domain.versions import SCHEMA_VERSION as SCHEMA_VERSION
 
 
 def timestamp(moment: datetime) -> str:

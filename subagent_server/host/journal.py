@@ -50,14 +50,16 @@ def tail(path: Path, count: int) -> Page:
     try:
         with path.open("rb") as file:
             end = _last_newline(file.fileno(), os.fstat(file.fileno()).st_size)
-            data, position = b"", end
-            while position > 0 and data.count(b"\n") <= count:
+            blocks: list[bytes] = []
+            position, newlines = end, 0
+            while position > 0 and newlines <= count:
                 start = max(0, position - _BLOCK)
-                data = os.pread(file.fileno(), position - start, start) + data
+                blocks.append(os.pread(file.fileno(), position - start, start))
+                newlines += blocks[-1].count(b"\n")
                 position = start
     except FileNotFoundError:
         return Page([], 0, True)
-    lines = data.decode("utf-8", "replace").split("\n")[:-1]
+    lines = b"".join(reversed(blocks)).decode("utf-8", "replace").split("\n")[:-1]
     return Page(lines[-count:] if count else [], end, True)
 
 

@@ -25,7 +25,6 @@ RECONCILE_SECONDS = 30.0
 RECONCILE_ATTEMPTS = 3
 EXIT_GATE_CLOSED = 71
 """What a worker leaves with that was never let begin."""
-_SPARED = "SUBAGENT_SHIM"
 
 
 def has_ended(run: RunPaths) -> bool:
@@ -125,5 +124,5 @@ def _sweep(run: RunPaths, deadline: float) -> None:
 
 def _left_behind(run: RunPaths) -> list[processes.Identity]:
     """Return what is below this process (it is the subreaper) and what carries the mark of the run."""
-    below = processes.descendants([os.getpid()], spare=_SPARED)
+    below = processes.descendants([os.getpid()], spare=processes.SHIM_MARK)
     return list({*below, *processes.marked(f"SUBAGENT_RUN_ID={run.run_id}")})

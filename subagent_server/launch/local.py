@@ -10,12 +10,10 @@ from typing import IO
 
 from subagent_server.domain.errors import LaunchFailed, StorageFailed
 from subagent_server.host import die, locks
+from subagent_server.host.processes import SHIM_MARK
 from subagent_server.launch.launcher import LaunchPackage
 from subagent_server.launch.warm import WarmStart
 from subagent_server.store.paths import RunPaths
-
-SHIM_MARK = "SUBAGENT_SHIM"
-"""Names the run of a shim in its environment, so that sweeps of other runs spare it and all below it."""
 
 _SHIM = Path(__file__).with_name("shim.py")
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "TZ", die.VARIABLE)

@@ -28,10 +28,10 @@ Context = ServerRequestContext[Any, Any]
 
 PARENT_INSTRUCTIONS = (
     "Hand focused work to subagents: run_<agent> starts one and returns a runId at once, or its result with "
-    "waitSeconds. It sees only prompt and inputs (file paths, relative to cwd). When a view shows an open "
-    "question, answer it with reply_subagent. Wait with waitSeconds or wait_for_runs instead of polling. "
-    "Runs go on whatever happens to this server or to a call: after a call that timed out, look with "
-    "list_runs before you start it again."
+    "waitSeconds (default 0; cut to what your client bears). It sees only prompt and inputs (file paths, "
+    "relative to cwd). When a view shows an open question, answer it with reply_subagent. Wait with "
+    "waitSeconds or wait_for_runs instead of polling. Runs go on whatever happens to this server or to a "
+    "call: after a call that timed out, look with list_runs before you start it again."
 )
 CHILD_INSTRUCTIONS = (
     "You are a subagent. Ask your parent with ask_parent what only it can decide; update_status says how far "

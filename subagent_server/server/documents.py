@@ -2,10 +2,11 @@
 
 import re
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal, cast
 
-from subagent_server.domain.errors import BadArgument, SubagentError, shorten
+from subagent_server.domain.errors import BadArgument, SubagentError, UnknownRun, shorten
 from subagent_server.domain.records import RunMeta
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
@@ -51,6 +52,7 @@ class Listed:
     address: Address
     title: str
     mime_type: str
+    description: str | None = None
 
 
 def parse_address(uri: str) -> Address:
@@ -102,9 +104,12 @@ def read_document(service: Service, address: Address, caller: Caller) -> Documen
 
 
 def list_documents(service: Service, caller: Caller) -> list[Listed]:
-    """Return the documents of the live runs and of the newest, the newest run first."""
+    """Return the documents of the live runs and of the newest, the newest run first.
+
+    Of a run whose state cannot be read the state is listed, with the reason.
+    """
     if caller.run_id is None:
-        ids = service.store.run_ids()[:NEWEST]
+        ids = list(islice(service.store.newest_first(), NEWEST))
         live = service.store.live_ids()
     else:
         ids = sorted([caller.run_id, *service.store.children_of(caller.run_id)], reverse=True)[:NEWEST]
@@ -113,8 +118,12 @@ def list_documents(service: Service, caller: Caller) -> list[Listed]:
     for run_id in sorted({*ids, *live}, reverse=True):
         try:
             meta = service.store.read(run_id)
-        except SubagentError:
-            continue  # no run yet, or unreadable: list_runs says so
+        except UnknownRun:
+            continue  # no run yet, or removed
+        except SubagentError as error:
+            title = f"{run_id}: its state cannot be read"
+            listed.append(Listed(Address(run_id, "meta"), title, JSON, error.sentence))
+            continue
         if caller.may_open(meta):
             listed += _documents(service, meta)
     return listed

@@ -139,7 +139,7 @@ class EventRelay:
 
     def _begun(self, since: datetime) -> Iterator[str]:
         """Return the runs that began since then: where the root was not there yet, some may have ended."""
-        for run_id in self._service.store.run_ids():
+        for run_id in self._service.store.newest_first():
             with suppress(SubagentError):
                 if self._service.store.read(run_id).created_at < since:
                     return

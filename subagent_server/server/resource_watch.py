@@ -23,6 +23,8 @@ RECONCILE_SECONDS = 2.0
 SETTLE_SECONDS = 0.05
 LIST_SETTLE_SECONDS = 0.5
 """How long further changes are waited for, to be told of together."""
+LIST_SECONDS = 3.0
+"""How long after a change of the list the next one is told at the earliest: a client lists anew each time."""
 FOREVER = float("inf")
 
 
@@ -130,6 +132,7 @@ class ResourceWatch:
                 await asyncio.sleep(LIST_SETTLE_SECONDS)
                 self._marks = await asyncio.to_thread(self._list_marks)
                 await self._notices.resources_changed()
+                await asyncio.sleep(LIST_SECONDS)
 
     def _list_news(self) -> bool | None:
         """Whether something came or went. A live run that ends stays on the list, with its result."""

@@ -102,5 +102,6 @@ def _resource(listed: Listed) -> types.Resource:
         uri=str(address),
         name=f"{address.run_id} {address.kind}",
         title=listed.title,
+        description=listed.description,
         mime_type=listed.mime_type,
     )

@@ -8,9 +8,9 @@ from typing import Any
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.json_schema import embedded
 from subagent_server.domain.records import Record
+from subagent_server.domain.states import Status
 from subagent_server.service.attention import Attention
 from subagent_server.service.logs import LogPage
-from subagent_server.service.status import RunRow
 from subagent_server.service.tool_schemas import Schema
 from subagent_server.service.views import RunView
 
@@ -75,6 +75,25 @@ ASK_OUTPUT: Schema = {
 }
 
 
+ROW_OUTPUT: Schema = {
+    "type": "object",
+    "properties": {
+        "runId": {"type": "string"},
+        "agent": {"type": "string"},
+        "label": {"type": "string"},
+        "status": {"enum": [status.value for status in Status]},
+        "pendingQuestions": {"type": "integer"},
+        "live": {"type": "boolean"},
+        "elapsedSeconds": {"type": "number"},
+        "waitingForSlot": {"type": "boolean"},
+        "summary": {"type": "string"},
+        "unreadable": {"type": "string"},
+    },
+    "required": ["runId", "pendingQuestions"],
+}
+"""A `RunRow`; one that cannot be read has `unreadable` instead of the rest."""
+
+
 def generic_output_schema(name: str) -> Schema:
     """Return the output schema of a generic tool."""
     special = {"reply_subagent": REPLY_OUTPUT, "ask_parent": ASK_OUTPUT}
@@ -85,10 +104,8 @@ def generic_output_schema(name: str) -> Schema:
     if name == "get_logs":
         return output_schema(LogPage)
     if name == "list_runs":
-        row = output_schema(RunRow)
-        definitions = row.pop("$defs", {})
-        runs = {"type": "array", "items": row}
-        return {"type": "object", "properties": {"runs": runs}, "required": ["runs"], "$defs": definitions}
+        runs = {"type": "array", "items": ROW_OUTPUT}
+        return {"type": "object", "properties": {"runs": runs}, "required": ["runs"]}
     return run_output_schema()
 
 

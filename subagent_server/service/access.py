@@ -4,15 +4,15 @@ The caller of the parent tools is trusted as the user is. A child proves itself 
 whose hash is in the meta file; it opens that run and the runs it started, and nothing else.
 """
 
-import hashlib
-import hmac
-import secrets
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from subagent_server.domain.errors import CallerError, SubagentError
-from subagent_server.domain.records import RunMeta
 from subagent_server.settings import Settings
-from subagent_server.store.runs import RunStore
+
+if TYPE_CHECKING:  # `subagent ls` has a caller and does without pydantic
+    from subagent_server.domain.records import RunMeta
+    from subagent_server.store.runs import RunStore
 
 
 class NotAllowed(CallerError):
@@ -36,11 +36,15 @@ class Caller:
         """Whether the caller is a run."""
         return self.run_id is not None
 
-    def may_open(self, meta: RunMeta) -> bool:
+    def may_open(self, meta: "RunMeta") -> bool:
         """Whether this run is the caller's own or one it started."""
-        if self.run_id is None or self.run_id in (meta.run_id, meta.parent_run_id):
+        return self.may_open_run(meta.run_id, meta.parent_run_id)
+
+    def may_open_run(self, run_id: str, parent_run_id: str | None) -> bool:
+        """The same, of a run by its id and its parent's."""
+        if self.run_id is None or self.run_id in (run_id, parent_run_id):
             return True
-        return meta.parent_run_id in self.carries_on
+        return parent_run_id in self.carries_on
 
 
 USER = Caller()
@@ -48,15 +52,19 @@ USER = Caller()
 
 def new_token() -> str:
     """Return a token that nobody can guess."""
+    import secrets  # it and the hashes are a tenth of the start of a command that needs none
+
     return secrets.token_urlsafe(24)
 
 
 def token_hash(token: str) -> str:
     """Return what is stored of a token."""
+    import hashlib
+
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def run_as_caller(store: RunStore, run_id: str) -> Caller:
+def run_as_caller(store: "RunStore", run_id: str) -> Caller:
     """Return a run as one that asks.
 
     Raises:
@@ -73,7 +81,7 @@ def run_as_caller(store: RunStore, run_id: str) -> Caller:
     return Caller(run_id, frozenset(before))
 
 
-def caller_of(settings: Settings, store: RunStore) -> Caller:
+def caller_of(settings: Settings, store: "RunStore") -> Caller:
     """Return who the environment says this process is.
 
     Raises:
@@ -86,6 +94,8 @@ def caller_of(settings: Settings, store: RunStore) -> Caller:
         expected = store.read(run_id or "").child_token_hash or ""
     except SubagentError as error:
         raise NotAllowed(f"SUBAGENT_RUN_ID names no run that can be read here: {error.sentence}") from error
+    import hmac
+
     if not hmac.compare_digest(expected, token_hash(token or "")):
         raise NotAllowed(
             f"SUBAGENT_RUN_TOKEN does not open run {run_id}: unset SUBAGENT_RUN_ID and SUBAGENT_RUN_TOKEN "
@@ -94,7 +104,7 @@ def caller_of(settings: Settings, store: RunStore) -> Caller:
     return run_as_caller(store, str(run_id))
 
 
-def check_open(caller: Caller, meta: RunMeta) -> None:
+def check_open(caller: Caller, meta: "RunMeta") -> None:
     """Refuse a child that reaches for a run which is neither its own nor started by it.
 
     Raises:

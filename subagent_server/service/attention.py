@@ -15,6 +15,7 @@ from subagent_server.service.views import RunView, run_view
 WaitFor = Literal["any", "all"]
 UNSEEN = -1
 ENDED = 1 << 31
+MAX_UNFINISHED = 1_000
 Shown = dict[str, int]
 """Run id to the revision that its parent has been shown."""
 
@@ -60,13 +61,44 @@ def is_settled(meta: RunMeta) -> bool:
     return meta.status.is_terminal or meta.pending_questions > 0
 
 
+class Unfinished:
+    """The runs that a caller was shown at work and not at their end: by one connection, as long as it lasts.
+
+    It only spares a parent from missing an end between two waits. Whatever is lost with the connection is
+    still there to be looked at: `list_runs` has it.
+    """
+
+    def __init__(self) -> None:
+        self._run_ids: dict[str, None] = {}
+
+    @property
+    def run_ids(self) -> list[str]:
+        """Their ids, in the order in which they were shown."""
+        return list(self._run_ids)
+
+    def shown(self, run_id: str, *, ended: bool) -> None:
+        """Note that a run was shown."""
+        self._run_ids.pop(run_id, None)
+        if not ended:
+            self._run_ids[run_id] = None
+        while len(self._run_ids) > MAX_UNFINISHED:
+            del self._run_ids[next(iter(self._run_ids))]
+
+
 class Watchlist:
-    """The runs of one `wait_for_runs`: those named, else the live ones that the caller started."""
+    """The runs of one `wait_for_runs`: those named, else those that the caller started and that live, or
+    whose end it was not shown."""
 
     def __init__(
-        self, service: Service, run_ids: list[str] | None, cursor: str | None, caller: Caller
+        self,
+        service: Service,
+        run_ids: list[str] | None,
+        cursor: str | None,
+        caller: Caller,
+        unfinished: list[str],
     ) -> None:
         self._service = service
+        self._unfinished = unfinished
         self._shown = read_cursor(cursor)
         self._caller = caller
         self.run_ids = self._named(run_ids) if run_ids else self._own()
@@ -116,10 +148,11 @@ class Watchlist:
         return list(dict.fromkeys(run_ids))
 
     def _own(self) -> list[str]:
-        """The live runs that the caller started, and those of the cursor, which may have ended since."""
+        """The live runs that the caller started, and those of the cursor and those that it was shown at work,
+        which may have ended since."""
         live = self._service.store.live_ids()
         kept = [run_id for run_id, shown in self._shown.items() if shown < ENDED or run_id in live]
-        return [run_id for run_id in dict.fromkeys([*kept, *live]) if self._is_own(run_id)]
+        return [run_id for run_id in dict.fromkeys([*kept, *self._unfinished, *live]) if self._is_own(run_id)]
 
     def _is_own(self, run_id: str) -> bool:
         try:

@@ -18,7 +18,7 @@ from subagent_server.domain.errors import BadArgument
 from subagent_server.domain.states import MessageStatus, Status
 from subagent_server.service import tool_schemas
 from subagent_server.service.access import Caller
-from subagent_server.service.attention import Attention, Watchlist
+from subagent_server.service.attention import Attention, Unfinished, Watchlist
 from subagent_server.service.context import Service
 from subagent_server.service.continuing import ContinueOrder, continue_run
 from subagent_server.service.logs import get_logs
@@ -78,6 +78,7 @@ class Desk:
         self._service = service
         self._changes = changes
         self._caller = caller
+        self._unfinished = Unfinished()
         self._verbs: dict[str, Callable[[Call], Awaitable[Answer]]] = {
             "check_status": self._check_status,
             "wait_for_runs": self._wait_for_runs,
@@ -132,6 +133,7 @@ class Desk:
             trace=call.trace,
         )
         meta = await asyncio.to_thread(start, self._service, order, self._caller)
+        self._unfinished.shown(meta.run_id, ended=False)
         return (await self._after_wait(meta.run_id, call)).to_wire()
 
     async def _check_status(self, call: Call) -> Answer:
@@ -143,13 +145,22 @@ class Desk:
 
     async def _wait_for_runs(self, call: Call) -> Answer:
         watch = await asyncio.to_thread(
-            Watchlist, self._service, call.get("runIds"), call.get("cursor"), self._caller
+            Watchlist,
+            self._service,
+            call.get("runIds"),
+            call.get("cursor"),
+            self._caller,
+            self._unfinished.run_ids,
         )
         wait = Wait(call.wait_seconds(45), frozenset(watch.run_ids), call.progress)
         wait_for = call.get("waitFor", "any")
         async with _beside(call, watch.run_ids):
             found: Attention | None = await self._waited(lambda: watch.look(wait_for), wait)
         attention = found if found is not None else await asyncio.to_thread(watch.now)
+        for run_id in attention.working:
+            self._unfinished.shown(run_id, ended=False)
+        for view in attention.runs:
+            self._unfinished.shown(view.run_id, ended=view.status.is_terminal)
         wire = attention.model_copy(update={"wait_note": call.wait_note(45)}).model_dump(
             mode="json", exclude_none=True, exclude={"runs"}
         )
@@ -165,7 +176,7 @@ class Desk:
                 limit=call.get("limit", 20),
                 caller=self._caller,
             )
-            return {"runs": [row.model_dump(mode="json", exclude_none=True) for row in rows]}
+            return {"runs": [row.to_wire() for row in rows]}
 
         return await asyncio.to_thread(listed)
 
@@ -196,6 +207,7 @@ class Desk:
     async def _stop(self, call: Call) -> Answer:
         def stopped() -> Answer:
             observed = stop(self._service, call.arguments["runId"], call.get("reason"), self._caller)
+            self._unfinished.shown(observed.meta.run_id, ended=observed.meta.status.is_terminal)
             return run_view(self._service.store, observed).to_wire()
 
         return await asyncio.to_thread(stopped)
@@ -266,6 +278,7 @@ class Desk:
                 await self._waited(settled, Wait(seconds, frozenset({run_id}), call.progress))
 
         view = await asyncio.to_thread(check_status, self._service, run_id, None, self._caller)
+        self._unfinished.shown(run_id, ended=view.status.is_terminal)
         return _noted(view, call.wait_note())
 
     async def _after_answer(self, run_id: str, message_id: str, call: Call, default: float) -> RunView:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from subagent_server.domain import events
-from subagent_server.domain.errors import StorageFailed, SubagentError
+from subagent_server.domain.errors import StorageFailed, SubagentError, UnknownRun
 from subagent_server.domain.records import SCHEMA_VERSION, Failure, RunMeta
 from subagent_server.domain.states import MessageStatus
 from subagent_server.host import atomic, die, locks, processes
@@ -21,7 +21,6 @@ from subagent_server.store.logs import RunJournal, has_ended, recorded_usage
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 
-SHIM_MARK = "SUBAGENT_SHIM"
 OVERDUE_SECONDS = 5.0
 _HINT_LOGS = "get_logs shows how far it came; start it again or continue it."
 
@@ -41,6 +40,15 @@ def observe(store: RunStore, run_id: str) -> Observed:
         InvalidRunId, UnknownRun, UnreadableMeta: it cannot be read.
         StorageFailed, LockTimeout: what has to be written cannot be.
     """
+    try:
+        return _observed(store, run_id)
+    except (FileNotFoundError, StorageFailed) as error:
+        if store.paths.run(run_id).directory.exists():
+            raise
+        raise UnknownRun(run_id, store.paths.root) from error  # it was removed while it was looked at
+
+
+def _observed(store: RunStore, run_id: str) -> Observed:
     meta = store.read(run_id)
     run = store.paths.run(run_id)
     if meta.schema_version > SCHEMA_VERSION:
@@ -53,7 +61,10 @@ def observe(store: RunStore, run_id: str) -> Observed:
     if meta.status.is_terminal:
         return Observed(meta, _settle_tree(store, run, meta))
     ended = read_exit(run)
+    is_marked = store.paths.change_mark(run_id).exists()  # its keeper takes the mark away after the lock
     if ended is None and locks.is_held(run.live_lock):
+        if not is_marked:
+            store.mark(run)
         return Observed(_expire_questions(store, meta), True)
     return _declare_dead(store, run, ended)
 
@@ -188,7 +199,7 @@ def sweep_orphans(run: RunPaths) -> None:
     while quiet < 2:
         left = processes.marked(f"SUBAGENT_RUN_ID={run.run_id}")
         if worker is not None and processes.is_alive(worker):
-            left += [worker, *processes.descendants([worker.pid], spare=SHIM_MARK)]
+            left += [worker, *processes.descendants([worker.pid], spare=processes.SHIM_MARK)]
         for identity in left:
             processes.send_signal(identity, signal.SIGKILL)
         quiet = 0 if left else quiet + 1

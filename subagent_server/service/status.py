@@ -1,39 +1,28 @@
 """Looking at runs: one, several, or the list."""
 
 from contextlib import suppress
+from itertools import islice
+from pathlib import Path
 
 from subagent_server.domain import events
 from subagent_server.domain.errors import (
     AmbiguousRun,
     MessageClosed,
-    SubagentError,
     UnknownMessage,
     UnknownRun,
 )
-from subagent_server.domain.records import Record
+from subagent_server.domain.ids import is_run_id
 from subagent_server.domain.states import MessageStatus, Status
 from subagent_server.host.clock import now
-from subagent_server.service.access import USER, Caller, NotAllowed, check_open
+from subagent_server.service.access import USER, Caller, check_open
 from subagent_server.service.context import Service
+from subagent_server.service.listing import Listing, RunRow, Wanted
 from subagent_server.service.reconcile import Observed, observe
-from subagent_server.service.views import RunView, elapsed_seconds, run_view, waits_for_slot
+from subagent_server.service.views import RunView, run_view
+from subagent_server.store.runs import RunStore
+from subagent_server.store.stored import StoredRuns
 
 LATEST = "@last"
-
-
-class RunRow(Record):
-    """A run in a list. A run whose state cannot be read has only its id and `unreadable`."""
-
-    run_id: str
-    agent: str | None = None
-    label: str | None = None
-    status: Status | None = None
-    pending_questions: int = 0
-    live: bool | None = None
-    elapsed_seconds: float | None = None
-    waiting_for_slot: bool | None = None
-    summary: str | None = None
-    unreadable: str | None = None
 
 
 def check_status(
@@ -70,6 +59,13 @@ def open_run(service: Service, run_id: str, caller: Caller = USER) -> Observed:
     return observe(service.store, run_id)
 
 
+def look_at(root: Path, run_id: str, caller: Caller = USER) -> Observed:
+    """Return a run under `root`, reconciled, if it is open to the caller. Raises as `open_run` does."""
+    store = RunStore(root)
+    check_open(caller, store.read(run_id))
+    return observe(store, run_id)
+
+
 def list_runs(
     service: Service,
     *,
@@ -82,12 +78,9 @@ def list_runs(
 
     A run whose state cannot be read is listed as such.
     """
-    rows: list[RunRow] = []
-    for run_id in service.store.run_ids():
-        row = _row(service, run_id, caller)
-        if row is not None and _wanted(row, status, agent):
-            rows.append(row)
-    return sorted(rows, key=_urgency)[:limit]
+    wanted = Wanted(frozenset() if status is None else frozenset({status}), agent)
+    listing = Listing(service.store.paths, wanted, caller)
+    return list(islice(listing.every(), limit))
 
 
 def find_run(service: Service, name: str) -> str:
@@ -96,49 +89,18 @@ def find_run(service: Service, name: str) -> str:
     Raises:
         UnknownRun, AmbiguousRun.
     """
-    ids = service.store.run_ids()
-    if name in ids:
+    root = service.store.paths
+    if is_run_id(name) and root.run(name).directory.is_dir():
         return name
+    stored = StoredRuns(root)
     if name == LATEST:
-        latest = next((run_id for run_id in ids if service.store.exists(run_id)), None)
-        matches = [latest] if latest else []
+        matches = list(islice(filter(service.store.exists, stored.newest_first()), 1))
     else:
-        matches = [run_id for run_id in ids if name and run_id.startswith(name)]
+        matches = stored.starting_with(name) if name else []
     if not matches and name:
-        matches = [run_id for run_id in ids if run_id.rsplit("-", 1)[-1] == name]
+        matches = stored.ending_in(name)
     if not matches:
         raise UnknownRun(name, service.settings.runs_root)
     if len(matches) > 1:
         raise AmbiguousRun(name, matches)
     return matches[0]
-
-
-def _row(service: Service, run_id: str, caller: Caller) -> RunRow | None:
-    try:
-        observed = open_run(service, run_id, caller)
-    except (UnknownRun, NotAllowed):
-        return None  # a start that never was, or somebody else's
-    except SubagentError as error:
-        return RunRow(run_id=run_id, unreadable=error.sentence)
-    meta = observed.meta
-    return RunRow(
-        run_id=meta.run_id,
-        agent=meta.agent_name,
-        label=meta.label,
-        status=meta.status,
-        pending_questions=meta.pending_questions,
-        live=observed.live,
-        elapsed_seconds=elapsed_seconds(meta, now()),
-        waiting_for_slot=waits_for_slot(service.store, meta) or None,
-        summary=(meta.error.message if meta.error else meta.summary),
-    )
-
-
-def _wanted(row: RunRow, status: Status | None, agent: str | None) -> bool:
-    return (status is None or row.status is status) and (agent is None or row.agent == agent)
-
-
-def _urgency(row: RunRow) -> int:
-    if row.pending_questions:
-        return 0
-    return 2 if row.status is None or row.status.is_terminal else 1

@@ -25,9 +25,15 @@ def text(description: str = "", **more: Any) -> Schema:
     return {"type": "string", **({"description": description} if description else {}), **more}
 
 
-def wait(default: float) -> Schema:
+def bounded(kind: str, least: int, most: int, default: int) -> Schema:
+    """Return the schema of a number. Its bounds are told in words too: some clients pass on nothing else."""
+    bounds = {"minimum": least, "maximum": most, "default": default}
+    return {"type": kind, "description": f"Default {default}, at most {most}", **bounds}
+
+
+def wait(default: int) -> Schema:
     """Return the schema of `waitSeconds`."""
-    return {"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "default": default}
+    return bounded("number", 0, MAX_WAIT_SECONDS, default)
 
 
 RUN_ID = text()
@@ -69,14 +75,14 @@ INPUTS: Mapping[str, Schema] = {
         [],
         status={"enum": [status.value for status in Status]},
         agent=text(),
-        limit={"type": "integer", "minimum": 1, "maximum": 500, "default": 20},
+        limit=bounded("integer", 1, 500, 20),
     ),
     "get_logs": arguments(
         ["runId"],
         runId=RUN_ID,
         stream={"enum": ["log", "events", "result", "payload"], "default": "log"},
         cursor=text("From the last page"),
-        lines={"type": "integer", "minimum": 1, "maximum": 1000, "default": 50},
+        lines=bounded("integer", 1, 1000, 50),
     ),
     "reply_subagent": arguments(
         ["runId", "answer"],
@@ -111,7 +117,8 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     ),
     "wait_for_runs": (
         "Wait for runs",
-        "Wait for several runs in one call, by default all live ones. Returns as soon as one ends or asks "
+        "Wait for several runs in one call, by default all live ones and those whose end you were not shown. "
+        "Returns as soon as one ends or asks "
         "(waitFor all: when all have ended, or one asks).",
     ),
     "list_runs": ("List runs", "Runs, newest first; those that need an answer come first."),

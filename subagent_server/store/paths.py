@@ -127,7 +127,7 @@ class RunPaths:
 
 @dataclass(frozen=True)
 class RootPaths:
-    """The runs root: run directories, and folders of ours whose names no run id can have."""
+    """The runs root: run directories, and a few folders of ours whose names no run id can have."""
 
     root: Path
 
@@ -140,6 +140,21 @@ class RootPaths:
     def slots(self) -> Path:
         """Lock files of those who work at once."""
         return self.root / ".slots"
+
+    @property
+    def newest(self) -> Path:
+        """The newest names in a large root: a cache, which may be deleted."""
+        return self.root / ".index" / "newest.json"
+
+    @property
+    def index(self) -> Path:
+        """What is known of the runs of a large root: a cache, which may be deleted."""
+        return self.root / ".index" / "runs.sqlite3"
+
+    @property
+    def removed(self) -> Path:
+        """Run directories that are being deleted."""
+        return self.root / ".removed"
 
     @property
     def backoff(self) -> Path:

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from subagent_server.domain import events
 from subagent_server.domain.apply import apply
-from subagent_server.domain.errors import InvalidRunId, NewerSchema, StorageFailed, UnknownRun, UnreadableMeta
+from subagent_server.domain.errors import NewerSchema, StorageFailed, UnknownRun, UnreadableMeta
 from subagent_server.domain.events import RunEvent
-from subagent_server.domain.ids import check_run_id
+from subagent_server.domain.ids import is_run_id
 from subagent_server.domain.records import (
     SCHEMA_VERSION,
     Failure,
@@ -32,6 +32,7 @@ from subagent_server.host.exclusive import exclusive
 from subagent_server.store.logs import recorded_usage
 from subagent_server.store.migrate import upgraded
 from subagent_server.store.paths import RootPaths, RunPaths
+from subagent_server.store.stored import StoredRuns
 
 SPARE_BYTES = 16 * 1024
 """How much an end may add to a state: its failure, its summary, its last steps."""
@@ -260,6 +261,12 @@ class RunStore:
             for fifo in run.sleepers():
                 wake.poke(fifo)
 
+    def mark(self, run: RunPaths) -> None:
+        """Put a live run back among those that may be live, where somebody has removed its mark."""
+        with suppress(OSError):
+            self.paths.changes.mkdir(exist_ok=True)
+            self.paths.change_mark(run.run_id).touch()
+
     def retire(self, run: RunPaths) -> None:
         """Take a run whose tree is gone off the list of those that may be live; its watchers hear of it."""
         with suppress(OSError):
@@ -267,13 +274,17 @@ class RunStore:
             for fifo in run.sleepers():
                 wake.poke(fifo)
 
+    def newest_first(self) -> Iterator[str]:
+        """Yield the names in the root that may be runs. Who takes only a few does not pay for all."""
+        yield from StoredRuns(self.paths).newest_first()
+
     def run_ids(self, *, newest_first: bool = True) -> list[str]:
         """Return the ids of all run directories, also of those without a state."""
         try:
             names = [
                 entry.name
                 for entry in os.scandir(self.paths.root)
-                if _is_run_id(entry.name) and entry.is_dir()
+                if is_run_id(entry.name) and entry.is_dir()
             ]
         except FileNotFoundError:
             return []
@@ -281,12 +292,12 @@ class RunStore:
 
     def live_ids(self) -> list[str]:
         """Return the ids of the runs whose tree is not recorded as gone."""
-        return [name for name in self.paths.live_marks() if _is_run_id(name)]
+        return [name for name in self.paths.live_marks() if is_run_id(name)]
 
     def children_of(self, run_id: str) -> list[str]:
         """Return the ids of the runs that this one started."""
         try:
-            return sorted(e.name for e in self.paths.run(run_id).children.iterdir() if _is_run_id(e.name))
+            return sorted(e.name for e in self.paths.run(run_id).children.iterdir() if is_run_id(e.name))
         except FileNotFoundError:
             return []
 
@@ -361,11 +372,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return str(error)[:200]
-
-
-def _is_run_id(name: str) -> bool:
-    try:
-        check_run_id(name)
-    except InvalidRunId:
-        return False
-    return True

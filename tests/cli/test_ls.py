@@ -3,6 +3,7 @@
 from subagent_server.domain import events
 from subagent_server.domain.records import Failure, LaunchInfo
 from tests.cli.command import Cli, asked, run_name
+from tests.helpers.stored import make_stored
 
 FAILED = events.RunFailed(failure=Failure(code="agent_error", message="It broke."))
 STOPPED = events.StopRequested(reason="enough")
@@ -118,3 +119,17 @@ def test_what_comes_from_data_cannot_steer_the_terminal(cli: Cli) -> None:
         assert all(c.isprintable() or c == "\n" for c in said)
     assert "la\\x1b]0;bel\\x07" in cli("ls", env={"COLUMNS": "200"}).stdout
     assert cli.json("ls")[0]["label"] == "la\x1b]0;bel\x07\r\n"
+
+
+def test_a_large_root_is_searched_as_a_small_one(cli: Cli) -> None:
+    stored = make_stored(cli.home / "runs", 2_100)
+    failed = [run_id for number, run_id in enumerate(stored) if number % 10 in (7, 8)]
+    with cli.living("222222", asked()) as asks:
+        assert listed(cli) == [asks, *stored[:-11:-1]]
+        assert listed(cli, "--status", "failed", "-a") == failed[::-1]
+        assert listed(cli, "--status", "failed", "-n", "3") == failed[:-4:-1]
+        assert listed(cli, "--status", "waiting") == [asks]
+        assert cli.json("stats")["total"]["runs"] == 2_101
+        cli.store.paths.run(failed[-1]).meta.write_bytes(b"{")  # the index is behind: what is shown is read
+        assert listed(cli, "--status", "failed", "-n", "1") == [failed[-2]]
+        assert cli("show", stored[5][:-1]).returncode == cli("show", "@last").returncode == 0

@@ -119,7 +119,7 @@ def connected(
 
 
 def _children() -> Iterator[processes.Identity]:
-    return iter(processes.descendants([os.getpid()], spare="SUBAGENT_SHIM"))
+    return iter(processes.descendants([os.getpid()], spare=processes.SHIM_MARK))
 
 
 def _server_among(started: set[processes.Identity], command: list[str]) -> processes.Identity:

@@ -164,9 +164,11 @@ def test_the_live_runs_and_the_newest_are_listed_and_one_that_cannot_be_read_hid
         made_by_hand(world, run_id, live=run_id == ids[0])
     world.paths(ids[58]).meta.write_text("{", encoding="utf-8")
     with Listener(world, "modern") as client:
-        found = [uri for uri in listed(client) if uri.endswith("/meta")]
-        expected = [*reversed(ids[10:58]), ids[0]]
-        assert found == [f"run://{run_id}/meta" for run_id in [ids[59], *expected]]
+        resources = listed(client)
+        found = [uri for uri in resources if uri.endswith("/meta")]
+        assert found == [f"run://{run_id}/meta" for run_id in [*reversed(ids[10:]), ids[0]]]
+        told = resources[f"run://{ids[58]}/meta"]
+        assert "cannot be read" in told["title"] and "run.meta.json" in told["description"]
         code, sentence = client.refused("resources/read", uri=f"run://{ids[58]}/meta")
         assert code == INTERNAL_ERROR and "cannot be read" in sentence
         assert "never started" in client.read(f"run://{ids[5]}/log"), (

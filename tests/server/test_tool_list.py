@@ -9,6 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.helpers.mcp_client import Mode
+from tests.helpers.turns import says
 from tests.helpers.world import World
 
 PARENT = [
@@ -93,6 +94,36 @@ def test_role_child_needs_the_environment_of_a_run(world: World) -> None:
     done = world.cli("serve", "--role", "child")
     assert done.returncode == 2 and done.stdout == ""
     assert "SUBAGENT_RUN_ID and SUBAGENT_RUN_TOKEN" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_defaults_and_bounds_are_told_in_words_too(world: World) -> None:
+    with world.serve() as parent:
+        assert "default 0" in parent.instructions
+        numbers = [
+            argument
+            for tool in parent.tools()
+            for argument in tool.input_schema["properties"].values()
+            if "maximum" in argument
+        ]
+    assert len(numbers) >= 6
+    for argument in numbers:
+        assert argument["description"] == f"Default {argument['default']}, at most {argument['maximum']}"
+
+
+def test_a_server_works_where_it_is_told_to(world: World) -> None:
+    project = world.home / "project"
+    (project / "agents").mkdir(parents=True)
+    world.agent("local")
+    (world.agents / "local.md").rename(project / "agents" / "local.md")
+    for name in ("SUBAGENT_AGENTS", "SUBAGENT_RUNS"):
+        del world.environment[name]
+    world.play(says("Done."))
+    with world.serve("--cwd", "../project", "--runs", "kept") as parent:
+        run_id = parent.call("run_local", prompt="Go.", waitSeconds=40)["runId"]
+    request = json.loads((project / "kept" / run_id / "request.json").read_bytes())
+    assert request["cwd"] == str(project)
+    refused = world.cli("serve", "--cwd", "nowhere")
+    assert refused.returncode == 2 and "nowhere" in refused.stderr and refused.stderr.count("\n") == 1
 
 
 def test_an_agent_file_that_is_written_or_removed_while_the_server_runs_is_seen(world: World) -> None:

@@ -93,3 +93,25 @@ def test_a_parent_that_polls_changes_nothing(world: World) -> None:
         assert world.paths(run_id).meta.read_bytes() == before
         world.reply(run_id, "blue")
         assert world.completed(run_id) == "Painted."
+
+
+def test_an_end_that_its_parent_was_not_shown_is_told_by_the_next_wait_and_only_once(world: World) -> None:
+    world.agent()
+    world.play(says("Done."))
+    with world.serve() as parent:
+        run_ids = [parent.call("run_worker", prompt=f"Work {number}.")["runId"] for number in range(2)]
+        for run_id in run_ids:
+            world.completed(run_id)
+            world.gone(run_id)
+            world.look(run_id)
+        assert world.store.live_ids() == []
+        told = parent.call("wait_for_runs", waitSeconds=0)
+        assert {(view["runId"], view["result"]) for view in told["runs"]} == {(r, "Done.") for r in run_ids}
+        assert parent.call("wait_for_runs", waitSeconds=0)["runs"] == []
+        seen = parent.call("run_worker", prompt="Work on.", waitSeconds=40)
+        assert seen["status"] == "completed"
+        world.gone(seen["runId"])
+        world.look(seen["runId"])
+        assert parent.call("wait_for_runs", waitSeconds=0, cursor=told["cursor"])["runs"] == []
+    with world.serve() as another:
+        assert another.call("wait_for_runs", waitSeconds=0)["runs"] == []

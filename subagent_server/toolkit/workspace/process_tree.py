@@ -11,9 +11,6 @@ from pathlib import Path
 from subagent_server.host import processes
 from subagent_server.host.processes import Identity
 
-_SPARED = "SUBAGENT_SHIM"
-"""Names the shim of another run in its environment: that run outlives the command that started it."""
-
 _BOUND_AFTER_KILL = 5.0
 
 
@@ -50,12 +47,12 @@ def _members(leader: int, known: list[Identity]) -> list[Identity]:
     """
     session = _session(leader)
     members = [identity for identity in session if identity.pid == leader]
-    members += processes.descendants([leader], spare=_SPARED)
+    members += processes.descendants([leader], spare=processes.SHIM_MARK)
     others = [*session, *(identity for identity in known if processes.is_alive(identity))]
     strays = [identity for identity in others if identity not in members]
     if strays:
         members += strays
-        members += processes.descendants([stray.pid for stray in strays], spare=_SPARED)
+        members += processes.descendants([stray.pid for stray in strays], spare=processes.SHIM_MARK)
     return list(dict.fromkeys(members))
 
 

@@ -1,0 +1,94 @@
+"""One table for every benchmark: each line beside a baseline of the same run, with its bar and a verdict."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Figure = Literal["p50", "p99", "ratio", "worst"]
+
+_HEADER = (
+    "| what | n | p50 | p99 | unit | baseline | p50 | ratio | bar | |",
+    "|---|---|---|---|---|---|---|---|---|---|",
+)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """How good a line has to be: one of its figures, at most this (with `at_least`: at least)."""
+
+    figure: Figure
+    limit: float
+    at_least: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.figure} {'≥' if self.at_least else '≤'} {self.limit:g}"
+
+    def is_met(self, line: "Line") -> bool:
+        """Whether a line is so good."""
+        value = {"p50": line.p50, "p99": line.p99, "ratio": line.ratio, "worst": max(line.taken)}[self.figure]
+        return value >= self.limit if self.at_least else value <= self.limit
+
+
+@dataclass(frozen=True)
+class Line:
+    """What was measured, in `unit`, and the same of a named baseline; `because`: why it misses a bar."""
+
+    what: str
+    taken: Sequence[float]
+    baseline: str
+    floor: Sequence[float]
+    bars: tuple[Bar, ...] = ()
+    unit: str = "ms"
+    because: str = ""
+
+    @property
+    def p50(self) -> float:
+        """The median."""
+        return statistics.median(self.taken)
+
+    @property
+    def p99(self) -> float:
+        """The 99th percentile; of few values it is about the worst."""
+        return _p99(self.taken)
+
+    @property
+    def ratio(self) -> float:
+        """The median, as a multiple of the baseline's."""
+        return self.p50 / max(statistics.median(self.floor), 1e-9)
+
+    @property
+    def missed(self) -> list[Bar]:
+        """The bars that it misses."""
+        return [bar for bar in self.bars if not bar.is_met(self)]
+
+    @property
+    def verdict(self) -> str:
+        """What came of it, in a few words."""
+        if not self.bars:
+            return ""
+        if not self.missed:
+            return "met"
+        told = f"**missed**: {', '.join(map(str, self.missed))}"
+        return f"{told} ({self.because})" if self.because else told
+
+    def __str__(self) -> str:
+        floor = f"{self.baseline} | {_number(statistics.median(self.floor))} | {self.ratio:.2f}"
+        bars = ", ".join(map(str, self.bars)) or "-"
+        figures = f"{len(self.taken)} | {_number(self.p50)} | {_number(self.p99)} | {self.unit}"
+        return f"| {self.what} | {figures} | {floor} | {bars} | {self.verdict} |"
+
+
+def table(lines: Sequence[Line]) -> str:
+    """Return lines as a Markdown table."""
+    return "\n".join([*_HEADER, *map(str, lines)])
+
+
+def _p99(taken: Sequence[float]) -> float:
+    return taken[0] if len(taken) < 2 else statistics.quantiles(taken, n=100, method="inclusive")[98]
+
+
+def _number(value: float) -> str:
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

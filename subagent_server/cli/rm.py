@@ -1,0 +1,43 @@
+"""`subagent rm`: remove runs that are over."""
+
+import click
+
+from subagent_server.cli.exits import ExitCode, exit_of_error
+from subagent_server.cli.flags import json_option
+from subagent_server.cli.output import complain, out, out_json
+from subagent_server.cli.session import Session, pass_session
+from subagent_server.cli.text import one_line
+from subagent_server.domain.errors import SubagentError
+from subagent_server.service.removal import remove, sweep
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="RUN...")
+@json_option
+@pass_session
+def rm(session: Session, names: tuple[str, ...], as_json: bool) -> ExitCode:
+    """Remove runs that are over, with all their files.
+
+    A run that lives is refused, and so is one whose parent or child does: `subagent stop` ends them. The runs
+    that it started stay. Each RUN is removed or refused by itself; the exit code is that of the first that
+    was refused.
+    """
+    session.check_is_user()
+    run_ids = session.run_ids(names)
+    removed: list[str] = []
+    left: list[dict[str, str]] = []
+    code = ExitCode.OK
+    sweep(session.service.store)
+    for run_id in run_ids:
+        try:
+            remove(session.service.store, run_id)
+            removed.append(run_id)
+        except SubagentError as error:
+            complain(one_line(error.sentence))
+            left.append({"runId": run_id, "why": error.sentence})
+            code = code or exit_of_error(error)
+    if as_json:
+        out_json({"removed": removed, "left": left})
+    elif removed:
+        out("\n".join(removed))
+    return code

@@ -1,0 +1,73 @@
+"""`subagent stats`: what runs add up to."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from subagent_server.cli.flags import SPAN, TEXT, json_option
+from subagent_server.cli.output import out, out_json, talk
+from subagent_server.cli.session import Session, pass_session
+from subagent_server.cli.text import duration, one_line, table
+from subagent_server.host.clock import now
+from subagent_server.service import stats as service
+from subagent_server.service.stats import Stats, Sum
+from subagent_server.store.paths import RootPaths
+
+DAYS = 14
+_HEADER = ("RUNS", "DONE", "FAILED", "STOPPED", "ACTIVE", "TOKENS", "COST", "TIME")
+_LIMITS = (24, 9, 9, 9, 9, 9, 14, 12)
+
+
+@click.command()
+@click.option("--since", type=SPAN, metavar="SPAN", help="Only runs begun so long ago at most: 12h, 7d, 8w.")
+@click.option("--agent", type=TEXT, metavar="NAME", help="Only runs of this agent.")
+@json_option
+@pass_session
+def stats(session: Session, since: timedelta | None, agent: str | None, as_json: bool) -> None:
+    """Sum up runs: how they ended, what they used, by agent and by day (UTC, the last 14 that had any).
+
+    Tokens are those of every kind, as the states say; time is from being accepted to the end. With --json:
+    every day, and each kind of tokens.
+    """
+    session.check_is_user()
+    begin = None if since is None else now() - since
+    found = service.stats(RootPaths(session.settings.runs_root), since=begin, agent=agent)
+    if as_json:
+        out_json(_wire(found))
+    elif found.total.runs:
+        out("\n".join(table(list(_rows(found)), _LIMITS)))
+    else:
+        talk(f"No runs to sum up in {session.settings.runs_root}.")
+    if found.unreadable and not as_json:
+        talk(f"{found.unreadable} more cannot be read: `{session.command('doctor', '--runs')}` names them.")
+
+
+def _rows(found: Stats) -> Iterable[tuple[str, ...]]:
+    yield ("", *_HEADER)
+    yield _row("all", found.total)
+    yield from (_row(one_line(agent), found.by_agent[agent]) for agent in sorted(found.by_agent))
+    yield from (_row(day, found.by_day[day]) for day in sorted(found.by_day, reverse=True)[:DAYS])
+
+
+def _row(name: str, one: Sum) -> tuple[str, ...]:
+    counts = (one.runs, *one.outcomes.values(), one.active)
+    cost = "" if one.cost_usd is None else f"${one.cost_usd:.2f}"
+    return (name, *(f"{count:,}" for count in counts), _short(one.tokens), cost, duration(one.seconds))
+
+
+def _short(number: int) -> str:
+    for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= size:
+            return f"{number / size:.1f}{unit}"
+    return str(number)
+
+
+def _wire(found: Stats) -> dict[str, Any]:
+    return {
+        "total": found.total.to_wire(),
+        "byAgent": [{"agent": name, **found.by_agent[name].to_wire()} for name in sorted(found.by_agent)],
+        "byDay": [{"day": day, **found.by_day[day].to_wire()} for day in sorted(found.by_day)],
+        "unreadable": found.unreadable,
+    }

@@ -1,0 +1,264 @@
+"""What is known of the runs of a large root, to find and to sum them without reading each.
+
+Never the truth: whoever shows a run reads it. It holds a row for each name in the root, with what its state
+said when it had ended; a run that had not is read again at every use. A row belongs to the time of the last
+change of its directory, so a run that was removed, or put back from a copy, is read anew. The file may be
+deleted, damaged, of another version, or on a disk that refuses writes: then what it lacks is read again, if
+need be each time.
+"""
+
+import os
+import sqlite3
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import quote
+
+from subagent_server.domain.ids import is_run_id
+from subagent_server.domain.states import Status
+from subagent_server.store.facts import RunFacts, Spent, read_facts
+from subagent_server.store.paths import RootPaths
+from subagent_server.store.stored import extent_of
+
+VERSION = 1
+"""Of the tables; a file of another one is made anew."""
+BUSY_SECONDS = 5.0
+_BATCH = 1_000
+_LARGEST = 1 << 60  # of what fits into a column; sums of them are made outside
+T = TypeVar("T")
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS runs(
+    id TEXT PRIMARY KEY, touched INTEGER NOT NULL, status TEXT, agent TEXT, parent TEXT, created REAL,
+    seconds REAL, input INTEGER, output INTEGER, cacheRead INTEGER, cacheWrite INTEGER, cost TEXT
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS by_status ON runs(status, agent);
+CREATE TABLE IF NOT EXISTS extent(device INTEGER, inode INTEGER, changed INTEGER);
+"""
+_INSERT = "REPLACE INTO runs(id, touched) VALUES (?, ?)"
+_UPDATE = """
+UPDATE runs SET status = ?, agent = ?, parent = ?, created = ?, seconds = ?, input = ?, output = ?,
+    cacheRead = ?, cacheWrite = ?, cost = ? WHERE id = ? AND touched = ?
+"""
+_SELECT = """
+SELECT status, agent, created, seconds, input, output, cacheRead, cacheWrite, cost FROM runs
+WHERE status IS NOT NULL AND created >= ?
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What sums need of a run that has ended: `created` in seconds since the epoch, and how long it took."""
+
+    status: Status
+    agent: str
+    created: float
+    seconds: float
+    spent: Spent
+
+
+class RunIndex:
+    """The index of one root, brought up to date as it is opened."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def find(
+        self,
+        statuses: Iterable[Status],
+        agent: str | None = None,
+        run_id: str | None = None,
+        parents: Iterable[str] = (),
+    ) -> list[str]:
+        """Return the ids of the runs that may fit, newest first: also those of which nothing is known.
+
+        No status stands for every one. With `run_id`, only that run, and what it or one of `parents` started.
+        """
+        names = [status.value for status in statuses]
+        family = [] if run_id is None else [run_id, *parents]
+        conditions = [f"status IN ({_marks(names)})"] if names else []
+        conditions += [] if agent is None else ["agent = ?"]
+        conditions += [f"(parent IN ({_marks(family)}) OR id = ?)"] if family else []
+        values = [*names, *([] if agent is None else [agent]), *family, *family[:1]]
+        fits = " AND ".join(conditions) or "TRUE"
+        query = f"SELECT id FROM runs WHERE status IS NULL OR ({fits}) ORDER BY id DESC"
+        return [run_id for (run_id,) in self._connection.execute(query, values)]
+
+    def ended(self, since: float = 0.0) -> Iterator[Ended]:
+        """Yield the runs that have ended, of those that began since this time, in seconds since the epoch."""
+        for status, agent, created, seconds, *spent in self._connection.execute(_SELECT, [since]):
+            yield Ended(Status(status), agent, created, seconds, Spent(*spent))
+
+    def unknown(self) -> list[str]:
+        """Return the runs of which nothing is known: they have not ended, or their state is not plain."""
+        return [run_id for (run_id,) in self._connection.execute("SELECT id FROM runs WHERE status IS NULL")]
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))
+
+
+@contextmanager
+def open_index(root: RootPaths) -> Iterator[RunIndex]:
+    """Give the index of a root as it is now. Reads every run that is new, which may take long once."""
+    connection = _up_to_date(root)
+    try:
+        yield RunIndex(connection)
+    finally:
+        connection.close()
+
+
+def _up_to_date(root: RootPaths) -> sqlite3.Connection:
+    """Return the file's connection; where the file is damaged, that of a new one; else one in memory."""
+    for _ in range(2):
+        try:
+            return _synced(_open_file(root), root)
+        except sqlite3.OperationalError:  # locked for long, or it cannot be written here
+            break
+        except (sqlite3.DatabaseError, OSError):
+            with suppress(OSError):
+                root.index.unlink(missing_ok=True)
+    return _synced(_copy_in_memory(root), root)
+
+
+def _open_file(root: RootPaths) -> sqlite3.Connection:
+    root.index.parent.mkdir(mode=0o700, exist_ok=True)
+    connection = sqlite3.connect(root.index, timeout=BUSY_SECONDS, isolation_level=None)
+    return _prepared(connection)
+
+
+def _copy_in_memory(root: RootPaths) -> sqlite3.Connection:
+    """Return an index in memory with what can be read of the file, which is left alone."""
+    memory = sqlite3.connect(":memory:", isolation_level=None)
+    with suppress(sqlite3.Error):
+        file = sqlite3.connect(f"file:{quote(str(root.index))}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+        try:
+            file.backup(memory)
+            return _prepared(memory)
+        finally:
+            file.close()
+    memory.close()
+    return _prepared(sqlite3.connect(":memory:", isolation_level=None))
+
+
+def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:
+    """Make the tables where they are missing.
+
+    Raises:
+        sqlite3.DatabaseError: it is none of ours, or of another version.
+    """
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if version != VERSION:
+            if tables != (0,):
+                raise sqlite3.DatabaseError(f"the index is of version {version}")
+            connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+# -- bringing it up to date
+
+
+def _synced(connection: sqlite3.Connection, root: RootPaths) -> sqlite3.Connection:
+    try:
+        began, extent = time.time_ns(), extent_of(root)
+        seen = None if extent is None else (extent.device, extent.inode, extent.changed_ns)
+        if seen is None or connection.execute("SELECT * FROM extent").fetchone() != seen:
+            _match_names(connection, root)
+        _learn(connection, root)
+        if seen is not None and extent is not None and extent.is_settled(began):
+            with _writing(connection):
+                connection.execute("DELETE FROM extent")
+                connection.execute("INSERT INTO extent VALUES (?, ?, ?)", seen)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _match_names(connection: sqlite3.Connection, root: RootPaths) -> None:
+    """Give every name in the root its row, and no other."""
+    known = dict(connection.execute("SELECT id, touched FROM runs"))
+    present = _present(root, known)
+    gone = [(run_id,) for run_id in known if run_id not in present]
+    new = [item for item in present.items() if known.get(item[0]) != item[1]]
+    for some_gone in _batches(gone):
+        with _writing(connection):
+            connection.executemany("DELETE FROM runs WHERE id = ?", some_gone)
+    for some_new in _batches(new):
+        with _writing(connection):
+            connection.executemany(_INSERT, some_new)
+
+
+def _present(root: RootPaths, known: Mapping[str, int]) -> dict[str, int]:
+    """Return the run ids in the root with the times at which their directories changed last."""
+    present: dict[str, int] = {}
+    with suppress(FileNotFoundError), os.scandir(root.root) as entries:
+        for entry in entries:
+            if entry.name in known or (is_run_id(entry.name) and entry.is_dir()):
+                with suppress(FileNotFoundError):
+                    present[entry.name] = entry.stat().st_ctime_ns
+    return present
+
+
+def _learn(connection: sqlite3.Connection, root: RootPaths) -> None:
+    """Read the runs of which nothing is known, and keep what is final: the facts of those that have ended."""
+    unknown = connection.execute(
+        "SELECT id, touched FROM runs WHERE status IS NULL ORDER BY id DESC"
+    ).fetchall()
+    marked = set(root.live_marks())
+    for batch in _batches(unknown):
+        found = [(_final_facts(root, run_id, marked), touched) for run_id, touched in batch]
+        rows = [(*_values(facts), facts.run_id, touched) for facts, touched in found if facts is not None]
+        if rows:
+            with _writing(connection):
+                connection.executemany(_UPDATE, rows)
+
+
+def _final_facts(root: RootPaths, run_id: str, marked: Collection[str]) -> RunFacts | None:
+    """Return the facts of a run that has ended and is not among those that may be live."""
+    try:
+        facts = None if run_id in marked else read_facts(root.run(run_id))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return facts if facts is not None and facts.status.is_terminal else None
+
+
+def _values(facts: RunFacts) -> tuple[object, ...]:
+    ended = facts.ended or facts.created
+    spent = facts.spent
+    return (
+        facts.status.value,
+        facts.agent,
+        facts.parent_run_id,
+        facts.created.timestamp(),
+        max(0.0, (ended - facts.created).total_seconds()),
+        min(spent.input_tokens, _LARGEST),
+        min(spent.output_tokens, _LARGEST),
+        min(spent.cache_read_tokens, _LARGEST),
+        min(spent.cache_write_tokens, _LARGEST),
+        spent.cost_usd,
+    )
+
+
+@contextmanager
+def _writing(connection: sqlite3.Connection) -> Iterator[None]:
+    """Write a batch at once. Short, so that several who are at it hardly wait for each other."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), _BATCH):
+        yield items[start : start + _BATCH]

@@ -1,0 +1,118 @@
+"""Many runs that have ended, made quickly: the files of real runs with other ids, times, agents and figures.
+
+`python -m tests.helpers.stored ROOT COUNT` makes them in a root.
+"""
+
+import json
+import os
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from subagent_server.domain import events
+from subagent_server.domain.apply import apply
+from subagent_server.domain.ids import make_run_id
+from subagent_server.domain.records import (
+    Failure,
+    LaunchInfo,
+    RunMeta,
+    RunRequest,
+    RunResult,
+    Usage,
+    WorkerIdentity,
+)
+from subagent_server.domain.states import Status
+from subagent_server.host import processes
+from subagent_server.store.logs import RunJournal
+from subagent_server.store.paths import RunPaths
+from subagent_server.store.runs import RunStore
+
+AGENTS = ("reviewer", "scout", "triage", "changelog")
+FIRST = datetime(2026, 1, 1, tzinfo=UTC)
+STEP = timedelta(seconds=37)
+_SHARED = ("request.json", "result.json", "events.jsonl", "run.log", "exit.json")
+_LINKS = 20_000  # a file has 65,000 names at most on ext4
+
+
+def make_stored(root: Path, count: int, *, first: datetime = FIRST, step: timedelta = STEP) -> list[str]:
+    """Make `count` runs that have ended, `step` apart, and return their ids, the oldest first.
+
+    Of ten runs seven completed, two failed and one was stopped. The state of each is made by the real
+    records; the files that lists do not read are hard links to those of a few models.
+    """
+    store = RunStore(root)
+    store.make_root()
+    ids: list[str] = []
+    for start in range(0, count, _LINKS):
+        with TemporaryDirectory(prefix=".models-", dir=root) as place:
+            models = [_model(RunPaths(Path(place, str(kind))), kind) for kind in range(3)]
+            numbers = range(start, min(count, start + _LINKS))
+            ids += [_copy(store, models, number, first + number * step) for number in numbers]
+    return ids
+
+
+def _model(run: RunPaths, kind: int) -> RunPaths:
+    """Make what runs of one kind share."""
+    run.directory.mkdir()
+    request = RunRequest(
+        run_id="model",
+        agent={"name": AGENTS[kind]},
+        prompt="Look at the last commit.",
+        cwd="/",
+        root_run_id="model",
+        created_at=FIRST,
+    )
+    run.request.write_bytes(request.to_json())
+    outcome = (Status.COMPLETED, Status.FAILED, Status.STOPPED)[kind]
+    run.result.write_bytes(RunResult(outcome=outcome, text="All is well. " * 20).to_json())
+    journal = RunJournal(run)
+    journal.append("run_started", FIRST, {"agent": AGENTS[kind], "cwd": "/", "prompt": request.prompt})
+    journal.append("run_ended", FIRST, {"status": outcome.value})
+    run.exit.write_text(
+        json.dumps({"workerStarted": True, "exitCode": 0, "treeGone": True}), encoding="utf-8"
+    )
+    return run
+
+
+def _copy(store: RunStore, models: list[RunPaths], number: int, created: datetime) -> str:
+    meta = _ended(make_run_id(created, number.to_bytes(6, "big")), number, created)
+    kind = {Status.COMPLETED: 0, Status.FAILED: 1}.get(meta.status, 2)
+    run = store.paths.run(meta.run_id)
+    run.directory.mkdir(mode=0o700)
+    for name in _SHARED:
+        os.link(models[kind].directory / name, run.directory / name)
+    run.meta.write_bytes(meta.to_json())
+    run.live_lock.touch()
+    return meta.run_id
+
+
+def _ended(run_id: str, number: int, created: datetime) -> RunMeta:
+    """Return the state of a run after all that happened to it."""
+    meta = RunMeta(
+        run_id=run_id,
+        agent_name=AGENTS[number % len(AGENTS)],
+        label=f"task {number}" if number % 3 else None,
+        root_run_id=run_id,
+        created_at=created,
+        launch=LaunchInfo(host=processes.host_name(), boot_id="an earlier one"),
+    )
+    worker = WorkerIdentity(host=processes.host_name(), pid=1, start_time=number, boot_id="an earlier one")
+    for event in (events.WorkerStarted(worker=worker), _end(number)):
+        created += timedelta(seconds=3 + number % 60)
+        meta = apply(meta, event, created)
+    return meta
+
+
+def _end(number: int) -> events.RunEvent:
+    usage = Usage(input_tokens=1_000 + number % 500, output_tokens=200, cache_read_tokens=5_000, turns=3)
+    if number % 10 < 7:
+        return events.Finished(summary="All is well.", usage=usage)
+    if number % 10 < 9:
+        return events.RunFailed(failure=Failure(code="max_turns", message="Too many turns."), usage=usage)
+    return events.StopRequested(reason="enough", usage=usage)
+
+
+if __name__ == "__main__":
+    made = make_stored(Path(sys.argv[1]), int(sys.argv[2]))
+    print(f"{len(made)} runs in {sys.argv[1]}")
