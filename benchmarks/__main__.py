@@ -15,7 +15,17 @@ from benchmarks.machine import machine
 from benchmarks.scale import WHOLE, Scale
 from benchmarks.table import Line, table
 
-MODULES = ("start", "serve_start", "latency", "replies", "writes", "listing", "logs", "delegation")
+MODULES = (
+    "start",
+    "serve_start",
+    "latency",
+    "replies",
+    "writes",
+    "listing",
+    "logs",
+    "delegation",
+    "mcp_servers",
+)
 """In this order; one that is not there is named as such in the results."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
 

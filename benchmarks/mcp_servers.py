@@ -1,6 +1,6 @@
 """How long a run takes to connect to 5 MCP servers with 200 tools in all, against its slowest and their sum.
 
-The baseline is the sum: the same servers connected one after the other. Each takes its own time to start.
+The servers take their time to start, each its own.
 
 `python -m benchmarks.mcp_servers`
 """
@@ -12,6 +12,8 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.scale import Scale
+from benchmarks.table import Bar, Line, table
 from subagent_server.domain.definitions import ServerDefinition
 from subagent_server.toolkit.mcp_servers.connection import Surroundings
 from subagent_server.toolkit.mcp_servers.offer import Wanted
@@ -21,6 +23,7 @@ from subagent_server.toolkit.mcp_servers.session import Place
 
 SERVERS = 5
 TOOLS = 40
+TITLE = "MCP servers of a run"
 START_SECONDS = (0.4, 0.8, 1.2, 1.6, 2.0)
 
 PROGRAM = """
@@ -66,20 +69,22 @@ async def timed(servers: dict[str, ServerDefinition]) -> float:
     return seconds
 
 
-async def measure() -> None:
-    """Print the table."""
+async def ways() -> tuple[list[float], float]:
+    """Return how many seconds each server takes alone, and how many all of them take at once."""
     servers = definitions()
     alone = [await timed({name: server}) for name, server in servers.items()]
-    together = await timed(servers)
-    print(f"{SERVERS} servers, {SERVERS * TOOLS} tools\n\n| way | seconds | of the sum |\n|---|---|---|")
-    for way, seconds in (
-        ("one after the other (baseline: the sum)", sum(alone)),
-        ("the slowest alone", max(alone)),
-        ("all at once, as a run does", together),
-    ):
-        print(f"| {way} | {seconds:.2f} | {seconds / sum(alone):.2f} |")
-    print(f"\nall at once / the slowest: {together / max(alone):.2f}")
+    return alone, await timed(servers)
+
+
+def measure(scale: Scale) -> list[Line]:
+    """Return the lines of the table."""
+    alone, together = asyncio.run(ways())
+    what = f"connecting {SERVERS} servers with {SERVERS * TOOLS} tools"
+    return [
+        Line(what, [together], "the slowest of them alone", [max(alone)], (Bar("ratio", 1.5),), unit="s"),
+        Line(what, [together], "one after the other", [sum(alone)], unit="s"),
+    ]
 
 
 if __name__ == "__main__":
-    asyncio.run(measure())
+    print(table(measure(Scale())))

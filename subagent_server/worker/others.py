@@ -18,9 +18,10 @@ async def others_heard(
     `environment`, which programs of the run inherit, is told where to post. `leads` says whether the run may
     have nested runs at all.
     """
-    journal, over = SubagentJournal(record), asyncio.Event()
-    port = await _opened(EventPort(journal.tell), record, environment)
-    following = asyncio.create_task(journal.follow(own.nested_events().look, over)) if leads else None
+    nested, foreign = SubagentJournal(record), SubagentJournal(record)  # neither takes the room of the other
+    over = asyncio.Event()
+    port = await _opened(EventPort(foreign.tell), record, environment)
+    following = asyncio.create_task(nested.follow(own.nested_events().look, over)) if leads else None
     try:
         yield
     finally:
@@ -30,7 +31,8 @@ async def others_heard(
             (fault,) = await asyncio.gather(following, return_exceptions=True)
             if isinstance(fault, Exception):
                 record("warning", message=f"Events of nested runs could not be read: {fault}")
-        journal.close()
+        nested.close()
+        foreign.close()
 
 
 async def _opened(port: EventPort, record: Recorder, environment: MutableMapping[str, str]) -> EventPort:

@@ -1,7 +1,7 @@
 """The part of a run's journal that others tell: its nested runs, and foreign programs over HTTP.
 
-Both are bounded, so that nobody who talks much can fill the disk or keep the run from its work; what is left
-out is counted.
+Each of the two is bounded, so that nobody who talks much can fill the disk or keep the run from its work;
+what is left out is counted.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ LOOK_SECONDS = 1.0
 EVENTS_A_SECOND = 50.0
 BURST = 200
 MAX_EVENTS = 10_000
-"""Of one run, all together."""
+"""Of one run, from each of the two."""
 
 
 class Recorder(Protocol):
