@@ -2,7 +2,7 @@
 
 import sys
 
-from subagent_server.cli import main
+from subagent_server.front import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -39,8 +39,8 @@ class Settings:
     """Whether runs may be started by a fork of a warm process."""
     warm_idle_seconds: int = DEFAULT_WARM_IDLE_SECONDS
     """How long that process stays with nothing to do."""
-    runtime_directory: Path = Path("/nonexistent")
-    """Where that process is found: a directory of this user alone."""
+    runtime_directory: Path | None = None
+    """Where that process is found, where it is not the usual place."""
 
     @property
     def child_run_id(self) -> str | None:
@@ -79,9 +79,9 @@ def read_settings(
         max_wait_seconds=max_wait_seconds,
         max_depth=_number(environment, "SUBAGENT_MAX_DEPTH", 3),
         max_descendants=_number(environment, "SUBAGENT_MAX_DESCENDANTS", 50),
-        warm=environment.get("SUBAGENT_WARM", "") not in ("0", "off", "no", "false"),
+        warm=environment.get("SUBAGENT_WARM") != "0",
         warm_idle_seconds=_number(environment, "SUBAGENT_WARM_IDLE", DEFAULT_WARM_IDLE_SECONDS),
-        runtime_directory=_runtime_directory(environment, cwd),
+        runtime_directory=cwd / place if (place := environment.get("SUBAGENT_RUNTIME_DIR")) else None,
     )
 
 
@@ -100,15 +100,6 @@ def _runs_root(flag: Path | None, environment: Mapping[str, str], cwd: Path) -> 
         if (directory / "runs" / OUR_RUNS_MARK).is_dir():
             return directory / "runs"
     return cwd / "runs"
-
-
-def _runtime_directory(environment: Mapping[str, str], cwd: Path) -> Path:
-    """Return one place for all processes of a user, whatever their environments have lost on the way."""
-    named = environment.get("SUBAGENT_RUNTIME_DIR")
-    if named:
-        return cwd / named
-    of_session = Path("/run/user", str(os.getuid()))
-    return of_session / "subagent" if os.access(of_session, os.W_OK) else Path(f"/tmp/subagent-{os.getuid()}")
 
 
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:

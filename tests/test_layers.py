@@ -33,7 +33,8 @@ FLOORS: dict[str, set[str]] = {
         *("service", "catalog", "domain", "settings", "host", "store", "launch", "toolkit", "runners"),
         *("simulator", "server", "tui", "web", "worker"),
     },
-    "__main__": {"cli"},
+    "front": {"cli", "launch", "domain", "settings"},
+    "__main__": {"front"},
 }
 """By hand from the table of floors: a room, and the rooms (or single modules) it may import beside itself."""
 

@@ -1,30 +1,32 @@
 """What a process gets from the one that starts it, beside environment, directory and descriptors.
 
 A process that is forked on request from another place takes these over, so that it is as if its starter had
-started it. What cannot be taken over has to be the same already. Linux only. Standard library only.
+started it. What cannot be taken over has to be the same already. Linux only.
+Standard library only, and little of it: the front of a server imports this module.
 """
 
 import os
 import resource
 import signal
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _FENCES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
 _RIGHTS = ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp")
 _PYTHON_IGNORES = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
+_OOM = "/proc/self/oom_score_adj"
 _LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
 
 
-def capture() -> dict[str, Any]:
+def capture() -> "dict[str, Any]":
     """Return what the calling thread would hand on to a process that it starts."""
     facts = _status("self")
     return {
         "umask": int(facts["Umask"], 8),
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
-        "oom": _oom_file().read_text(encoding="ascii").strip(),
+        "oom": _read(_OOM).strip(),
         "cpus": sorted(os.sched_getaffinity(0)),
         "limits": [list(resource.getrlimit(number)) for number in _limits()],
         "blocked": sorted(int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])),
@@ -32,7 +34,7 @@ def capture() -> dict[str, Any]:
     }
 
 
-def assume(wanted: dict[str, Any]) -> None:
+def assume(wanted: "dict[str, Any]") -> None:
     """Take over what `capture` has found elsewhere.
 
     Raises:
@@ -46,8 +48,8 @@ def assume(wanted: dict[str, Any]) -> None:
         os.sched_setaffinity(0, wanted["cpus"])
     if os.getpriority(os.PRIO_PROCESS, 0) != wanted["nice"]:
         os.setpriority(os.PRIO_PROCESS, 0, wanted["nice"])
-    if _oom_file().read_text(encoding="ascii").strip() != wanted["oom"]:
-        _oom_file().write_text(wanted["oom"], encoding="ascii")
+    if _read(_OOM).strip() != wanted["oom"]:
+        _write(_OOM, wanted["oom"])
     _assume_signals(frozenset(wanted["ignored"]))
     signal.pthread_sigmask(signal.SIG_SETMASK, wanted["blocked"])
 
@@ -59,8 +61,10 @@ def _assume_signals(ignored: frozenset[int]) -> None:
         if number == signal.SIGINT and action is signal.SIG_DFL:
             action = signal.default_int_handler
         if signal.getsignal(number) != action:
-            with suppress(OSError, ValueError):  # one that the C library keeps for itself
+            try:
                 signal.signal(number, action)
+            except (OSError, ValueError):
+                continue  # one that the C library keeps for itself
 
 
 def difference(pid: int) -> str | None:
@@ -70,13 +74,13 @@ def difference(pid: int) -> str | None:
         OSError: it cannot be looked at, or it is gone.
     """
     for name in _FENCES:
-        if (Path("/proc") / str(pid) / "ns" / name).readlink() != Path("/proc/self/ns", name).readlink():
+        if os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}"):  # noqa: PTH115
             return f"another {name} namespace"
     mine, theirs = _status("self"), _status(str(pid))
     for name in _RIGHTS:
         if mine.get(name) != theirs.get(name):
             return f"another {name}"
-    if (Path("/proc") / str(pid) / "root").readlink() != Path("/proc/self/root").readlink():
+    if os.readlink(f"/proc/{pid}/root") != os.readlink("/proc/self/root"):  # noqa: PTH115
         return "another root directory"
     return None
 
@@ -95,27 +99,33 @@ def join_control_group(pid: int) -> None:
             continue
         if number != "0":
             raise OSError("another control group of the first kind")
-        Path("/sys/fs/cgroup", path.lstrip("/"), "cgroup.procs").write_text("0", encoding="ascii")
+        _write(f"/sys/fs/cgroup/{path.lstrip('/')}/cgroup.procs", "0")
     if _control_groups("self") != wanted:
         raise OSError("another control group")
 
 
 def _control_groups(who: str) -> list[str]:
-    return Path("/proc", who, "cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    return _read(f"/proc/{who}/cgroup").splitlines()
 
 
 def _status(who: str) -> dict[str, str]:
-    text = Path("/proc", who, "status").read_text(encoding="ascii", errors="replace")
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+    lines = _read(f"/proc/{who}/status").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-def _limits() -> Iterator[int]:
-    return (getattr(resource, name) for name in _LIMITS)
+def _limits() -> list[int]:
+    return [getattr(resource, name) for name in _LIMITS]
 
 
 def _numbers(mask: int) -> list[int]:
     return [number for number in range(1, 65) if mask >> (number - 1) & 1]
 
 
-def _oom_file() -> Path:
-    return Path("/proc/self/oom_score_adj")
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+        return file.read()
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+        file.write(text)

@@ -1,12 +1,13 @@
-"""A directory that is this user's alone, looked at through a descriptor. Standard library only."""
+"""A directory that is this user's alone, looked at through a descriptor.
+
+Standard library only, and little of it: the front of a server imports this module.
+"""
 
 import os
 import stat
-from contextlib import suppress
-from pathlib import Path
 
 
-def open_private(path: Path, *, make: bool = True) -> int:
+def open_private(path: str, *, make: bool = True) -> int:
     """Find a directory of this user alone, or make it, and return its descriptor.
 
     Name files in it by `/proc/self/fd/<descriptor>/...`: nobody can put another directory in its place, and
@@ -15,15 +16,22 @@ def open_private(path: Path, *, make: bool = True) -> int:
     Raises:
         OSError: it cannot be made, it is a link, it is another user's, or others may enter it.
     """
-    if make:
-        with suppress(FileExistsError):
-            path.mkdir(mode=0o700)
+    if make and not os.path.lexists(path):
+        make_private(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     facts = os.fstat(descriptor)
     if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077:
         os.close(descriptor)
         raise PermissionError(f"{path} is not private: it belongs to another user, or others may enter it")
     return descriptor
+
+
+def make_private(path: str) -> None:
+    """Make a directory for this user alone; one that somebody has just made is left to be looked at."""
+    try:
+        os.mkdir(path, 0o700)  # noqa: PTH102
+    except FileExistsError:
+        return
 
 
 def beneath(descriptor: int, name: str) -> str:

@@ -4,79 +4,100 @@ The new process says that it is there. Only then comes the order: what is sent t
 be held by it, locks too. It comes in a memory file, with the descriptors that the new process gets, so that
 no part of it is ever in the memory of the zygote. The new process takes over everything and says that it is
 ready; the starter tells it to go. One that gets no such word leaves: so what is ordered happens once, or not
-at all. Standard library only.
+at all. Standard library only, and little of it: the front of a server imports this module.
 """
 
-import json
+import _socket
+import marshal
 import os
-import socket
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, TypedDict
+
+    class Order(TypedDict):
+        """A program to be, and all that it gets from its starter.
+
+        `command` is what a plain start would execute, for `/proc` to show; `argv` is `sys.argv`.
+        `targets` are the numbers of the descriptors that come with the order, in the same order.
+        `circumstances` are those of `host/circumstances.py`. A `leashed` process does the work of the one
+        that ordered it (`leash.py`): it leaves when that is gone, and says over the connection how it ended.
+        """
+
+        program: str
+        command: list[str]
+        argv: list[str]
+        environment: dict[str, str]
+        targets: list[int]
+        circumstances: dict[str, Any]
+        leashed: bool
+
 
 HERE = b"here"
 READY = b"ready"
 GO = b"go"
 _HELLO = b"order"
 _MAX_DESCRIPTORS = 64
+_INT = 4
 
 
 class Refused(Exception):
     """The other side cannot, or says nothing more."""
 
 
-@dataclass(frozen=True)
-class Order:
-    """A program to be, and all that it gets from its starter.
-
-    `command` is what a plain start would execute, for `/proc` to show; `argv` is `sys.argv`.
-    `targets` are the numbers of the descriptors that come with the order, in the same order.
-    `circumstances` are those of `host/circumstances.py`.
-    """
-
-    program: str
-    command: list[str]
-    argv: list[str]
-    environment: dict[str, str]
-    targets: list[int]
-    circumstances: dict[str, Any]
+def new_connection() -> _socket.socket:
+    """Return a socket of the kind that both sides use."""
+    return _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
 
 
-def send_order(connection: socket.socket, order: Order, cwd: int, descriptors: Sequence[int]) -> None:
+def send_order(connection: _socket.socket, order: "Order", cwd: int, descriptors: "Sequence[int]") -> None:
     """Send an order. Raises OSError."""
     memory = os.memfd_create("subagent-order", os.MFD_CLOEXEC)
     try:
-        rest = json.dumps(asdict(order)).encode("utf-8", "surrogateescape")
+        rest = marshal.dumps({**order})  # both sides are the same interpreter: that is what the key says
         while rest:
             rest = rest[os.write(memory, rest) :]
-        socket.send_fds(connection, [_HELLO], [memory, cwd, *descriptors])
+        send(connection, _HELLO, (memory, cwd, *descriptors))
     finally:
         os.close(memory)
 
 
-def receive_order(connection: socket.socket) -> tuple[Order, int, list[int]]:
+def receive_order(connection: _socket.socket) -> "tuple[Order, int, list[int]]":
     """Return an order, its working directory, and its descriptors, which are not inheritable.
 
     Raises:
         OSError, Refused: none came.
     """
-    hello, received, _, _ = socket.recv_fds(connection, len(_HELLO) + 1, _MAX_DESCRIPTORS)
-    if hello != _HELLO or len(received) < 2:
-        raise Refused("no order came")
-    memory, cwd, *descriptors = received
-    with os.fdopen(memory, "rb") as file:
-        file.seek(0)
-        order = Order(**json.loads(file.read().decode("utf-8", "surrogateescape")))
+    memory, cwd, *descriptors = expect(connection, _HELLO)
+    data = b""
+    while part := os.pread(memory, 1 << 20, len(data)):
+        data += part
+    os.close(memory)
+    order: Order = marshal.loads(data)
     return order, cwd, descriptors
 
 
-def expect(connection: socket.socket, word: bytes) -> None:
-    """Wait for a word of the other side.
+def send(connection: _socket.socket, word: bytes, descriptors: "Sequence[int]" = ()) -> None:
+    """Say a word, with copies of descriptors. Raises OSError."""
+    numbers = b"".join(number.to_bytes(_INT, sys.byteorder) for number in descriptors)
+    rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)] if numbers else []
+    connection.sendmsg([word], rights)
+
+
+def expect(connection: _socket.socket, word: bytes) -> list[int]:
+    """Wait for a word of the other side, and return the descriptors that come with it.
 
     Raises:
         OSError: it took too long, or the connection broke.
         Refused: the other side said something else, or has left.
     """
-    said = connection.recv(4096)
+    room = _socket.CMSG_LEN(_MAX_DESCRIPTORS * _INT)
+    said, rights, _, _ = connection.recvmsg(4096, room, _socket.MSG_CMSG_CLOEXEC)
+    numbers = b"".join(data for level, kind, data in rights if kind == _socket.SCM_RIGHTS)
+    whole = len(numbers) - len(numbers) % _INT
+    received = [int.from_bytes(numbers[at : at + _INT], sys.byteorder) for at in range(0, whole, _INT)]
     if said != word:
         raise Refused(said.decode("utf-8", "replace") or "the other side has left")
+    return received

@@ -26,6 +26,8 @@ from subagent_server.launch.program import WORKER, Program
 
 Main = Callable[[list[str]], object]
 
+THREAD_SECONDS = 0.2
+"""How long a thread that waits for what has just come may take to end."""
 _C_LOCALES = ("C", "POSIX")
 _COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
 _LOADER_NAMES = ("LD_", "GLIBC_", "MALLOC_", "OPENSSL_", "GCONV_", "LOCPATH", "SSLKEYLOGFILE")
@@ -42,12 +44,20 @@ class Image(Program):
     def __init__(self, shown: Shown, main: Main) -> None:
         self.shown = shown
         self._main = main
+        self._alone = True
+
+    def before_fork(self) -> None:
+        """Let threads end whose work is done; beside one that has not, the worker is started by exec."""
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread():
+                thread.join(THREAD_SECONDS)
+        self._alone = threading.active_count() == 1
 
     def become(
         self, arguments: Sequence[str], environment: Mapping[str, str], keep: Sequence[int]
     ) -> NoReturn:
         """Make this process the worker; by exec where its environment wants another interpreter."""
-        if threading.active_count() > 1 or wants_own_start(environment):
+        if not self._alone or wants_own_start(environment):
             super().become(arguments, environment, keep)
         close_all_but({0, 1, 2, *keep})
         try:
@@ -58,7 +68,8 @@ class Image(Program):
 
     def spawn(self, arguments: Sequence[str]) -> int:
         """Start the worker's program as a child, by fork."""
-        if threading.active_count() > 1:
+        self.before_fork()
+        if not self._alone:
             return super().spawn(arguments)
         pid = os.fork()
         if pid == 0:

@@ -1,21 +1,24 @@
 """What tells one installation of this program from every other, and from itself before it was changed.
 
 A warm process serves only those who come to the same key, so that an upgrade, or an edited checkout, never
-meets an old one. Only names, sizes and times are looked at, which takes about a millisecond.
-Standard library only.
+meets an old one. Only names, sizes and times are looked at, which takes about two milliseconds.
+Standard library only, and little of it: the front of a server imports this module.
 """
 
-import hashlib
 import os
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+import zlib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PROTOCOL = 1
 """Raised whenever starters and warm processes would no longer understand each other."""
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = os.path.realpath(f"{__file__}/../..")  # pathlib takes longer to import than all of this
 _SITES = ("site-packages", "dist-packages")
+_RECORDS = (".dist-info", ".pth", ".egg-link")
 
 
 def image_key() -> str:
@@ -24,16 +27,15 @@ def image_key() -> str:
     Raises:
         OSError: the package is not a directory of files.
     """
-    digest = hashlib.sha256()
-    for fact in (str(PROTOCOL), sys.executable, sys.version, str(_PACKAGE), *_sources(), *_installed()):
-        digest.update(fact.encode("utf-8", "surrogateescape") + b"\0")
-    return digest.hexdigest()[:32]
+    facts = [str(PROTOCOL), sys.executable, sys.version, *_sources(), *_installed()]
+    data = "\0".join(facts).encode("utf-8", "surrogateescape")
+    return f"{zlib.crc32(data):08x}{zlib.adler32(data):08x}{len(data):x}"
 
 
-def _sources() -> Iterator[str]:
-    folders = [str(_PACKAGE)]
+def _sources() -> "Iterator[str]":
+    folders = [_PACKAGE]
     while folders:
-        for entry in sorted(os.scandir(folders.pop()), key=lambda each: each.name):
+        for entry in sorted(os.scandir(folders.pop()), key=_name):
             if entry.name == "__pycache__":
                 continue
             if entry.is_dir():
@@ -43,12 +45,16 @@ def _sources() -> Iterator[str]:
                 yield f"{entry.path} {facts.st_size} {facts.st_mtime_ns}"
 
 
-def _installed() -> Iterator[str]:
+def _installed() -> "Iterator[str]":
     """The installed distributions with their versions: that is what the names of their records say."""
-    interpreter = Path(sys.executable).stat()
+    interpreter = os.stat(sys.executable)  # noqa: PTH116
     yield f"{interpreter.st_size} {interpreter.st_mtime_ns}"
     for folder in sys.path:
-        if folder.endswith(_SITES) and Path(folder).is_dir():
-            for entry in sorted(os.scandir(folder), key=lambda each: each.name):
-                if entry.name.endswith((".dist-info", ".pth", ".egg-link")):
+        if folder.endswith(_SITES) and os.path.isdir(folder):  # noqa: PTH112
+            for entry in sorted(os.scandir(folder), key=_name):
+                if entry.name.endswith(_RECORDS):
                     yield f"{entry.path} {entry.stat().st_mtime_ns}"
+
+
+def _name(entry: "os.DirEntry[str]") -> str:
+    return entry.name

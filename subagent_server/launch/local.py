@@ -11,6 +11,7 @@ from typing import IO
 from subagent_server.domain.errors import LaunchFailed, StorageFailed
 from subagent_server.host import die, locks
 from subagent_server.host.processes import SHIM_MARK
+from subagent_server.launch.asking import Wanted
 from subagent_server.launch.launcher import LaunchPackage
 from subagent_server.launch.warm import WarmStart
 from subagent_server.store.paths import RunPaths
@@ -106,7 +107,7 @@ class LocalReservation:
             number = output.fileno()
             given = {0: nothing.fileno(), 1: number, 2: number, _WARM_LOCK: self.lock, _WARM_MEMORY: memory}
             environment = _shim_environment(self.run.run_id)
-            return self.launcher.warm.start("shim", command, command[3:], environment, given)
+            return self.launcher.warm.start(Wanted("shim", command, command[3:], environment), given)
 
     def _spawned(self, memory: int, output: IO[bytes]) -> "subprocess.Popen[bytes]":
         """The plain start: a fresh interpreter."""

@@ -17,6 +17,7 @@ from typing import NoReturn
 from subagent_server.host import circumstances
 from subagent_server.host.shown import Shown
 from subagent_server.launch import handover, image, shim
+from subagent_server.launch.leash import put_on_leash
 
 ORDER_SECONDS = 10.0
 """How long a forked process waits for its order and for the word to go."""
@@ -41,33 +42,36 @@ class Newborn:
         self._connection.settimeout(ORDER_SECONDS)
         try:
             order = self._prepared()
-            program = programs[order.program]
-            self._connection.send(handover.READY)
+            program = programs[order["program"]]
+            handover.send(self._connection, handover.READY, [os.pidfd_open(os.getpid())])
             handover.expect(self._connection, handover.GO)
         except (OSError, ValueError, KeyError, TypeError, handover.Refused, image.Unsuitable) as error:
             with suppress(OSError):
                 self._connection.send(f"{type(error).__name__}: {error}".encode()[:1000])
             os._exit(0)
-        self._connection.close()
-        image.run(lambda arguments: sys.exit(program(self._shown, arguments)), order.argv[1:])
+        if order["leashed"]:
+            put_on_leash(self._connection)
+        else:
+            self._connection.close()
+        image.run(lambda arguments: sys.exit(program(self._shown, arguments)), order["argv"][1:])
 
-    def _prepared(self) -> handover.Order:
+    def _prepared(self) -> "handover.Order":
         """Take over everything from the starter; nothing is done yet."""
         connection = self._connection
         starter = peer(connection)[0]
         unlike = circumstances.difference(starter)
         if unlike is not None:
             raise handover.Refused(unlike)
-        connection.send(handover.HERE)
+        handover.send(connection, handover.HERE)
         order, cwd, descriptors = handover.receive_order(connection)
-        if image.wants_own_start(order.environment):
+        if image.wants_own_start(order["environment"]):
             raise handover.Refused("an environment that wants an interpreter of its own")
         circumstances.join_control_group(starter)
         os.setsid()
         os.fchdir(cwd)
-        self._connection = _placed(connection, order.targets, descriptors)
-        circumstances.assume(order.circumstances)
-        image.settle(self._shown, order.command, order.argv, order.environment)
+        self._connection = _placed(connection, order["targets"], descriptors)
+        circumstances.assume(order["circumstances"])
+        image.settle(self._shown, order["command"], order["argv"], order["environment"])
         return order
 
 
@@ -89,6 +93,15 @@ def peer(connection: socket.socket) -> tuple[int, int]:
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(raw)
     return pid, uid
+
+
+def as_command(main: Callable[[list[str]], int]) -> Program:
+    """Return the command line."""
+
+    def program(_: Shown, arguments: list[str]) -> int:
+        return main(arguments)
+
+    return program
 
 
 def as_shim(worker: Callable[[list[str]], object]) -> Program:

@@ -16,6 +16,9 @@ WORKER = (sys.executable, "-E", "-P", "-m", "subagent_server.worker")
 class Program:
     """The worker's program, started by exec."""
 
+    def before_fork(self) -> None:
+        """Make sure that a fork of this process can become the worker."""
+
     def become(
         self, arguments: Sequence[str], environment: Mapping[str, str], keep: Sequence[int]
     ) -> NoReturn:

@@ -146,6 +146,7 @@ class Shim:
         """Start the worker behind its gate, record it, and open the gate; without that word it leaves."""
         die.may_die("shim.has_slots")
         _become_subreaper()
+        self.program.before_fork()
         gate_out, gate_in = os.pipe()
         pid = os.fork()
         if pid == 0:

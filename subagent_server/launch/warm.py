@@ -1,28 +1,22 @@
-"""The way to the warm process, for those who start something: ask it for a fork, or have it started.
+"""The way to the warm process, for those who start runs: ask it for a fork, or have it started.
 
-Nothing here can fail a start. Whatever is wrong with the zygote (there is none, it is dead, hung, full, of
-another version, another user's), the answer is False within a bound, nothing was started, and the plain start
-is up to the caller. Standard library only.
+Standard library only.
 """
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from subagent_server.host import circumstances, die, locks, processes
+from subagent_server.host import die, locks, processes
 from subagent_server.host.private_directory import beneath, open_private
-from subagent_server.launch import handover
-from subagent_server.launch.handover import Order
+from subagent_server.launch.asking import Wanted, ask, default_directory
 from subagent_server.launch.image_key import image_key
 
-ANSWER_SECONDS = 2.0
-"""How long each answer may take: a plain start takes about as long."""
 PAUSE_SECONDS = 30.0
 """How long this process does without a zygote that has not answered."""
 _ENVIRONMENT_ROOM = 32 << 10
@@ -32,63 +26,36 @@ _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "SSL
 
 
 class WarmStart:
-    """Asks the zygote of this installation. `directory` is where it is, `idle_seconds` how long it stays."""
+    """Asks the zygote of this installation.
 
-    def __init__(self, directory: Path, idle_seconds: float, *, may_spawn: bool = True) -> None:
-        self.directory = directory
+    `directory` is where it is, by default the one of this user; `idle_seconds` is how long it stays.
+    """
+
+    def __init__(self, directory: Path | None, idle_seconds: float, *, may_spawn: bool = True) -> None:
+        self.directory = directory or Path(default_directory())
         self._idle = idle_seconds
         self._may_spawn = may_spawn
         self._silent_until = 0.0
 
-    def start(
-        self,
-        program: str,
-        command: Sequence[str],
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        descriptors: Mapping[int, int],
-    ) -> bool:
-        """Have `program` started by a fork, in `/`, with `descriptors` (theirs to ours) and nothing else.
+    def start(self, wanted: Wanted, descriptors: Mapping[int, int]) -> bool:
+        """Have a program started by a fork, in `/`, with `descriptors` (theirs to ours) and nothing else.
 
-        `command` is what the plain start would execute, for `ps` and whoever looks at `/proc`. Returns
-        whether it was started; if not, nothing of it is left.
+        Returns whether it was started; if not, nothing of it is left.
         """
-        if sys.platform != "linux" or time.monotonic() < self._silent_until:
+        if time.monotonic() < self._silent_until:
             return False
         try:
-            order = Order(
-                program,
-                list(command),
-                list(argv),
-                dict(environment),
-                list(descriptors),
-                circumstances.capture(),
-            )
-            self._hand_over(order, list(descriptors.values()))
+            started = ask(str(self.directory), wanted, descriptors, cwd="/")
         except TimeoutError:
             self._silent_until = time.monotonic() + PAUSE_SECONDS
             self._end_if_stopped()
             return False
-        except (OSError, ValueError, handover.Refused):
+        if started is None:
             return False
+        connection, process = started
+        connection.close()
+        os.close(process)
         return True
-
-    def _hand_over(self, order: Order, descriptors: list[int]) -> None:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-            connection.settimeout(ANSWER_SECONDS)
-            folder = open_private(self.directory)
-            try:
-                connection.connect(beneath(folder, f"{image_key()}.sock"))
-            finally:
-                os.close(folder)
-            handover.expect(connection, handover.HERE)
-            cwd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                handover.send_order(connection, order, cwd, descriptors)
-            finally:
-                os.close(cwd)
-            handover.expect(connection, handover.READY)
-            connection.send(handover.GO)
 
     # -- having it started
 
@@ -148,7 +115,7 @@ class _Folder:
     """The private directory, for as long as it is needed."""
 
     def __init__(self, directory: Path) -> None:
-        self._descriptor = open_private(directory)
+        self._descriptor = open_private(str(directory))
 
     def path(self, name: str) -> Path:
         return Path(beneath(self._descriptor, name))

@@ -17,14 +17,13 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from subagent_server.host import die, locks
 from subagent_server.host.private_directory import beneath, open_private
 from subagent_server.host.shown import Shown
 from subagent_server.host.telling import tell
 from subagent_server.launch.image_key import image_key
-from subagent_server.launch.newborn import Newborn, Program, as_shim, peer
+from subagent_server.launch.newborn import Newborn, Program, as_command, as_shim, peer
 
 TICK_SECONDS = 5.0
 """How often it looks whether it is still wanted."""
@@ -32,6 +31,7 @@ STUCK_SECONDS = 60
 """If it has not come round for so long it is stuck, and the alarm ends it."""
 _WARM_UP = "subagent_server.worker.warm_up"
 _WORKER = "subagent_server.worker.__main__"
+_COMMAND = "subagent_server.cli.entry"
 _NICENESS = 10
 _KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", die.VARIABLE)
 
@@ -40,7 +40,7 @@ class Zygote:
     """Listens in a private directory. Whoever holds the lock of a key is the one zygote of that key."""
 
     def __init__(self, directory: Path, key: str, idle_seconds: float) -> None:
-        self._folder = open_private(directory, make=False)
+        self._folder = open_private(str(directory), make=False)
         self._key = key
         self._idle = idle_seconds
         self._name = beneath(self._folder, f"{key}.sock")
@@ -132,15 +132,13 @@ class Zygote:
         die.may_die("zygote.forked")
 
 
-def warmed_up() -> Any:
-    """Import everything, in a thread that gives way to others, and return the worker's main function."""
-    found: list[Any] = []
+def warmed_up() -> dict[str, Program]:
+    """Import everything, in a thread that gives way to others, and return what a fork can be."""
     failed: list[BaseException] = []
 
     def load() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
-            found.append(importlib.import_module(_WORKER).main)
             importlib.import_module(_WARM_UP).warm_up()
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
             failed.append(error)
@@ -152,9 +150,13 @@ def warmed_up() -> Any:
     gc.enable()
     if failed:
         raise failed[0]
+    programs = {
+        "shim": as_shim(importlib.import_module(_WORKER).main),
+        "command": as_command(importlib.import_module(_COMMAND).main),
+    }
     gc.collect()
     gc.freeze()
-    return found[0]
+    return programs
 
 
 def main(arguments: list[str]) -> None:
@@ -170,7 +172,7 @@ def main(arguments: list[str]) -> None:
     zygote = Zygote(directory, key, idle)
     if not zygote.take_place():
         return
-    programs = {"shim": as_shim(warmed_up())}
+    programs = warmed_up()
     if image_key() != key:
         return
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects what it has forked

@@ -1,7 +1,7 @@
 """Doing once, before any run, what every worker would do first: imports, the TLS context, a first request.
 
-The zygote calls this before it forks. Whatever is imported or cached here is there in every worker. Nothing
-may be left that belongs to a process: no thread, no event loop, no open descriptor.
+The zygote calls this before it forks. What is imported or cached here is there in every worker and in every
+server. Nothing may be left that belongs to a process: no thread, no event loop, no open descriptor.
 """
 
 import asyncio
@@ -17,8 +17,11 @@ from subagent_server.runners.messages.connection import tls_context
 from subagent_server.runners.messages.model import Model, ModelSettings, Retry
 from subagent_server.runners.messages.prices import find_prices
 
-ROOMS = ("domain", "host", "catalog", "store", "launch", "service", "toolkit", "runners", "worker")
-_NOT_IMPORTED = ("__main__", "zygote")
+ROOMS = (
+    *("domain", "host", "catalog", "store", "launch", "service", "toolkit", "runners"),
+    *("worker", "server", "cli"),
+)
+_NOT_IMPORTED = ("__main__", "zygote", "demo")
 _EVENTS = """event: message_start
 data: {"type":"message_start","message":{"id":"m","type":"message","role":"assistant","model":"m",\
 "content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":1,"output_tokens":1}}}
@@ -58,7 +61,7 @@ def warm_up() -> None:
 
 
 def modules() -> Iterator[str]:
-    """Yield the modules of the rooms that work in a worker, whatever they are by now."""
+    """Yield the modules of the rooms that work in a worker or a server, whatever they are by now."""
     for room in ROOMS:
         package = importlib.import_module(f"subagent_server.{room}")
         yield package.__name__

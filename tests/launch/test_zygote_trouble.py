@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.host import circumstances, die, locks, processes
+from subagent_server.host import die, locks, processes
 from subagent_server.host.private_directory import beneath, open_private
 from subagent_server.launch import handover
+from subagent_server.launch.asking import Wanted
 from subagent_server.launch.image_key import image_key
 from tests.helpers import warm
 from tests.helpers.processes import REPOSITORY, Child, run_python
@@ -24,11 +25,13 @@ from tests.launch.warm_place import WarmPlace
 ASK = """
     import ctypes, sys
     from pathlib import Path
+    from subagent_server.launch.asking import Wanted
     from subagent_server.launch.warm import WarmStart
     if sys.argv[2] == "fenced":
         ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS, as sandboxes do
-    nothing = open("/dev/null")
-    print(WarmStart(Path(sys.argv[1]), 60).start("no such program", ["x"], ["x"], {}, {0: nothing.fileno()}))
+    nothing = open("/dev/null", "r+")
+    wanted = Wanted("command", ["subagent"], ["subagent", "--version"], {})
+    print(WarmStart(Path(sys.argv[1]), 60).start(wanted, {number: nothing.fileno() for number in (0, 1, 2)}))
 """
 
 
@@ -105,6 +108,7 @@ def test_a_warm_process_without_work_leaves_and_takes_its_socket_along(place: Wa
 
 def test_a_fenced_starter_is_refused(place: WarmPlace) -> None:
     place.start()
+    assert run_python(ASK, place.directory, "as usual").stdout == "True\n"
     assert run_python(ASK, place.directory, "fenced").stdout == "False\n"
 
 
@@ -113,12 +117,12 @@ def test_an_order_without_the_word_to_go_comes_to_nothing(world: World, place: W
     held = world.home / "lock"
     lock = locks.take(held)
     assert lock is not None
-    folder = open_private(place.directory)
+    folder = open_private(str(place.directory))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(BOUND)
         connection.connect(beneath(folder, f"{image_key()}.sock"))
         handover.expect(connection, handover.HERE)
-        order = handover.Order("shim", ["x"], ["x", "y"], {}, [3], circumstances.capture())
+        order = Wanted("shim", ["x"], ["x", "y"], {}).order([3], leashed=False)
         handover.send_order(connection, order, folder, [lock])
         handover.expect(connection, handover.READY)
     os.close(folder)

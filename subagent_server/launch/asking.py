@@ -1,0 +1,105 @@
+"""Asking the warm process for a fork. Nothing here can fail a start.
+
+Whatever is wrong with the zygote (there is none, it is dead, hung, full, of another version, another user's),
+nothing is started, within a bound, and the plain start is up to the caller. Standard library only, and little
+of it: the front of a server imports this module.
+"""
+
+import os
+import sys
+
+from subagent_server.host import circumstances
+from subagent_server.host.private_directory import beneath, open_private
+from subagent_server.launch import handover
+from subagent_server.launch.image_key import image_key
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket as Socket
+    from collections.abc import Mapping, Sequence
+
+ANSWER_SECONDS = 2.0
+"""How long each answer may take: a plain start takes about as long."""
+
+
+def default_directory() -> str:
+    """Return one place for all processes of a user, whatever their environments have lost on the way."""
+    of_session = f"/run/user/{os.getuid()}"
+    return f"{of_session}/subagent" if os.access(of_session, os.W_OK) else f"/tmp/subagent-{os.getuid()}"
+
+
+class Wanted:
+    """A program to be forked, as the plain start would have executed it."""
+
+    def __init__(
+        self, program: str, command: "Sequence[str]", argv: "Sequence[str]", environment: "Mapping[str, str]"
+    ) -> None:
+        self._program = program
+        self._command = list(command)
+        self._argv = list(argv)
+        self._environment = dict(environment)
+
+    def order(self, targets: "Sequence[int]", *, leashed: bool) -> "handover.Order":
+        """Return the order for it, with what this process hands on to those it starts."""
+        return {
+            "program": self._program,
+            "command": self._command,
+            "argv": self._argv,
+            "environment": self._environment,
+            "targets": list(targets),
+            "circumstances": circumstances.capture(),
+            "leashed": leashed,
+        }
+
+
+def ask(
+    directory: str, wanted: Wanted, descriptors: "Mapping[int, int]", *, cwd: str, leashed: bool = False
+) -> "tuple[Socket, int] | None":
+    """Have a program started in `cwd` with `descriptors` (theirs to ours) and nothing else.
+
+    Returns the connection to it and a pidfd of it, or None where nothing was started and nothing is left.
+
+    Raises:
+        TimeoutError: as None; the warm process is there, and does not answer.
+    """
+    if sys.platform != "linux":
+        return None
+    connection = handover.new_connection()
+    started = False
+    try:
+        process = _hand_over(connection, directory, wanted, descriptors, cwd, leashed)
+        started = True
+        return connection, process
+    except TimeoutError:
+        raise
+    except (OSError, ValueError, handover.Refused):
+        return None  # the plain start does it, and says what is wrong if that cannot either
+    finally:
+        if not started:
+            connection.close()
+
+
+def _hand_over(
+    connection: "Socket",
+    directory: str,
+    wanted: Wanted,
+    descriptors: "Mapping[int, int]",
+    cwd: str,
+    leashed: bool,
+) -> int:
+    connection.settimeout(ANSWER_SECONDS)
+    folder = open_private(directory)
+    try:
+        connection.connect(beneath(folder, f"{image_key()}.sock"))
+    finally:
+        os.close(folder)
+    order = wanted.order(list(descriptors), leashed=leashed)  # while the other side forks
+    place = os.open(cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        handover.expect(connection, handover.HERE)
+        handover.send_order(connection, order, place, list(descriptors.values()))
+    finally:
+        os.close(place)
+    (process,) = handover.expect(connection, handover.READY)
+    handover.send(connection, handover.GO)
+    return process
