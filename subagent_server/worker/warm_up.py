@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import anthropic
 
+from subagent_server.catalog.models import resolve_model
 from subagent_server.domain.errors import SubagentError
 from subagent_server.runners.messages.connection import tls_context
 from subagent_server.runners.messages.model import Model, ModelSettings, Retry
@@ -53,10 +54,11 @@ def warm_up() -> None:
         with suppress(ImportError):  # an extra that is not installed: the worker will say so, if it matters
             importlib.import_module(name)
     tls_context()
-    find_prices("none")
-    with suppress(
-        OSError, SubagentError, anthropic.AnthropicError
-    ):  # no loopback here: a little less is warm
+    prices = find_prices(resolve_model("sonnet"))
+    if prices is not None:
+        prices.cost({"input_tokens": 1, "output_tokens": 1})
+    # Where there is no loopback, a little less is warm.
+    with suppress(OSError, SubagentError, anthropic.AnthropicError):
         asyncio.run(_ask_nobody())
 
 
