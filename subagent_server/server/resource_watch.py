@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,14 @@ class _Watched:
     seen: Signature | None
 
 
+@dataclass(frozen=True)
+class _ListMarks:
+    """What the list depends on: the root, and which of the live runs have a result."""
+
+    extent: Signature | None = None
+    results: Mapping[str, bool] = field(default_factory=dict)
+
+
 class ResourceWatch:
     """Tells of changed documents, and of a changed list, from the first time that anybody asks."""
 
@@ -53,7 +62,7 @@ class ResourceWatch:
         self._telling: asyncio.Task[Any] | None = None
         self._list_wanted = False
         self._logs_seen = self._reconciled = 0.0
-        self._marks: set[object] = set()
+        self._marks = _ListMarks()
 
     # -- documents
 
@@ -137,15 +146,20 @@ class ResourceWatch:
     def _list_news(self) -> bool | None:
         """Whether something came or went. A live run that ends stays on the list, with its result."""
         before, self._marks = self._marks, self._list_marks()
-        return True if self._marks - before else None
+        if self._marks.extent != before.extent or self._marks.results.keys() - before.results.keys():
+            return True
+        without = (run_id for run_id, had in before.results.items() if not had)
+        return (
+            any(self._has_result(run_id) for run_id in without) or None
+        )  # it may have ended since, and be gone
 
-    def _list_marks(self) -> set[object]:
-        """Return what the list depends on: the runs, and which of the live ones have a result."""
+    def _list_marks(self) -> _ListMarks:
         store, own = self._service.store, self._caller.run_id
         if own is None:
-            ids = store.live_ids()
-            extent = signature(store.paths.root)
+            ids, extent = store.live_ids(), signature(store.paths.root)
         else:
-            ids = [own, *store.children_of(own)]
-            extent = None
-        return {extent, *((run_id, store.paths.run(run_id).result.exists()) for run_id in ids)}
+            ids, extent = [own, *store.children_of(own)], None
+        return _ListMarks(extent, {run_id: self._has_result(run_id) for run_id in ids})
+
+    def _has_result(self, run_id: str) -> bool:
+        return self._service.store.paths.run(run_id).result.exists()

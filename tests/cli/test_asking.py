@@ -129,4 +129,4 @@ def test_remarks_are_for_people_at_a_terminal(cli: Cli) -> None:
     with cli.living("aaaaaa", asked()), person(cli, "ls", "-n", "0") as terminal:
         seen = terminal.hear("ls -a`")
         assert terminal.command.end()[0] == 0
-    assert "1 needs an answer: `subagent inbox`" in seen and "1 more" in seen
+    assert "1 needs an answer: `subagent inbox`" in seen and "There are more" in seen
