@@ -19,8 +19,8 @@ from subagent_server.settings import read_settings
 from tests.fuzz.dice import FUZZED, JSON
 from tests.helpers.runs import ASKED, RUN_ID, STARTED, start_run
 
-REFUSED = "---\nname: other\ndescription: Never starts a process.\nrunner: codex\n---\nYou are other.\n"
-"""An agent whose runs are refused with `config`, so that no example starts a worker."""
+REFUSED = "---\nname: {}\ndescription: Never starts a process.\nrunner: codex\n---\nYou are other.\n"
+"""Agents whose runs are refused with `config`, so that no example starts a worker."""
 NAMES = ("run_other", *tool_schemas.PARENT_TOOLS, *tool_schemas.CHILD_TOOLS)
 
 strange = st.sampled_from(
@@ -65,7 +65,8 @@ def test_whatever_a_tool_is_called_with_gives_an_answer_or_one_sentence(
 
 async def _call_all(directory: Path, made: list[tuple[str, dict[str, Any]]]) -> None:
     (directory / "agents").mkdir()
-    (directory / "agents" / "other.md").write_text(REFUSED, encoding="utf-8")
+    for agent in ("other", "reviewer"):  # the second is that of the run, which may be continued
+        (directory / "agents" / f"{agent}.md").write_text(REFUSED.format(agent), encoding="utf-8")
     service = open_service(read_settings(environment={}, cwd=directory), LocalLauncher())
     start_run(service.store, RUN_ID, STARTED, ASKED)
     changes = Changes(service.store)
