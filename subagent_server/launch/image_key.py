@@ -27,7 +27,8 @@ def image_key() -> str:
     Raises:
         OSError: the package is not a directory of files.
     """
-    facts = [str(PROTOCOL), sys.executable, sys.version, *_sources(), *_installed()]
+    interpreter = os.path.realpath(sys.executable)  # `python` and `python3` of one place are the same
+    facts = [str(PROTOCOL), interpreter, sys.prefix, sys.version, *_sources(), *_installed()]
     data = "\0".join(facts).encode("utf-8", "surrogateescape")
     return f"{zlib.crc32(data):08x}{zlib.adler32(data):08x}{len(data):x}"
 

@@ -1,0 +1,130 @@
+"""From the start of `subagent serve` to its reply to `initialize`, warm beside plain, and its memory.
+
+`python -m benchmarks.serve_start`. The floor of both is a bare interpreter.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.bench_world import BenchWorld, bench_world
+from benchmarks.scale import Scale
+from benchmarks.start import SCRIPT, ready_zygote
+from benchmarks.table import Bar, Line, table
+
+TITLE = "A server that starts"
+WARM_STARTS = 40
+PLAIN_STARTS = 7
+COMMAND = (str(Path(sys.executable).with_name("subagent")), "serve", "--role", "parent")
+BARE = (sys.executable, "-I", "-S", "-c", "pass")
+_INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "bench", "version": "1"},
+    },
+}
+
+
+def measure(scale: Scale) -> list[Line]:
+    """Return the lines of starts, and of the memory that an idle server adds."""
+    with bench_world(SCRIPT, ["asker"]) as world:
+        plainly = {**world.environment, "SUBAGENT_WARM": "0"}
+        plain = [_start(world, plainly) for _ in range(scale.times(PLAIN_STARTS))]
+        asyncio.run(ready_zygote(world))
+        warm = [_start(world, world.environment) for _ in range(scale.times(WARM_STARTS))]
+        bare = [_bare() for _ in range(scale.times(WARM_STARTS))]
+        own = [_weight(world, world.environment) for _ in range(5)]
+        own_plain = [_weight(world, plainly) for _ in range(3)]
+    what = "`serve` to its reply to `initialize`"
+    floor = "a bare interpreter"
+    return [
+        Line(f"{what}, plain", plain, floor, bare),
+        Line(f"{what}, warm", warm, floor, bare, (Bar("p50", 70),)),
+        Line(
+            "memory of its own (USS) of an idle server, warm",
+            own,
+            "plain",
+            own_plain,
+            (Bar("p50", 20),),
+            "MiB",
+        ),
+    ]
+
+
+def _start(world: BenchWorld, environment: Mapping[str, str]) -> float:
+    """Return how many milliseconds a server took to answer."""
+    began = time.perf_counter()
+    with _serving(world, environment):
+        return (time.perf_counter() - began) * 1000
+
+
+def _weight(world: BenchWorld, environment: Mapping[str, str]) -> float:
+    """Return the memory in MiB that would be free without this server: it, its front, all below it."""
+    with _serving(world, environment) as process:
+        mine = [process.pid, *_servers_in(world.directory, process.pid)]
+        return sum(_unshared(pid) for pid in mine)
+
+
+def _servers_in(directory: Path, front: int) -> Iterator[int]:
+    """Yield what serves for `front`: a fork of the warm process shows the same command in the same place."""
+    words = Path(f"/proc/{front}/cmdline").read_bytes()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == front:
+            continue
+        try:
+            same = (entry / "cmdline").read_bytes() == words and (entry / "cwd").readlink() == directory
+        except OSError:
+            continue  # it ended, or is not ours
+        if same:
+            yield int(entry.name)
+
+
+def _unshared(pid: int) -> float:
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+    own = (
+        line.split() for line in text.splitlines() if line.startswith(("Private_Clean:", "Private_Dirty:"))
+    )
+    return sum(int(words[1]) for words in own) / 1024
+
+
+@contextmanager
+def _serving(world: BenchWorld, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """Have a server that has answered, and end it by the end of its input."""
+    process = subprocess.Popen(
+        COMMAND,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        env=dict(environment),
+        cwd=world.directory,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdin.write(json.dumps(_INITIALIZE) + "\n")
+        process.stdin.flush()
+        answer = json.loads(process.stdout.readline())
+        assert "result" in answer, answer
+        yield process
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait(30)
+
+
+def _bare(command: Sequence[str] = BARE) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, check=True)
+    return (time.perf_counter() - began) * 1000
+
+
+if __name__ == "__main__":
+    print(table(measure(Scale())))
