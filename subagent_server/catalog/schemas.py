@@ -92,17 +92,15 @@ def _check_schema(content: dict[str, Json] | bool, where: str) -> None:
         raise BadSchema(f"{where}it is nested more than {MAX_DEPTH} deep") from error
     lost = _unresolved(content, references)
     if lost is not None:
-        raise BadSchema(f"{where}$ref {shorten(lost)} leads nowhere: put what it means under $defs")
+        raise BadSchema(f"{where}the reference {shorten(lost)} leads nowhere: put what it means under $defs")
 
 
 def _references(node: Json, depth: int = 0) -> Iterator[str]:
-    """Return every `$ref` in a schema."""
+    """Return every `$ref` and `$dynamicRef` in a schema."""
     if depth > MAX_DEPTH:
         raise RecursionError
     if isinstance(node, dict):
-        target = node.get("$ref")
-        if isinstance(target, str):
-            yield target
+        yield from (node[key] for key in ("$ref", "$dynamicRef") if isinstance(node.get(key), str))
         for key, child in node.items():
             if key not in _NOT_SCHEMAS:
                 yield from _references(child, depth + 1)

@@ -1,38 +1,53 @@
 """Input files: checked and copied at the start, so that what a run reads is what it was given."""
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from subagent_server.domain.errors import BadArgument, StorageFailed, shorten
+from subagent_server.domain.images import MOST_BYTES, check_image
+from subagent_server.domain.images import media_type as image_type
 from subagent_server.store.paths import RunPaths
 
 MAX_TEXT_BYTES = 2_000_000
 MAX_BINARY_BYTES = 24_000_000
+MAX_TOTAL_BYTES = 32_000_000
+"""Of all files of a run as they are sent, others than text in base64: the API takes a request of 32 MB."""
 MAX_FILES = 50
-
-IMAGE_TYPES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
+_MAX_NAME_BYTES = 200
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file that a run may read: where it is, and its media type."""
+    """A file that a run may read: where it is, its media type, and how many bytes of a request it takes."""
 
     path: Path
     media_type: str
+    sent_bytes: int
 
 
 def check_inputs(paths: list[str], cwd: Path) -> list[InputFile]:
     """Return the files that `paths` name, relative to `cwd`, with their media types.
 
     Raises:
-        BadArgument: one cannot be read or is neither text, PDF nor image; its path is named.
+        BadArgument: one cannot be read, is neither text, PDF nor image, or is too big, alone or with those
+            before it; its path is named.
     """
     if len(paths) > MAX_FILES:
         raise BadArgument(
             f"{len(paths)} input files are more than the {MAX_FILES} that a run takes: name fewer."
         )
-    return [_checked(name, cwd) for name in paths]
+    files: list[InputFile] = []
+    for name in paths:
+        files.append(_checked(name, cwd))
+        total = sum(file.sent_bytes for file in files)
+        if total > MAX_TOTAL_BYTES:
+            raise BadArgument(
+                f"With input {shorten(name, 200)} all inputs take {total:,} bytes of a request, more than "
+                f"the {MAX_TOTAL_BYTES:,} that a model takes: give fewer or smaller files."
+            )
+    return files
 
 
 def copy_inputs(files: list[InputFile], run: RunPaths) -> None:
@@ -46,7 +61,7 @@ def copy_inputs(files: list[InputFile], run: RunPaths) -> None:
     try:
         run.inputs.mkdir()
         for number, file in enumerate(files, start=1):
-            shutil.copyfile(file.path, run.inputs / f"{number:02d}-{file.path.name}")
+            shutil.copyfile(file.path, run.inputs / f"{number:02d}-{_copy_name(file.path)}")
     except OSError as error:
         raise StorageFailed(run.inputs, error.strerror or str(error)) from error
 
@@ -62,12 +77,18 @@ def media_type(head: bytes) -> str | None:
     """Return the media type of a file by its first bytes; None where it is nothing that a model reads."""
     if head.startswith(b"%PDF-"):
         return "application/pdf"
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "image/webp"
-    for magic, kind in IMAGE_TYPES.items():
-        if head.startswith(magic):
-            return kind
+    image = image_type(head)
+    if image is not None:
+        return image
     return None if b"\0" in head else "text/plain"
+
+
+def _copy_name(path: Path) -> str:
+    """Return the name of a copy, which has a number before it and no more bytes than a name may have."""
+    suffix = path.suffix if len(os.fsencode(path.suffix)) < _MAX_NAME_BYTES // 2 else ""
+    room = _MAX_NAME_BYTES - len(os.fsencode(suffix))
+    stem = os.fsencode(path.name.removesuffix(suffix))
+    return path.name if len(stem) <= room else stem[:room].decode("utf-8", "ignore") + suffix
 
 
 def _kind(path: Path) -> str:
@@ -92,12 +113,14 @@ def _checked(name: str, cwd: Path) -> InputFile:
     kind = media_type(head)
     if kind is None or (kind == "text/plain" and not _is_utf8(path, size)):
         raise BadArgument(f"Input {shown} is neither UTF-8 text, PDF nor image: give one of these.")
+    if kind.startswith("image/"):
+        check_image(f"Input {shown}", path.read_bytes() if size <= MOST_BYTES else head, size)
     limit = MAX_TEXT_BYTES if kind == "text/plain" else MAX_BINARY_BYTES
     if size > limit:
         raise BadArgument(
             f"Input {shown} has {size:,} bytes, more than the {limit:,} allowed: give a part of it."
         )
-    return InputFile(path, kind)
+    return InputFile(path, kind, size if kind == "text/plain" else (size + 2) // 3 * 4)
 
 
 def _is_utf8(path: Path, size: int) -> bool:

@@ -128,6 +128,7 @@ def test_code_mode_has_its_own_keys(agent: Load) -> None:
         ("outputSchema: ./schema.json", "outputSchema"),
         ("outputSchema: [1]", "outputSchema"),
         ("outputSchema: {properties: {a: {$ref: '#/$defs/gone'}}}", "outputSchema"),
+        ("outputSchema: {properties: {a: {$dynamicRef: '#gone'}}}", "outputSchema"),
         ("outputSchema: {properties: {a: {pattern: '['}}}", "outputSchema"),
         ("outputSchemaPath: gone.json", "outputSchemaPath"),
         ("outputSchemaPath: .", "outputSchemaPath"),

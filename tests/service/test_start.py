@@ -31,18 +31,20 @@ def test_inputs_are_copied_at_the_start_and_reach_the_model_in_their_order(world
     (world.work / "notes.txt").write_text("as it was: ünïcode", encoding="utf-8")
     (world.work / "dot.png").write_bytes(PNG)
     (world.home / "paper.pdf").write_bytes(b"%PDF-1.4\n%%EOF\n")
-    run_id = world.start("Read these.", inputs=["notes.txt", "dot.png", "../paper.pdf", "notes.txt"])
+    long = "n" * 251 + ".txt"
+    (world.work / long).write_bytes(b"")
+    run_id = world.start("Read these.", inputs=["notes.txt", "dot.png", "../paper.pdf", "notes.txt", long])
     (world.work / "notes.txt").write_text("changed after the start", encoding="utf-8")
     (world.work / "dot.png").unlink()
     assert world.completed(run_id) == "Read."
     content = simulator.requests[0].body["messages"][0]["content"]
     kinds = [block["type"] for block in content]
-    assert kinds == ["text", "text", "image", "text", "document", "text", "text"]
+    assert kinds == ["text", "text", "image", "text", "document", "text", "text", "text"]
     assert "as it was: ünïcode" in content[0]["text"] and "as it was" in content[5]["text"]
     assert base64.b64decode(content[2]["source"]["data"]) == PNG
     assert content[4]["source"]["media_type"] == "application/pdf"
     assert content[-1]["text"] == "Read these."
-    assert len(list(world.paths(run_id).inputs.iterdir())) == 4
+    assert len(list(world.paths(run_id).inputs.iterdir())) == 5
 
 
 def test_inputs_that_no_model_reads_are_refused_by_name(world: World) -> None:
@@ -51,6 +53,8 @@ def test_inputs_that_no_model_reads_are_refused_by_name(world: World) -> None:
     (world.work / "latin").write_bytes("Grüße".encode("latin-1"))
     os.mkfifo(world.work / "pipe")
     (world.work / "huge.txt").write_bytes(b"x" * 2_000_001)
+    (world.work / "big.dat").write_bytes(PNG + b"\0" * 3_932_160)
+    (world.work / "wide.txt").write_bytes(PNG[:16] + (8001).to_bytes(4, "big") + PNG[20:])
     for name, words in {
         "missing.txt": "no file",
         "folder": "directory",
@@ -58,6 +62,8 @@ def test_inputs_that_no_model_reads_are_refused_by_name(world: World) -> None:
         "latin": "neither UTF-8 text, PDF nor image",
         "pipe": "no file",
         "huge.txt": "2,000,001 bytes",
+        "big.dat": "at most 3,932,160 can be shown",
+        "wide.txt": "8001 by",
         "a\0b": "NUL",
         "": "empty",
         "x" * 5000: "cannot be read",
@@ -65,6 +71,10 @@ def test_inputs_that_no_model_reads_are_refused_by_name(world: World) -> None:
         sentence = refusal(world, inputs=[name])
         assert words in sentence and (name[:80] in sentence or words == "NUL"), sentence
     assert "51 input files" in refusal(world, inputs=["x"] * 51)
+    for name in ("one.pdf", "two.pdf"):
+        (world.work / name).write_bytes(b"%PDF-1.4\n" + b"\0" * 12_000_000)
+    together = refusal(world, inputs=["one.pdf", "two.pdf"])
+    assert "two.pdf" in together and "more than the 32,000,000" in together
 
 
 def test_a_prompt_a_label_or_a_directory_that_cannot_be_is_refused(world: World) -> None:

@@ -5,12 +5,16 @@ they are parsed once, at the end, and what does not parse becomes an error that 
 """
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from anthropic.types import RawMessageStreamEvent
 
 Block = dict[str, Any]
+
+_DEEPEST = 100
+"""How many levels arguments may have: what writes, masks and checks them goes down with them."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +122,27 @@ _GROWS: dict[str, str | None] = {
 
 def _parsed(raw: str) -> tuple[dict[str, Any], str | None]:
     try:
-        value = json.loads(raw)
+        value = json.loads(raw, parse_float=_finite, parse_constant=_finite)
     except ValueError as error:
         return {}, f"The arguments are not valid JSON ({error}): send them again, whole."
+    except RecursionError:
+        return {}, _TOO_DEEP
     if not isinstance(value, dict):
         return {}, "The arguments are no JSON object: send an object with the tool's fields."
-    return value, None
+    return ({}, _TOO_DEEP) if _is_deeper(value, _DEEPEST) else (value, None)
+
+
+_TOO_DEEP = f"The arguments are nested more than {_DEEPEST} deep: send them flatter."
+
+
+def _finite(text: str) -> float:
+    """Return a number. `1e999` and `NaN` are read by Python and cannot be sent to anybody."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number that JSON can hold")
+    return number
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels == 0 or any(_is_deeper(item, levels - 1) for item in inside)

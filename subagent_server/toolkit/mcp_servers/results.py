@@ -26,9 +26,10 @@ from mcp_types import (
 )
 
 from subagent_server.domain.errors import BadArgument
+from subagent_server.domain.images import media_type
 from subagent_server.domain.secrets import Masker
 from subagent_server.toolkit.tool import ToolResult
-from subagent_server.toolkit.workspace.images import image_block, media_type
+from subagent_server.toolkit.workspace.images import image_block
 from subagent_server.toolkit.workspace.output import KEPT_BYTES
 
 Block = dict[str, Any]

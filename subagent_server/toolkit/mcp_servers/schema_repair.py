@@ -4,6 +4,8 @@ What an earlier draft said otherwise is said anew; a keyword whose value no draf
 one mistake of a server costs one constraint and never the tool.
 """
 
+import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -116,8 +118,24 @@ def _dependencies(value: Any) -> Any:
     }
 
 
+def _pattern(value: Any) -> Any:
+    """Keep a pattern that is one here, too: what only JavaScript reads (`\\p{L}`) the API may refuse."""
+    if not isinstance(value, str):
+        return _DROP
+    try:
+        re.compile(value)
+    except (re.error, RecursionError, OverflowError):
+        return _DROP
+    return value
+
+
+def _schemas_by_pattern(value: Any) -> Any:
+    named = _named_schemas(value)
+    return named if named is _DROP else {key: named[key] for key in named if _pattern(key) is not _DROP}
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _number(value: Any) -> Any:
@@ -145,13 +163,13 @@ _ONE_SCHEMA = (
     *("items", "additionalProperties", "additionalItems", "contains", "propertyNames", "not"),
     *("if", "then", "else", "unevaluatedItems", "unevaluatedProperties", "contentSchema"),
 )
-_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_BY_NAME = ("properties", "$defs", "definitions", "dependentSchemas")
 _COUNTS = (
     *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
     *("minContains", "maxContains"),
 )
 _TEXTS = (
-    *("$ref", "$dynamicRef", "$comment", "title", "description", "format", "pattern"),
+    *("$ref", "$dynamicRef", "$comment", "title", "description", "format"),
     *("contentEncoding", "contentMediaType"),
 )
 _RULES: dict[str, Callable[[Any], Any]] = {
@@ -159,6 +177,8 @@ _RULES: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), _schemas),
     **dict.fromkeys(_BY_NAME, _named_schemas),
     **dict.fromkeys(_ONE_SCHEMA, repaired),
+    "pattern": _pattern,
+    "patternProperties": _schemas_by_pattern,
     "required": _names,
     "dependentRequired": _names_by_name,
     "dependencies": _dependencies,

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from subagent_server.domain.errors import BadArgument, shorten
+from subagent_server.domain.images import media_type
 from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace import edits
 from subagent_server.toolkit.workspace.arguments import Arguments, parse_arguments
 from subagent_server.toolkit.workspace.edits import Edited
 from subagent_server.toolkit.workspace.files import TextFile, as_text, read_file, write_file
-from subagent_server.toolkit.workspace.images import image_block, media_type
+from subagent_server.toolkit.workspace.images import image_block
 from subagent_server.toolkit.workspace.listing import list_directory
 from subagent_server.toolkit.workspace.off_loop import off_loop
 from subagent_server.toolkit.workspace.paths import Place, Workspace

@@ -103,6 +103,18 @@ OBJECT = {"type": "object"}
             {**OBJECT, "properties": {"a": {"allOf": [{}, {"type": "null"}]}, "b": {}}, "required": ["a"]},
             id="all of several",
         ),
+        pytest.param(
+            {
+                "properties": {"a": {"pattern": "^\\p{L}+$", "title": "A"}, "b": {"pattern": "^x"}},
+                "patternProperties": {"^(?<year>)": {}, "^y": {}},
+            },
+            {
+                **OBJECT,
+                "properties": {"a": {"title": "A"}, "b": {"pattern": "^x"}},
+                "patternProperties": {"^y": {}},
+            },
+            id="patterns that only JavaScript reads",
+        ),
     ],
 )
 def test_a_schema_is_brought_into_form(given_schema: Any, wanted: dict[str, Any]) -> None:
