@@ -3,6 +3,7 @@
 Where the system gives no observer (its instances are used up), callers are left to their slow poll.
 """
 
+import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,9 @@ from watchdog.observers.api import BaseObserver, ObservedWatch
 
 Listener = Callable[[str], None]
 """Called with the name of the file that changed, from the observer's thread."""
+
+logging.getLogger("watchdog").addHandler(logging.NullHandler())
+logging.getLogger("watchdog").propagate = False  # it complains of events that come while it is closed
 
 _RELEVANT = frozenset({"created", "modified", "attrib", "deleted", "moved", "closed"})
 

@@ -152,3 +152,13 @@ def test_a_closed_watcher_can_watch_again(watcher: Watcher, tmp_path: Path) -> N
     watcher.watch(tmp_path, ear)
     (tmp_path / "again").touch()
     ear.hears("again")
+
+
+def test_what_the_observer_complains_of_reaches_nobody() -> None:
+    code = """
+        import logging
+        import subagent_server.host.watch
+        logging.getLogger("watchdog.observers.inotify").error("called when the thread is inactive")
+    """
+    done = run_python(code)
+    assert done.stdout == done.stderr == ""
