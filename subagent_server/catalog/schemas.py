@@ -100,7 +100,8 @@ def _references(node: Json, depth: int = 0) -> Iterator[str]:
     if depth > MAX_DEPTH:
         raise RecursionError
     if isinstance(node, dict):
-        yield from (node[key] for key in ("$ref", "$dynamicRef") if isinstance(node.get(key), str))
+        targets = (node.get(key) for key in ("$ref", "$dynamicRef"))
+        yield from (target for target in targets if isinstance(target, str))
         for key, child in node.items():
             if key not in _NOT_SCHEMAS:
                 yield from _references(child, depth + 1)

@@ -15,15 +15,20 @@ def secret_values(environment: Mapping[str, str], also: Iterable[str] = ()) -> d
     return {
         name: value
         for name, value in environment.items()
-        if len(value) >= SHORTEST and (name in named or name.upper().endswith(SECRET_ENDINGS))
+        if len(value.strip()) >= SHORTEST and (name in named or name.upper().endswith(SECRET_ENDINGS))
     }
 
 
 class Masker:
-    """Replaces secret values by `***`, in texts, in JSON data, and in a stream of bytes."""
+    """Replaces secret values by `***`, in texts, in JSON data, and in a stream of bytes.
+
+    White space around a value is no part of the secret: a variable that was read from a file may end with a
+    line break, which an error quotes as `\\n`.
+    """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        self._values = sorted(set(values), key=len, reverse=True)
+        stripped = {value.strip() for value in values} - {""}
+        self._values = sorted(stripped, key=len, reverse=True)
         self._bytes = [value.encode("utf-8", "surrogateescape") for value in self._values]
         self._carry = max((len(value) for value in self._bytes), default=1) - 1
 

@@ -156,7 +156,13 @@ def _record_start(agent: AgentDefinition, request: RunRequest, door: RunDoor, mo
 def _model_settings(
     agent: AgentDefinition, environment: Mapping[str, str], prices: Prices | None
 ) -> ModelSettings:
-    api_key = environment.get(agent.api_key_env, "")
+    api_key = environment.get(agent.api_key_env, "").strip()
+    if not (api_key.isascii() and api_key.isprintable()):
+        raise RunRefused(
+            "config",
+            f"{agent.api_key_env} holds characters that no key has, so the model cannot be called.",
+            f"Set {agent.api_key_env} to the key alone, in one line, then run it again.",
+        )
     if not api_key:
         raise RunRefused(
             "config",

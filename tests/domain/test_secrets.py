@@ -28,6 +28,14 @@ def test_of_two_secrets_that_overlap_the_longer_is_masked_whole() -> None:
     assert Masker([SECRET, SECRET + "-more"]).text(f"{SECRET}-more") == "***"
 
 
+def test_white_space_around_a_secret_is_none_of_it() -> None:
+    masker = Masker([f"{SECRET}\n", " \n"])
+    assert (
+        masker.text(f"Illegal value {f'{SECRET}{chr(10)}'!r}, and more") == "Illegal value '***\\n', and more"
+    )
+    assert secret_values({"API_KEY": " " * 20 + "short"}) == {}
+
+
 @given(st.lists(st.binary(max_size=8) | st.just(SECRET.encode()), max_size=30), st.integers(1, 25))
 def test_a_stream_is_masked_however_it_is_cut(parts: list[bytes], size: int) -> None:
     whole = b"".join(parts)

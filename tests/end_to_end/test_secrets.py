@@ -24,6 +24,7 @@ def test_nothing_under_runs_holds_a_key_a_token_or_a_secret_of_the_agent_file(wo
     world.agent(env=env)
     world.agent("caller", mcpServers={"x": {"url": "http://127.0.0.1:1/", "headers": headers}})
     world.environment["HOST_SECRET"] = EXPANDED
+    world.environment["ANTHROPIC_API_KEY"] = f"{API_KEY}\n"  # as from a file
     has_them = shell('[ "$SERVICE_PASSWORD" = hunter2-""correct-horse ] && echo $GREETING ${#OTHER_TOKEN}')
     prints_them = shell("env; echo $ANTHROPIC_API_KEY")
     simulator = world.play(has_them, prints_them, asks("Go on?"), says("Done."))
@@ -41,3 +42,14 @@ def test_nothing_under_runs_holds_a_key_a_token_or_a_secret_of_the_agent_file(wo
     assert kept == {"SERVICE_PASSWORD": "***", "OTHER_TOKEN": "${HOST_SECRET}", "GREETING": "hello"}
     assert world.failed(refused)[0] == "config"
     assert world.paths(run_id).directory.stat().st_mode & 0o077 == 0, "and it is for its owner alone"
+
+
+def test_a_key_that_cannot_be_one_is_refused_before_anything_quotes_it(world: World) -> None:
+    world.agent()
+    world.environment["ANTHROPIC_API_KEY"] = f"{API_KEY}\n{API_KEY}…"
+    run_id = world.start()
+    assert world.failed(run_id) == (
+        "config",
+        "ANTHROPIC_API_KEY holds characters that no key has, so the model cannot be called.",
+    )
+    assert holding(world.runs, API_KEY) == []

@@ -1,6 +1,12 @@
 """What is tried again, what is not, and how the run's log tells of it (SPEC section 6)."""
 
+import json
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
@@ -83,3 +89,38 @@ def test_an_api_that_cannot_be_reached_is_tried_again_and_told() -> None:
     assert "ANTHROPIC_BASE_URL" in (played.failure.hint or "")
     assert len(played.run.told("warning")) == 9
     assert "the connection to the API failed" in played.run.told("warning")[0]["message"]
+
+
+@contextmanager
+def streaming(*events: dict[str, Any]) -> Iterator[str]:
+    """Run an API that answers everything with these events, and give its address."""
+    body = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events).encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_events_that_do_not_fit_together_are_a_spoilt_stream_that_is_tried_again() -> None:
+    delta = {"type": "content_block_delta", "index": 7, "delta": {"type": "text_delta", "text": "x"}}
+    with streaming(delta) as base_url:
+        played = Played(says("Never said."), base_url=base_url)
+    assert played.failure.code == "model_error" and len(played.run.pauses) == 9
+    assert "an event that makes no sense (content_block_delta)" in played.failure.message

@@ -154,7 +154,7 @@ class Model:
         try:
             async with await self._client.messages.create(**request, stream=True) as stream:
                 async for event in self._events(stream):
-                    builder.take(event)
+                    _take(builder, event)
         finally:
             self._streaming = None
             self._broken_off = builder.reply.text or self._broken_off
@@ -183,6 +183,14 @@ class Model:
 
 class _CutStream(Exception):
     """A stream that ended in the middle without a word, stood still, or made no sense."""
+
+
+def _take(builder: ReplyBuilder, event: RawMessageStreamEvent) -> None:
+    """Add an event; one that does not fit those before it has been spoilt on its way."""
+    try:
+        builder.take(event)
+    except (IndexError, KeyError, TypeError, AttributeError) as error:
+        raise _CutStream(f"the stream held an event that makes no sense ({event.type})") from error
 
 
 def _retry(error: Exception, attempt: int) -> Retry | None:

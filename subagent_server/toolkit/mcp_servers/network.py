@@ -1,7 +1,7 @@
 """The transports over HTTP: streamable HTTP, and SSE as servers had it before."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,7 +57,7 @@ class NetworkTransport:
         The arguments are what the SDK hands to a factory of clients.
         """
         return httpx2.AsyncClient(
-            headers=self.definition.headers,
+            headers=_sendable(self.definition.headers),
             timeout=httpx2.Timeout(min(_CONNECT_SECONDS, self.definition.timeout), read=None),
             event_hooks={"response": [self._notice]},
         )
@@ -69,6 +69,19 @@ class NetworkTransport:
         said = " ".join(response.text[:300].split())
         self.trouble = f"answered HTTP {response.status_code} {response.reason_phrase}".rstrip()
         self.trouble += f" ({said})" if said else ""
+
+
+def _sendable(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers as HTTP takes them, without the white space around a value.
+
+    Raises:
+        ValueError: one cannot be sent; its value, which may be a secret, is not told.
+    """
+    sendable = {name: value.strip() for name, value in headers.items()}
+    for name, value in sendable.items():
+        if not (value.isascii() and value.isprintable()):
+            raise ValueError(f"the value of its header {name} holds a line break, or what is not ASCII")
+    return sendable
 
 
 def shown_url(url: str) -> str:

@@ -66,9 +66,13 @@ def test_all_pages_of_a_list_are_read(tmp_path: Path) -> None:
             "reached at http://127.0.0.1:1/mcp",
         ),
         ({"type": "sse", "url": "http://127.0.0.1:1/sse"}, "could not be reached at http://127.0.0.1:1/sse"),
+        (
+            {"type": "http", "url": "http://127.0.0.1:1/mcp", "headers": {"X-Key": "secret\nin two lines"}},
+            "127.0.0.1:1/mcp: the value of its header X-Key holds a line break, or what is not ASCII.",
+        ),
         (scripted({"name": "x", "inputSchema": 5}), "what the protocol does not know (tools.0.inputSchema"),
     ],
-    ids=["ends", "missing", "no-program", "endless", "silent", "no-http", "no-sse", "no-schema"],
+    ids=["ends", "missing", "no-program", "endless", "silent", "no-http", "no-sse", "no-header", "no-schema"],
 )
 def test_a_server_that_cannot_be_used_is_named_with_what_it_did_and_said(
     tmp_path: Path, keys: dict[str, Any], said: str
