@@ -45,12 +45,9 @@ def exhausted(store: RunStore, budgets: list[Budget]) -> str | None:
     """Return in a sentence which of these budgets is used up by what its whole tree has cost up to now."""
     for budget in budgets:
         with suppress(SubagentError):
-            cost = tree_cost(store, budget.run_id)
-            if cost >= budget.usd:
-                return (
-                    f"Run {budget.run_id} and those below it have used {dollars(cost)} of its budget of "
-                    f"{dollars(budget.usd)}."
-                )
+            why = _used_up(budget, tree_cost(store, budget.run_id))
+            if why is not None:
+                return why
     return None
 
 
@@ -60,7 +57,28 @@ def check_budgets(store: RunStore, budgets: list[Budget]) -> None:
     Raises:
         RunRefused: `budget`.
     """
-    why = exhausted(store, budgets)
+    _refuse(exhausted(store, budgets))
+
+
+def check_cost(budget: Budget, cost: Decimal) -> None:
+    """Called with what the tree of a budget has cost, before a model is called.
+
+    Raises:
+        RunRefused: `budget`.
+    """
+    _refuse(_used_up(budget, cost))
+
+
+def _used_up(budget: Budget, cost: Decimal) -> str | None:
+    if cost < budget.usd:
+        return None
+    return (
+        f"Run {budget.run_id} and those below it have used {dollars(cost)} of its budget of "
+        f"{dollars(budget.usd)}."
+    )
+
+
+def _refuse(why: str | None) -> None:
     if why is not None:
         raise RunRefused("budget", why, "Raise `budgetUsd` in its agent file, or give it a smaller task.")
 

@@ -1,10 +1,12 @@
 """Carrying a run on: a new run that has the whole conversation of one that has ended (SPEC section 6)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from subagent_server.catalog.redact import MASK
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import BadArgument, CallerError, NewerSchema, UnknownAgent
+from subagent_server.domain.errors import BadArgument, CallerError, NewerSchema, UnknownAgent, shorten
 from subagent_server.domain.records import SCHEMA_VERSION, RunMeta, RunRequest
 from subagent_server.domain.states import Status
 from subagent_server.service.access import USER, Caller, check_open
@@ -30,13 +32,15 @@ class NotEnded(CallerError):
 class ContinueOrder:
     """What somebody wants carried on. Without a `prompt` it goes on where it was cut.
 
-    `inputs` are paths relative to the old run's directory. Without a `label` it keeps the old one.
+    `inputs` are paths relative to the old run's directory. Without a `label` it keeps the old one. `trace` is
+    the trace context that the new run belongs to, where it is another than that of the environment.
     """
 
     run_id: str
     prompt: str | None = None
     inputs: list[str] = field(default_factory=list)
     label: str | None = None
+    trace: Mapping[str, str] = field(default_factory=dict)
 
 
 def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) -> RunMeta:
@@ -58,6 +62,7 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
     request = service.store.read_request(order.run_id)
     agent, warnings = _agent_now(service, request)
     _check_runner(request, agent)
+    _check_place(request)
     # A worktree of the old run would be taken over here, once runs can have one.
     wanted = StartOrder(
         agent=agent.name,
@@ -65,6 +70,7 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
         inputs=order.inputs,
         cwd=request.cwd,
         label=order.label or observed.meta.label,
+        trace=order.trace,
     )
     return start_agent(service, agent, wanted, caller, Continuation(order.run_id, warnings))
 
@@ -106,6 +112,14 @@ def _agent_now(service: Service, request: RunRequest) -> tuple[AgentDefinition, 
     if MASK in stored.model_dump_json():
         warning += f" What was secret in it is {MASK} now, so what needs that may fail."
     return stored, [warning]
+
+
+def _check_place(request: RunRequest) -> None:
+    if not Path(request.cwd).is_dir():
+        raise BadArgument(
+            f"The directory {shorten(request.cwd)} in which run {request.run_id} worked is gone: "
+            "make it again, or start a new run."
+        )
 
 
 def _check_runner(request: RunRequest, agent: AgentDefinition) -> None:

@@ -213,8 +213,11 @@ class Desk:
         return await asyncio.to_thread(stopped)
 
     async def _continue(self, call: Call) -> Answer:
-        order = ContinueOrder(call.arguments["runId"], call.get("prompt"), call.get("inputs", []))
+        order = ContinueOrder(
+            call.arguments["runId"], call.get("prompt"), call.get("inputs", []), trace=call.trace
+        )
         meta = await asyncio.to_thread(continue_run, self._service, order, self._caller)
+        self._unfinished.shown(meta.run_id, ended=False)
         return (await self._after_wait(meta.run_id, call)).to_wire()
 
     async def _ask(self, call: Call) -> Answer:

@@ -24,10 +24,10 @@ from subagent_server.host import die, locks, processes
 from subagent_server.host.clock import now
 from subagent_server.host.sleeper import Sleeper
 from subagent_server.host.telling import flush, tell_exception
-from subagent_server.service.budget import Budget, budgets_of, check_budgets
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.ending import stop_children
 from subagent_server.service.inputs import copied_inputs
+from subagent_server.service.model_calls import ModelCalls
 from subagent_server.service.nested_events import NestedEvents
 from subagent_server.service.past import read_past
 from subagent_server.service.questions import ask
@@ -53,7 +53,8 @@ class OwnRun:
         self._journal = RunJournal(self._run)
         self._transcript = Transcript(self._run)
         self._sleeper: Sleeper | None = None
-        self._budgets: list[Budget] | None = None
+        self.model_calls = ModelCalls(self._store, self._run)
+        """Asked before each call of a model: budgets bound the trees of runs."""
         self._parent: str | None = None
         """Who started this run: the empty text where no run did, None as long as nobody has looked."""
 
@@ -149,16 +150,6 @@ class OwnRun:
         with suppress(SubagentError):  # it was removed, or the disk refuses: the next look may do better
             if not locks.is_held(self._store.paths.run(self._parent).live_lock):
                 observe(self._store, self._parent)
-
-    def check_budgets(self) -> None:
-        """Called before each call of a model: the budgets of the run and of those above it bound their trees.
-
-        Raises:
-            RunRefused: `budget`.
-        """
-        if self._budgets is None:
-            self._budgets = budgets_of(self._store, self.meta())
-        check_budgets(self._store, self._budgets)
 
     # -- telling
 

@@ -107,6 +107,16 @@ class RunPaths:
         return self.directory / "tree.lock"
 
     @property
+    def calls_lock(self) -> Path:
+        """Of a run that no other started: held while a model call below it is admitted by its budget."""
+        return self.directory / "calls.lock"
+
+    @property
+    def call_lock(self) -> Path:
+        """Held by the worker of a run with a budget, or below one, while its model is called."""
+        return self.directory / "call.lock"
+
+    @property
     def outputs(self) -> Path:
         """Tool outputs that are too long for the model."""
         return self.directory / "outputs"

@@ -1,6 +1,6 @@
 """What a runner may ask of its run. The worker fills this in; no runner reaches a run's files."""
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,10 +45,13 @@ class RunDoor(Protocol):
         """Mark a stretch as working time, which `timeoutSeconds` bounds. Stretches may overlap."""
         ...
 
-    def model_call(self) -> AbstractContextManager[None]:
-        """Mark a model call: working time that a stop lets end within the grace.
+    def model_call(self) -> AbstractAsyncContextManager[None]:
+        """Mark a model call, its `usage` event included: working time that a stop lets end within the grace.
+
+        It waits where the calls of other runs may need what is left of a budget.
 
         Raises:
+            RunOver: the run has ended while it waited.
             RunRefused: `budget`, where the money of the run, or of one above it, is spent.
         """
         ...

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from subagent_server.domain.definitions import Limits
@@ -16,6 +16,8 @@ from subagent_server.worker.work_clock import WorkClock
 
 SLOW_POLL_SECONDS = 2.0
 """A lost wake-up costs this long and nothing else."""
+_FOR_ROOM_SECONDS = 0.5
+"""How long a model call waits before it looks again whether a budget has room for it."""
 
 
 class Door:
@@ -52,16 +54,19 @@ class Door:
         with self.clock.working():
             yield
 
-    @contextmanager
-    def model_call(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def model_call(self) -> AsyncIterator[None]:
         """Count working time, and let a stop wait for the reply. Raises RunRefused: the money is spent."""
-        self._own.check_budgets()
+        calls = self._own.model_calls
+        while not await asyncio.to_thread(calls.begin):
+            await self.pause(_FOR_ROOM_SECONDS)
         self.model_busy = True
         try:
             with self.clock.working():
                 yield
         finally:
             self.model_busy = False
+            calls.end()
 
     async def pause(self, seconds: float) -> None:
         """Sleep, unless the run ends meanwhile."""

@@ -191,10 +191,12 @@ def test_what_cannot_be_continued_is_refused_in_words_and_nothing_is_made(world:
     world.agent()
     world.agent("other")
     world.play(says("Done."))
-    run_id, other = world.start(), world.start(agent="other")
-    for each in (run_id, other):
+    (world.work / "deep").mkdir()
+    run_id, other, deep = world.start(), world.start(agent="other"), world.start(cwd="deep")
+    for each in (run_id, other, deep):
         world.completed(each)
         world.gone(each)
+    (world.work / "deep").rmdir()
     runs = world.store.run_ids()
     (world.agents / "other.md").write_text("---\nname: other\nrunner: command\ncommand: ls\n---\nx", "utf-8")
     refusals = {
@@ -203,6 +205,7 @@ def test_what_cannot_be_continued_is_refused_in_words_and_nothing_is_made(world:
         (run_id, "Go.", "--input", "nowhere"): "is no file in",
         (run_id, "Go.", "--detach", "--wait", "1"): "give one of them",
         (other, "Go."): "the runner messages, and agent other has command now",
+        (deep, "Go."): f"in which run {deep} worked is gone: make it again",
         ("20990101-000000-000-aaaaaa",): "There is no run",
     }
     for words, sentence in refusals.items():

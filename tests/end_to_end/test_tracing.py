@@ -6,6 +6,7 @@ from pathlib import Path
 
 from subagent_server.domain.states import Status
 from tests.helpers.collector import Collector, Seen
+from tests.helpers.mcp_servers import scripted
 from tests.helpers.raw_server import HELLO, READY, tool_call
 from tests.helpers.turns import call, calls, says, shell, use
 from tests.helpers.world import API_KEY, World
@@ -33,7 +34,7 @@ def test_a_run_its_calls_and_a_run_it_starts_are_one_trace_below_the_call_that_a
             refused,
             conversations=[{"when": {"prompt": "Lead"}, "turns": boss}],
         )
-        run_id = _asked_by_a_traced_client(world)
+        run_id = _asked_by_a_traced_client(world, "run_boss", prompt="Lead.")
         assert world.completed(run_id) == "All done."
         (child,) = world.store.children_of(run_id)
         assert world.failed(child)[0] == "model_error"
@@ -58,6 +59,36 @@ def test_a_run_its_calls_and_a_run_it_starts_are_one_trace_below_the_call_that_a
     assert b"All done." not in b"".join(collector.bodies), "contents are not sent unasked"
     asked = {f"00-{TRACE}-{span.span_id}-01" for span in collector.spans if span.name.startswith("chat")}
     assert {request.headers["traceparent"] for request in simulator.requests} == asked and len(asked) == 5
+
+
+def test_runs_that_carry_on_and_the_calls_of_mcp_servers_are_below_the_calls_that_asked_for_them(
+    world: World,
+) -> None:
+    world.agent("boss", agents=["helper"])
+    world.agent("helper", mcpServers={"told": scripted({"name": "echo", "does": {"meta": True}})})
+    carried_on = call("continue_run", runId="${run}", prompt="More.", waitSeconds=40)
+    boss = [
+        call("run_helper", prompt="Help.", waitSeconds=40),
+        {**carried_on, "capture": {"run": '"runId": ?"([a-z0-9-]+)"'}},
+        says("All done."),
+    ]
+    with Collector() as collector:
+        world.environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = collector.endpoint
+        world.play(call("echo"), says("Helped."), conversations=[{"when": {"prompt": "Lead"}, "turns": boss}])
+        first = world.start("Lead.", agent="boss")
+        assert world.completed(first) == "All done."
+        again = _asked_by_a_traced_client(world, "continue_run", runId=first, prompt="Lead on.")
+        world.completed(again)
+        runs = [first, again, *world.store.children_of(first)]
+        for run_id in runs:
+            world.gone(run_id)
+    spans = {str(s.facts["gen_ai.conversation.id"]): s for s in collector.spans if "invoke" in s.name}
+    helped, more = (spans[run_id] for run_id in runs[2:])
+    assert helped.parent_id == collector.one("execute_tool run_helper").span_id
+    assert more.parent_id == collector.one("execute_tool continue_run").span_id
+    assert (spans[again].trace_id, spans[again].parent_id) == (TRACE, CALLER)
+    told = json.loads(_told(world, runs[2]))["traceparent"]
+    assert told.startswith(f"00-{helped.trace_id}-{collector.one('execute_tool echo').span_id}-")
 
 
 def test_contents_are_sent_where_the_variable_of_the_conventions_says_so_and_never_secrets(
@@ -140,9 +171,9 @@ def test_what_asks_for_spans_that_cannot_be_made_is_one_warning_and_what_forbids
     assert "'grpc'" in warning["message"] and "http/protobuf" in warning["message"]
 
 
-def _asked_by_a_traced_client(world: World) -> str:
-    """Start `boss` as a client does that has a trace of its own."""
-    asked = tool_call(1, "run_boss", prompt="Lead.")
+def _asked_by_a_traced_client(world: World, tool: str, **arguments: object) -> str:
+    """Start a run as a client does that has a trace of its own."""
+    asked = tool_call(1, tool, **arguments)
     asked["params"]["_meta"] = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
     with world.raw_server() as server:
         server.say(HELLO)

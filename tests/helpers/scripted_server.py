@@ -5,8 +5,8 @@
 - `tools`: as `tools/list` gives them, each with `does`: what a call brings. `{"content": [...]}` and other
   keys of a result as they are; `{"exit": 3}`, `{"kill": true}`: the server ends during the call;
   `{"hang": true}`: no answer; `{"error": "..."}`: an error of the protocol; `{"env": "NAME"}`: a variable of
-  the server; `{"count": true}`: how many calls this process has had; `{"progress": 3}`: three reports, then
-  the text `done`; else the arguments.
+  the server; `{"meta": true}`: the `_meta` of the call; `{"count": true}`: how many calls this process has
+  had; `{"progress": 3}`: three reports, then the text `done`; else the arguments.
 - `pageSize`: tools a page; `pagesDoNotEnd`. `stderr`, `stdout`: lines to print first, with variables in them.
 - `log`: a message of its log. `exit`: end with this code at once. `silent`: never answer.
 - `discover`: `die` or `silent`, as some old servers. `mark`: a file that gets a line at each start.
@@ -107,6 +107,8 @@ class ScriptedServer:
             return {"content": [], **does}
         if "env" in does:
             return self.text(os.environ.get(does["env"], "(unset)"))
+        if does.get("meta"):
+            return self.text(json.dumps(params.get("_meta")))
         if "count" in does:
             return self.text(str(self.calls))
         return self.text("done" if "progress" in does else json.dumps(params.get("arguments")))

@@ -1,8 +1,8 @@
 """The built-in loop with a scripted run around it: real calls over HTTP, no process of its own."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,8 @@ class ScriptedRun:
     def working(self) -> Iterator[None]:
         yield
 
-    @contextmanager
-    def model_call(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def model_call(self) -> AsyncIterator[None]:
         yield
 
     async def pause(self, seconds: float) -> None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from subagent_server.launch.launcher import LaunchPackage
 from subagent_server.service.access import Caller, NotAllowed
 from subagent_server.service.budget import budgets_of, check_budgets, exhausted
 from subagent_server.service.context import Service, open_service
+from subagent_server.service.model_calls import ModelCalls
 from subagent_server.service.start import StartOrder, start
 from subagent_server.service.tree import settle_usage, tree_cost
 from subagent_server.settings import read_settings
@@ -170,6 +172,36 @@ def test_a_run_is_bound_by_the_budgets_above_it_over_their_whole_trees(service: 
     assert refused.value.failure_code == "budget"
     with pytest.raises(NotAllowed, match="No other agent is started for it"):
         begun(service, second)
+
+
+def test_of_calls_at_one_moment_only_those_begin_that_what_is_left_of_the_budget_has_room_for(
+    service: Service,
+) -> None:
+    root = begun(service).run_id
+    lead = begun(service, root).run_id
+    hands = [begun(service, lead).run_id for _ in range(2)]
+    request = service.store.read_request(root)
+    bound = request.model_copy(update={"agent": {**request.agent, "limits": {"budgetUsd": "2"}}})
+    service.store.paths.run(root).request.write_bytes(bound.to_json())
+    calls = {i: ModelCalls(service.store, service.store.paths.run(i)) for i in (root, lead, *hands)}
+    first, second = (calls[i] for i in hands)
+    assert first.begin() and not second.begin(), "what a call costs is not known yet"
+    paid(service, hands[0], "0.6")
+    first.end()
+    assert second.begin() and calls[lead].begin(), "0.6 are spent, and two calls may cost as much again"
+    assert not calls[root].begin() and not first.begin()
+    paid(service, lead, "0.6", ends=True)
+    assert not first.begin(), "who was ended may still call, and has not told what it costs"
+    calls[lead].end()
+    second.end()
+    paid(service, hands[1], "0.6")
+    assert tree_cost(service.store, root) < 2 and first.begin(), "a lone call may begin while money is left"
+    first.end()
+    service.store.update(hands[0], events.UsageSettled(usage=Usage(turns=2, cost_usd=Decimal("0.9"))), now())
+    with pytest.raises(RunRefused, match=r"used \$2.1 of its budget of \$2"):
+        second.begin()
+    paid(service, root, "0", ends=True)
+    assert not second.begin(), "it is about to be ended, as the first run was"
 
 
 def test_a_mark_of_a_run_that_names_another_parent_adds_nothing(service: Service) -> None:

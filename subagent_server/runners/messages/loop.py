@@ -97,14 +97,14 @@ class Loop:
         self.run.checkpoint()
         self.run.record("turn", turn=self.usage.turns + 1)
         definitions = [tool.definition() for tool in self.tools]
-        with self.run.model_call():
+        async with self.run.model_call():
             reply = await self.model.reply(
                 self.system, messages, definitions, self._before_retry, self.purse.charge
             )
-        settle(reply, messages)
-        self.model.context.tell(reply.edits, self.run.record)
-        self.purse.count_turn(len(reply.calls))
-        self.run.record("usage", **self.usage.model_dump(mode="json", exclude_none=True))
+            settle(reply, messages)
+            self.model.context.tell(reply.edits, self.run.record)
+            self.purse.count_turn(len(reply.calls))
+            self.run.record("usage", **self.usage.model_dump(mode="json", exclude_none=True))
         for thought in reply.thoughts:
             self.run.record("thought", text=thought)
         if reply.text:
