@@ -23,14 +23,18 @@ class NestedEvents:
         self._known: set[str] = set()
         self._following: dict[str, tuple[str, Follower]] = {}
 
-    def look(self) -> list[dict[str, Any]]:
-        """Return what is new, as `subagent_event`s: of each child in its order."""
+    def look(self, last: bool) -> list[dict[str, Any]]:
+        """Return what is new, as `subagent_event`s: of each child in its order.
+
+        The `last` look also tells ends that stand in the state of a child and not yet in its journal.
+        """
         for run_id in self._store.children_of(self._run_id):
             if run_id not in self._known:
                 self._begin(run_id)
         told: list[dict[str, Any]] = []
         for run_id, (name, follower) in list(self._following.items()):
             told += self._news(run_id, name, follower)
+            told += self._ending(run_id, name, follower) if last else []
             if follower.place.ended:
                 del self._following[run_id]
         return told
@@ -40,6 +44,13 @@ class NestedEvents:
             meta = self._store.read(run_id)
             self._known.add(run_id)
             self._following[run_id] = (meta.agent_name, Follower(self._store, run_id, Place()))
+
+    def _ending(self, run_id: str, name: str, follower: Follower) -> list[dict[str, Any]]:
+        with suppress(SubagentError):  # it was removed
+            end = follower.ending(self._store.read(run_id))
+            told = nested_event(end, name, run_id) if end is not None else None
+            return [told] if told is not None else []
+        return []
 
     def _news(self, run_id: str, name: str, follower: Follower) -> list[dict[str, Any]]:
         news = follower.news()

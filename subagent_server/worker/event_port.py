@@ -22,6 +22,7 @@ MAX_BODY_BYTES = 256 * 1024
 MAX_HEAD_BYTES = 16 * 1024
 MAX_CONNECTIONS = 32
 DEADLINE_SECONDS = 10.0
+_LOOPBACK = ("127.0.0.1", "localhost")
 
 
 class Refused(Exception):
@@ -97,6 +98,7 @@ class EventPort:
         wanted = f"{self._path}/subagent-events"
         if not hmac.compare_digest(path.partition("?")[0].encode(), wanted.encode()):
             raise Refused(HTTPStatus.NOT_FOUND, f"POST to the address in {VARIABLES[0]} + /subagent-events")
+        _check_source(headers)
         if method != "POST":
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "only POST is taken here")
         if headers.get("expect", "").lower() == "100-continue":
@@ -121,6 +123,15 @@ async def _head(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]]
         raise Refused(HTTPStatus.BAD_REQUEST, "this is no HTTP/1.1 request")
     headers = {name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
     return words[0], words[1], headers
+
+
+def _check_source(headers: dict[str, str]) -> None:
+    """Refuse what a web page sends, also under a name of its own for this machine (SPEC section 13)."""
+    host = headers.get("host", _LOOPBACK[0]).partition(":")[0]
+    if "origin" in headers or host not in _LOOPBACK:
+        raise Refused(
+            HTTPStatus.FORBIDDEN, "only programs of this machine may post here, by its loopback name"
+        )
 
 
 async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:

@@ -53,12 +53,12 @@ class SubagentJournal:
         """Say what was left out last."""
         self._say_what_is_missing()
 
-    async def follow(self, look: Callable[[], list[dict[str, Any]]], over: asyncio.Event) -> None:
-        """Write what `look`, which reads files in a thread, finds: each second, and once more when `over`."""
+    async def follow(self, look: Callable[[bool], list[dict[str, Any]]], over: asyncio.Event) -> None:
+        """Write what `look` finds, which reads files in a thread: each second, and once more when `over`."""
         last = False
         while not last:
             last = await _is_set(over, LOOK_SECONDS)
-            for facts in await asyncio.to_thread(look):
+            for facts in await asyncio.to_thread(look, last):
                 self.tell(facts)
 
     def _say_what_is_missing(self) -> None:

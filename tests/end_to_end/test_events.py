@@ -38,6 +38,7 @@ print(json.dumps({
     "large": post({**event, "type": "tool_call", "payload": "x" * 300000}),
     "elsewhere": [post({}, path="/"), post({}, path="/subagent-events", to=address[:-1] + "_"),
                   post({}, to="http://" + address.split("/")[2])],
+    "of a page": [post({}, Origin="http://127.0.0.1"), post({}, Host="rebound.example:80")],
     "long": post({**event, "type": "tool_result", "payload": "y" * 200000}),
     "at once": sorted(set(ThreadPoolExecutor(20).map(
         lambda n: post({**event, "type": "thought_trace", "payload": "\\x1b[31m"}), range(300)))),
@@ -71,10 +72,12 @@ def test_the_journal_of_a_run_tells_of_its_nested_runs_and_of_foreign_subagents(
         "other": [405] * 3,
         "large": 413,
         "elsewhere": [404] * 3,
+        "of a page": [403, 403],
         "long": 200,
         "chunked": "400",
         "garbage": ["400", "400", "431"],
     }
+    world.gone(run_id)  # its journal ends after its state
     _check_nested(world, run_id)
     _check_foreign(world, run_id)
 
