@@ -5,12 +5,14 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from benchmarks.bench_world import BenchWorld, bench_world
 from benchmarks.scale import Scale
@@ -22,6 +24,7 @@ WARM_STARTS = 40
 PLAIN_STARTS = 7
 COMMAND = (str(Path(sys.executable).with_name("subagent")), "serve", "--role", "parent")
 BARE = (sys.executable, "-I", "-S", "-c", "pass")
+SLOW_SERVER = "an interpreter for the front, a fork of the warm process, and the SDK's own start of a session"
 _INITIALIZE = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -48,7 +51,7 @@ def measure(scale: Scale) -> list[Line]:
     floor = "a bare interpreter"
     return [
         Line(f"{what}, plain", plain, floor, bare),
-        Line(f"{what}, warm", warm, floor, bare, (Bar("p50", 70),)),
+        Line(f"{what}, warm", warm, floor, bare, (Bar("p50", 70),), because=SLOW_SERVER),
         Line(
             "memory of its own (USS) of an idle server, warm",
             own,
@@ -70,21 +73,21 @@ def _start(world: BenchWorld, environment: Mapping[str, str]) -> float:
 def _weight(world: BenchWorld, environment: Mapping[str, str]) -> float:
     """Return the memory in MiB that would be free without this server: it, its front, all below it."""
     with _serving(world, environment) as process:
-        mine = [process.pid, *_servers_in(world.directory, process.pid)]
-        return sum(_unshared(pid) for pid in mine)
+        assert process.stdin is not None
+        return sum(_unshared(pid) for pid in {process.pid, *_readers(process.stdin)})
 
 
-def _servers_in(directory: Path, front: int) -> Iterator[int]:
-    """Yield what serves for `front`: a fork of the warm process shows the same command in the same place."""
-    words = Path(f"/proc/{front}/cmdline").read_bytes()
+def _readers(stream: IO[str]) -> Iterator[int]:
+    """Yield the processes that have the other end of a pipe: the server, and what only stands for it."""
+    pipe = Path(f"pipe:[{os.fstat(stream.fileno()).st_ino}]")
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == front:
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            same = (entry / "cmdline").read_bytes() == words and (entry / "cwd").readlink() == directory
+            held = any(link.readlink() == pipe for link in (entry / "fd").iterdir())
         except OSError:
             continue  # it ended, or is not ours
-        if same:
+        if held:
             yield int(entry.name)
 
 

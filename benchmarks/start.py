@@ -27,6 +27,8 @@ PLAIN_STARTS = 7
 WARM_FOR_ONE_PLAIN = 5
 FORKS = 100
 READY_SECONDS = 300
+SLOW = "two forks of the large warm process, and about 11 synced writes"
+HEAVY = "reference counts make pages of the image a run's own, wherever it touches them"
 SCRIPT = {"turns": [{"tool_use": [{"name": "ask_parent", "input": {"question": "Which way?"}}]}]}
 _FORKING = """
 import os, sys, time
@@ -66,7 +68,7 @@ async def _measured(world: BenchWorld, waiting: int) -> list[Line]:
     what = "call to first model request"
     return [
         Line(f"{what}, plain start", plain, "fork and exit of the warm process", floor),
-        Line(f"{what}, warm", warm, "plain start", plain, (Bar("p50", 40), Bar("ratio", 0.02))),
+        Line(f"{what}, warm", warm, "plain start", plain, (Bar("p50", 40), Bar("ratio", 0.02)), because=SLOW),
         *_weights(world, waiting),
     ]
 
@@ -111,7 +113,7 @@ def _weights(world: BenchWorld, waiting: int) -> list[Line]:
     return [
         Line(f"{of}: its keeper", keepers, beside, zygote, unit="MiB"),
         Line(f"{of}: its worker", workers, beside, zygote, unit="MiB"),
-        Line(f"{of}: together", together, beside, zygote, (Bar("p50", 10),), "MiB"),
+        Line(f"{of}: together", together, beside, zygote, (Bar("p50", 10),), "MiB", HEAVY),
     ]
 
 
