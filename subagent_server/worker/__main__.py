@@ -5,6 +5,7 @@ With `--reconcile RUN_DIRECTORY EXIT_FACTS` it writes how a run ended whose work
 """
 
 import asyncio
+import gc
 import importlib
 import json
 import os
@@ -92,6 +93,7 @@ def _import_gently(own: OwnRun, names: list[str]) -> Any:
         thread.join()
     finally:
         os.close(place)
+    gc.freeze()  # what was imported stays: to look through it again and again holds the run up for 150 ms
     return importlib.import_module(_HEAVY)
 
 
