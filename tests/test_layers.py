@@ -33,6 +33,9 @@ FLOORS: dict[str, set[str]] = {
         *("service", "catalog", "domain", "settings", "host", "store", "launch", "toolkit", "runners"),
         *("simulator", "server", "tui", "web", "worker"),
     },
+    "warm": {
+        *("service", "catalog", "domain", "settings", "host", "store", "launch", "runners", "worker"),
+    },
     "front": {"cli", "launch", "domain", "settings"},
     "__main__": {"front"},
 }

@@ -16,15 +16,13 @@ from subagent_server.domain.errors import StorageFailed
 from subagent_server.domain.states import TERMINAL
 from subagent_server.host import atomic, die, locks, processes
 from subagent_server.host.telling import tell
-from subagent_server.launch.program import Program
+from subagent_server.launch.program import EXIT_GATE_CLOSED, Program
 from subagent_server.store.paths import RunPaths, root_of
 
 LEFTOVER_GRACE_SECONDS = 2.0
 """How long what a worker that ended by itself has left behind gets between TERM and KILL."""
 RECONCILE_SECONDS = 30.0
 RECONCILE_ATTEMPTS = 3
-EXIT_GATE_CLOSED = 71
-"""What a worker leaves with that was never let begin."""
 
 
 def has_ended(run: RunPaths) -> bool:

@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from subagent_server.host import processes
 from subagent_server.host.shown import Shown
-from subagent_server.launch.program import WORKER, Program
+from subagent_server.launch.program import WORKER, Program, pass_gate
 
 Main = Callable[[list[str]], object]
 
@@ -54,16 +54,21 @@ class Image(Program):
         self._alone = threading.active_count() == 1
 
     def become(
-        self, arguments: Sequence[str], environment: Mapping[str, str], keep: Sequence[int]
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        keep: Sequence[int],
+        gate: int | None = None,
     ) -> NoReturn:
         """Make this process the worker; by exec where its environment wants another interpreter."""
         if not self._alone or wants_own_start(environment):
-            super().become(arguments, environment, keep)
-        close_all_but({0, 1, 2, *keep})
+            super().become(arguments, environment, keep, gate)
+        close_all_but({0, 1, 2, *keep, *([] if gate is None else [gate])})
         try:
             settle(self.shown, [*WORKER, *arguments], ["subagent_server.worker", *arguments], environment)
         except Unsuitable:
-            super().become(arguments, environment, keep)
+            super().become(arguments, environment, keep, gate)
+        pass_gate(gate)
         run(self._main, arguments)
 
     def spawn(self, arguments: Sequence[str]) -> int:

@@ -6,7 +6,6 @@ Standard library only.
 
 import fcntl
 import os
-import signal
 import socket
 import struct
 import sys
@@ -32,8 +31,6 @@ class Newborn:
     """A process just forked, which is nobody yet."""
 
     def __init__(self, connection: socket.socket, shown: Shown) -> None:
-        signal.alarm(0)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._connection = connection
         self._shown = shown
 

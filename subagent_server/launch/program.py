@@ -13,6 +13,19 @@ WORKER = (sys.executable, "-E", "-P", "-m", "subagent_server.worker")
 """No PYTHON* variable and no file in the working directory may change what the worker imports."""
 
 
+EXIT_GATE_CLOSED = 71
+"""What a worker leaves with that was never let begin."""
+
+
+def pass_gate(gate: int | None) -> None:
+    """Wait for the word that the worker is recorded; without it, leave."""
+    if gate is None:
+        return
+    if os.read(gate, 1) != b"!":
+        os._exit(EXIT_GATE_CLOSED)
+    os.close(gate)
+
+
 class Program:
     """The worker's program, started by exec."""
 
@@ -20,13 +33,21 @@ class Program:
         """Make sure that a fork of this process can become the worker."""
 
     def become(
-        self, arguments: Sequence[str], environment: Mapping[str, str], keep: Sequence[int]
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        keep: Sequence[int],
+        gate: int | None = None,
     ) -> NoReturn:
         """Make this process the worker, which gets the descriptors of `keep` beside 0, 1 and 2.
+
+        What can be prepared is prepared at once; it begins when a byte comes out of `gate`, and leaves where
+        none comes.
 
         Raises:
             OSError: the program cannot be started.
         """
+        pass_gate(gate)
         for descriptor in keep:
             os.set_inheritable(descriptor, True)
         os.execve(WORKER[0], [*WORKER, *arguments], dict(environment))

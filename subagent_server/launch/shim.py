@@ -25,8 +25,8 @@ from subagent_server.domain.errors import StorageFailed
 from subagent_server.host import atomic, die, processes
 from subagent_server.host.telling import flush, tell
 from subagent_server.launch import predecessor, slots
-from subagent_server.launch.aftermath import EXIT_GATE_CLOSED, conclude, has_ended
-from subagent_server.launch.program import Program
+from subagent_server.launch.aftermath import conclude, has_ended
+from subagent_server.launch.program import EXIT_GATE_CLOSED, Program
 from subagent_server.store.paths import RootPaths, RunPaths, root_of
 
 GRACE_SECONDS = 10.0
@@ -168,18 +168,15 @@ class Shim:
         return pid
 
     def _become_worker(self, gate: int) -> NoReturn:
-        """In the child: let go of what is the shim's, wait for the gate, become the worker."""
+        """In the child: let go of what is the shim's, become the worker behind the gate."""
         try:
             os.close(self.lock)
             os.setsid()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
-            if os.read(gate, 1) != b"!":
-                os._exit(EXIT_GATE_CLOSED)
-            os.close(gate)
             environment = {**self.package["environment"], "SUBAGENT_RUN_ID": self.run.run_id}
             kept = (self.memory, *self.slots)
             arguments = [str(self.run.directory), ",".join(map(str, kept))]
-            self.program.become(arguments, environment, kept)
+            self.program.become(arguments, environment, kept, gate)
         except OSError as error:
             tell(f"The worker could not be started: {error}")
         finally:

@@ -1,8 +1,9 @@
 """One warm process per user: everything is imported, and a fork of it is a started program.
 
 Started as `python -E -P -m subagent_server.launch.zygote DIRECTORY KEY IDLE_SECONDS FILLER` by the first who
-would have had use for it. It has one thread, no event loop, and no descriptor but its socket, its lock and
-its output; it reads nothing of what is asked of it, because the fork does. It is never needed: where it is
+would have had use for it. It has one thread, no event loop, and no descriptor but its socket, its lock,
+its output and the way to the process that it has forked for whoever comes next; it reads nothing of what is
+asked of it, because the fork does. It is never needed: where it is
 missing, dead, hung or another version, the plain start does the same. Killing it harms no run.
 """
 
@@ -18,18 +19,19 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from subagent_server.host import die, locks
+from subagent_server.host import die, huge_pages, locks
 from subagent_server.host.private_directory import beneath, open_private
 from subagent_server.host.shown import Shown
 from subagent_server.host.telling import tell
 from subagent_server.launch.image_key import image_key
 from subagent_server.launch.newborn import Newborn, Program, as_command, as_shim, peer
+from subagent_server.launch.spare import Spare, fork_spare
 
 TICK_SECONDS = 5.0
 """How often it looks whether it is still wanted."""
 STUCK_SECONDS = 60
 """If it has not come round for so long it is stuck, and the alarm ends it."""
-_WARM_UP = "subagent_server.worker.warm_up"
+_WARM_UP = "subagent_server.warm.warm_up"
 _WORKER = "subagent_server.worker.__main__"
 _COMMAND = "subagent_server.cli.entry"
 _NICENESS = 10
@@ -47,6 +49,7 @@ class Zygote:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._inode = 0
         self._shown = Shown()
+        self._spare: Spare | None = None
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
         self._shown.clear()
         self._shown.environment(kept)
@@ -90,6 +93,7 @@ class Zygote:
         last = time.monotonic()
         while True:
             signal.alarm(STUCK_SECONDS)
+            self._spare = self._spare or self._forked(programs)
             try:
                 connection, _ = self._listener.accept()
             except TimeoutError:
@@ -99,7 +103,7 @@ class Zygote:
             last = time.monotonic()
             with connection:
                 if peer(connection)[1] == os.getuid():
-                    self._fork(connection, programs)
+                    self._serve(connection, programs)
 
     def leave(self) -> None:
         """Let nobody come any more."""
@@ -113,50 +117,59 @@ class Zygote:
         except OSError:
             return False
 
-    def _fork(self, connection: socket.socket, programs: Mapping[str, Program]) -> None:
+    def _serve(self, connection: socket.socket, programs: Mapping[str, Program]) -> None:
+        """Leave a connection to the process that is ready for it, or to a fresh one where that was killed."""
         die.may_die("zygote.asked")
+        spare, self._spare = self._spare, None
+        if spare is None or not spare.take(connection):
+            spare = self._forked(programs)
+            if spare is not None:
+                spare.take(connection)
+        die.may_die("zygote.forked")
+
+    def _forked(self, programs: Mapping[str, Program]) -> Spare | None:
         if threading.active_count() != 1:
             tell("The zygote leaves: a thread has been started in it.")
             os._exit(1)
         try:
-            pid = os.fork()
+            return fork_spare(self._shown, lambda connection: Newborn(connection, self._shown).live(programs))
         except OSError as error:  # no room for a process: the starter will find out for itself
             tell(f"No process could be forked: {error}")
-            return
-        if pid == 0:
-            try:
-                self._listener.close()
-                Newborn(connection, self._shown).live(programs)
-            finally:
-                os._exit(1)
-        die.may_die("zygote.forked")
+            return None
 
 
 def warmed_up() -> dict[str, Program]:
-    """Import everything, in a thread that gives way to others, and return what a fork can be."""
+    """Load everything, and return what a fork can be."""
+    gc.disable()
+    _load_niced()
+    programs = {
+        "shim": as_shim(importlib.import_module(_WORKER).main),
+        "command": as_command(importlib.import_module(_COMMAND).main),
+    }
+    importlib.import_module(_WARM_UP).practise()
+    gc.enable()
+    gc.collect()
+    gc.freeze()
+    huge_pages.gather()
+    return programs
+
+
+def _load_niced() -> None:
+    """Import in a thread that gives way to others; niceness could not be taken back from the process."""
     failed: list[BaseException] = []
 
     def load() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
-            importlib.import_module(_WARM_UP).warm_up()
+            importlib.import_module(_WARM_UP).load()
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
             failed.append(error)
 
-    gc.disable()
     thread = threading.Thread(target=load, name="import")
     thread.start()
     thread.join()
-    gc.enable()
     if failed:
         raise failed[0]
-    programs = {
-        "shim": as_shim(importlib.import_module(_WORKER).main),
-        "command": as_command(importlib.import_module(_COMMAND).main),
-    }
-    gc.collect()
-    gc.freeze()
-    return programs
 
 
 def main(arguments: list[str]) -> None:

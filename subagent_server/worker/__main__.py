@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,12 @@ def main(arguments: list[str]) -> None:
     for descriptor in (memory, *slots):
         os.set_inheritable(descriptor, False)
     own = OwnRun(Path(arguments[0]), slots)
-    _work(own, _read_package(memory))
+    work(own, _read_package(memory), dict(os.environ))
     own.leave()  # a thread that still waits for something must not keep a run alive that has ended
 
 
-def _work(own: OwnRun, package: dict[str, Any]) -> None:
+def work(own: OwnRun, package: dict[str, Any], environment: dict[str, str]) -> None:
+    """Live the life of a run in this process, from its beginning to its end."""
     try:
         began = own.begin()
     except StorageFailed as error:
@@ -61,13 +63,13 @@ def _work(own: OwnRun, package: dict[str, Any]) -> None:
         return
     agent = AgentDefinition.model_validate(package["definition"])
     life = _import_gently(own, [_HEAVY, *([_SERVERS] if agent.mcp_servers else [])])
-    own.masker = Masker(_secrets(agent))
-    asyncio.run(life.Life(own, agent, dict(os.environ)).live())
+    own.masker = Masker(_secrets(agent, environment))
+    asyncio.run(life.Life(own, agent, environment).live())
 
 
-def _secrets(agent: AgentDefinition) -> set[str]:
-    named = secret_values(os.environ, [agent.api_key_env])
-    return {*named.values(), *collector_secrets(os.environ), *hidden_values(agent)}
+def _secrets(agent: AgentDefinition, environment: Mapping[str, str]) -> set[str]:
+    named = secret_values(environment, [agent.api_key_env])
+    return {*named.values(), *collector_secrets(environment), *hidden_values(agent)}
 
 
 def _read_package(memory: int) -> dict[str, Any]:

@@ -9,14 +9,12 @@ from subagent_server.host import processes
 from tests.helpers.raw_server import HELLO, READY, RawServer, request, tool_call
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill
-from tests.launch.warm_place import WarmPlace
+from tests.launch.warm_place import WarmPlace, forks_of
 
 
 def forked_by(zygote: processes.Identity) -> processes.Identity:
-    """Return the one fork of a warm process."""
-    children = Path(f"/proc/{zygote.pid}/task/{zygote.pid}/children").read_text(encoding="ascii").split()
-    (identity,) = [processes.identify(int(pid)) for pid in children]
-    assert identity is not None
+    """Return the one fork of a warm process that has work."""
+    (identity,) = forks_of(zygote)
     return identity
 
 

@@ -15,7 +15,7 @@ from subagent_server.host import processes
 from tests.helpers.turns import asks, says, shell, tool_results
 from tests.helpers.wait import wait_for
 from tests.helpers.world import API_KEY, BOUND, World, kill
-from tests.launch.warm_place import WarmPlace, is_fork
+from tests.launch.warm_place import WarmPlace, forks_of, is_fork
 
 VIEW = """
 import json, os, resource
@@ -46,11 +46,6 @@ def held_by(pid: int, run_id: str) -> list[str]:
             if "/.slots/" not in name and (run_id not in name or name.endswith(("worker.out", "wake"))):
                 found.append(name.replace(run_id, "RUN"))
     return sorted(found)
-
-
-def children_of(pid: int) -> list[str]:
-    """Return the children of a process, those too that have ended and are not collected."""
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
 
 
 @contextmanager
@@ -128,7 +123,7 @@ def test_a_warm_worker_that_is_killed_is_told_by_its_keeper_and_swept(world: Wor
     kill(world.worker(run_id))
     assert world.failed(run_id)[0] == "crashed"
     world.gone(run_id)
-    wait_for(lambda: not children_of(zygote.pid), BOUND, "that nothing is left to collect")
+    wait_for(lambda: not forks_of(zygote), BOUND, "that nothing is left to collect")
 
 
 def test_nested_runs_are_forked_from_the_same_warm_process(world: World, place: WarmPlace) -> None:

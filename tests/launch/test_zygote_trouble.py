@@ -20,7 +20,7 @@ from tests.helpers.processes import REPOSITORY, Child, run_python
 from tests.helpers.turns import asks, says
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill
-from tests.launch.warm_place import WarmPlace
+from tests.launch.warm_place import WarmPlace, children_of, is_spare
 
 ASK = """
     import ctypes, sys
@@ -70,6 +70,30 @@ def test_a_run_is_started_plainly_where_the_warm_process_is_in_trouble(
         wait_for(lambda: not processes.is_alive(zygote), BOUND, "the end of what was in the way")
     else:
         kill(zygote)
+    world.reply(run_id, "yes")
+    assert world.completed(run_id) == "Done."
+
+
+def spare_of(zygote: processes.Identity) -> processes.Identity:
+    """Return the process that was forked for the next start."""
+    (spare,) = wait_for(
+        lambda: [child for child in children_of(zygote) if is_spare(child, zygote)], BOUND, "a spare process"
+    )
+    return spare
+
+
+def test_a_run_is_forked_also_where_the_process_that_was_ready_for_it_is_dead(
+    world: World, place: WarmPlace
+) -> None:
+    world.agent()
+    world.play(asks("Go on?"), says("Done."))
+    zygote = place.start()
+    kill(spare_of(zygote))
+    run_id, was_forked = place.started()
+    assert was_forked
+    next_one = spare_of(zygote)
+    kill(zygote)
+    wait_for(lambda: not processes.is_alive(next_one), BOUND, "the leave of the spare process")
     world.reply(run_id, "yes")
     assert world.completed(run_id) == "Done."
 

@@ -11,6 +11,7 @@ from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
 IDLE_SECONDS = 600
+SPARE = b"subagent-spare"
 _FORKED_ROOM = 30_000
 """`/proc` shows this much environment of a fork at least, most of it empty; of nothing else in a test."""
 
@@ -45,6 +46,23 @@ class WarmPlace:
         run_id = self.world.start(prompt, agent)
         self.world.asking(run_id)
         return run_id, is_fork(self.world.worker(run_id))
+
+
+def children_of(zygote: processes.Identity) -> list[processes.Identity]:
+    """Return the children of a warm process, those too that have ended and are not collected."""
+    pids = Path(f"/proc/{zygote.pid}/task/{zygote.pid}/children").read_text(encoding="ascii").split()
+    return [child for child in (processes.identify(int(pid)) for pid in pids) if child is not None]
+
+
+def is_spare(child: processes.Identity, zygote: processes.Identity) -> bool:
+    """Whether a child of a warm process waits for work, or has just been forked for that."""
+    command = Path(f"/proc/{child.pid}/cmdline").read_bytes()
+    return SPARE in command or command == Path(f"/proc/{zygote.pid}/cmdline").read_bytes()
+
+
+def forks_of(zygote: processes.Identity) -> list[processes.Identity]:
+    """Return the children of a warm process that have work, or have ended."""
+    return [child for child in children_of(zygote) if not is_spare(child, zygote)]
 
 
 def is_fork(identity: processes.Identity) -> bool:
