@@ -31,6 +31,14 @@ def watched() -> Iterator[set[CodeType]]:
         threading.setprofile(None)
 
 
+def of_modules(names: tuple[str, ...]) -> set[CodeType]:
+    """Return the code of the functions of these modules and packages."""
+    functions = [each for each in gc.get_objects() if isinstance(each, FunctionType)]
+    return {
+        each.__code__ for each in functions if f"{each.__module__}.".startswith(tuple(f"{n}." for n in names))
+    }
+
+
 def lay_together(hot: set[CodeType]) -> None:
     """Give every function that runs code of `hot` a copy of it, one copy beside the other."""
     copies: dict[CodeType, CodeType] = {}

@@ -93,13 +93,25 @@ def _hand_over(
         connection.connect(beneath(folder, f"{image_key()}.sock"))
     finally:
         os.close(folder)
-    order = wanted.order(list(descriptors), leashed=leashed)  # while the other side forks
+    order = wanted.order(list(descriptors), leashed=leashed)  # while the other side wakes up
+    process = hand_over(connection, order, list(descriptors.values()), cwd=cwd)
+    handover.send(connection, handover.GO)
+    return process
+
+
+def hand_over(
+    connection: "Socket", order: "handover.Order", descriptors: "Sequence[int]", *, cwd: str
+) -> int:
+    """Give an order to a process that waits for one; it begins when it is told to go. Returns a pidfd of it.
+
+    Raises:
+        OSError, handover.Refused: it does not take it.
+    """
     place = os.open(cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         handover.expect(connection, handover.HERE)
-        handover.send_order(connection, order, place, list(descriptors.values()))
+        handover.send_order(connection, order, place, descriptors)
     finally:
         os.close(place)
     (process,) = handover.expect(connection, handover.READY)
-    handover.send(connection, handover.GO)
     return process

@@ -18,11 +18,14 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from subagent_server.host import processes
 from subagent_server.host.shown import Shown
-from subagent_server.launch.program import WORKER, Program, pass_gate
+from subagent_server.launch.program import WORKER, GatedWorker, Program, pass_gate
+
+if TYPE_CHECKING:
+    from subagent_server.launch.spare import SpareWorker
 
 Main = Callable[[list[str]], object]
 
@@ -41,10 +44,29 @@ class Unsuitable(Exception):
 class Image(Program):
     """The worker's program, loaded: `main` is called in a forked process instead of an exec."""
 
-    def __init__(self, shown: Shown, main: Main) -> None:
+    def __init__(self, shown: Shown, main: Main, spare: "SpareWorker | None" = None) -> None:
         self.shown = shown
         self._main = main
+        self._spare = spare
         self._alone = True
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        keep: Sequence[int],
+        let_go: Callable[[], None],
+    ) -> GatedWorker:
+        """Have the worker that is there already begin; where that cannot, fork another."""
+        spare, self._spare = self._spare, None
+        ready = spare and spare.prepared(arguments, environment, keep)
+        return ready or super().start(arguments, environment, keep, let_go)
+
+    def rest(self) -> None:
+        """Let the worker go that is there already: it takes memory."""
+        if self._spare is not None:
+            self._spare.dismiss()
+            self._spare = None
 
     def before_fork(self) -> None:
         """Let threads end whose work is done; beside one that has not, the worker is started by exec."""

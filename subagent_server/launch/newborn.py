@@ -11,32 +11,45 @@ import struct
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import NoReturn
 
 from subagent_server.host import circumstances
 from subagent_server.host.shown import Shown
 from subagent_server.launch import handover, image, shim
 from subagent_server.launch.leash import put_on_leash
+from subagent_server.launch.program import EXIT_GATE_CLOSED
+from subagent_server.launch.spare import SpareWorker
 
 ORDER_SECONDS = 10.0
-"""How long a forked process waits for its order and for the word to go."""
+"""How long a forked process waits for its starter's order and for the word to go."""
 _CREDENTIALS = struct.Struct("3i")
 _HIGH = 64
 
-Program = Callable[[Shown, list[str]], int]
+
+@dataclass(frozen=True)
+class Body:
+    """What a forked process has that a started one has not. `worker` is its child, if it has one."""
+
+    shown: Shown
+    worker: SpareWorker | None = None
+
+
+Program = Callable[[Body, list[str]], int]
 """What a forked process can be: called with its arguments, it returns its exit code."""
 
 
 class Newborn:
     """A process just forked, which is nobody yet."""
 
-    def __init__(self, connection: socket.socket, shown: Shown) -> None:
+    def __init__(self, connection: socket.socket, body: Body, patience: float | None) -> None:
         self._connection = connection
-        self._shown = shown
+        self._body = body
+        self._patience = patience
 
     def live(self, programs: Mapping[str, Program]) -> NoReturn:
         """Take an order, be what is ordered, and leave with its exit code. An order that fails is refused."""
-        self._connection.settimeout(ORDER_SECONDS)
+        self._connection.settimeout(self._patience)
         try:
             order = self._prepared()
             program = programs[order["program"]]
@@ -45,12 +58,12 @@ class Newborn:
         except (OSError, ValueError, KeyError, TypeError, handover.Refused, image.Unsuitable) as error:
             with suppress(OSError):
                 self._connection.send(f"{type(error).__name__}: {error}".encode()[:1000])
-            os._exit(0)
+            os._exit(EXIT_GATE_CLOSED)
         if order["leashed"]:
             put_on_leash(self._connection)
         else:
             self._connection.close()
-        image.run(lambda arguments: sys.exit(program(self._shown, arguments)), order["argv"][1:])
+        image.run(lambda arguments: sys.exit(program(self._body, arguments)), order["argv"][1:])
 
     def _prepared(self) -> "handover.Order":
         """Take over everything from the starter; nothing is done yet."""
@@ -66,20 +79,23 @@ class Newborn:
         circumstances.join_control_group(starter)
         os.setsid()
         os.fchdir(cwd)
-        self._connection = _placed(connection, order["targets"], descriptors)
+        worker = {self._body.worker.descriptor} if self._body.worker else set()
+        self._connection = _placed(connection, order["targets"], descriptors, worker)
         circumstances.assume(order["circumstances"])
-        image.settle(self._shown, order["command"], order["argv"], order["environment"])
+        image.settle(self._body.shown, order["command"], order["argv"], order["environment"])
         return order
 
 
-def _placed(connection: socket.socket, targets: list[int], descriptors: list[int]) -> socket.socket:
-    """Put descriptors under the numbers that are wanted, and close all others but the connection."""
+def _placed(
+    connection: socket.socket, targets: list[int], descriptors: list[int], own: set[int]
+) -> socket.socket:
+    """Put descriptors under the numbers that are wanted; close all others but `own` and the connection."""
     timeout = connection.gettimeout()
     raised = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _HIGH) for number in descriptors]
     kept = fcntl.fcntl(connection.detach(), fcntl.F_DUPFD_CLOEXEC, _HIGH)
     for source, target in zip(raised, targets, strict=True):
         os.dup2(source, target, inheritable=target <= 2)
-    image.close_all_but({kept, *targets})
+    image.close_all_but({kept, *targets, *own})
     connection = socket.socket(fileno=kept)
     connection.settimeout(timeout)
     return connection
@@ -95,8 +111,20 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 def as_command(main: Callable[[list[str]], int]) -> Program:
     """Return the command line."""
 
-    def program(_: Shown, arguments: list[str]) -> int:
+    def program(body: Body, arguments: list[str]) -> int:
+        if body.worker is not None:
+            body.worker.dismiss()
         return main(arguments)
+
+    return program
+
+
+def as_worker(main: Callable[[list[str]], object]) -> Program:
+    """Return the worker of a run."""
+
+    def program(_: Body, arguments: list[str]) -> int:
+        main(arguments)
+        return 0
 
     return program
 
@@ -104,7 +132,7 @@ def as_command(main: Callable[[list[str]], int]) -> Program:
 def as_shim(worker: Callable[[list[str]], object]) -> Program:
     """Return the keeper of a run, whose worker is `worker` in the same image."""
 
-    def program(shown: Shown, arguments: list[str]) -> int:
-        return shim.main(arguments, image.Image(shown, worker))
+    def program(body: Body, arguments: list[str]) -> int:
+        return shim.main(arguments, image.Image(body.shown, worker, body.worker))
 
     return program

@@ -6,28 +6,79 @@ library only: the shim imports this module.
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NoReturn
+
+from subagent_server.host.telling import tell
 
 WORKER = (sys.executable, "-E", "-P", "-m", "subagent_server.worker")
 """No PYTHON* variable and no file in the working directory may change what the worker imports."""
-
-
 EXIT_GATE_CLOSED = 71
 """What a worker leaves with that was never let begin."""
+_OPEN = b"!"
+
+
+@dataclass(frozen=True)
+class GatedWorker:
+    """A worker that begins when it gets a word through its gate, and leaves when the gate is closed."""
+
+    pid: int
+    gate: int
+    word: bytes = _OPEN
+
+    def let_begin(self) -> None:
+        """Say the word. Raises OSError: it is gone."""
+        os.write(self.gate, self.word)
+
+    def close_gate(self) -> None:
+        """Close the gate; what has begun goes on."""
+        os.close(self.gate)
 
 
 def pass_gate(gate: int | None) -> None:
-    """Wait for the word that the worker is recorded; without it, leave."""
+    """Wait for the word to begin; where none comes, leave."""
     if gate is None:
         return
-    if os.read(gate, 1) != b"!":
+    if os.read(gate, 1) != _OPEN:
         os._exit(EXIT_GATE_CLOSED)
     os.close(gate)
 
 
 class Program:
     """The worker's program, started by exec."""
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        keep: Sequence[int],
+        let_go: Callable[[], None],
+    ) -> GatedWorker:
+        """Start the worker as a child with the descriptors of `keep` beside 0, 1 and 2.
+
+        `let_go` is called in a child that is forked from here, for what belongs to this process alone.
+
+        Raises:
+            OSError: there is no process for it.
+        """
+        self.before_fork()
+        gate_out, gate_in = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.close(gate_in)
+                let_go()
+                self.become(arguments, environment, keep, gate_out)
+            except OSError as error:
+                tell(f"The worker could not be started: {error}")
+            finally:
+                os._exit(EXIT_GATE_CLOSED)
+        os.close(gate_out)
+        return GatedWorker(pid, gate_in)
+
+    def rest(self) -> None:
+        """Keep nothing ready: it will be long before the worker is started, if ever."""
 
     def before_fork(self) -> None:
         """Make sure that a fork of this process can become the worker."""
@@ -41,8 +92,7 @@ class Program:
     ) -> NoReturn:
         """Make this process the worker, which gets the descriptors of `keep` beside 0, 1 and 2.
 
-        What can be prepared is prepared at once; it begins when a byte comes out of `gate`, and leaves where
-        none comes.
+        What can be prepared is prepared at once; it begins when the word comes out of `gate`.
 
         Raises:
             OSError: the program cannot be started.

@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 if __name__ == "__main__":  # -I leaves out the directory of the package
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -26,7 +26,7 @@ from subagent_server.host import atomic, die, processes
 from subagent_server.host.telling import flush, tell
 from subagent_server.launch import predecessor, slots
 from subagent_server.launch.aftermath import conclude, has_ended
-from subagent_server.launch.program import EXIT_GATE_CLOSED, Program
+from subagent_server.launch.program import Program
 from subagent_server.store.paths import RootPaths, RunPaths, root_of
 
 GRACE_SECONDS = 10.0
@@ -60,6 +60,7 @@ class Shim:
         except (OSError, StorageFailed) as error:  # a disk, or a machine without room for one process more
             tell(f"The worker could not be started: {error}")
             worker = None
+        self.program.rest()
         status = None if worker is None else self._wait_for(worker)
         conclude(self.run, self.lock, status, self.deadline, self.program)
         return 0 if status is None else os.waitstatus_to_exitcode(status) & 0xFF
@@ -83,6 +84,7 @@ class Shim:
             return True
         old = self.root.run(after)
         if not predecessor.is_gone(old):
+            self.program.rest()
             self._record(waiting_for=after)
             die.may_die("shim.waiting_for_run")
         return predecessor.wait_until_gone(old, self._nap, self.program)
@@ -117,6 +119,7 @@ class Shim:
         folder = self.root.slots
         if slots.nobody_waits(folder, name) and (free := slots.try_take(folder, name, limit)) is not None:
             return free
+        self.program.rest()
         ticket = slots.Ticket(folder, name, self.run.run_id)
         self._record(waiting=True)
         die.may_die("shim.waiting")
@@ -146,41 +149,29 @@ class Shim:
         """Start the worker behind its gate, record it, and open the gate; without that word it leaves."""
         die.may_die("shim.has_slots")
         _become_subreaper()
-        self.program.before_fork()
-        gate_out, gate_in = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(gate_in)
-            self._become_worker(gate_out)
-        os.close(gate_out)
+        environment = {**self.package["environment"], "SUBAGENT_RUN_ID": self.run.run_id}
+        kept = (self.memory, *self.slots)
+        arguments = [str(self.run.directory), ",".join(map(str, kept))]
+        worker = self.program.start(arguments, environment, kept, self._let_go)
         for descriptor in self.slots:  # the worker has them: the kernel frees them with it
             os.close(descriptor)
         die.may_die("shim.forked")
         try:
-            self._worker = processes.identify(pid)
+            self._worker = processes.identify(worker.pid)
             self._record()
             die.may_die("shim.worker_recorded")
             if has_ended(self.run):
                 self._tell(signal.SIGTERM)
-            os.write(gate_in, b"!")
+            worker.let_begin()
         finally:
-            os.close(gate_in)
-        return pid
+            worker.close_gate()
+        return worker.pid
 
-    def _become_worker(self, gate: int) -> NoReturn:
-        """In the child: let go of what is the shim's, become the worker behind the gate."""
-        try:
-            os.close(self.lock)
-            os.setsid()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
-            environment = {**self.package["environment"], "SUBAGENT_RUN_ID": self.run.run_id}
-            kept = (self.memory, *self.slots)
-            arguments = [str(self.run.directory), ",".join(map(str, kept))]
-            self.program.become(arguments, environment, kept, gate)
-        except OSError as error:
-            tell(f"The worker could not be started: {error}")
-        finally:
-            os._exit(EXIT_GATE_CLOSED)
+    def _let_go(self) -> None:
+        """In a worker that is forked from here: let go of what is the shim's."""
+        os.close(self.lock)
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
 
     def _wait_for(self, worker: int) -> int:
         while True:

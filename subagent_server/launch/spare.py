@@ -1,62 +1,116 @@
-"""A fork of the zygote that is made before anybody asks for one, so that nobody waits for the fork.
+"""Forks of the warm process that are made before anybody asks for one, so that nobody waits for the fork.
 
-It knows nothing but the way to the zygote, by which it gets the connection of whoever asks, and it leaves
-when the zygote is gone. Standard library only.
+There is a pair of them: one that will be whatever is ordered, and its child, the worker of the run if a run
+is ordered. Each waits at its end of a line to the process that has forked it, gets its work by it, and leaves
+when the other end is gone. Standard library only.
 """
 
+import fcntl
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
 from subagent_server.host.shown import Shown
-from subagent_server.launch import handover, image
+from subagent_server.launch import asking, handover, image
+from subagent_server.launch.program import WORKER, GatedWorker
 
 _YOURS = b"yours"
 _COMMAND = ("subagent-spare",)
+_DESCRIPTORS = (0, 1, 2)
+_HIGH = 250
+
+Live = Callable[[socket.socket], NoReturn]
 
 
 class Spare:
-    """The zygote's end of it."""
+    """A process that will serve whoever comes next: the zygote's end of the line."""
 
-    def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
 
     def take(self, connection: socket.socket) -> bool:
         """Let it serve a connection; False where it is gone. Afterwards it is a spare one no more."""
-        with self._channel:
+        with self._line:
             try:
-                handover.send(self._channel, _YOURS, [connection.fileno()])
+                handover.send(self._line, _YOURS, [connection.fileno()])
             except OSError:
                 return False
         return True
 
 
-def fork_spare(shown: Shown, live: Callable[[socket.socket], NoReturn]) -> Spare:
-    """Fork a process that will `live` on the connection that it is given.
+def fork_spare(shown: Shown, live: Callable[[socket.socket, "SpareWorker"], NoReturn], work: Live) -> Spare:
+    """Fork a process that will `live` on the connection that it is given, and its child that may `work`.
 
     Raises:
         OSError: there is no room for a process.
     """
+
+    def wait(line: socket.socket) -> NoReturn:
+        shown.command(_COMMAND)
+        worker = SpareWorker(*_forked(work))
+        with suppress(OSError, handover.Refused), line:
+            (descriptor,) = handover.expect(line, _YOURS)
+            live(socket.socket(fileno=descriptor), worker)
+        os._exit(0)  # the zygote is gone
+
+    return Spare(_forked(wait)[1])
+
+
+class SpareWorker:
+    """The child of a process that may become the keeper of a run: a worker that knows nothing of it yet."""
+
+    def __init__(self, pid: int, line: socket.socket) -> None:
+        self._pid = pid
+        with line:
+            self._line = socket.socket(fileno=fcntl.fcntl(line, fcntl.F_DUPFD_CLOEXEC, _HIGH))
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor that has to stay open; its number is none that an order asks for."""
+        return self._line.fileno()
+
+    def prepared(
+        self, arguments: Sequence[str], environment: Mapping[str, str], keep: Sequence[int]
+    ) -> GatedWorker | None:
+        """Give it its run, behind its gate; None where it cannot have it, and is gone."""
+        command, argv = [*WORKER, *arguments], ["subagent_server.worker", *arguments]
+        wanted = asking.Wanted("worker", command, argv, environment)
+        given = {number: number for number in (*_DESCRIPTORS, *keep)}
+        order = wanted.order(list(given), leashed=False)
+        order["circumstances"]["blocked"] = []
+        self._line.settimeout(asking.ANSWER_SECONDS)
+        try:
+            os.close(asking.hand_over(self._line, order, list(given.values()), cwd="/"))
+        except (OSError, ValueError, handover.Refused):
+            self.dismiss()
+            return None
+        self._line.setblocking(True)
+        return GatedWorker(self._pid, self._line.detach(), handover.GO)
+
+    def dismiss(self) -> None:
+        """End it and collect it: nobody needs it."""
+        self._line.close()
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+
+
+def _forked(live: Live) -> tuple[int, socket.socket]:
+    """Fork a process that will `live` at the other end of a line; return its pid and this end."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        if os.fork():
-            return Spare(ours)
+        pid = os.fork()
+        if pid:
+            return pid, ours
         try:
-            live(_wait(shown, theirs))
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            image.close_all_but({*_DESCRIPTORS, theirs.fileno()})  # the zygote's lock among them
+            ours.detach()
+            live(theirs)
         finally:
             os._exit(1)
     finally:
         theirs.close()
-
-
-def _wait(shown: Shown, channel: socket.socket) -> socket.socket:
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    image.close_all_but({0, 1, 2, channel.fileno()})  # the lock among them: it is the zygote's alone
-    shown.command(_COMMAND)
-    with suppress(OSError, handover.Refused), channel:
-        (descriptor,) = handover.expect(channel, _YOURS)
-        return socket.socket(fileno=descriptor)
-    os._exit(0)  # the zygote is gone

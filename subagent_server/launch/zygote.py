@@ -18,13 +18,23 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
-from subagent_server.host import die, huge_pages, locks
+from subagent_server.host import die, hot_pages, huge_pages, locks
 from subagent_server.host.private_directory import beneath, open_private
 from subagent_server.host.shown import Shown
 from subagent_server.host.telling import tell
 from subagent_server.launch.image_key import image_key
-from subagent_server.launch.newborn import Newborn, Program, as_command, as_shim, peer
+from subagent_server.launch.newborn import (
+    ORDER_SECONDS,
+    Body,
+    Newborn,
+    Program,
+    as_command,
+    as_shim,
+    as_worker,
+    peer,
+)
 from subagent_server.launch.spare import Spare, fork_spare
 
 TICK_SECONDS = 5.0
@@ -50,6 +60,7 @@ class Zygote:
         self._inode = 0
         self._shown = Shown()
         self._spare: Spare | None = None
+        self._hot: list[hot_pages.Range] = []
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
         self._shown.clear()
         self._shown.environment(kept)
@@ -117,6 +128,14 @@ class Zygote:
         except OSError:
             return False
 
+    def practise(self) -> None:
+        """Find out what a run writes to: workers have their copies of that before they have a run."""
+        self._hot = importlib.import_module(_WARM_UP).pages_of_a_run()
+
+    def _work(self, line: socket.socket, programs: Mapping[str, Program]) -> NoReturn:
+        hot_pages.make_own(self._hot)
+        Newborn(line, Body(self._shown), None).live(programs)
+
     def _serve(self, connection: socket.socket, programs: Mapping[str, Program]) -> None:
         """Leave a connection to the process that is ready for it, or to a fresh one where that was killed."""
         die.may_die("zygote.asked")
@@ -132,7 +151,11 @@ class Zygote:
             tell("The zygote leaves: a thread has been started in it.")
             os._exit(1)
         try:
-            return fork_spare(self._shown, lambda connection: Newborn(connection, self._shown).live(programs))
+            return fork_spare(
+                self._shown,
+                lambda line, worker: Newborn(line, Body(self._shown, worker), ORDER_SECONDS).live(programs),
+                lambda line: self._work(line, programs),
+            )
         except OSError as error:  # no room for a process: the starter will find out for itself
             tell(f"No process could be forked: {error}")
             return None
@@ -142,8 +165,10 @@ def warmed_up() -> dict[str, Program]:
     """Load everything, and return what a fork can be."""
     gc.disable()
     _load_niced()
+    worker = importlib.import_module(_WORKER).main
     programs = {
-        "shim": as_shim(importlib.import_module(_WORKER).main),
+        "shim": as_shim(worker),
+        "worker": as_worker(worker),
         "command": as_command(importlib.import_module(_COMMAND).main),
     }
     importlib.import_module(_WARM_UP).practise()
@@ -188,6 +213,7 @@ def main(arguments: list[str]) -> None:
     programs = warmed_up()
     if image_key() != key:
         return
+    zygote.practise()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects what it has forked
     zygote.listen()
     zygote.serve(programs)

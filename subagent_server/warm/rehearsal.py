@@ -6,18 +6,20 @@ in it, the files, the end. It works in a directory of its own, with a model that
 
 import json
 import os
+import select
+import signal
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from subagent_server.domain.definitions import AgentDefinition, Limits
+from subagent_server.host import hot_pages
 from subagent_server.launch.launcher import LaunchPackage
 from subagent_server.service.access import USER
 from subagent_server.service.context import open_service
@@ -28,6 +30,7 @@ from subagent_server.store.paths import RunPaths
 from subagent_server.worker.__main__ import work
 
 _AGENT = "rehearsal"
+_PATIENCE_SECONDS = 5.0
 _ASKS = {"type": "tool_use", "id": "toolu_1", "name": "ask_parent", "input": {}}
 _SAYS = {"type": "text", "text": ""}
 _TURNS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
@@ -42,22 +45,41 @@ def rehearse(times: int) -> None:
     Raises:
         OSError, SubagentError: there is no room for it, or no loopback.
     """
-    with tempfile.TemporaryDirectory() as name, _model() as address:
-        environment = {"ANTHROPIC_BASE_URL": address, "ANTHROPIC_API_KEY": "none"}
+    with tempfile.TemporaryDirectory() as name, _Model() as model, model.answering():
         for _ in range(times):
-            _run(Path(name), environment)
+            _work(_start(Path(name), model))
 
 
-def _run(home: Path, environment: Mapping[str, str]) -> None:
+def pages_of_a_run() -> list[hot_pages.Range]:
+    """Return the pages that a worker has written to when it goes on after its question. Raises as above."""
+    with tempfile.TemporaryDirectory() as name, _Model() as model:
+        started = _start(Path(name), model)
+
+        def work_until_answered(done: Callable[[], NoReturn]) -> None:
+            signal.signal(signal.SIGUSR1, lambda *_: done())
+            model.answer_from_a_fork(before_the_last=lambda worker: os.kill(worker, signal.SIGUSR1))
+            _work(started)
+
+        return hot_pages.written_by(work_until_answered)
+
+
+Started = tuple[OwnRun, dict[str, Any]]
+
+
+def _start(home: Path, model: "_Model") -> Started:
+    """Start a run as every starter does, but without a process; return it, and what its worker would get."""
     kept = _Kept()
-    settings = read_settings(environment=environment, cwd=home)
-    service = open_service(settings, kept)
+    environment = {"ANTHROPIC_BASE_URL": model.address, "ANTHROPIC_API_KEY": "none"}
+    service = open_service(read_settings(environment=environment, cwd=home), kept)
     agent = AgentDefinition(name=_AGENT, model="sonnet", tools=[], limits=Limits(ask_timeout_seconds=0.001))
     meta = start_agent(service, agent, StartOrder(_AGENT, "Is anybody there?"), USER)
     if kept.package is None:
-        return
-    package = kept.package.to_json()
-    own = OwnRun(service.store.paths.run(meta.run_id).directory, [])
+        raise OSError("the run was not started")
+    return OwnRun(service.store.paths.run(meta.run_id).directory, []), kept.package.to_json()
+
+
+def _work(started: Started) -> None:
+    own, package = started
     try:
         work(own, package, package["environment"])
     finally:
@@ -89,29 +111,54 @@ class _Kept:
         """Hold nothing."""
 
 
-@contextmanager
-def _model() -> Iterator[str]:
-    """Yield the address of a model that says the same turns again and again."""
-    with HTTPServer(("127.0.0.1", 0), partial(_Answering, cycle(_TURNS))) as server:
-        thread = threading.Thread(target=server.serve_forever, args=[0.01], name="model")
+class _Model(HTTPServer):
+    """A model that says the same turns again and again, streamed as the Messages API does."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answer)
+        self._turns = cycle(_TURNS)
+
+    @property
+    def address(self) -> str:
+        """Where it is."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Answer, in a thread."""
+        thread = threading.Thread(target=self.serve_forever, args=[0.01], name="model")
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
+            yield
         finally:
-            server.shutdown()
+            self.shutdown()
             thread.join()
 
+    def answer_from_a_fork(self, before_the_last: Callable[[int], None]) -> None:
+        """Answer in a fork, until the last turn: `before_the_last` is called there, with this process."""
+        asker = os.getpid()
+        if os.fork():
+            return
+        try:
+            self.timeout = _PATIENCE_SECONDS
+            for _ in _TURNS[:-1]:
+                self.handle_request()
+            waiting, _, _ = select.select([self.socket], [], [], _PATIENCE_SECONDS)
+            if waiting:
+                before_the_last(asker)
+        finally:
+            os._exit(0)
 
-class _Answering(BaseHTTPRequestHandler):
-    """Answers each request with the next turn, streamed as the Messages API does."""
+    def next_reply(self) -> bytes:
+        """Return the body of the next answer."""
+        return "".join(map(_event, _events(*next(self._turns)))).encode("ascii")
 
-    def __init__(self, turns: Iterator[tuple[Any, Any, str]], *connection: Any) -> None:
-        self._turns = turns
-        super().__init__(*connection)
 
+class _Answer(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
-        body = "".join(map(_event, _events(*next(self._turns)))).encode("ascii")
+        assert isinstance(self.server, _Model)
+        body = self.server.next_reply()
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("content-length", str(len(body)))

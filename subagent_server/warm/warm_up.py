@@ -10,15 +10,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from subagent_server.domain.errors import SubagentError
-from subagent_server.host import hot_code
+from subagent_server.host import hot_code, hot_pages
 from subagent_server.runners.messages.connection import tls_context
-from subagent_server.warm.rehearsal import rehearse
+from subagent_server.warm import rehearsal
 
 ROOMS = (
     *("domain", "host", "catalog", "store", "launch", "service", "toolkit", "runners"),
     *("worker", "server", "cli"),
 )
 _NOT_IMPORTED = ("__main__", "zygote", "demo")
+_KEEPING = ("subagent_server.launch", "subagent_server.host")
+"""What the keepers of runs run."""
 _REHEARSALS = 10
 """The interpreter makes code quicker that has run some times (PEP 659), and writes to it while it does."""
 
@@ -34,11 +36,18 @@ def load() -> None:
 def practise() -> None:
     """Do some runs, in the main thread, and lay together what they run."""
     with suppress(OSError, SubagentError):  # without loopback or room for a file a little less is warm
-        rehearse(1)
+        rehearsal.rehearse(1)
         with hot_code.watched() as hot:
-            rehearse(1)
-        hot_code.lay_together(hot)
-        rehearse(_REHEARSALS)
+            rehearsal.rehearse(1)
+        hot_code.lay_together(hot | hot_code.of_modules(_KEEPING))
+        rehearsal.rehearse(_REHEARSALS)
+
+
+def pages_of_a_run() -> list[hot_pages.Range]:
+    """Return which memory every worker writes to; none where that cannot be found out."""
+    with suppress(OSError, SubagentError):
+        return rehearsal.pages_of_a_run()
+    return []
 
 
 def modules() -> Iterator[str]:
