@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from subagent_server.host import die, hot_pages, huge_pages, locks
+from subagent_server.host import die, gaps, hot_pages, huge_pages, locks
 from subagent_server.host.private_directory import beneath, open_private
 from subagent_server.host.shown import Shown
 from subagent_server.host.telling import tell
@@ -174,6 +174,7 @@ def warmed_up() -> dict[str, Program]:
     importlib.import_module(_WARM_UP).practise()
     gc.enable()
     gc.collect()
+    gaps.fill()
     gc.freeze()
     huge_pages.gather()
     return programs

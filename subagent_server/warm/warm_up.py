@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from subagent_server.domain.errors import SubagentError
-from subagent_server.host import hot_code, hot_pages
+from subagent_server.host import gaps, hot_code, hot_pages
 from subagent_server.runners.messages.connection import tls_context
 from subagent_server.warm import rehearsal
 
@@ -39,6 +39,7 @@ def practise() -> None:
         rehearsal.rehearse(1)
         with hot_code.watched() as hot:
             rehearsal.rehearse(1)
+        gaps.fill()
         hot_code.lay_together(hot | hot_code.of_modules(_KEEPING))
         rehearsal.rehearse(_REHEARSALS)
 
