@@ -53,7 +53,7 @@ class Newborn:
         try:
             order = self._prepared()
             program = programs[order["program"]]
-            handover.send(self._connection, handover.READY, [os.pidfd_open(os.getpid())])
+            self._show_ready()
             handover.expect(self._connection, handover.GO)
         except (OSError, ValueError, KeyError, TypeError, handover.Refused, image.Unsuitable) as error:
             with suppress(OSError):
@@ -64,6 +64,13 @@ class Newborn:
         else:
             self._connection.close()
         image.run(lambda arguments: sys.exit(program(self._body, arguments)), order["argv"][1:])
+
+    def _show_ready(self) -> None:
+        process = os.pidfd_open(os.getpid())
+        try:
+            handover.send(self._connection, handover.READY, [process])
+        finally:
+            os.close(process)
 
     def _prepared(self) -> "handover.Order":
         """Take over everything from the starter; nothing is done yet."""
