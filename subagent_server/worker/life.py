@@ -122,6 +122,8 @@ class Life:
                 work.cancel()
             await asyncio.wait([work], timeout=CLOSE_SECONDS)
         if reason is not None:
+            if work.done() and not work.cancelled():
+                work.exception()  # it has met the same end by itself: nobody else will ask
             raise reason()
         return work.result()
 
