@@ -9,6 +9,7 @@ import array
 import ctypes
 import mmap
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,8 @@ from subagent_server.host.telling import flush, tell_exception
 Range = tuple[int, int]
 """Addresses of the first byte, and of the one after the last."""
 
+PATIENCE_SECONDS = 20
+"""How long a fork may take to find out."""
 _MADV_POPULATE_WRITE = 23
 _PRESENT, _OWN = 1 << 63, 1 << 56
 _ENTRY = 8
@@ -32,6 +35,7 @@ def written_by(doing: Callable[[Callable[[], NoReturn]], None]) -> list[Range]:
     out, into = os.pipe()
     pid = os.fork()
     if pid == 0:
+        signal.alarm(PATIENCE_SECONDS)
         try:
             doing(lambda: _tell(into))
         except BaseException:  # noqa: BLE001 - the outermost frame of a process

@@ -51,10 +51,12 @@ def fork_spare(shown: Shown, live: Callable[[socket.socket, "SpareWorker"], NoRe
     def wait(line: socket.socket) -> NoReturn:
         shown.command(_COMMAND)
         worker = SpareWorker(*_forked(work))
-        with suppress(OSError, handover.Refused), line:
+        try:
             (descriptor,) = handover.expect(line, _YOURS)
-            live(socket.socket(fileno=descriptor), worker)
-        os._exit(0)  # the zygote is gone
+        except (OSError, handover.Refused):
+            os._exit(0)  # the zygote is gone
+        line.close()
+        live(socket.socket(fileno=descriptor), worker)
 
     return Spare(_forked(wait)[1])
 

@@ -3,8 +3,8 @@
 Started as `python -E -P -m subagent_server.launch.zygote DIRECTORY KEY IDLE_SECONDS FILLER` by the first who
 would have had use for it. It has one thread, no event loop, and no descriptor but its socket, its lock,
 its output and the way to the process that it has forked for whoever comes next; it reads nothing of what is
-asked of it, because the fork does. It is never needed: where it is
-missing, dead, hung or another version, the plain start does the same. Killing it harms no run.
+asked of it, because the fork does. It is never needed: where it is missing, dead, hung or another version,
+the plain start does the same. Killing it harms no run.
 """
 
 import gc

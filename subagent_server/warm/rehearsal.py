@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from subagent_server.domain.definitions import AgentDefinition, Limits
+from subagent_server.domain.states import Status
 from subagent_server.host import hot_pages
 from subagent_server.launch.launcher import LaunchPackage
 from subagent_server.service.access import USER
@@ -47,39 +48,39 @@ def rehearse(times: int) -> None:
     """
     with tempfile.TemporaryDirectory() as name, _Model() as model, model.answering():
         for _ in range(times):
-            _work(_start(Path(name), model))
+            own, package = _start(Path(name), model)
+            _work(own, package)
+            if own.meta().status is not Status.COMPLETED:
+                raise OSError("the run has not come to its end")
 
 
 def pages_of_a_run() -> list[hot_pages.Range]:
     """Return the pages that a worker has written to when it goes on after its question. Raises as above."""
     with tempfile.TemporaryDirectory() as name, _Model() as model:
-        started = _start(Path(name), model)
+        own, package = _start(Path(name), model)
 
         def work_until_answered(done: Callable[[], NoReturn]) -> None:
             signal.signal(signal.SIGUSR1, lambda *_: done())
             model.answer_from_a_fork(before_the_last=lambda worker: os.kill(worker, signal.SIGUSR1))
-            _work(started)
+            _work(own, package)
 
         return hot_pages.written_by(work_until_answered)
 
 
-Started = tuple[OwnRun, dict[str, Any]]
-
-
-def _start(home: Path, model: "_Model") -> Started:
+def _start(home: Path, model: "_Model") -> tuple[OwnRun, dict[str, Any]]:
     """Start a run as every starter does, but without a process; return it, and what its worker would get."""
     kept = _Kept()
     environment = {"ANTHROPIC_BASE_URL": model.address, "ANTHROPIC_API_KEY": "none"}
     service = open_service(read_settings(environment=environment, cwd=home), kept)
-    agent = AgentDefinition(name=_AGENT, model="sonnet", tools=[], limits=Limits(ask_timeout_seconds=0.001))
+    limits = Limits(ask_timeout_seconds=0.001, timeout_seconds=_PATIENCE_SECONDS)
+    agent = AgentDefinition(name=_AGENT, model="sonnet", tools=[], limits=limits)
     meta = start_agent(service, agent, StartOrder(_AGENT, "Is anybody there?"), USER)
     if kept.package is None:
         raise OSError("the run was not started")
     return OwnRun(service.store.paths.run(meta.run_id).directory, []), kept.package.to_json()
 
 
-def _work(started: Started) -> None:
-    own, package = started
+def _work(own: OwnRun, package: dict[str, Any]) -> None:
     try:
         work(own, package, package["environment"])
     finally:

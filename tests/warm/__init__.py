@@ -1,0 +1,1 @@
+"""What the warm process does before it forks."""
