@@ -8,32 +8,45 @@ from subagent_server.host import wake
 
 
 class Sleeper:
-    """Wakes every waiter of this process at each poke. Made inside a running event loop."""
+    """Wakes every waiter of this process at each poke, and all of them together at the slow poll.
+
+    Made inside a running event loop.
+    """
 
     def __init__(self, fifo: Path) -> None:
         self._fifo = fifo
         self._descriptor = wake.open_fifo(fifo)
         self._waiters: set[asyncio.Future[None]] = set()
+        self._poll: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._descriptor, self._poked)
 
     async def sleep(self, seconds: float = wake.SLOW_POLL_SECONDS) -> None:
-        """Return at the next poke, or when the time is over."""
+        """Return at the next poke, at the slow poll, or when the time is over, whatever comes first."""
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.add(waiter)
+        if self._poll is None:
+            self._poll = self._loop.call_later(wake.SLOW_POLL_SECONDS, self._look)
+        sooner = None
+        if seconds < wake.SLOW_POLL_SECONDS:
+            sooner = self._loop.call_later(max(0.0, seconds), _wake, waiter)
         try:
-            await asyncio.wait([waiter], timeout=seconds)
+            await waiter
         finally:
             self._waiters.discard(waiter)
+            if sooner is not None:
+                sooner.cancel()
 
     def wake_all(self) -> None:
         """Wake every waiter."""
         for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            _wake(waiter)
 
     def close(self) -> None:
-        """Give back the FIFO."""
+        """Give back the FIFO. Who still sleeps is woken."""
+        self.wake_all()
+        if self._poll is not None:
+            self._poll.cancel()
         self._loop.remove_reader(self._descriptor)
         os.close(self._descriptor)
         self._fifo.unlink(missing_ok=True)
@@ -41,3 +54,12 @@ class Sleeper:
     def _poked(self) -> None:
         wake.drain(self._descriptor)
         self.wake_all()
+
+    def _look(self) -> None:
+        self._poll = None
+        self.wake_all()
+
+
+def _wake(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -4,16 +4,12 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 
 import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.server.stdio import stdio_server
-from mcp.shared.message import SessionMessage
 
 from subagent_server.server.desks import Desks, build_server, initialization_options
+from subagent_server.server.stdio import Incoming, Outgoing, claim
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 from subagent_server.settings import Role
@@ -22,8 +18,6 @@ LEAVE_SECONDS = 0.2
 """How long calls that are being worked on may still be answered when the server leaves."""
 _SETTLE_SECONDS = 0.01
 _THREADS = 32
-
-Incoming = SessionMessage | Exception
 
 
 def serve_stdio(service: Service, role: Role, caller: Caller) -> None:
@@ -43,41 +37,25 @@ async def _serve(service: Service, role: Role, caller: Caller) -> None:
     leaving = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, leaving.set)
-    serving = asyncio.create_task(_serve_client(desks))
+    serving = asyncio.create_task(_serve_client(desks, leaving))
     told = asyncio.create_task(leaving.wait())
     await asyncio.wait([serving, told], return_when=asyncio.FIRST_COMPLETED)
-    if not serving.done():
-        await _let_finish(desks)
-    elif (error := serving.exception()) is not None and not isinstance(error, BrokenPipeError):
+    if serving.done() and (error := serving.exception()) is not None:
         print(f"The server ends: {error}", file=sys.stderr, flush=True)
         os._exit(6)
+    await _let_finish(desks)
     os._exit(0)
 
 
-async def _serve_client(desks: Desks) -> None:
+async def _serve_client(desks: Desks, leaving: asyncio.Event) -> None:
+    async def leave() -> None:
+        leaving.set()
+        await anyio.sleep_forever()  # an end that is told would cut the calls off that are being worked on
+
     server = build_server(desks)
-    async with stdio_server() as (incoming, outgoing), _unhurried(incoming, desks) as read:
-        await server.run(read, outgoing, initialization_options(server, desks))
-
-
-@asynccontextmanager
-async def _unhurried(
-    incoming: MemoryObjectReceiveStream[Incoming], desks: Desks
-) -> AsyncIterator[MemoryObjectReceiveStream[Incoming]]:
-    """Pass the input on; at its end, let the calls that are being worked on be answered first."""
-    send: MemoryObjectSendStream[Incoming]
-    send, receive = anyio.create_memory_object_stream[Incoming](0)
-
-    async def pump() -> None:
-        async with send:
-            async for message in incoming:
-                await send.send(message)
-            await _let_finish(desks)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(pump)
-        yield receive
-        group.cancel_scope.cancel()
+    stdin, stdout = claim()
+    incoming, outgoing = Incoming(stdin, at_end=leave), Outgoing(stdout, gone=leaving.set)
+    await server.run(incoming, outgoing, initialization_options(server, desks))
 
 
 async def _let_finish(desks: Desks) -> None:

@@ -139,7 +139,8 @@ class Desk:
     async def _check_status(self, call: Call) -> Answer:
         run_id, asked = call.arguments["runId"], call.get("messageId")
         if asked is None:
-            await asyncio.to_thread(open_run, self._service, run_id, self._caller)
+            if call.wait_seconds() > 0:  # who may not look may not wait either
+                await asyncio.to_thread(open_run, self._service, run_id, self._caller)
             return (await self._after_wait(run_id, call)).to_wire()
         return (await self._after_answer(run_id, asked, call, 0)).to_wire()
 

@@ -35,6 +35,7 @@ from subagent_server.service.reconcile import ending_facts, observe, reconcile_a
 from subagent_server.service.shared_pace import SharedPace
 from subagent_server.service.tree import settle_usage
 from subagent_server.settings import read_settings
+from subagent_server.store.last_state import LastState
 from subagent_server.store.logs import RunJournal
 from subagent_server.store.paths import RunPaths, root_of
 from subagent_server.store.runs import RunStore
@@ -52,6 +53,7 @@ class OwnRun:
         self._slots = slots
         self._journal = RunJournal(self._run)
         self._transcript = Transcript(self._run)
+        self._state = LastState(self._store, self._run.run_id)
         self._sleeper: Sleeper | None = None
         self.model_calls = ModelCalls(self._store, self._run)
         """Asked before each call of a model: budgets bound the trees of runs."""
@@ -138,24 +140,32 @@ class OwnRun:
         """Return what the runs that this one has started tell."""
         return NestedEvents(self._store, self.run_id)
 
+    @property
+    def has_dead_parent(self) -> bool:
+        """Whether another run started this one, and nobody keeps that one any more."""
+        if self._parent is None:
+            self._parent = self.meta().parent_run_id or ""
+        if not self._parent:
+            return False
+        with suppress(
+            SubagentError, OSError
+        ):  # its id is none, or the disk refuses: the next look may do better
+            return not locks.is_held(self._store.paths.run(self._parent).live_lock)
+        return False
+
     def heed_parent(self) -> None:
         """End this run where its parent is dead and nobody has said so: its worker and keeper were killed.
 
         Whoever reads a dead run declares it so and ends what it started; its children read it now and then.
         """
-        if self._parent is None:
-            self._parent = self.meta().parent_run_id or ""
-        if not self._parent:
-            return
         with suppress(SubagentError):  # it was removed, or the disk refuses: the next look may do better
-            if not locks.is_held(self._store.paths.run(self._parent).live_lock):
-                observe(self._store, self._parent)
+            observe(self._store, self._parent or "")
 
     # -- telling
 
     def meta(self) -> RunMeta:
         """Return the state of the run. Raises UnreadableMeta."""
-        return self._store.read(self.run_id)
+        return self._state.read()
 
     def record(self, kind: str, facts: dict[str, Any]) -> None:
         """Append an event to the journal; a disk that refuses is a warning."""
@@ -199,7 +209,7 @@ class OwnRun:
         self._sleeper = Sleeper(self._run.wake(os.getpid()))
 
     async def sleep(self, seconds: float) -> None:
-        """Return at the next change of the run, or when the time is over."""
+        """Return at the next change of the run, at the slow poll, or when the time is over."""
         if self._sleeper is not None:
             await self._sleeper.sleep(seconds)
 

@@ -13,6 +13,8 @@ from subagent_server.host.telling import tell
 from subagent_server.store.log_format import render
 from subagent_server.store.paths import RunPaths
 
+_WORDS = frozenset({"text", "tool_call", "warning", KIND})
+"""The events that show what an agent does."""
 MAX_FIELD_CHARACTERS = 64_000
 """A longer text is cut in the middle and its event says `cut`; `outputs/` has what tools printed whole."""
 
@@ -65,11 +67,11 @@ def recorded_usage(run: RunPaths) -> Usage | None:
 
 def latest_words(run: RunPaths) -> str | None:
     """Return what the agent said or did last, for a preview."""
-    found = journal.latest(run.events, frozenset({"text", "tool_call", "warning", KIND}), within=60)
-    if not found:
-        return None
-    event = max(found.values(), key=lambda e: int(e.get("seq", 0)))
-    return render(event)[9:].rstrip("\n")
+    for line in reversed(journal.tail(run.events, 60).lines):
+        event = journal.parse(line)
+        if event is not None and event.get("type") in _WORDS:
+            return render(event)[9:].rstrip("\n")
+    return None
 
 
 def page(path: Path, cursor: int | None, lines: int) -> journal.Page:

@@ -130,8 +130,10 @@ class Life:
     async def _reason_to_end(self, door: Door, work: "asyncio.Task[T]") -> Callable[[], Exception] | None:
         """Watch beside the work; return why it has to end, or None when it has ended by itself."""
         limit = self.agent.limits.timeout_seconds
+        work.add_done_callback(lambda _: self.own.wake())
         while not work.done():
-            await asyncio.to_thread(self.own.heed_parent)
+            if self.own.has_dead_parent:
+                await asyncio.to_thread(self.own.heed_parent)
             if door.is_over:
                 return RunOver
             if self.terminated:
@@ -140,9 +142,7 @@ class Life:
             if remaining <= 0:
                 return lambda: _out_of_time(limit)
             patience = min(SLOW_POLL_SECONDS, remaining) if door.clock.running else SLOW_POLL_SECONDS
-            nap = asyncio.ensure_future(self.own.sleep(patience))
-            await asyncio.wait([work, nap], return_when=asyncio.FIRST_COMPLETED)
-            nap.cancel()
+            await self.own.sleep(patience)
         return None
 
     # -- the end

@@ -1,10 +1,13 @@
 """The server over its bare pipes, for what no well-behaved client would send."""
 
+import fcntl
 import json
 import os
 import select
 import signal
 import subprocess
+import sys
+import termios
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,11 +68,15 @@ class RawServer:
 
     def say(self, *messages: Mapping[str, Any] | bytes) -> None:
         """Send messages, each on its line; bytes go as they are."""
+        lines = [each if isinstance(each, bytes) else json.dumps(each).encode() for each in messages]
+        self.say_pieces(*(line + b"\n" for line in lines))
+
+    def say_pieces(self, *pieces: bytes) -> None:
+        """Send bytes, each piece with a write of its own."""
         assert self._process.stdin is not None
-        for message in messages:
-            line = message if isinstance(message, bytes) else json.dumps(message).encode()
-            self._process.stdin.write(line + b"\n")
-        self._process.stdin.flush()
+        for piece in pieces:
+            self._process.stdin.write(piece)
+            self._process.stdin.flush()
 
     def answer_to(self, number: int | str) -> dict[str, Any]:
         """Return the answer to the request of this id. Answers come in any order."""
@@ -84,6 +91,18 @@ class RawServer:
         self.say(call)
         result: dict[str, Any] = self.answer_to(call["id"])["result"]
         return result
+
+    @property
+    def unread(self) -> int:
+        """How many bytes of what the server has said lie in the pipe."""
+        assert self._process.stdout is not None
+        count = fcntl.ioctl(self._process.stdout.fileno(), termios.FIONREAD, bytes(4))
+        return int.from_bytes(count, sys.byteorder)
+
+    def stop_listening(self) -> None:
+        """Close the reader's end of the server's stdout."""
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
     def end_input(self) -> None:
         """Close the server's stdin."""

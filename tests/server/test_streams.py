@@ -1,0 +1,78 @@
+"""The pipes of the server: whatever they are, and however slow whoever reads or writes at the other end."""
+
+import json
+import subprocess
+
+from tests.helpers.raw_server import HELLO, READY, request, tool_call
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, PROGRAM, World
+
+LEAVES_WITHIN = 1.0
+"""Seconds; the rule is 300 ms on a machine that has nothing else to do."""
+FULL = 60_000
+"""Nearly as much as a pipe holds."""
+
+
+def test_messages_may_come_in_pieces_with_any_line_end_and_the_last_without_one(world: World) -> None:
+    greeting, ready = (json.dumps(message, ensure_ascii=False).encode() for message in (HELLO, READY))
+    call = json.dumps(tool_call(1, "check_status", runId="ünïcode, 日本"), ensure_ascii=False).encode()
+    with world.raw_server() as server:
+        server.say_pieces(*(bytes([each]) for each in greeting), b"\r\n", ready + b"\n" + call[:-90])
+        server.answer_to("hello")
+        middle = len(call) - call.index("日".encode()) - 1  # in the middle of a character
+        server.say_pieces(call[-90:-middle], call[-middle:])
+        server.end_input()
+        (answer,) = server.rest()
+        assert server.leaves(LEAVES_WITHIN) == 0
+    assert answer["id"] == 1 and "ünïcode, 日本" in answer["result"]["content"][0]["text"]
+
+
+def test_input_and_output_may_be_files(world: World) -> None:
+    world.agent()
+    asked, said = world.work / "asked", world.work / "said"
+    messages = [HELLO, READY, request(1, "tools/list"), tool_call(2, "list_runs")]
+    asked.write_text("".join(json.dumps(message) + "\n" for message in messages), encoding="utf-8")
+    with asked.open("rb") as stdin, said.open("wb") as stdout:
+        code = subprocess.run(
+            [*PROGRAM, "serve"],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=subprocess.DEVNULL,
+            env=world.environment,
+            cwd=world.work,
+            timeout=BOUND,
+            check=False,
+        ).returncode
+    answers = {message["id"]: message for message in map(json.loads, said.read_bytes().splitlines())}
+    assert code == 0
+    assert set(answers) == {"hello", 1, 2}
+    assert answers[2]["result"]["structuredContent"] == {"runs": []}
+
+
+def test_a_client_that_reads_late_gets_every_answer_whole(world: World) -> None:
+    world.agent(prompt="x" * 2_000, description="y" * 5_000)
+    with world.raw_server() as server:
+        server.say(HELLO, READY, *(request(number, "tools/list") for number in range(30)))
+        wait_for(lambda: server.unread > FULL, BOUND, "a full pipe")
+        server.say(tool_call(30, "list_runs"))
+        for number in range(30):
+            assert server.answer_to(number)["result"]["tools"]
+        assert server.answer_to(30)["result"]["structuredContent"] == {"runs": []}
+
+
+def test_it_leaves_though_its_client_reads_nothing(world: World) -> None:
+    world.agent(description="y" * 5_000)
+    with world.raw_server() as server:
+        server.say(HELLO, READY, *(request(number, "tools/list") for number in range(30)))
+        wait_for(lambda: server.unread > FULL, BOUND, "a full pipe")
+        server.end_input()
+        assert server.leaves(LEAVES_WITHIN) == 0
+
+
+def test_it_leaves_with_0_when_nobody_is_left_to_hear_it(world: World) -> None:
+    with world.raw_server() as server:
+        server.say(HELLO, READY)
+        server.answer_to("hello")
+        server.stop_listening()
+        server.say(tool_call(1, "list_runs"))
+        assert server.leaves(BOUND) == 0
