@@ -22,8 +22,8 @@ from subagent_server.host import processes
 
 TITLE = "Many runs alive at once"
 FEW = 10
-ROUNDS = 3
-"""How often the few come and leave: as many are measured among them as in the crowd."""
+TIMES = 30
+"""How many leave and come, one after the other, to be measured."""
 RESERVE_MIB = 2_560.0
 """What the machine keeps for others: with less than that nobody more comes."""
 GROWTH = (Bar("ratio", 1.5),)
@@ -40,7 +40,7 @@ class Costs:
     came: list[float] = field(default_factory=list)
     left: list[float] = field(default_factory=list)
     worked: list[float] = field(default_factory=list)
-    """The processor time of the whole machine for a run, from its start to its end, in milliseconds."""
+    """The processor time of the whole machine for one end and one start, in milliseconds."""
     idle: list[float] = field(default_factory=list)
     """The processor time of a run that waits, in milliseconds a minute."""
 
@@ -89,52 +89,50 @@ async def _measured(world: BenchWorld, wanted: int) -> list[Line]:
     await ready_zygote(world)
     async with world.client() as client:
         crowd = Crowd(world, client)
-        few, many = Costs(), Costs()
-        for _ in range(ROUNDS):
-            await _some_come(crowd, few, FEW)
-            await _wait_a_little(crowd, few)
-            await _some_leave(crowd, few, FEW)
         before = available_mib()
-        measured = min(ROUNDS * FEW, wanted)
-        await crowd.many_come(wanted - measured, _is_room)
-        await _some_come(crowd, many, measured if _is_room() else 0)
-        await _wait_a_little(crowd, many)
+        few = await _costs_among(crowd, FEW)
+        many = await _costs_among(crowd, wanted)
         lived = crowd.waiting()
         if lived != len(crowd.present):
             raise RuntimeError(f"{len(crowd.present)} runs should wait at once, and {lived} do")
         weights = _weighed(world, crowd, before)
-        await _some_leave(crowd, many, measured)
         await crowd.all_leave()
     if faults := list(crowd.faults()):
         raise RuntimeError(f"{len(faults)} faults: " + "; ".join(faults[:20]))
     return _lines(lived, wanted, few, many, weights)
 
 
-def _is_room() -> bool:
-    return available_mib() >= RESERVE_MIB
+async def _costs_among(crowd: Crowd, number: int) -> Costs:
+    """Let so many be there, then one after the other leave and another come; return what those cost.
+
+    So each gets memory that another has just given back, among few as among many: where it is new to a
+    virtual machine, it takes several times as long to come by.
+    """
+    costs = Costs()
+    await crowd.many_come(number - len(crowd.present), _is_room)
+    for _ in range(TIMES + 1):
+        busy = busy_seconds()
+        left, came = await crowd.leave(), await crowd.come()
+        costs.left.append(left)
+        costs.came.append(came)
+        costs.worked.append((busy_seconds() - busy) * 1000)
+    for each in (costs.left, costs.came, costs.worked):
+        del each[0]
+    costs.idle.append(await _idle(crowd))
+    return costs
 
 
-async def _some_come(crowd: Crowd, costs: Costs, number: int) -> None:
-    """Let so many come one after the other, and note what each takes."""
-    busy = busy_seconds()
-    costs.came += [await crowd.come() for _ in range(number)]
-    costs.worked += [(busy_seconds() - busy) * 1000 / max(number, 1)]
-
-
-async def _some_leave(crowd: Crowd, costs: Costs, number: int) -> None:
-    """Let so many leave one after the other, and note what each takes."""
-    busy = busy_seconds()
-    costs.left += [await crowd.leave() for _ in range(min(number, len(crowd.present)))]
-    costs.worked[-1] += (busy_seconds() - busy) * 1000 / max(number, 1)
-
-
-async def _wait_a_little(crowd: Crowd, costs: Costs) -> None:
-    """Note what those who have come work while nothing happens."""
+async def _idle(crowd: Crowd) -> float:
+    """Return what one of those who are there works in a minute in which nothing happens, in milliseconds."""
     sampled = [identity for guest in _sample(crowd) for identity in crowd.processes_of(guest)]
     before = sum(map(worked_seconds, sampled))
     await asyncio.sleep(_IDLE_SECONDS)
     spent = sum(map(worked_seconds, sampled)) - before
-    costs.idle.append(spent * 1000 * 60 / _IDLE_SECONDS / max(len(sampled) // 2, 1))
+    return spent * 1000 * 60 / _IDLE_SECONDS * 2 / len(sampled)
+
+
+def _is_room() -> bool:
+    return available_mib() >= RESERVE_MIB
 
 
 def _sample(crowd: Crowd) -> list[Guest]:
@@ -146,7 +144,7 @@ def _weighed(world: BenchWorld, crowd: Crowd, before: float) -> Weights:
     return Weights(
         pss=[sum(map(proportional_mib, crowd.processes_of(guest))) for guest in _sample(crowd)],
         zygote=proportional_mib(processes.identify(int(lock.read_text(encoding="ascii")))),
-        fallen=(before - available_mib()) / max(len(crowd.present), 1),
+        fallen=(before - available_mib()) / len(crowd.present),
     )
 
 
@@ -164,7 +162,9 @@ def _lines(lived: int, wanted: int, few: Costs, many: Costs, weights: Weights) -
         _alive_line(lived, wanted, short),
         Line(f"`run_<agent>` until it asks, {lived} alive", many.came, beside, few.came, GROWTH),
         Line(f"reply until all of the run is gone, {lived} alive", many.left, beside, few.left, GROWTH),
-        Line(f"processor time of a run, {lived} alive", many.worked, beside, few.worked, GROWTH),
+        Line(
+            f"processor time of one end and one start, {lived} alive", many.worked, beside, few.worked, GROWTH
+        ),
         Line("processor time of a minute of waiting", many.idle, beside, few.idle, GROWTH),
         Line(
             f"memory that {lived} runs took, each", [weights.fallen], "the warm process", zygote, unit="MiB"

@@ -106,10 +106,11 @@ def told_by_worker(run: RunPaths, program: Program, verb: str, *more: str) -> bo
 def _sweep(run: RunPaths, deadline: float) -> None:
     """End all that the run has left behind, until two looks find nothing; other runs are spared."""
     told: set[processes.Identity] = set()
+    marked = _marked(run)
     quiet = 0
     while quiet < 2:
         processes.reap_children()
-        left = _left_behind(run)
+        left = _left_behind(marked)
         quiet = 0 if left else quiet + 1
         number = signal.SIGKILL if time.monotonic() >= deadline else signal.SIGTERM
         for identity in left:
@@ -118,9 +119,14 @@ def _sweep(run: RunPaths, deadline: float) -> None:
                 told.add(identity)
         if left:
             signal.sigtimedwait({signal.SIGCHLD}, 0.05)
+            marked = _marked(run)
 
 
-def _left_behind(run: RunPaths) -> list[processes.Identity]:
+def _left_behind(marked: processes.Marked) -> list[processes.Identity]:
     """Return what is below this process (it is the subreaper) and what carries the mark of the run."""
     below = processes.descendants([os.getpid()], spare=processes.SHIM_MARK)
-    return list({*below, *processes.marked(f"SUBAGENT_RUN_ID={run.run_id}")})
+    return list({*below, *marked.look()})
+
+
+def _marked(run: RunPaths) -> processes.Marked:
+    return processes.Marked(f"SUBAGENT_RUN_ID={run.run_id}")
