@@ -22,7 +22,11 @@ from subagent_server.store.paths import RunPaths, root_of
 LEFTOVER_GRACE_SECONDS = 2.0
 """How long what a worker that ended by itself has left behind gets between TERM and KILL."""
 RECONCILE_SECONDS = 30.0
-RECONCILE_ATTEMPTS = 3
+RECONCILE_PAUSES = (0.0, 1.0, 4.0)
+"""Before each attempt, where the one before it has failed by itself: what it lacks may come back, such as a
+file of ours while another version is being installed."""
+_NOT_STARTED = 1 << 8
+"""The wait status that stands for a process that could not be started: as one that exits with 1."""
 
 
 def has_ended(run: RunPaths) -> bool:
@@ -81,8 +85,14 @@ def _reconcile(run: RunPaths, facts: dict[str, Any], program: Program) -> bool:
 
     `facts` go with it, because the disk may have refused `exit.json`.
     """
-    told = json.dumps(facts)
-    return any(told_by_worker(run, program, "--reconcile", told) for _ in range(RECONCILE_ATTEMPTS))
+    status = 0
+    for pause in RECONCILE_PAUSES:
+        if not os.WIFSIGNALED(status):
+            signal.sigtimedwait((), pause)
+        status = _status_of(run, program, "--reconcile", json.dumps(facts))
+        if status == 0:
+            return True
+    return False
 
 
 def told_by_worker(run: RunPaths, program: Program, verb: str, *more: str) -> bool:
@@ -90,17 +100,22 @@ def told_by_worker(run: RunPaths, program: Program, verb: str, *more: str) -> bo
 
     The verb is `--reconcile` or `--settle` of the worker's program.
     """
+    return _status_of(run, program, verb, *more) == 0
+
+
+def _status_of(run: RunPaths, program: Program, verb: str, *more: str) -> int:
+    """Return the wait status of the process that does `verb`."""
     try:
         pid = program.spawn([verb, str(run.directory), *more])
     except OSError as error:
         tell(f"The end of the run could not be told: {error}")
-        return False
+        return _NOT_STARTED
     deadline = time.monotonic() + RECONCILE_SECONDS
     while pid not in (ended := processes.reap_children()):
         if time.monotonic() >= deadline:
             os.kill(pid, signal.SIGKILL)
         signal.sigtimedwait({signal.SIGCHLD}, 0.5)
-    return ended[pid] == 0
+    return ended[pid]
 
 
 def _sweep(run: RunPaths, deadline: float) -> None:
