@@ -19,6 +19,7 @@ MODULES = (
     "start",
     "serve_start",
     "latency",
+    "alive",
     "replies",
     "writes",
     "listing",

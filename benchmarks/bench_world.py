@@ -17,7 +17,11 @@ from subagent_server.service.reconcile import observe
 from subagent_server.service.stop import stop
 from subagent_server.settings import read_settings
 from subagent_server.simulator import Simulator
+from subagent_server.simulator.app import Respond
 
+MAX_RUNS = 2_000
+"""How many may work at once: more than there ever are."""
+_STOP_SECONDS, _STOP_SECONDS_A_RUN = 60.0, 0.3
 AGENT = """---
 name: {name}
 description: An agent of the benchmark.
@@ -53,17 +57,19 @@ class BenchWorld:
     def stop_all(self) -> None:
         """Stop every run that is left and wait until its processes are gone."""
         service = self.service
-        for run_id in service.store.run_ids():
+        run_ids = service.store.live_ids()
+        for run_id in run_ids:
             stop(service, run_id)
-        deadline = time.monotonic() + 60
-        while any(observe(service.store, run_id).live for run_id in service.store.run_ids()):
+        seconds = _STOP_SECONDS + _STOP_SECONDS_A_RUN * len(run_ids)
+        deadline = time.monotonic() + seconds
+        while any(observe(service.store, run_id).live for run_id in run_ids):
             if time.monotonic() > deadline:
-                raise TimeoutError("runs of the benchmark are still alive after 60 s")
+                raise TimeoutError(f"runs of the benchmark are still alive after {seconds:g} s")
 
 
 @contextmanager
-def bench_world(script: dict[str, Any], agents: Sequence[str]) -> Iterator[BenchWorld]:
-    """Yield a world whose model follows `script`; all of it is gone afterwards."""
+def bench_world(script: dict[str, Any] | Respond, agents: Sequence[str]) -> Iterator[BenchWorld]:
+    """Yield a world whose model follows `script`, or is a function; all of it is gone afterwards."""
     with tempfile.TemporaryDirectory() as name, Simulator(script) as simulator:
         directory = Path(name)
         (directory / "agents").mkdir()
@@ -73,7 +79,7 @@ def bench_world(script: dict[str, Any], agents: Sequence[str]) -> Iterator[Bench
             **os.environ,
             "ANTHROPIC_BASE_URL": simulator.base_url,
             "ANTHROPIC_API_KEY": "scripted",
-            "SUBAGENT_MAX_RUNS": "1000",
+            "SUBAGENT_MAX_RUNS": str(MAX_RUNS),
             "SUBAGENT_RUNTIME_DIR": str(directory / "warm"),
         }
         world = BenchWorld(directory, environment, simulator)

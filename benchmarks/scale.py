@@ -7,7 +7,7 @@ WHOLE = 500
 
 @dataclass(frozen=True)
 class Scale:
-    """`runs` is how many runs are alive at most; everything else follows it."""
+    """`runs` is how many runs are alive while calls are measured; everything else follows it."""
 
     runs: int = WHOLE
 
@@ -15,6 +15,11 @@ class Scale:
     def live(self) -> list[int]:
         """How many runs are alive while calls are measured."""
         return [number for number in (1, 50, 500) if number <= self.runs] or [1]
+
+    @property
+    def alive(self) -> int:
+        """How many runs live at the same time where that is the question: a thousand in a whole run."""
+        return 2 * self.runs
 
     @property
     def stored(self) -> list[int]:

@@ -10,11 +10,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from mcp import Client
 
 from benchmarks.bench_world import BenchWorld, bench_world
+from benchmarks.memory import proportional_mib
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
 from subagent_server.domain.errors import SubagentError
@@ -102,12 +102,12 @@ def _weights(world: BenchWorld, waiting: int) -> list[Line]:
     """Return the memory of keepers and workers, beside that of the warm process, which they share."""
     recorded = [read_shim(world.service.store.paths.run(run_id)) for run_id in _asking(world)]
     keepers, workers = (
-        [_proportional(processes.Identity.from_json(facts.get(who))) for facts in recorded]
+        [proportional_mib(processes.Identity.from_json(facts.get(who))) for facts in recorded]
         for who in ("shim", "worker")
     )
     together = [keeper + worker for keeper, worker in zip(keepers, workers, strict=True)]
     lock = next((world.directory / "warm").glob("*.lock"))
-    zygote = [_proportional(processes.identify(int(lock.read_text(encoding="ascii"))))]
+    zygote = [proportional_mib(processes.identify(int(lock.read_text(encoding="ascii"))))]
     of = f"PSS of one of {waiting} waiting runs"
     beside = "the warm process"
     return [
@@ -115,14 +115,6 @@ def _weights(world: BenchWorld, waiting: int) -> list[Line]:
         Line(f"{of}: its worker", workers, beside, zygote, unit="MiB"),
         Line(f"{of}: together", together, beside, zygote, (Bar("p50", 10),), "MiB", HEAVY),
     ]
-
-
-def _proportional(identity: processes.Identity | None) -> float:
-    """Return the memory of a process in MiB, what it shares with others divided among them."""
-    if identity is None:
-        return 0.0
-    text = Path(f"/proc/{identity.pid}/smaps_rollup").read_text(encoding="ascii")
-    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1024
 
 
 def _asking(world: BenchWorld) -> list[str]:

@@ -6,7 +6,7 @@ Standard library only: the shim imports this module. Everything here reads `/pro
 
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -18,6 +18,9 @@ SHIM_MARK = "SUBAGENT_SHIM"
 
 _PROC = Path("/proc")
 _DEAD_STATES = frozenset("ZX")
+_ENVIRONMENT_PART = 8 << 10
+_EMPTY_ROOM = bytes(1 << 10)
+"""A part that ends so is followed by nothing: an environment has an empty string in it once, if ever."""
 
 
 @dataclass(frozen=True)
@@ -126,26 +129,63 @@ def send_signal(identity: Identity, number: int) -> bool:
     return True
 
 
-def _pids() -> Iterator[int]:
-    for entry in os.scandir(_PROC):
-        if entry.name.isdigit():
-            yield int(entry.name)
+def _pids() -> set[int]:
+    return {int(name) for name in os.listdir(_PROC) if name.isdigit()}  # noqa: PTH208 - of thousands
 
 
 def environment_of(pid: int) -> frozenset[bytes]:
     """Return the `NAME=value` entries the process was started with; empty where it cannot be read."""
+    data = _environment(pid).rstrip(b"\0")
+    return frozenset(data.split(b"\0")) if data else frozenset()
+
+
+def _environment(pid: int) -> bytes:
+    """Return an environment as it lies in memory. What was forked warm has much empty room at its end."""
+    data = b""
     try:
-        data = (_PROC / str(pid) / "environ").read_bytes()
+        descriptor = os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return frozenset()
-    return frozenset(data.rstrip(b"\0").split(b"\0"))  # what was forked warm has room left at the end
+        return data
+    try:
+        while part := os.read(descriptor, _ENVIRONMENT_PART):
+            data += part
+            if part.endswith(_EMPTY_ROOM):
+                break
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+    return data
 
 
 def marked(mark: str) -> list[Identity]:
     """Return the live processes that were started with `mark` (`NAME=value`) in their environment."""
-    wanted = mark.encode()
-    found = [identify(pid) for pid in _pids() if wanted in environment_of(pid)]
-    return [identity for identity in found if identity is not None and is_alive(identity)]
+    return Marked(mark).look()
+
+
+class Marked:
+    """The live processes that were started with `mark` (`NAME=value`) in their environment, look by look.
+
+    A look passes over those that an earlier one has seen to be others', so only the first costs as much as
+    there are processes. It is for looks at short intervals: numbers of processes come again.
+    """
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark.encode()
+        self._others: set[int] = set()
+
+    def look(self) -> list[Identity]:
+        """Return those that live now."""
+        there = _pids()
+        self._others &= there
+        found = []
+        for pid in there - self._others:
+            data = _environment(pid)
+            if self._mark in data and self._mark in data.split(b"\0"):
+                found.append(identify(pid))
+            elif data:  # it has none for a moment when it becomes another program
+                self._others.add(pid)
+        return [identity for identity in found if identity is not None and is_alive(identity)]
 
 
 def descendants(roots: Iterable[int], *, spare: str) -> list[Identity]:
@@ -153,23 +193,45 @@ def descendants(roots: Iterable[int], *, spare: str) -> list[Identity]:
 
     A process whose environment names a variable `spare`, and all below it, is somebody else's and left out.
     """
+    children = _children if _tells_children() else _by_parent().get
+    prefix = f"{spare}=".encode()
+    found: list[Identity] = []
+    queue = [child for root in roots for child in children(root) or ()]
+    while queue:
+        pid = queue.pop(0)
+        stat = _stat(pid)
+        if stat is None or stat.state in _DEAD_STATES:
+            continue
+        if any(entry.startswith(prefix) for entry in environment_of(pid)):
+            continue
+        found.append(Identity(host_name(), pid, stat.start_time, boot_id()))
+        queue.extend(children(pid) or ())
+    return found
+
+
+@cache
+def _tells_children() -> bool:
+    """Whether this kernel tells the children of a process without all others being asked for their parent."""
+    return Path("/proc/thread-self/children").exists()
+
+
+def _children(pid: int) -> list[int]:
+    """Return the children of a process, each of which belongs to the thread that forked it."""
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+            with suppress(FileNotFoundError):  # a thread that has just ended has given its children to others
+                found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_bytes().split())
+    return found
+
+
+def _by_parent() -> dict[int, list[int]]:
     children: dict[int, list[int]] = {}
     for pid in _pids():
         stat = _stat(pid)
-        if stat is not None and stat.state not in _DEAD_STATES:
+        if stat is not None:
             children.setdefault(stat.parent, []).append(pid)
-    prefix = f"{spare}=".encode()
-    found: list[Identity] = []
-    queue = [child for root in roots for child in children.get(root, [])]
-    while queue:
-        pid = queue.pop(0)
-        if any(entry.startswith(prefix) for entry in environment_of(pid)):
-            continue
-        identity = identify(pid)
-        if identity is not None:
-            found.append(identity)
-        queue.extend(children.get(pid, []))
-    return found
+    return children
 
 
 def reap_children() -> dict[int, int]:

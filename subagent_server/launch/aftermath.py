@@ -22,7 +22,11 @@ from subagent_server.store.paths import RunPaths, root_of
 LEFTOVER_GRACE_SECONDS = 2.0
 """How long what a worker that ended by itself has left behind gets between TERM and KILL."""
 RECONCILE_SECONDS = 30.0
-RECONCILE_ATTEMPTS = 3
+RECONCILE_PAUSES = (0.0, 1.0, 4.0)
+"""Before each attempt, where the one before it has failed by itself: what it lacks may come back, such as a
+file of ours while another version is being installed."""
+_NOT_STARTED = 1 << 8
+"""The wait status that stands for a process that could not be started: as one that exits with 1."""
 
 
 def has_ended(run: RunPaths) -> bool:
@@ -81,8 +85,14 @@ def _reconcile(run: RunPaths, facts: dict[str, Any], program: Program) -> bool:
 
     `facts` go with it, because the disk may have refused `exit.json`.
     """
-    told = json.dumps(facts)
-    return any(told_by_worker(run, program, "--reconcile", told) for _ in range(RECONCILE_ATTEMPTS))
+    status = 0
+    for pause in RECONCILE_PAUSES:
+        if not os.WIFSIGNALED(status):
+            signal.sigtimedwait((), pause)
+        status = _status_of(run, program, "--reconcile", json.dumps(facts))
+        if status == 0:
+            return True
+    return False
 
 
 def told_by_worker(run: RunPaths, program: Program, verb: str, *more: str) -> bool:
@@ -90,26 +100,32 @@ def told_by_worker(run: RunPaths, program: Program, verb: str, *more: str) -> bo
 
     The verb is `--reconcile` or `--settle` of the worker's program.
     """
+    return _status_of(run, program, verb, *more) == 0
+
+
+def _status_of(run: RunPaths, program: Program, verb: str, *more: str) -> int:
+    """Return the wait status of the process that does `verb`."""
     try:
         pid = program.spawn([verb, str(run.directory), *more])
     except OSError as error:
         tell(f"The end of the run could not be told: {error}")
-        return False
+        return _NOT_STARTED
     deadline = time.monotonic() + RECONCILE_SECONDS
     while pid not in (ended := processes.reap_children()):
         if time.monotonic() >= deadline:
             os.kill(pid, signal.SIGKILL)
         signal.sigtimedwait({signal.SIGCHLD}, 0.5)
-    return ended[pid] == 0
+    return ended[pid]
 
 
 def _sweep(run: RunPaths, deadline: float) -> None:
     """End all that the run has left behind, until two looks find nothing; other runs are spared."""
     told: set[processes.Identity] = set()
+    marked = _marked(run)
     quiet = 0
     while quiet < 2:
         processes.reap_children()
-        left = _left_behind(run)
+        left = _left_behind(marked)
         quiet = 0 if left else quiet + 1
         number = signal.SIGKILL if time.monotonic() >= deadline else signal.SIGTERM
         for identity in left:
@@ -118,9 +134,14 @@ def _sweep(run: RunPaths, deadline: float) -> None:
                 told.add(identity)
         if left:
             signal.sigtimedwait({signal.SIGCHLD}, 0.05)
+            marked = _marked(run)
 
 
-def _left_behind(run: RunPaths) -> list[processes.Identity]:
+def _left_behind(marked: processes.Marked) -> list[processes.Identity]:
     """Return what is below this process (it is the subreaper) and what carries the mark of the run."""
     below = processes.descendants([os.getpid()], spare=processes.SHIM_MARK)
-    return list({*below, *processes.marked(f"SUBAGENT_RUN_ID={run.run_id}")})
+    return list({*below, *marked.look()})
+
+
+def _marked(run: RunPaths) -> processes.Marked:
+    return processes.Marked(f"SUBAGENT_RUN_ID={run.run_id}")

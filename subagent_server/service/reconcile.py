@@ -195,9 +195,10 @@ def sweep_orphans(run: RunPaths) -> None:
     if read_shim(run).get("directory") not in (None, run.directory.stat().st_ino):
         return
     worker = processes.Identity.from_json(read_shim(run).get("worker"))
+    marked = processes.Marked(f"SUBAGENT_RUN_ID={run.run_id}")
     quiet = 0
     while quiet < 2:
-        left = processes.marked(f"SUBAGENT_RUN_ID={run.run_id}")
+        left = marked.look()
         if worker is not None and processes.is_alive(worker):
             left += [worker, *processes.descendants([worker.pid], spare=processes.SHIM_MARK)]
         for identity in left:

@@ -5,7 +5,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,10 +27,12 @@ class ServerSilent(Exception):
 class McpClient:
     """One server and its only client. Leaving the `with` block lets the server leave."""
 
-    def __init__(self, environment: Mapping[str, str], cwd: Path, errors: Path) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], cwd: Path, errors: Path, program: Sequence[str] = PROGRAM
+    ) -> None:
         with errors.open("ab") as log:
             self._server = subprocess.Popen(
-                [*PROGRAM, "serve"],
+                [*program, "serve"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -59,15 +61,16 @@ class McpClient:
             self._server.wait()
             raise ServerSilent(f"server {self.pid} did not leave at the end of its input") from error
 
-    def greet(self) -> None:
-        """Do what every client does first. Raises as `call` does."""
+    def greet(self) -> str:
+        """Do what every client does first, and return the server's version. Raises as `call` does."""
         hello = {
             "protocolVersion": "2025-11-25",
             "capabilities": {},
             "clientInfo": {"name": "soak", "version": "1"},
         }
-        self._request("initialize", hello)
+        answer = self._request("initialize", hello)
         self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        return str(answer["serverInfo"]["version"])
 
     def call(self, tool: str, **arguments: Any) -> dict[str, Any] | None:
         """Call a tool and return its structured answer; None where it refused.

@@ -16,6 +16,7 @@ from subagent_server.host import die, processes
 from subagent_server.service.context import Service, open_service
 from subagent_server.settings import read_settings
 from subagent_server.store.runs import RunStore
+from tests.helpers.installation import Installation
 from tests.helpers.processes import REPOSITORY
 from tests.soak.audit import Audit
 
@@ -69,6 +70,11 @@ class Field:
             "SUBAGENT_RUNTIME_DIR": str(home / "warm"),
             "SUBAGENT_WARM_IDLE": "60",
         }
+
+    @cached_property
+    def installation(self) -> Installation:
+        """The program of all who are started here and may be killed; made when it is first asked for."""
+        return Installation(self.home / "installed")
 
     @cached_property
     def service(self) -> Service:

@@ -4,16 +4,18 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import RunMeta
 from subagent_server.domain.states import Event, MessageStatus, Status
-from subagent_server.host import die
+from subagent_server.host import die, journal
 from subagent_server.service.doctor import examine_all
 from tests.soak.field import Field
 from tests.soak.orders import LEAVES_A_MARK, Leader, Order
+from tests.soak.upgrades import Upgrades
 
 _CAUSES = {"crashed": {"worker", "shim"}, "lost": {"worker", "shim"}, "launch_failed": {"shim"}}
 """What has to be killed from outside for a run to fail with a code. A death at a point explains each."""
@@ -68,6 +70,7 @@ class Judge:
         self._soak = soak
         self._leader = leader
         self._told = gather(soak)
+        self._upgrades = Upgrades(soak.audit)
         self.metas: dict[str, RunMeta] = {}
         self.counts: Counter[str] = Counter()
         for run_id in soak.store.run_ids():
@@ -97,6 +100,10 @@ class Judge:
         for line in self._soak.audit.lines("accepted"):
             if line["run"] not in self.metas:
                 yield f"run {line['run']} was accepted (order {line['order']}) and is not there"
+        installed = self._soak.installation
+        for line in self._soak.audit.lines("greeted"):
+            if not installed.is_since(line["version"], line["before"]):
+                yield f"server {line['pid']} is of {line['version']}, but {line['before']} was there before"
         for (order, turn), times in self._leader.asked.items():
             if times > 1:
                 yield f"the model was asked {times} times for turn {turn} of order {order}"
@@ -160,8 +167,17 @@ class Judge:
             return
         hit = self._told.hit.get(meta.run_id, Counter())
         excused = any(kind in causes or "." in kind for kind in hit)
+        if not excused and self._upgrades.met(*self._start_of(meta)):
+            self.counts["started half-way through an upgrade"] += 1
+            return
         if not excused and not (meta.error.code == "launch_failed" and self._starter_died(meta, order)):
             yield f"it failed with {meta.error.code}, and only {sorted(hit) or 'nothing'} of it was hit"
+
+    def _start_of(self, meta: RunMeta) -> tuple[datetime, datetime]:
+        """Return when a run was accepted, and when it had everything to begin with, or had ended."""
+        first = next(journal.records(self._soak.store.paths.run(meta.run_id).events), {})
+        begun = datetime.fromisoformat(first["at"]) if "at" in first else meta.ended_at
+        return meta.created_at, begun or meta.created_at
 
     def _starter_died(self, meta: RunMeta, order: Order) -> bool:
         if meta.parent_run_id is not None:
@@ -176,7 +192,7 @@ class Judge:
         """No process may end in a traceback, or complain of a fault of its own."""
         outputs = [self._soak.store.paths.run(run_id).worker_out for run_id in self.metas]
         for path in [*outputs, *self._soak.errors.iterdir()]:
-            if "Traceback" in _read(path):
+            if "Traceback" in _read(path) and not self._upgrades.excuse(path):
                 yield f"{path} holds a traceback: ...{_read(path)[-600:]!r}"
 
 

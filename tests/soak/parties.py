@@ -14,7 +14,6 @@ from subagent_server.domain.errors import CallerError, HostError
 from subagent_server.service.questions import reply
 from subagent_server.service.reconcile import observe
 from subagent_server.service.stop import stop
-from tests.helpers.world import PROGRAM
 from tests.soak.client import McpClient, ServerGone, ServerSilent
 from tests.soak.field import Field, deadly_environment
 from tests.soak.orders import OrderBook, answer_to
@@ -79,9 +78,11 @@ class Parties:
     def _serve(self, chance: random.Random) -> None:
         """A server and its parent, until it dies or has done enough."""
         environment = {**self._field.environment, **deadly_environment(chance)}
-        with McpClient(environment, self._field.work, self._error_file("server")) as client:
+        installed, errors = self._field.installation, self._error_file("server")
+        before = installed.version
+        with McpClient(environment, self._field.work, errors, installed.program) as client:
             try:
-                client.greet()
+                self._field.audit.write("greeted", pid=client.pid, before=before, version=client.greet())
                 for _ in range(_CALLS_OF_ONE_SERVER):
                     if self.closing.wait(chance.uniform(0, 0.6)):
                         return
@@ -126,7 +127,7 @@ class Parties:
         errors = self._error_file("command")
         with errors.open("ab") as log:
             process = subprocess.Popen(
-                [*PROGRAM, "run", order.agent, order.prompt(), "--detach"],
+                [*self._field.installation.program, "run", order.agent, order.prompt(), "--detach"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -53,15 +53,22 @@ def unsettled(ground: Field) -> Iterator[str]:
     try:
         wait_for(lambda: not _living(ground), _GONE_SECONDS, "the end of all runs")
         wait_for(lambda: not list(_left(ground)), _GONE_SECONDS, "the end of all processes")
+        wait_for(lambda: len(_zygotes(ground)) <= 1, _GONE_SECONDS, "the leave of all older warm processes")
     except AssertionError:
         yield from (f"run {run_id} does not end" for run_id in _living(ground))
         for found in _left(ground):
             yield f"{found.kind} {found.identity.pid} of run {found.run_id} is still there"
+        if len(zygotes := _zygotes(ground)) > 1:
+            yield f"{len(zygotes)} warm processes are there, and one version is installed"
 
 
 def _left(ground: Field) -> Iterator[Found]:
     """Yield what should end with the last run: all but the warm process, which waits for the next."""
     return (found for found in ground.members() if found.kind != "zygote")
+
+
+def _zygotes(ground: Field) -> list[Found]:
+    return [found for found in ground.members() if found.kind == "zygote"]
 
 
 def _living(ground: Field) -> list[str]:

@@ -14,6 +14,7 @@ from tests.soak.killer import Killer
 from tests.soak.orders import Leader
 from tests.soak.parties import Parties
 from tests.soak.settle import unsettled, untrue
+from tests.soak.upgrades import Upgrader
 
 PAUSE_SECONDS = 0.9
 """Between two kills, on average. A killed worker costs about two seconds of a core until there is another."""
@@ -38,6 +39,7 @@ class Verdict:
 
     seed: int
     seconds: float = 0.0
+    upgrades: int = 0
     kills: Counter[str] = field(default_factory=Counter)
     deaths_at_points: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
@@ -47,6 +49,7 @@ class Verdict:
         """Return the counts and what was found, for people."""
         lines = [
             f"seed {self.seed}, {self.seconds:.0f} s",
+            f"{self.upgrades} upgrades of the installation",
             f"{self.kills.total()} kills from outside: {_listed(self.kills)}",
             f"{self.deaths_at_points.total()} deaths at points: {_listed(self.deaths_at_points)}",
             f"came of it: {_listed(self.counts)}",
@@ -70,6 +73,7 @@ def soak(plan: Plan, home: Path) -> Verdict:
         verdict.kills = _kill_and_settle(plan, ground, verdict.findings)
         judge = Judge(ground, leader)
         verdict.findings += judge.findings()
+        verdict.upgrades = ground.installation.number
     verdict.deaths_at_points, verdict.counts = judge.deaths_at_points, judge.counts
     if verdict.kills.total() < plan.rounds:
         verdict.findings.append(f"only {verdict.kills.total()} of {plan.rounds} kills in the time there was")
@@ -81,7 +85,9 @@ def _kill_and_settle(plan: Plan, ground: Field, findings: list[str]) -> Counter[
     """Let everybody live and the killer work, until nothing is left; return whom it has killed."""
     parties = Parties(ground, str(plan.seed), plan.live_target)
     killer = Killer(ground, str(plan.seed), plan.rounds, PAUSE_SECONDS)
+    upgrader = Upgrader(ground, str(plan.seed), plan.rounds, killer.killed.total)
     parties.begin(plan.servers, plan.commands, plan.readers)
+    upgrader.start()
     try:
         killer.work(_SECONDS_A_KILL * plan.rounds + 60)
         parties.closing.set()
@@ -89,8 +95,12 @@ def _kill_and_settle(plan: Plan, ground: Field, findings: list[str]) -> Counter[
     finally:
         parties.closing.set()
         parties.over.set()
+        upgrader.over.set()
         parties.join()
+        upgrader.join()
     findings += unsettled(ground)
+    if upgrader.done < upgrader.planned:
+        findings.append(f"only {upgrader.done} of {upgrader.planned} upgrades in the time there was")
     return killer.killed
 
 

@@ -1,0 +1,181 @@
+"""Many runs at once, each of which asks for a word of its own and has to end with that word."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mcp import Client
+
+from benchmarks.bench_world import BenchWorld
+from subagent_server.domain.states import Event, MessageStatus, Status
+from subagent_server.host import processes
+from subagent_server.service.doctor import examine_all
+from subagent_server.service.ending import read_shim
+from tests.helpers.turns import Turn, asks, says, tool_results
+
+AGENT = "guest"
+LANES = 4
+"""How many calls of the parent are under way where many runs are to come or to leave."""
+WAIT_SECONDS = 45
+_CALL_SECONDS = 120.0
+_GONE_SECONDS = 120.0
+_LOOK_SECONDS = 0.002
+
+
+def model(body: dict[str, Any]) -> Turn:
+    """Ask for the word of the run that asks; then end with the answer, whatever it is."""
+    messages = body["messages"]
+    name = messages[0]["content"][-1]["text"]
+    if len(messages) == 1:
+        return asks(f"What is the word of {name}?")
+    return says(_last_words(name, tool_results(body)[0]))
+
+
+def _last_words(name: str, word: str) -> str:
+    return f"{name} was told: {word}"
+
+
+@dataclass
+class Guest:
+    """A run that waits for its word."""
+
+    name: str
+    word: str
+    run_id: str
+    message_id: str
+
+
+@dataclass
+class Crowd:
+    """The runs of a world, which come and leave through its server as a parent has them do so."""
+
+    world: BenchWorld
+    client: Client
+    present: list[Guest] = field(default_factory=list)
+    left: list[Guest] = field(default_factory=list)
+    _count: int = 0
+
+    async def come(self) -> float:
+        """Start a run, and return after how many milliseconds the parent has its question."""
+        self._count += 1
+        name = f"guest {self._count}"
+        began = time.perf_counter()
+        view = await self._call(f"run_{AGENT}", prompt=name, waitSeconds=WAIT_SECONDS)
+        seconds = time.perf_counter() - began
+        questions = [message for message in view.get("messages", []) if name in message["question"]]
+        if view["status"] != Status.WAITING or len(questions) != 1:
+            raise RuntimeError(f"{name} does not ask: {view}")
+        self.present.append(Guest(name, secrets.token_hex(8), view["runId"], questions[0]["messageId"]))
+        return seconds * 1000
+
+    async def leave(self) -> float:
+        """Give the run that waits longest its word; return after how many milliseconds all of it is gone."""
+        guest = self.present.pop(0)
+        began = time.perf_counter()
+        answer = await self._call(
+            "reply_subagent",
+            runId=guest.run_id,
+            messageId=guest.message_id,
+            answer=guest.word,
+            waitSeconds=WAIT_SECONDS,
+        )
+        mark = self.world.service.store.paths.change_mark(guest.run_id)  # its keeper removes it last
+        async with asyncio.timeout(_GONE_SECONDS):
+            while mark.exists():
+                await asyncio.sleep(_LOOK_SECONDS)
+        seconds = time.perf_counter() - began
+        view = answer["updatedMetadata"]
+        if view["status"] != Status.COMPLETED:
+            raise RuntimeError(f"{guest.name} was given its word and is {view['status']}: {view}")
+        self.left.append(guest)
+        return seconds * 1000
+
+    async def many_come(self, number: int, is_room: Callable[[], bool]) -> None:
+        """Let so many come, a few at a time; fewer where there is no room any more."""
+        left = iter(range(number))
+
+        async def lane() -> None:
+            for _ in left:
+                if not is_room():
+                    return
+                await self.come()
+
+        await _together(lane)
+
+    async def all_leave(self) -> None:
+        """Let everybody go, a few at a time."""
+
+        async def lane() -> None:
+            while self.present:
+                await self.leave()
+
+        await _together(lane)
+
+    async def _call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        result = await self.client.call_tool(tool, arguments, read_timeout_seconds=_CALL_SECONDS)
+        if result.is_error or not result.structured_content:
+            raise RuntimeError(f"{tool} was refused: {result.content}")
+        return dict(result.structured_content)
+
+    # -- looking
+
+    def processes_of(self, guest: Guest) -> list[processes.Identity]:
+        """Return keeper and worker of a run."""
+        facts = read_shim(self.world.service.store.paths.run(guest.run_id))
+        found = [processes.Identity.from_json(facts.get(who)) for who in ("shim", "worker")]
+        return [identity for identity in found if identity is not None]
+
+    def waiting(self) -> int:
+        """Return how many wait at this moment: nobody but this crowd answers, so who has asked waits on."""
+        return sum(self._waits(guest) for guest in self.present)
+
+    def _waits(self, guest: Guest) -> bool:
+        meta = self.world.service.store.read(guest.run_id)
+        alive = [identity for identity in self.processes_of(guest) if processes.is_alive(identity)]
+        return meta.status is Status.WAITING and meta.pending_questions == 1 and len(alive) == 2
+
+    def faults(self) -> Iterator[str]:
+        """Yield what should not be once everybody has left: who was lost, mistaken, told twice or remains."""
+        store = self.world.service.store
+        known = {guest.run_id for guest in self.left}
+        if len(known) != self._count or known != set(store.run_ids()):
+            yield f"{self._count} have come, {len(known)} have left, and {len(store.run_ids())} are stored"
+        for guest in self.left:
+            yield from (f"{guest.name}, run {guest.run_id}, {what}" for what in self._wrong_with(guest))
+        for finding in examine_all(store, self.world.environment):
+            yield f"run {finding.run_id}: {finding.what}"
+        yield from (f"process {pid} is left" for pid in self._left())
+
+    def _wrong_with(self, guest: Guest) -> Iterator[str]:
+        store = self.world.service.store
+        meta, result = store.read(guest.run_id), store.read_result(guest.run_id)
+        if meta.status is not Status.COMPLETED or result is None:
+            yield f"is {meta.status.value}: {meta.error}"
+        elif result.text != _last_words(guest.name, guest.word):
+            yield f"was told {guest.word!r} and says {result.text!r}"
+        told = [(m.message_status, m.answer_content) for m in meta.messages]
+        if told != [(MessageStatus.ACKNOWLEDGED, guest.word)]:
+            yield f"has these messages: {told}"
+        if (times := sum(step.event is Event.REPLY_ACKNOWLEDGED for step in meta.transitions)) != 1:
+            yield f"took its answer {times} times"
+
+    def _left(self) -> Iterator[int]:
+        """Yield the processes that name a run of this world on their command line."""
+        runs = f"{self.world.service.settings.runs_root}/".encode()
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue  # it has just left
+            if runs in command:
+                yield int(entry.name)
+
+
+async def _together(lane: Callable[[], Any]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(LANES):
+            group.create_task(lane())
