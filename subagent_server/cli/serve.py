@@ -1,5 +1,6 @@
 """`subagent serve`: the MCP server on stdin and stdout."""
 
+import gc
 import os
 import signal
 from dataclasses import replace
@@ -67,6 +68,7 @@ def serve(
     caller = session.caller
     service.launcher.warm_up()
     app = import_module("subagent_server.server.app")  # imports `mcp`, which takes most of a second
+    gc.freeze()  # what is imported stays: to look through it now and then would hold a call up for 100 ms
     app.serve_stdio(service, _role(role, caller), caller)
     return ExitCode.OK
 
