@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType
 
+_kept: list[set[CodeType]] = []
+"""What has been copied: if it went, there would be gaps all over the memory."""
+
 
 @contextmanager
 def watched() -> Iterator[set[CodeType]]:
@@ -42,6 +45,7 @@ def of_modules(names: tuple[str, ...]) -> set[CodeType]:
 def lay_together(hot: set[CodeType]) -> None:
     """Give every function that runs code of `hot` a copy of it, one copy beside the other."""
     copies: dict[CodeType, CodeType] = {}
+    _kept.append(hot)
     for function in [each for each in gc.get_objects() if isinstance(each, FunctionType)]:
         if function.__code__ in hot:
             function.__code__ = _copy(function.__code__, hot, copies)

@@ -164,6 +164,7 @@ class Zygote:
 def warmed_up() -> dict[str, Program]:
     """Load everything, and return what a fork can be."""
     gc.disable()
+    gaps.keep_to_one_heap()
     _load_niced()
     worker = importlib.import_module(_WORKER).main
     programs = {

@@ -6,7 +6,7 @@ FILL = """
     from subagent_server.host import gaps
     many = [[bytes(number % 400) for number in range(20_000)] for _ in range(2)]
     del many[0][::2], many[1][::3]
-    free = lambda: sum(size * places for size, places in gaps._free_places())
+    free = lambda: sum(size * places for size, places in gaps._free_small())
     before = free()
     gaps.fill()
     print(before > 1_000_000, free() * 4 < before, all(len(each) == len(bytes(each)) for each in many[0]))
