@@ -29,6 +29,11 @@ class ModelCalls:
         self._budgets: list[Budget] | None = None
         self._mark: int | None = None
 
+    @property
+    def unbounded(self) -> bool:
+        """Whether it is known that no budget bounds the calls, so that there is nothing to begin."""
+        return self._budgets == []
+
     def begin(self) -> bool:
         """Begin a call, or return False where others that are under way may need what is left. Blocks.
 

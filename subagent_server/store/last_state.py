@@ -15,11 +15,12 @@ file systems are shared that tell late of changes."""
 
 @dataclass(frozen=True)
 class _Seen:
-    """A state, what its file was like before it was read, and when that was, in seconds."""
+    """A state, the bytes it was read from, and until when it is believed while its file is like `file`."""
 
     meta: RunMeta
-    file: tuple[Extent, int]
-    at: float
+    raw: bytes
+    file: tuple[Extent, int] | None
+    until: float
 
 
 class LastState:
@@ -27,7 +28,7 @@ class LastState:
 
     A change is a new file under the name (SPEC section 4), whose inode may be that of the one before the
     last. So a file is known by inode, size and time together, and one that is younger than a tick of the
-    file system's clock, in which another change could hide, is read again.
+    file system's clock, in which another change could hide, is looked into each time.
     """
 
     def __init__(self, store: RunStore, run_id: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,15 +40,19 @@ class LastState:
 
     def read(self) -> RunMeta:
         """Return the state of the run. Raises as `RunStore.read` does."""
-        began, moment = time.time_ns(), self._clock()
+        began, moment, seen, file = time.time_ns(), self._clock(), self._seen, self._file()
+        if seen is not None and file is not None and file == seen.file and moment < seen.until:
+            return seen.meta
+        raw = self._store.read_raw(self._run_id)
+        unchanged = seen is not None and seen.raw == raw
+        meta = seen.meta if seen is not None and unchanged else self._store.decoded(self._run_id, raw)
+        settled = file is not None and file[0].is_settled(began)
+        self._seen = _Seen(meta, raw, file if settled else None, moment + TRUSTED_SECONDS)
+        return meta
+
+    def _file(self) -> tuple[Extent, int] | None:
         try:
             status = self._path.stat()
         except OSError:
-            return self._store.read(self._run_id)  # which says what is wrong
-        extent = Extent(status.st_dev, status.st_ino, status.st_mtime_ns)
-        file, seen = (extent, status.st_size), self._seen
-        if seen is not None and seen.file == file and moment - seen.at < TRUSTED_SECONDS:
-            return seen.meta
-        meta = self._store.read(self._run_id)
-        self._seen = _Seen(meta, file, moment) if extent.is_settled(began) else None
-        return meta
+            return None  # reading it says what is wrong
+        return Extent(status.st_dev, status.st_ino, status.st_mtime_ns), status.st_size

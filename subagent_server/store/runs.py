@@ -115,14 +115,21 @@ class RunStore:
         Raises:
             InvalidRunId, UnknownRun, UnreadableMeta.
         """
+        return self.decoded(run_id, self.read_raw(run_id))
+
+    def decoded(self, run_id: str, raw: bytes) -> RunMeta:
+        """Return what `read_raw` has read. Raises InvalidRunId, UnreadableMeta."""
+        return _decoded_meta(self.paths.run(run_id), raw)
+
+    def read_raw(self, run_id: str) -> bytes:
+        """Return the state of a run as the file holds it. Raises as `read` does."""
         run = self.paths.run(run_id)
         try:
-            raw = run.meta.read_bytes()
+            return run.meta.read_bytes()
         except FileNotFoundError as error:
             raise UnknownRun(run_id, self.paths.root) from error
         except OSError as error:
             raise UnreadableMeta(run_id, run.meta, error.strerror or str(error)) from error
-        return _decoded_meta(run, raw)
 
     def read_request(self, run_id: str) -> RunRequest:
         """Return what was asked of a run.

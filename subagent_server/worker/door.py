@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 from subagent_server.domain.definitions import Limits
@@ -29,6 +29,7 @@ class Door:
         self.clock = WorkClock(own.give_back_slots)
         self._own = own
         self._limits = limits
+        self._acknowledging: set[asyncio.Task[None]] = set()
 
     def record(self, kind: str, **facts: Any) -> None:
         """Append an event to the journal."""
@@ -56,9 +57,14 @@ class Door:
 
     @asynccontextmanager
     async def model_call(self) -> AsyncIterator[None]:
-        """Count working time, and let a stop wait for the reply. Raises RunRefused: the money is spent."""
+        """Count working time, and let a stop wait for the reply. After it, taken answers are acknowledged.
+
+        Raises:
+            RunRefused: the money is spent.
+            SubagentError: that an answer was taken could not be written.
+        """
         calls = self._own.model_calls
-        while not await asyncio.to_thread(calls.begin):
+        while not (calls.unbounded or await asyncio.to_thread(calls.begin)):
             await self.pause(_FOR_ROOM_SECONDS)
         self.model_busy = True
         try:
@@ -67,6 +73,7 @@ class Door:
         finally:
             self.model_busy = False
             calls.end()
+        await self.settled()
 
     async def pause(self, seconds: float) -> None:
         """Sleep, unless the run ends meanwhile."""
@@ -81,7 +88,10 @@ class Door:
             self.model_busy = busy
 
     async def ask(self, question: str, options: list[str] | None) -> Reply:
-        """Ask the parent and sleep until the answer, the expiry, or the end of the run."""
+        """Ask the parent and sleep until the answer, the expiry, or the end of the run.
+
+        The agent goes on with an answer while that is acknowledged: its delivery never depends on it.
+        """
         message = await self._recorded(question, options)
         facts = {"options": message.options} if message.options else {}
         self.record("question", messageId=message.message_id, question=question, **facts)
@@ -95,11 +105,22 @@ class Door:
             answer=message.answer_content,
             answeredBy=message.answered_by,
         )
-        try:
-            await asyncio.to_thread(self._own.acknowledge, message.message_id)
-        except (IllegalTransition, MessageClosed) as error:
-            raise RunOver from error  # the run ended, and its questions with it
+        acknowledge = asyncio.to_thread(self._own.acknowledge, message.message_id)
+        self._acknowledging.add(asyncio.create_task(acknowledge))
         return Reply(message.message_id, message.answer_content)
+
+    async def settled(self) -> None:
+        """Wait until every answer that was taken is acknowledged, unless the run has ended meanwhile.
+
+        Raises:
+            SubagentError: that could not be written.
+        """
+        while pending := [task for task in self._acknowledging if not task.done()]:
+            await asyncio.wait(pending)
+        taken, self._acknowledging = self._acknowledging, set()
+        for task in taken:
+            with suppress(IllegalTransition, MessageClosed):  # its end has closed its questions
+                task.result()
 
     async def _recorded(self, question: str, options: list[str] | None) -> Message:
         timeout = self._limits.ask_timeout_seconds

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,6 +55,8 @@ class Life:
                     self.own, door.record, self.environment, leads=bool(self.agent.agents)
                 ):
                     outcome = await self._outcome(door, assembled, tracing.tracer)
+                    with suppress(SubagentError):  # whatever ends the run, answers that were taken come first
+                        await door.settled()
                 meta = self._end(outcome, assembled[0].loop.usage if assembled else None)
                 end_span(span, meta)
             if undelivered := await tracing.deliver():
@@ -78,7 +81,9 @@ class Life:
         """Return how the agent ended, or None where somebody else ended the run. The one broad catch."""
         try:
             assembled.append(await self._watched(door, self._assembled(door, tracer)))
-            return await self._watched(door, assembled[0].work())
+            outcome = await self._watched(door, assembled[0].work())
+            await door.settled()
+            return outcome
         except RunOver:
             return None
         except RunRefused as refusal:
