@@ -17,6 +17,7 @@ SHIM_MARK = "SUBAGENT_SHIM"
 """Names the run of a shim in its environment, so that sweeps of other runs spare it and all below it."""
 
 _PROC = Path("/proc")
+_DIGITS = frozenset("123456789")
 _DEAD_STATES = frozenset("ZX")
 _ORDINARY = (0, 3, 5)  # SCHED_OTHER, SCHED_BATCH, SCHED_IDLE
 _ENVIRONMENT_PART = 8 << 10
@@ -131,7 +132,7 @@ def send_signal(identity: Identity, number: int) -> bool:
 
 
 def _pids() -> set[int]:
-    return {int(name) for name in os.listdir(_PROC) if name.isdigit()}  # noqa: PTH208 - of thousands
+    return {int(name) for name in os.listdir(_PROC) if name[0] in _DIGITS}  # noqa: PTH208 - of thousands
 
 
 def environment_of(pid: int) -> frozenset[bytes]:
@@ -184,6 +185,7 @@ class Marked:
         found = []
         for pid in there - self._others:
             if self._but_set_apart and _is_set_apart(pid):
+                self._others.add(pid)
                 continue
             data = _environment(pid)
             if self._mark in data and self._mark in data.split(b"\0"):
@@ -208,7 +210,7 @@ def set_apart(pid: int) -> None:
 
 def _is_set_apart(pid: int) -> bool:
     try:
-        return bool(os.sched_getscheduler(pid) & os.SCHED_RESET_ON_FORK) and os.getsid(pid) == pid
+        return bool(os.sched_getscheduler(pid) & os.SCHED_RESET_ON_FORK)
     except (OSError, AttributeError):
         return False
 
