@@ -31,7 +31,7 @@ check: $(VENV)/.installed-dev  ## format, lint, strict types, layers
 fuzz: $(VENV)/.installed-dev  ## 10,000 random and mutated agent files, meta files and tool calls
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest --timeout 7200 -n $(WORKERS) tests/fuzz
 
-soak: $(VENV)/.installed-dev  ## kill -9 at random moments, ROUNDS times with the dice of SEED, end trees of 31 runs, and judge
+soak: $(VENV)/.installed-dev  ## kill -9 at random moments, ROUNDS times with the dice of SEED, upgrade amid, end trees of 31 runs, and judge
 	$(BIN)/python -m tests.soak --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 soak-continue: $(VENV)/.installed-dev  ## kill runs at ROUNDS random moments, and carry each on to its end

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.bench_world import BenchWorld, bench_world
-from benchmarks.crowd import AGENT, Crowd, Guest, model
-from benchmarks.memory import available_mib, busy_seconds, proportional_mib, worked_seconds
+from benchmarks.crowd import AGENT, Cost, Crowd, Guest, model
+from benchmarks.memory import available_mib, proportional_mib, worked_seconds
 from benchmarks.scale import Scale
 from benchmarks.start import ready_zygote
 from benchmarks.table import Bar, Line, table
@@ -37,10 +37,8 @@ _IDLE_SECONDS = 5.0
 class Costs:
     """What single runs cost while so many others are alive."""
 
-    came: list[float] = field(default_factory=list)
-    left: list[float] = field(default_factory=list)
-    worked: list[float] = field(default_factory=list)
-    """The processor time of the whole machine for one end and one start, in milliseconds."""
+    came: list[Cost] = field(default_factory=list)
+    left: list[Cost] = field(default_factory=list)
     idle: list[float] = field(default_factory=list)
     """The processor time of a run that waits, in milliseconds a minute."""
 
@@ -111,13 +109,9 @@ async def _costs_among(crowd: Crowd, number: int) -> Costs:
     costs = Costs()
     await crowd.many_come(number - len(crowd.present), _is_room)
     for _ in range(TIMES + 1):
-        busy = busy_seconds()
-        left, came = await crowd.leave(), await crowd.come()
-        costs.left.append(left)
-        costs.came.append(came)
-        costs.worked.append((busy_seconds() - busy) * 1000)
-    for each in (costs.left, costs.came, costs.worked):
-        del each[0]
+        costs.left.append(await crowd.leave())
+        costs.came.append(await crowd.come())
+    del costs.left[0], costs.came[0]
     costs.idle.append(await _idle(crowd))
     return costs
 
@@ -156,21 +150,26 @@ def _alive_line(lived: int, wanted: int, because: str) -> Line:
 
 def _lines(lived: int, wanted: int, few: Costs, many: Costs, weights: Weights) -> list[Line]:
     short = f"{RESERVE_MIB:,.0f} MiB of memory stay for others, and {weights.fallen:.1f} went with each run"
-    beside = f"{FEW} alive"
-    zygote = [weights.zygote]
+    beside, alive, zygote = f"{FEW} alive", f"{lived} alive", [weights.zygote]
+    grown = [
+        ("`run_<agent>` until it asks", [c.told for c in many.came], [c.told for c in few.came]),
+        ("reply until the parent has the result", [c.told for c in many.left], [c.told for c in few.left]),
+        ("reply until the last process is gone", [c.done for c in many.left], [c.done for c in few.left]),
+        ("processor time of a start and an end", _worked(many), _worked(few)),
+        ("processor time of a minute of waiting", many.idle, few.idle),
+    ]
     return [
         _alive_line(lived, wanted, short),
-        Line(f"`run_<agent>` until it asks, {lived} alive", many.came, beside, few.came, GROWTH),
-        Line(f"reply until all of the run is gone, {lived} alive", many.left, beside, few.left, GROWTH),
-        Line(
-            f"processor time of one end and one start, {lived} alive", many.worked, beside, few.worked, GROWTH
-        ),
-        Line("processor time of a minute of waiting", many.idle, beside, few.idle, GROWTH),
+        *(Line(f"{what}, {alive}", taken, beside, floor, GROWTH) for what, taken, floor in grown),
         Line(
             f"memory that {lived} runs took, each", [weights.fallen], "the warm process", zygote, unit="MiB"
         ),
         Line(f"PSS of one of {lived} waiting runs", weights.pss, "the warm process", zygote, unit="MiB"),
     ]
+
+
+def _worked(costs: Costs) -> list[float]:
+    return [came.worked + left.worked for came, left in zip(costs.came, costs.left, strict=True)]
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 from mcp import Client
 
 from benchmarks.bench_world import BenchWorld
+from benchmarks.memory import Worked, worked_seconds
 from subagent_server.domain.states import Event, MessageStatus, Status
 from subagent_server.host import processes
 from subagent_server.service.doctor import examine_all
@@ -49,6 +50,18 @@ class Guest:
     message_id: str
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What a step of a run took, in milliseconds."""
+
+    told: float
+    """Until its parent knew of it."""
+    done: float
+    """Until all of it was done."""
+    worked: float
+    """The time that its processes had a processor for it."""
+
+
 @dataclass
 class Crowd:
     """The runs of a world, which come and leave through its server as a parent has them do so."""
@@ -59,22 +72,37 @@ class Crowd:
     left: list[Guest] = field(default_factory=list)
     _count: int = 0
 
-    async def come(self) -> float:
-        """Start a run, and return after how many milliseconds the parent has its question."""
+    async def come(self) -> Cost:
+        """Start a run, and return what it took until the parent has its question."""
         self._count += 1
         name = f"guest {self._count}"
         began = time.perf_counter()
         view = await self._call(f"run_{AGENT}", prompt=name, waitSeconds=WAIT_SECONDS)
-        seconds = time.perf_counter() - began
+        took = (time.perf_counter() - began) * 1000
         questions = [message for message in view.get("messages", []) if name in message["question"]]
         if view["status"] != Status.WAITING or len(questions) != 1:
             raise RuntimeError(f"{name} does not ask: {view}")
-        self.present.append(Guest(name, secrets.token_hex(8), view["runId"], questions[0]["messageId"]))
-        return seconds * 1000
+        guest = Guest(name, secrets.token_hex(8), view["runId"], questions[0]["messageId"])
+        self.present.append(guest)
+        return Cost(took, took, sum(map(worked_seconds, self.processes_of(guest))) * 1000)
 
-    async def leave(self) -> float:
-        """Give the run that waits longest its word; return after how many milliseconds all of it is gone."""
+    async def leave(self) -> Cost:
+        """Give the run that waits longest its word; return what it took until all of it was gone."""
         guest = self.present.pop(0)
+        worked = Worked(self.processes_of(guest))
+        mark = self.world.service.store.paths.change_mark(guest.run_id)  # its keeper removes it last
+        began = time.perf_counter()
+        async with asyncio.timeout(_GONE_SECONDS), asyncio.TaskGroup() as group:
+            answering = group.create_task(self._answered(guest))
+            while mark.exists():
+                await asyncio.sleep(_LOOK_SECONDS)
+                worked.look()
+        gone = (time.perf_counter() - began) * 1000
+        self.left.append(guest)
+        return Cost(answering.result(), gone, worked.milliseconds)
+
+    async def _answered(self, guest: Guest) -> float:
+        """Return after how many milliseconds the parent knows how the run ended that it has answered."""
         began = time.perf_counter()
         answer = await self._call(
             "reply_subagent",
@@ -83,16 +111,11 @@ class Crowd:
             answer=guest.word,
             waitSeconds=WAIT_SECONDS,
         )
-        mark = self.world.service.store.paths.change_mark(guest.run_id)  # its keeper removes it last
-        async with asyncio.timeout(_GONE_SECONDS):
-            while mark.exists():
-                await asyncio.sleep(_LOOK_SECONDS)
-        seconds = time.perf_counter() - began
+        took = (time.perf_counter() - began) * 1000
         view = answer["updatedMetadata"]
         if view["status"] != Status.COMPLETED:
             raise RuntimeError(f"{guest.name} was given its word and is {view['status']}: {view}")
-        self.left.append(guest)
-        return seconds * 1000
+        return took
 
     async def many_come(self, number: int, is_room: Callable[[], bool]) -> None:
         """Let so many come, a few at a time; fewer where there is no room any more."""

@@ -1,6 +1,7 @@
 """What processes weigh and work, and what the machine has left, read from `/proc`."""
 
-import os
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from subagent_server.host import processes
@@ -28,9 +29,25 @@ def worked_seconds(identity: processes.Identity) -> float:
     return sum(int((each / "schedstat").read_text().split()[0]) for each in threads) / _NANOSECONDS
 
 
-def busy_seconds() -> float:
-    """Return how long the processors of this machine have worked since it was started, for whomever."""
-    user, nice, system, _, _, irq, softirq, *_ = map(
-        int, Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]
-    )
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+class Worked:
+    """How long processes have worked, as it was seen last: what has ended cannot be asked any more."""
+
+    def __init__(self, watched: Iterable[processes.Identity]) -> None:
+        self._seen = dict.fromkeys(watched, 0.0)
+        self.look()
+        self._before = self._total
+
+    def look(self) -> None:
+        """Look at those that are still there."""
+        for identity in self._seen:
+            with suppress(OSError, IndexError):
+                self._seen[identity] = max(self._seen[identity], worked_seconds(identity))
+
+    @property
+    def milliseconds(self) -> float:
+        """How long it was between the first look and the last."""
+        return (self._total - self._before) * 1000
+
+    @property
+    def _total(self) -> float:
+        return sum(self._seen.values())

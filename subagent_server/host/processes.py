@@ -17,7 +17,9 @@ SHIM_MARK = "SUBAGENT_SHIM"
 """Names the run of a shim in its environment, so that sweeps of other runs spare it and all below it."""
 
 _PROC = Path("/proc")
+_DIGITS = frozenset("123456789")
 _DEAD_STATES = frozenset("ZX")
+_ORDINARY = (0, 3, 5)  # SCHED_OTHER, SCHED_BATCH, SCHED_IDLE
 _ENVIRONMENT_PART = 8 << 10
 _EMPTY_ROOM = bytes(1 << 10)
 """A part that ends so is followed by nothing: an environment has an empty string in it once, if ever."""
@@ -130,7 +132,7 @@ def send_signal(identity: Identity, number: int) -> bool:
 
 
 def _pids() -> set[int]:
-    return {int(name) for name in os.listdir(_PROC) if name.isdigit()}  # noqa: PTH208 - of thousands
+    return {int(name) for name in os.listdir(_PROC) if name[0] in _DIGITS}  # noqa: PTH208 - of thousands
 
 
 def environment_of(pid: int) -> frozenset[bytes]:
@@ -167,11 +169,13 @@ class Marked:
     """The live processes that were started with `mark` (`NAME=value`) in their environment, look by look.
 
     A look passes over those that an earlier one has seen to be others', so only the first costs as much as
-    there are processes. It is for looks at short intervals: numbers of processes come again.
+    there are processes. It is for looks at short intervals: numbers of processes come again. With
+    `but_set_apart`, those that are set apart are passed over too: keepers and workers of whatever runs.
     """
 
-    def __init__(self, mark: str) -> None:
+    def __init__(self, mark: str, *, but_set_apart: bool = False) -> None:
         self._mark = mark.encode()
+        self._but_set_apart = but_set_apart
         self._others: set[int] = set()
 
     def look(self) -> list[Identity]:
@@ -180,12 +184,35 @@ class Marked:
         self._others &= there
         found = []
         for pid in there - self._others:
+            if self._but_set_apart and _is_set_apart(pid):
+                self._others.add(pid)
+                continue
             data = _environment(pid)
             if self._mark in data and self._mark in data.split(b"\0"):
                 found.append(identify(pid))
             elif data:  # it has none for a moment when it becomes another program
                 self._others.add(pid)
         return [identity for identity in found if identity is not None and is_alive(identity)]
+
+
+def set_apart(pid: int) -> None:
+    """Let everybody see at a glance that a process is the keeper or the worker of a run; 0 is this one.
+
+    A glance costs a hundredth of a look at its environment. The sign is a flag of its scheduling that changes
+    nothing for it or for those that it starts, who do not inherit it (sched(7)); where it would, or where it
+    is refused, there is no sign.
+    """
+    with suppress(OSError, AttributeError):
+        policy = os.sched_getscheduler(pid)
+        if policy in _ORDINARY and os.getpriority(os.PRIO_PROCESS, pid) >= 0:
+            os.sched_setscheduler(pid, policy | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+
+
+def _is_set_apart(pid: int) -> bool:
+    try:
+        return bool(os.sched_getscheduler(pid) & os.SCHED_RESET_ON_FORK)
+    except (OSError, AttributeError):
+        return False
 
 
 def descendants(roots: Iterable[int], *, spare: str) -> list[Identity]:

@@ -144,4 +144,4 @@ def _left_behind(marked: processes.Marked) -> list[processes.Identity]:
 
 
 def _marked(run: RunPaths) -> processes.Marked:
-    return processes.Marked(f"SUBAGENT_RUN_ID={run.run_id}")
+    return processes.Marked(f"SUBAGENT_RUN_ID={run.run_id}", but_set_apart=True)

@@ -141,6 +141,36 @@ def test_marked_processes_are_found_by_the_environment_they_were_started_with() 
     assert processes.marked(mark) == []
 
 
+def test_a_process_that_is_set_apart_is_passed_over_where_it_is_wanted_and_what_it_starts_is_not() -> None:
+    name, value = "SUBAGENT_TEST_MARK", uuid.uuid4().hex
+    code = """
+        import subprocess, sys
+        from subagent_server.host.processes import set_apart
+        set_apart(0)
+        child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True)
+        print(child.pid, flush=True)
+        child.wait()
+    """
+    with Child(code, "import sys; sys.stdin.read()", environment={name: value}, new_session=True) as parent:
+        started = int(parent.hear())
+        mark, both = f"{name}={value}", {parent.pid, started}
+        assert {found.pid for found in processes.marked(mark)} == both
+        looks = processes.Marked(mark, but_set_apart=True)
+        assert [[found.pid for found in looks.look()] for _ in range(2)] == [[started], [started]]
+        processes.set_apart(started)
+        assert looks.look() == []
+        assert {found.pid for found in processes.Marked(mark).look()} == both
+
+
+def test_looks_find_what_was_started_meanwhile() -> None:
+    name, value = "SUBAGENT_TEST_MARK", uuid.uuid4().hex
+    looks = processes.Marked(f"{name}={value}")
+    assert looks.look() == []
+    with Child(WAIT, environment={name: value}) as child:
+        child.hear()
+        assert [found.pid for found in looks.look()] == [child.pid]
+
+
 def test_a_marked_zombie_is_not_found() -> None:
     name, value = "SUBAGENT_TEST_MARK", uuid.uuid4().hex
     with Child("pass", environment={name: value}) as child:

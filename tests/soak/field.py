@@ -26,6 +26,7 @@ _AGENTS: dict[str, dict[str, object]] = {
     "pair": {"maxConcurrent": 2},
     "helper": {},
 }
+_SPARE = "subagent-spare"
 _LOOKING = {"--reconcile", "--settle"}
 _POINT = re.compile(r'may_die\("([a-z_.]+)"\)')
 
@@ -97,24 +98,26 @@ class Field:
 
     def members(self) -> Iterator[Found]:
         """Yield every process that this soak has started, itself left out."""
+        zygotes: list[int] = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
                 continue
             identity = processes.identify(int(entry.name))
-            found = None if identity is None else self._classified(entry, identity)
+            found = None if identity is None else self._classified(identity)
             if found is not None and processes.is_alive(found.identity):
+                zygotes += [found.identity.pid] if found.kind == "zygote" else []
                 yield found
+        for identity in processes.descendants(zygotes, spare=processes.SHIM_MARK):
+            if _command(identity.pid)[0] == _SPARE:
+                yield Found("spare", identity, None)
 
     def clear(self) -> None:
         """End what is left, if anything is: a soak that was broken off, or one that has found something."""
         for found in self.members():
             processes.send_signal(found.identity, signal.SIGKILL)
 
-    def _classified(self, entry: Path, identity: processes.Identity) -> Found | None:
-        try:
-            command = (entry / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
-        except OSError:
-            return None
+    def _classified(self, identity: processes.Identity) -> Found | None:
+        command = _command(identity.pid)
         environment = dict(
             item.partition(b"=")[::2] for item in processes.environment_of(identity.pid) if b"=" in item
         )
@@ -131,6 +134,13 @@ class Field:
         if (owner := environment.get(b"SUBAGENT_RUN_ID")) is not None:
             return Found("grandchild", identity, owner.decode())
         return Found("server" if "serve" in words else "starter", identity, None)
+
+
+def _command(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        return [""]
 
 
 def effects_of(home: Path) -> Path:

@@ -9,7 +9,16 @@ from collections import Counter
 from subagent_server.host import processes
 from tests.soak.field import Field, Found
 
-WEIGHTS = {"server": 3, "starter": 2, "shim": 3, "worker": 3, "grandchild": 6, "zygote": 2, "reconcile": 3}
+WEIGHTS = {
+    "server": 3,
+    "starter": 2,
+    "shim": 3,
+    "worker": 3,
+    "grandchild": 6,
+    "zygote": 2,
+    "spare": 2,
+    "reconcile": 3,
+}
 _HUNT_SECONDS = 3.0
 """How long a kind that is not there now is waited for, before another kind is chosen."""
 _LOOK_SECONDS = 0.02

@@ -64,7 +64,7 @@ def unsettled(ground: Field) -> Iterator[str]:
 
 def _left(ground: Field) -> Iterator[Found]:
     """Yield what should end with the last run: all but the warm process, which waits for the next."""
-    return (found for found in ground.members() if found.kind != "zygote")
+    return (found for found in ground.members() if found.kind not in ("zygote", "spare"))
 
 
 def _zygotes(ground: Field) -> list[Found]:
