@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.bench_world import BenchWorld, bench_world
 from benchmarks.crowd import AGENT, Cost, Crowd, Guest, model
-from benchmarks.memory import available_mib, proportional_mib, worked_seconds
+from benchmarks.memory import Worked, available_mib, proportional_mib
 from benchmarks.scale import Scale
 from benchmarks.start import ready_zygote
 from benchmarks.table import Bar, Line, table
@@ -112,17 +112,17 @@ async def _costs_among(crowd: Crowd, number: int) -> Costs:
         costs.left.append(await crowd.leave())
         costs.came.append(await crowd.come())
     del costs.left[0], costs.came[0]
-    costs.idle.append(await _idle(crowd))
+    costs.idle += await _idle(crowd)
     return costs
 
 
-async def _idle(crowd: Crowd) -> float:
-    """Return what one of those who are there works in a minute in which nothing happens, in milliseconds."""
-    sampled = [identity for guest in _sample(crowd) for identity in crowd.processes_of(guest)]
-    before = sum(map(worked_seconds, sampled))
+async def _idle(crowd: Crowd) -> list[float]:
+    """Return what some of those who are there work in a minute in which nothing happens, in milliseconds."""
+    sampled = [Worked(crowd.processes_of(guest)) for guest in _sample(crowd)]
     await asyncio.sleep(_IDLE_SECONDS)
-    spent = sum(map(worked_seconds, sampled)) - before
-    return spent * 1000 * 60 / _IDLE_SECONDS * 2 / len(sampled)
+    for each in sampled:
+        each.look()
+    return [each.milliseconds * 60 / _IDLE_SECONDS for each in sampled]
 
 
 def _is_room() -> bool:
