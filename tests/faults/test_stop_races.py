@@ -1,7 +1,9 @@
 """Stopping a run that is just ending: one end, and a result that was there is kept."""
 
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 from subagent_server.domain.states import Status
 from subagent_server.service.doctor import examine
@@ -10,7 +12,7 @@ from tests.helpers.processes import Child
 from tests.helpers.runs import ASKED, STARTED, start_run
 from tests.helpers.turns import says
 from tests.helpers.wait import wait_for
-from tests.helpers.world import World
+from tests.helpers.world import BOUND, World
 
 RACES = 200
 PRELUDE = """
@@ -40,6 +42,11 @@ STOPPER = (
 )
 
 
+def result_files(store: RunStore, run_id: str) -> Iterator[Path]:
+    """Yield the files of a result, finished or not."""
+    return store.paths.run(run_id).directory.glob("*result.json*")
+
+
 def test_of_200_stops_that_race_with_the_end_each_run_has_one_end_that_both_are_told(store: RunStore) -> None:
     ends: Counter[Status] = Counter()
     with Child(FINISHER, store.paths.root) as finisher, Child(STOPPER, store.paths.root) as stopper:
@@ -47,8 +54,11 @@ def test_of_200_stops_that_race_with_the_end_each_run_has_one_end_that_both_are_
         for number in range(RACES):
             run_id = f"run-{number:03d}"
             start_run(store, run_id, STARTED, ASKED)
-            for racer in (finisher, stopper) if number % 2 else (stopper, finisher):
-                racer.tell(run_id)
+            first, second = (finisher, stopper) if number % 2 else (stopper, finisher)
+            first.tell(run_id)
+            if number % 4 == 1:  # it makes the result durable before it asks for the lock: a head start
+                wait_for(lambda: list(result_files(store, run_id)), BOUND, "a result")  # noqa: B023
+            second.tell(run_id)
             told = {finisher.hear(), stopper.hear()}
             meta, result = store.read(run_id), store.read_result(run_id)
             assert told == {meta.status.value}

@@ -6,6 +6,7 @@ from statistics import median
 
 from subagent_server.domain.states import Event, MessageStatus, Status
 from subagent_server.host import processes
+from subagent_server.host.exclusive import exclusive
 from subagent_server.host.wake import SLOW_POLL_SECONDS
 from tests.helpers.turns import asks, calls, says, tool_results, use
 from tests.helpers.world import World
@@ -103,7 +104,10 @@ def test_answers_of_the_last_turn_are_acknowledged_before_the_run_ends(world: Wo
     for agent, ending in endings.items():
         run_id = world.start(agent=agent)
         meta = world.asking(run_id, 8)
-        processes.send_signal(world.worker(run_id), signal.SIGSTOP)  # so that it reads all answers at once
+        with exclusive(world.paths(run_id).meta_lock):  # which it would keep if it were stopped with it
+            processes.send_signal(
+                world.worker(run_id), signal.SIGSTOP
+            )  # so that it reads all answers at once
         for message in meta.messages:
             world.reply(run_id, "blue", message.message_id)
         processes.send_signal(world.worker(run_id), signal.SIGCONT)
