@@ -20,7 +20,7 @@ BARE_SERVER = Path(__file__).with_name("bare_server.py")
 CALLS = 200
 STARTS = 30
 READY_SECONDS_A_RUN = 6.0
-BUSY = "each start copies some 16 MiB on the two cores that the next one needs, and kernel threads walk shared pages"
+BUSY = "a start copies 16 MiB on the two cores that the next one needs; kernel threads walk shared pages"
 SCRIPT = {"turns": [{"tool_use": [{"name": "ask_parent", "input": {"question": "Which way?"}}]}]}
 
 
