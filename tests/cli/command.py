@@ -164,8 +164,11 @@ class Running:
 
     def is_watching(self) -> bool:
         """Whether the process listens to changes of files by now."""
-        folder = Path(f"/proc/{self.process.pid}/fd")
-        return any("inotify" in str(link.readlink()) for link in folder.iterdir() if link.is_symlink())
+        for link in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # it has just been closed
+                if "inotify" in str(link.readlink()):
+                    return True
+        return False
 
     def interrupt(self) -> None:
         """Send what Ctrl-C sends."""

@@ -55,7 +55,7 @@ def test_a_tree_stands_below_its_first_run_and_is_listed_whole(cli: Cli) -> None
     with family(cli) as runs:
         other = cli.completed("aaaaaa")
         lines = cli("ls", "--tree").stdout.splitlines()[1:]
-        drawn = [re.sub(r" +\d+s( .*)?$", "", line)[12:].strip() for line in lines]
+        drawn = [re.sub(r" +(\d+[smhd])+( .*)?$", "", line)[12:].strip() for line in lines]
         assert drawn == [
             f"{runs.boss}  boss",
             f"{runs.helper}  └ helper",

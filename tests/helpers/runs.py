@@ -15,7 +15,7 @@ RUN_ID = "20261122-093015-417-k3f9qz"
 WORKER = WorkerIdentity(host="here", pid=4711, start_time=123456, boot_id="boot")
 
 STARTED = events.WorkerStarted(worker=WORKER)
-ASKED = events.QuestionAsked(question="Which colour?", expires_at=T0 + timedelta(hours=1))
+ASKED = events.QuestionAsked(question="Which colour?", expires_at=T0 + timedelta(days=36_500))
 
 
 def make_request(run_id: str = RUN_ID, **facts: Any) -> RunRequest:
