@@ -35,6 +35,7 @@ FLOORS: dict[str, set[str]] = {
     },
     "warm": {
         *("service", "catalog", "domain", "settings", "host", "store", "launch", "runners", "worker"),
+        "simulator",
     },
     "front": {"cli", "launch", "domain", "settings"},
     "__main__": {"front"},

@@ -36,19 +36,21 @@ def watched() -> Iterator[set[CodeType]]:
 
 def of_modules(names: tuple[str, ...]) -> set[CodeType]:
     """Return the code of the functions of these modules and packages."""
-    functions = [each for each in gc.get_objects() if isinstance(each, FunctionType)]
-    return {
-        each.__code__ for each in functions if f"{each.__module__}.".startswith(tuple(f"{n}." for n in names))
-    }
+    below = tuple(f"{name}." for name in names)
+    return {each.__code__ for each in _functions() if f"{each.__module__}.".startswith(below)}
 
 
 def lay_together(hot: set[CodeType]) -> None:
     """Give every function that runs code of `hot` a copy of it, one copy beside the other."""
     copies: dict[CodeType, CodeType] = {}
     _kept.append(hot)
-    for function in [each for each in gc.get_objects() if isinstance(each, FunctionType)]:
+    for function in _functions():
         if function.__code__ in hot:
             function.__code__ = _copy(function.__code__, hot, copies)
+
+
+def _functions() -> list[FunctionType]:
+    return [each for each in gc.get_objects() if isinstance(each, FunctionType)]
 
 
 def _copy(code: CodeType, hot: set[CodeType], copies: dict[CodeType, CodeType]) -> CodeType:

@@ -6,7 +6,6 @@ are, a fork that does the same for practice finds out. Linux only. Standard libr
 """
 
 import array
-import ctypes
 import mmap
 import os
 import signal
@@ -15,10 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from subagent_server.host import private_memory
+from subagent_server.host.private_memory import Range
 from subagent_server.host.telling import flush, tell_exception
-
-Range = tuple[int, int]
-"""Addresses of the first byte, and of the one after the last."""
 
 PATIENCE_SECONDS = 20
 """How long a fork may take to find out."""
@@ -58,7 +56,7 @@ def _tell(descriptor: int) -> NoReturn:
 def own_pages() -> Iterator[Range]:
     """Yield the ranges of this process's private memory that it shares with nobody (proc_pid_pagemap(5))."""
     with suppress(FileNotFoundError), Path("/proc/self/pagemap").open("rb", buffering=0) as entries:
-        for begin, end in list(_private()):
+        for begin, end in list(private_memory.ranges()):
             size = (end - begin) // mmap.PAGESIZE
             raw = array.array("Q", os.pread(entries.fileno(), size * _ENTRY, begin // mmap.PAGESIZE * _ENTRY))
             own = [number for number, entry in enumerate(raw) if entry & _PRESENT and entry & _OWN]
@@ -69,19 +67,8 @@ def own_pages() -> Iterator[Range]:
 
 
 def make_own(ranges: Iterable[Range]) -> None:
-    """Copy these pages now (madvise(2)), as far as the kernel does that; others stay to be copied later."""
-    madvise = ctypes.CDLL(None).madvise
-    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    for begin, end in ranges:
-        madvise(begin, end - begin, _MADV_POPULATE_WRITE)
-
-
-def _private() -> Iterator[Range]:
-    for line in Path("/proc/self/maps").read_text(encoding="ascii", errors="replace").splitlines():
-        place, rights, *_ = line.split(maxsplit=5)
-        if rights == "rw-p":
-            begin, end = place.split("-")
-            yield int(begin, 16), int(end, 16)
+    """Copy these pages now, as far as the kernel does that; others stay to be copied later."""
+    private_memory.advise(ranges, _MADV_POPULATE_WRITE)
 
 
 def _in_a_row(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from subagent_server.host import processes
 from subagent_server.host.shown import Shown
-from subagent_server.launch.program import WORKER, GatedWorker, Program, pass_gate
+from subagent_server.launch.program import GatedWorker, Invocation, Program, pass_gate
 
 if TYPE_CHECKING:
     from subagent_server.launch.spare import SpareWorker
@@ -50,17 +50,11 @@ class Image(Program):
         self._spare = spare
         self._alone = True
 
-    def start(
-        self,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        keep: Sequence[int],
-        let_go: Callable[[], None],
-    ) -> GatedWorker:
+    def start(self, invocation: Invocation, own: Sequence[int]) -> GatedWorker:
         """Have the worker that is there already begin; where that cannot, fork another."""
         spare, self._spare = self._spare, None
-        ready = spare and spare.prepared(arguments, environment, keep)
-        return ready or super().start(arguments, environment, keep, let_go)
+        ready = spare and spare.prepared(invocation)
+        return ready or super().start(invocation, own)
 
     def rest(self) -> None:
         """Let the worker go that is there already: it takes memory."""
@@ -75,23 +69,17 @@ class Image(Program):
                 thread.join(THREAD_SECONDS)
         self._alone = threading.active_count() == 1
 
-    def become(
-        self,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        keep: Sequence[int],
-        gate: int | None = None,
-    ) -> NoReturn:
+    def become(self, invocation: Invocation, gate: int | None = None) -> NoReturn:
         """Make this process the worker; by exec where its environment wants another interpreter."""
-        if not self._alone or wants_own_start(environment):
-            super().become(arguments, environment, keep, gate)
-        close_all_but({0, 1, 2, *keep, *([] if gate is None else [gate])})
+        if not self._alone or wants_own_start(invocation.environment):
+            super().become(invocation, gate)
+        close_all_but({0, 1, 2, *invocation.keep, *([] if gate is None else [gate])})
         try:
-            settle(self.shown, [*WORKER, *arguments], ["subagent_server.worker", *arguments], environment)
+            settle(self.shown, *invocation.shown_as(), invocation.environment)
         except Unsuitable:
-            super().become(arguments, environment, keep, gate)
+            super().become(invocation, gate)
         pass_gate(gate)
-        run(self._main, arguments)
+        run(self._main, invocation.arguments)
 
     def spawn(self, arguments: Sequence[str]) -> int:
         """Start the worker's program as a child, by fork."""
@@ -102,7 +90,7 @@ class Image(Program):
         if pid == 0:
             try:
                 signal.pthread_sigmask(signal.SIG_SETMASK, [])
-                self.become(arguments, dict(os.environ), ())
+                self.become(Invocation(arguments, dict(os.environ)))
             finally:
                 os._exit(1)
         return pid

@@ -5,8 +5,9 @@ library only: the shim imports this module.
 """
 
 import os
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -17,6 +18,23 @@ WORKER = (sys.executable, "-E", "-P", "-m", "subagent_server.worker")
 EXIT_GATE_CLOSED = 71
 """What a worker leaves with that was never let begin."""
 _OPEN = b"!"
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """What a worker is started with: the descriptors of `keep` come beside 0, 1 and 2.
+
+    `heard` are signals that it hears, although the process that starts it may keep them back for itself.
+    """
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    keep: Sequence[int] = ()
+    heard: Collection[int] = ()
+
+    def shown_as(self) -> tuple[list[str], list[str]]:
+        """Return its command line, and what it has as `sys.argv`."""
+        return [*WORKER, *self.arguments], ["subagent_server.worker", *self.arguments]
 
 
 @dataclass(frozen=True)
@@ -48,16 +66,10 @@ def pass_gate(gate: int | None) -> None:
 class Program:
     """The worker's program, started by exec."""
 
-    def start(
-        self,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        keep: Sequence[int],
-        let_go: Callable[[], None],
-    ) -> GatedWorker:
-        """Start the worker as a child with the descriptors of `keep` beside 0, 1 and 2.
+    def start(self, invocation: Invocation, own: Sequence[int]) -> GatedWorker:
+        """Start the worker as a child, in a session of its own.
 
-        `let_go` is called in a child that is forked from here, for what belongs to this process alone.
+        `own` are descriptors of this process alone: a child that is forked from here closes them first.
 
         Raises:
             OSError: there is no process for it.
@@ -68,8 +80,11 @@ class Program:
         if pid == 0:
             try:
                 os.close(gate_in)
-                let_go()
-                self.become(arguments, environment, keep, gate_out)
+                for descriptor in own:
+                    os.close(descriptor)
+                os.setsid()
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, invocation.heard)
+                self.become(invocation, gate_out)
             except OSError as error:
                 tell(f"The worker could not be started: {error}")
             finally:
@@ -83,14 +98,8 @@ class Program:
     def before_fork(self) -> None:
         """Make sure that a fork of this process can become the worker."""
 
-    def become(
-        self,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        keep: Sequence[int],
-        gate: int | None = None,
-    ) -> NoReturn:
-        """Make this process the worker, which gets the descriptors of `keep` beside 0, 1 and 2.
+    def become(self, invocation: Invocation, gate: int | None = None) -> NoReturn:
+        """Make this process the worker.
 
         What can be prepared is prepared at once; it begins when the word comes out of `gate`.
 
@@ -98,9 +107,9 @@ class Program:
             OSError: the program cannot be started.
         """
         pass_gate(gate)
-        for descriptor in keep:
+        for descriptor in invocation.keep:
             os.set_inheritable(descriptor, True)
-        os.execve(WORKER[0], [*WORKER, *arguments], dict(environment))
+        os.execve(WORKER[0], [*WORKER, *invocation.arguments], dict(invocation.environment))
 
     def spawn(self, arguments: Sequence[str]) -> int:
         """Start the worker's program as a child, without signals blocked, and return its pid.

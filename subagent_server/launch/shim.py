@@ -26,7 +26,7 @@ from subagent_server.host import atomic, die, processes
 from subagent_server.host.telling import flush, tell
 from subagent_server.launch import predecessor, slots
 from subagent_server.launch.aftermath import conclude, has_ended
-from subagent_server.launch.program import Program
+from subagent_server.launch.program import Invocation, Program
 from subagent_server.store.paths import RootPaths, RunPaths, root_of
 
 GRACE_SECONDS = 10.0
@@ -152,7 +152,8 @@ class Shim:
         environment = {**self.package["environment"], "SUBAGENT_RUN_ID": self.run.run_id}
         kept = (self.memory, *self.slots)
         arguments = [str(self.run.directory), ",".join(map(str, kept))]
-        worker = self.program.start(arguments, environment, kept, self._let_go)
+        invocation = Invocation(arguments, environment, kept, heard=_WATCHED)
+        worker = self.program.start(invocation, own=[self.lock])
         for descriptor in self.slots:  # the worker has them: the kernel frees them with it
             os.close(descriptor)
         die.may_die("shim.forked")
@@ -166,12 +167,6 @@ class Shim:
         finally:
             worker.close_gate()
         return worker.pid
-
-    def _let_go(self) -> None:
-        """In a worker that is forked from here: let go of what is the shim's."""
-        os.close(self.lock)
-        os.setsid()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
 
     def _wait_for(self, worker: int) -> int:
         while True:

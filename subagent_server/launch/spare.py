@@ -9,13 +9,13 @@ import fcntl
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
 from subagent_server.host.shown import Shown
 from subagent_server.launch import asking, handover, image
-from subagent_server.launch.program import WORKER, GatedWorker
+from subagent_server.launch.program import GatedWorker, Invocation
 
 _YOURS = b"yours"
 _COMMAND = ("subagent-spare",)
@@ -74,18 +74,16 @@ class SpareWorker:
         """The descriptor that has to stay open; its number is none that an order asks for."""
         return self._line.fileno()
 
-    def prepared(
-        self, arguments: Sequence[str], environment: Mapping[str, str], keep: Sequence[int]
-    ) -> GatedWorker | None:
+    def prepared(self, invocation: Invocation) -> GatedWorker | None:
         """Give it its run, behind its gate; None where it cannot have it, and is gone."""
-        command, argv = [*WORKER, *arguments], ["subagent_server.worker", *arguments]
-        wanted = asking.Wanted("worker", command, argv, environment)
-        given = {number: number for number in (*_DESCRIPTORS, *keep)}
-        order = wanted.order(list(given), leashed=False)
-        order["circumstances"]["blocked"] = []
+        descriptors = [*_DESCRIPTORS, *invocation.keep]
+        program = asking.Wanted("worker", *invocation.shown_as(), invocation.environment)
+        order = program.order(descriptors, leashed=False)
+        blocked = order["circumstances"]["blocked"]
+        order["circumstances"]["blocked"] = [number for number in blocked if number not in invocation.heard]
         self._line.settimeout(asking.ANSWER_SECONDS)
         try:
-            os.close(asking.hand_over(self._line, order, list(given.values()), cwd="/"))
+            os.close(asking.hand_over(self._line, order, descriptors, cwd="/"))
         except (OSError, ValueError, handover.Refused):
             self.dismiss()
             return None

@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from subagent_server.host import die, gaps, hot_pages, huge_pages, locks
 from subagent_server.host.private_directory import beneath, open_private
+from subagent_server.host.private_memory import Range
 from subagent_server.host.shown import Shown
 from subagent_server.host.telling import tell
 from subagent_server.launch.image_key import image_key
@@ -60,7 +61,7 @@ class Zygote:
         self._inode = 0
         self._shown = Shown()
         self._spare: Spare | None = None
-        self._hot: list[hot_pages.Range] = []
+        self._hot: list[Range] = []
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
         self._shown.clear()
         self._shown.environment(kept)

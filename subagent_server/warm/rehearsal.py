@@ -4,7 +4,6 @@ All that a run comes through is loaded and cached by it: how a run is started, a
 in it, the files, the end. It works in a directory of its own, with a model that is none.
 """
 
-import json
 import os
 import select
 import signal
@@ -21,22 +20,23 @@ from typing import Any, NoReturn
 from subagent_server.domain.definitions import AgentDefinition, Limits
 from subagent_server.domain.states import Status
 from subagent_server.host import hot_pages
+from subagent_server.host.private_memory import Range
 from subagent_server.launch.launcher import LaunchPackage
 from subagent_server.service.access import USER
 from subagent_server.service.context import open_service
 from subagent_server.service.own_run import OwnRun
 from subagent_server.service.start import StartOrder, start_agent
 from subagent_server.settings import read_settings
+from subagent_server.simulator.stream import encode, events_of
 from subagent_server.store.paths import RunPaths
 from subagent_server.worker.__main__ import work
 
 _AGENT = "rehearsal"
 _PATIENCE_SECONDS = 5.0
-_ASKS = {"type": "tool_use", "id": "toolu_1", "name": "ask_parent", "input": {}}
-_SAYS = {"type": "text", "text": ""}
-_TURNS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
-    (_ASKS, {"type": "input_json_delta", "partial_json": '{"question": "Is anybody there?"}'}, "tool_use"),
-    (_SAYS, {"type": "text_delta", "text": "No."}, "end_turn"),
+_QUESTION = {"question": "Is anybody there?"}
+_TURNS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"type": "tool_use", "id": "toolu_1", "name": "ask_parent", "input": _QUESTION}, "tool_use"),
+    ({"type": "text", "text": "No."}, "end_turn"),
 )
 
 
@@ -54,7 +54,7 @@ def rehearse(times: int) -> None:
                 raise OSError("the run has not come to its end")
 
 
-def pages_of_a_run() -> list[hot_pages.Range]:
+def pages_of_a_run() -> list[Range]:
     """Return the pages that a worker has written to when it goes on after its question. Raises as above."""
     with tempfile.TemporaryDirectory() as name, _Model() as model:
         own, package = _start(Path(name), model)
@@ -152,7 +152,7 @@ class _Model(HTTPServer):
 
     def next_reply(self) -> bytes:
         """Return the body of the next answer."""
-        return "".join(map(_event, _events(*next(self._turns)))).encode("ascii")
+        return b"".join(map(encode, events_of(_message(*next(self._turns)), None)))
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -170,20 +170,15 @@ class _Answer(BaseHTTPRequestHandler):
         """Nobody wants to know."""
 
 
-def _event(event: dict[str, Any]) -> str:
-    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n"
-
-
-def _events(block: dict[str, Any], delta: dict[str, Any], reason: str) -> Iterator[dict[str, Any]]:
-    usage = {"input_tokens": 1, "output_tokens": 1}
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "none", "content": []}
-    yield {"type": "message_start", "message": {**message, "stop_reason": None, "usage": usage}}
-    yield {"type": "content_block_start", "index": 0, "content_block": block}
-    yield {"type": "content_block_delta", "index": 0, "delta": delta}
-    yield {"type": "content_block_stop", "index": 0}
-    yield {
-        "type": "message_delta",
-        "delta": {"stop_reason": reason, "stop_sequence": None},
-        "usage": {"output_tokens": 1},
+def _message(block: dict[str, Any], reason: str) -> dict[str, Any]:
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "none",
+        "content": [block],
+        "stop_reason": reason,
+        "stop_sequence": None,
+        "stop_details": None,
+        "usage": {"input_tokens": 1, "output_tokens": 1},
     }
-    yield {"type": "message_stop"}

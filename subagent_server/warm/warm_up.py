@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from subagent_server.domain.errors import SubagentError
-from subagent_server.host import gaps, hot_code, hot_pages
+from subagent_server.host import gaps, hot_code
+from subagent_server.host.private_memory import Range
 from subagent_server.runners.messages.connection import tls_context
 from subagent_server.warm import rehearsal
 
@@ -44,7 +45,7 @@ def practise() -> None:
         rehearsal.rehearse(_REHEARSALS)
 
 
-def pages_of_a_run() -> list[hot_pages.Range]:
+def pages_of_a_run() -> list[Range]:
     """Return which memory every worker writes to; none where that cannot be found out."""
     with suppress(OSError, SubagentError):
         return rehearsal.pages_of_a_run()

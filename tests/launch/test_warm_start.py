@@ -56,11 +56,13 @@ def unusual_starter() -> Iterator[None]:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     before = os.umask(0o027)
     handler = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})
     resource.setrlimit(resource.RLIMIT_NOFILE, (files[0] - 1, files[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, files)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         signal.signal(signal.SIGUSR2, handler)
         os.umask(before)
 
