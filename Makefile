@@ -59,7 +59,7 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml
+$(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml setup.py subagent_server/host/_pristine.c
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@

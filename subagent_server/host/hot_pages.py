@@ -11,7 +11,6 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import NoReturn
 
 from subagent_server.host import private_memory
@@ -21,8 +20,10 @@ from subagent_server.host.telling import flush, tell_exception
 PATIENCE_SECONDS = 20
 """How long a fork may take to find out."""
 _MADV_POPULATE_WRITE = 23
-_PRESENT, _OWN = 1 << 63, 1 << 56
-_ENTRY = 8
+_PRESENT, _FILE, _ALONE = 1 << 63, 1 << 61, 1 << 56
+_KIND = _PRESENT | _FILE | _ALONE
+_OWN_COPY = _PRESENT | _ALONE
+"""Of the bits that tell the kind of a page (proc_pid_pagemap(5)): in memory, no file's, nobody else's."""
 
 
 def written_by(doing: Callable[[Callable[[], NoReturn]], None]) -> list[Range]:
@@ -54,12 +55,10 @@ def _tell(descriptor: int) -> NoReturn:
 
 
 def own_pages() -> Iterator[Range]:
-    """Yield the ranges of this process's private memory that it shares with nobody (proc_pid_pagemap(5))."""
-    with suppress(FileNotFoundError), Path("/proc/self/pagemap").open("rb", buffering=0) as entries:
-        for begin, end in list(private_memory.ranges()):
-            size = (end - begin) // mmap.PAGESIZE
-            raw = array.array("Q", os.pread(entries.fileno(), size * _ENTRY, begin // mmap.PAGESIZE * _ENTRY))
-            own = [number for number, entry in enumerate(raw) if entry & _PRESENT and entry & _OWN]
+    """Yield the ranges of this process's private memory of which it has copies that it shares with nobody."""
+    with suppress(FileNotFoundError):
+        for (begin, _), entries in private_memory.pages(list(private_memory.ranges())):
+            own = [number for number, entry in enumerate(entries) if entry & _KIND == _OWN_COPY]
             yield from (
                 (begin + first * mmap.PAGESIZE, begin + after * mmap.PAGESIZE)
                 for first, after in _in_a_row(own)

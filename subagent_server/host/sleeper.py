@@ -5,10 +5,13 @@ import os
 from pathlib import Path
 
 from subagent_server.host import wake
+from subagent_server.host.rest import Rest
 
 
 class Sleeper:
     """Wakes every waiter of this process at each poke, and all of them together at the slow poll.
+
+    A process that only waits gives memory back meanwhile.
 
     Made inside a running event loop.
     """
@@ -19,6 +22,7 @@ class Sleeper:
         self._waiters: set[asyncio.Future[None]] = set()
         self._poll: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
+        self._rest = Rest()
         self._loop.add_reader(self._descriptor, self._poked)
 
     async def sleep(self, seconds: float = wake.SLOW_POLL_SECONDS) -> None:
@@ -53,10 +57,12 @@ class Sleeper:
 
     def _poked(self) -> None:
         wake.drain(self._descriptor)
+        self._rest.end()
         self.wake_all()
 
     def _look(self) -> None:
         self._poll = None
+        self._rest.look()
         self.wake_all()
 
 

@@ -22,7 +22,7 @@ if __name__ == "__main__":  # -I leaves out the directory of the package
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from subagent_server.domain.errors import StorageFailed
-from subagent_server.host import atomic, die, processes
+from subagent_server.host import atomic, die, pristine, processes
 from subagent_server.host.telling import flush, tell
 from subagent_server.launch import predecessor, slots
 from subagent_server.launch.aftermath import conclude, has_ended
@@ -33,6 +33,8 @@ GRACE_SECONDS = 10.0
 """How long TERM is left to work before KILL."""
 EXIT_SECOND_SHIM = 75
 HEAD_POLL_SECONDS = 0.03
+_REST_SECONDS = 8.0
+"""How long the worker runs before its keeper, which only waits from then on, gives memory back."""
 _PR_SET_CHILD_SUBREAPER = 36
 _STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _WATCHED = _STOPPING | {signal.SIGCHLD, signal.SIGUSR1}
@@ -52,6 +54,7 @@ class Shim:
         self.deadline: float | None = None
         """When what was told to end is killed, on the monotonic clock; None while nobody wants an end."""
         self._worker: processes.Identity | None = None
+        self._rests = False
 
     def keep(self) -> int:
         """Live through the whole run and return the worker's exit code, for an engine to see."""
@@ -178,6 +181,9 @@ class Shim:
                 self._tell(signal.SIGTERM)
             elif self._is_overdue():
                 self._tell(signal.SIGKILL)
+            elif received is None and not self._rests:
+                self._rests = True
+                pristine.give_back()
 
     def _tell(self, number: int) -> None:
         """Send the worker a signal; the first TERM starts the grace."""
@@ -190,7 +196,9 @@ class Shim:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     def _patience(self) -> float:
-        return 3600.0 if self.deadline is None else max(0.05, self.deadline - time.monotonic())
+        if self.deadline is None:
+            return 3600.0 if self._rests else _REST_SECONDS
+        return max(0.05, self.deadline - time.monotonic())
 
 
 def _read_package(memory: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from subagent_server.host import die, gaps, hot_pages, huge_pages, locks
+from subagent_server.host import die, gaps, hot_pages, huge_pages, locks, pristine
 from subagent_server.host.private_directory import beneath, open_private
 from subagent_server.host.private_memory import Range
 from subagent_server.host.shown import Shown
@@ -176,9 +176,13 @@ def warmed_up() -> dict[str, Program]:
     importlib.import_module(_WARM_UP).practise()
     gc.enable()
     gc.collect()
+    pristine.mark_objects()
     gaps.fill()
     gc.freeze()
-    huge_pages.gather()
+    try:
+        pristine.keep()
+    except OSError:  # then forks have to be cheap in another way
+        huge_pages.gather()
     return programs
 
 
