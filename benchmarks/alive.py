@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.bench_world import BenchWorld, bench_world
+from benchmarks.bench_world import LONG_SECONDS, BenchWorld, bench_world
 from benchmarks.crowd import AGENT, Cost, Crowd, Guest, model
 from benchmarks.memory import Worked, available_mib, proportional_mib
 from benchmarks.scale import Scale
@@ -94,6 +94,7 @@ async def _measured(world: BenchWorld, wanted: int) -> list[Line]:
         lived = crowd.waiting()
         if lived != len(crowd.present):
             raise RuntimeError(f"{len(crowd.present)} runs should wait at once, and {lived} do")
+        await asyncio.sleep(LONG_SECONDS)
         weights = _weighed(world, crowd, before)
         await crowd.all_leave()
     if faults := list(crowd.faults()):

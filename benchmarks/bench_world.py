@@ -21,6 +21,8 @@ from subagent_server.simulator.app import Respond
 
 MAX_RUNS = 2_000
 """How many may work at once: more than there ever are."""
+LONG_SECONDS = 20
+"""When a run has waited for so long, it has come to rest (`host/rest.py`)."""
 _STOP_SECONDS, _STOP_SECONDS_A_RUN = 60.0, 0.3
 AGENT = """---
 name: {name}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mcp import Client
 
-from benchmarks.bench_world import BenchWorld, bench_world, timed
+from benchmarks.bench_world import LONG_SECONDS, BenchWorld, bench_world, timed
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
 from subagent_server.domain.errors import SubagentError
@@ -38,6 +38,7 @@ async def _measured(world: BenchWorld, scale: Scale) -> list[Line]:
             while len(run_ids) < waiting:
                 run_ids.append(await _start(client))
             await _until_all_ask(world)
+            await asyncio.sleep(LONG_SECONDS)
             lines += await _calls(bare, client, run_ids, waiting, scale)
     return lines
 

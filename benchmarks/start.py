@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from mcp import Client
 
-from benchmarks.bench_world import BenchWorld, bench_world
+from benchmarks.bench_world import LONG_SECONDS, BenchWorld, bench_world
 from benchmarks.memory import proportional_mib
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
@@ -64,12 +64,17 @@ async def _measured(world: BenchWorld, waiting: int) -> list[Line]:
         for _ in range(waiting):
             await _first_request(world, client)
         await _until(lambda: len(_asking(world)) >= waiting)
+        weights = _weights(world, f"PSS of one of {waiting} runs that wait")
+        await asyncio.sleep(LONG_SECONDS)
+        weights += _weights(
+            world, f"PSS of one of {waiting} that have waited {LONG_SECONDS} s", Bar("p50", 10)
+        )
     floor = await asyncio.to_thread(_forks)
     what = "call to first model request"
     return [
         Line(f"{what}, plain start", plain, "fork and exit of the warm process", floor),
         Line(f"{what}, warm", warm, "plain start", plain, (Bar("p50", 40), Bar("ratio", 0.02)), because=SLOW),
-        *_weights(world, waiting),
+        *weights,
     ]
 
 
@@ -98,7 +103,7 @@ def _forks() -> list[float]:
     return [float(line) for line in done.stdout.split()]
 
 
-def _weights(world: BenchWorld, waiting: int) -> list[Line]:
+def _weights(world: BenchWorld, of: str, *bars: Bar) -> list[Line]:
     """Return the memory of keepers and workers, beside that of the warm process, which they share."""
     recorded = [read_shim(world.service.store.paths.run(run_id)) for run_id in _asking(world)]
     keepers, workers = (
@@ -108,12 +113,11 @@ def _weights(world: BenchWorld, waiting: int) -> list[Line]:
     together = [keeper + worker for keeper, worker in zip(keepers, workers, strict=True)]
     lock = next((world.directory / "warm").glob("*.lock"))
     zygote = [proportional_mib(processes.identify(int(lock.read_text(encoding="ascii"))))]
-    of = f"PSS of one of {waiting} waiting runs"
     beside = "the warm process"
     return [
         Line(f"{of}: its keeper", keepers, beside, zygote, unit="MiB"),
         Line(f"{of}: its worker", workers, beside, zygote, unit="MiB"),
-        Line(f"{of}: together", together, beside, zygote, (Bar("p50", 10),), "MiB", HEAVY),
+        Line(f"{of}: together", together, beside, zygote, bars, "MiB", HEAVY),
     ]
 
 

@@ -34,21 +34,17 @@ void pristine_mark(const uint64_t *objects, size_t number, uint8_t *fresh)
     }
 }
 
-/* Copy memory into a file, but for pages of zeros, which a file has without being written to; then map the
- * file in the place of the memory. Return 0, or -1 where there is no room. */
-int pristine_keep(int file, char *begin, size_t size, int64_t offset)
+/* Copy memory to where a file is mapped, but for pages of zeros, which a file has without being written to;
+ * then map the file in the place of the memory. Return 0, or -1 where there is no room. */
+int pristine_keep(char *begin, size_t size, char *kept, int file, int64_t offset)
 {
     static const char zeros[PAGE];
-    char *copy = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, offset);
-    if (copy == MAP_FAILED)
-        return -1;
     sigset_t all, before;
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, &before);
     for (size_t at = 0; at < size; at += PAGE)
         if (memcmp(begin + at, zeros, PAGE))
-            memcpy(copy + at, begin + at, PAGE);
-    munmap(copy, size);
+            memcpy(kept + at, begin + at, PAGE);
     char *placed = mmap(begin, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, offset);
     sigprocmask(SIG_SETMASK, &before, NULL);
     return placed == begin ? 0 : -1;

@@ -70,10 +70,11 @@ def keep() -> None:
         original = _mapped(file)
         offset = 0
         for begin, end in ranges:
-            if library.pristine_keep(file, begin, end - begin, offset):
+            if library.pristine_keep(begin, end - begin, original + offset, file, offset):
                 raise OSError("the memory could not be moved into a file")
             _kept[begin, end] = original + offset
             offset += end - begin
+        _c_library().mprotect(original, offset, mmap.PROT_READ)
     finally:
         os.close(file)
 
@@ -131,9 +132,9 @@ class _Staying(dict[type, bool]):
 
 
 def _mapped(file: int) -> int:
-    """Map a whole file to be read, for as long as this process and its forks live; return where."""
+    """Map a whole file, for as long as this process and its forks live; return where."""
     size = os.fstat(file).st_size
-    place = _c_library().mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file, 0)
+    place = _c_library().mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
     if place in (None, ctypes.c_void_p(-1).value):
         raise OSError("there is no room to map the file")
     return int(place)
@@ -150,6 +151,7 @@ def _c_library() -> ctypes.CDLL:
     library.mmap.argtypes = (
         *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long),
     )
+    library.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return library
 
 
@@ -165,7 +167,7 @@ def _library() -> ctypes.PyDLL | None:
     address, size = ctypes.c_void_p, ctypes.c_size_t
     library.pristine_mark.argtypes = (address, size, address)
     library.pristine_mark.restype = None
-    library.pristine_keep.argtypes = (ctypes.c_int, address, size, ctypes.c_int64)
+    library.pristine_keep.argtypes = (address, size, address, ctypes.c_int, ctypes.c_int64)
     library.pristine_give_back.argtypes = (address, address, address, size, address)
     library.pristine_give_back.restype = size
     library.pristine_take_again.argtypes = (address, size)
