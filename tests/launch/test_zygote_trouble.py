@@ -6,6 +6,7 @@ import signal
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,23 @@ def test_a_run_is_forked_also_where_the_process_that_was_ready_for_it_is_dead(
     wait_for(lambda: not processes.is_alive(next_one), BOUND, "the leave of the spare process")
     world.reply(run_id, "yes")
     assert world.completed(run_id) == "Done."
+
+
+def test_who_comes_before_the_next_process_is_ready_is_served_by_one_that_is_forked_then(
+    place: WarmPlace,
+) -> None:
+    zygote = place.start()
+    folder = open_private(str(place.directory))
+    with ExitStack() as stack:
+        called = [stack.enter_context(handover.new_connection()) for _ in range(10)]
+        for connection in called:
+            connection.settimeout(BOUND)
+            connection.connect(beneath(folder, f"{image_key()}.sock"))
+        for connection in called:
+            handover.expect(connection, handover.HERE)
+    os.close(folder)
+    wait_for(lambda: len(children_of(zygote)) == 1, BOUND, "the others to leave")
+    assert is_spare(*children_of(zygote), zygote)
 
 
 def test_of_many_starters_at_once_one_warm_process_comes(place: WarmPlace) -> None:
