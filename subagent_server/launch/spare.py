@@ -83,8 +83,10 @@ class SpareWorker:
         order["circumstances"]["blocked"] = [number for number in blocked if number not in invocation.heard]
         self._line.settimeout(asking.ANSWER_SECONDS)
         try:
-            os.close(asking.hand_over(self._line, order, descriptors, cwd="/"))
-        except (OSError, ValueError, handover.Refused):
+            asking.give_order(self._line, order, descriptors, cwd="/")
+            (process,) = handover.expect(self._line, handover.READY)
+            os.close(process)
+        except asking.FAILURES:
             self.dismiss()
             return None
         self._line.setblocking(True)

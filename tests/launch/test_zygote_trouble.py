@@ -3,18 +3,16 @@
 import os
 import shutil
 import signal
-import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from subagent_server.host import die, locks, processes
-from subagent_server.host.private_directory import beneath, open_private
 from subagent_server.launch import handover
-from subagent_server.launch.asking import Wanted
+from subagent_server.launch.asking import Wanted, connected, give_order
 from subagent_server.launch.image_key import image_key
 from tests.helpers import warm
 from tests.helpers.processes import REPOSITORY, Child, run_python
@@ -26,13 +24,14 @@ from tests.launch.warm_place import WarmPlace, children_of, is_spare
 ASK = """
     import ctypes, sys
     from pathlib import Path
-    from subagent_server.launch.asking import Wanted
+    from subagent_server.launch.asking import Wanted, connected, give_order
     from subagent_server.launch.warm import WarmStart
     if sys.argv[2] == "fenced":
         ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS, as sandboxes do
     nothing = open("/dev/null", "r+")
     wanted = Wanted("command", ["subagent"], ["subagent", "--version"], {})
-    print(WarmStart(Path(sys.argv[1]), 60).start(wanted, {number: nothing.fileno() for number in (0, 1, 2)}))
+    called = WarmStart(Path(sys.argv[1]), 60).call(wanted, {number: nothing.fileno() for number in (0, 1, 2)})
+    print(called is not None and called.go())
 """
 
 
@@ -103,17 +102,14 @@ def test_who_comes_before_the_next_process_is_ready_is_served_by_one_that_is_for
     place: WarmPlace,
 ) -> None:
     zygote = place.start()
-    folder = open_private(str(place.directory))
     with ExitStack() as stack:
-        called = [stack.enter_context(handover.new_connection()) for _ in range(10)]
-        for connection in called:
-            connection.settimeout(BOUND)
-            connection.connect(beneath(folder, f"{image_key()}.sock"))
-        for connection in called:
+        connections = [connected(str(place.directory), image_key()) for _ in range(10)]
+        for connection in connections:
+            stack.callback(connection.close)
+        for connection in connections:
             handover.expect(connection, handover.HERE)
-    os.close(folder)
     wait_for(lambda: len(children_of(zygote)) == 1, BOUND, "the others to leave")
-    assert is_spare(*children_of(zygote), zygote)
+    assert is_spare(children_of(zygote)[0], zygote)
 
 
 def test_of_many_starters_at_once_one_warm_process_comes(place: WarmPlace) -> None:
@@ -159,15 +155,10 @@ def test_an_order_without_the_word_to_go_comes_to_nothing(world: World, place: W
     held = world.home / "lock"
     lock = locks.take(held)
     assert lock is not None
-    folder = open_private(str(place.directory))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(BOUND)
-        connection.connect(beneath(folder, f"{image_key()}.sock"))
-        handover.expect(connection, handover.HERE)
+    with closing(connected(str(place.directory), image_key())) as connection:
         order = Wanted("shim", ["x"], ["x", "y"], {}).order([3], leashed=False)
-        handover.send_order(connection, order, folder, [lock])
+        give_order(connection, order, [lock], cwd="/")
         handover.expect(connection, handover.READY)
-    os.close(folder)
     os.close(lock)
     wait_for(lambda: not locks.is_held(held), BOUND, "the fork to leave")
 
