@@ -54,7 +54,7 @@ class WarmStart:
     def connect(self) -> "WarmConnection | None":
         """Call the warm process, which makes a fork of it look at this one; None where there is none.
 
-        It is called by the key that was right the last time: `order` looks whether it still is.
+        It is called by the key that was right the last time: `go` looks whether it still is.
         """
         if time.monotonic() < self._silent_until or sys.platform != "linux":
             return None
@@ -148,28 +148,30 @@ class WarmConnection:
         self._has_order = False
 
     def order(self, wanted: Wanted, descriptors: Mapping[int, int]) -> bool:
-        """Order a program in `/`, with `descriptors` (theirs to ours) and nothing else.
-
-        False where it will not be started, also because the files of this installation are not those any
-        more that the warm process has loaded.
-        """
+        """Order a program in `/`, with `descriptors` (theirs to ours) and nothing else; False if it fails."""
         self._has_order = self._tried(lambda: self._order(wanted, descriptors))
         return self._has_order
 
     def _order(self, wanted: Wanted, descriptors: Mapping[int, int]) -> None:
         order = wanted.order(list(descriptors), leashed=False)
-        if image_key() != self._key:  # looked at while the other side looks at this one
-            self._warm.forget_key()
-            raise handover.Refused("an image of other files")
         give_order(self._connection, order, list(descriptors.values()), cwd="/")
 
     def go(self) -> bool:
-        """Let it begin that was ordered, and leave it alone; False where nothing has begun."""
-        begun = self._tried(lambda: os.close(tell_to_go(self._connection)))
+        """Let it begin that was ordered, and leave it alone; False where nothing has begun.
+
+        Nothing begins where the files of this installation are not those any more that it has loaded.
+        """
+        begun = self._tried(self._go)
         if begun:
             self._has_order = False
             self.close()
         return begun
+
+    def _go(self) -> None:
+        if image_key() != self._key:  # looked at while the other side gets ready
+            self._warm.forget_key()
+            raise handover.Refused("an image of other files")
+        os.close(tell_to_go(self._connection))
 
     def close(self) -> None:
         """Let go of it. What has not begun by now never will, and holds no more what came with its order."""
