@@ -3,9 +3,9 @@
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -198,8 +198,10 @@ def test_the_key_changes_with_every_source_and_with_what_is_installed(tmp_path: 
     assert len({*seen}) == 4 and seen[-1] == key()
 
 
-def test_a_warm_process_leaves_when_its_files_change(tmp_path: Path) -> None:
-    copy, place = tmp_path / "subagent_server", tmp_path / "warm"
+@contextmanager
+def warm_copy(home: Path) -> Iterator[tuple[Path, Path]]:
+    """A copy of the package, and the place of its warm process, which listens."""
+    copy, place = home / "subagent_server", home / "warm"
     place.mkdir(mode=0o700)
     shutil.copytree(REPOSITORY / "subagent_server", copy, ignore=shutil.ignore_patterns("__pycache__"))
     code = """
@@ -208,11 +210,57 @@ def test_a_warm_process_leaves_when_its_files_change(tmp_path: Path) -> None:
         from subagent_server.launch.zygote import main
         main([sys.argv[1], image_key(), "600", "-"])
     """
-    with Child(code, place, environment=only(tmp_path)) as starting:
+    with Child(code, place, environment=only(home)) as starting:
         assert starting.wait(BOUND) == 0
     wait_for(lambda: list(place.glob("*.sock")), BOUND, "the warm process")
-    (zygote,) = warm.zygotes(place)
-    with (copy / "settings.py").open("a", encoding="utf-8") as file:
-        file.write("\n")
-    wait_for(lambda: not processes.is_alive(zygote), BOUND, "its leave")
-    assert list(place.glob("*.sock")) == []
+    yield copy, place
+    warm.end(place)
+
+
+def test_a_warm_process_leaves_when_its_files_change(tmp_path: Path) -> None:
+    with warm_copy(tmp_path) as (copy, place):
+        (zygote,) = warm.zygotes(place)
+        with (copy / "settings.py").open("a", encoding="utf-8") as file:
+            file.write("\n")
+        wait_for(lambda: not processes.is_alive(zygote), BOUND, "its leave")
+        assert list(place.glob("*.sock")) == []
+
+
+def test_a_starter_that_has_met_a_warm_process_before_does_not_take_it_for_changed_files(
+    tmp_path: Path,
+) -> None:
+    code = """
+        import sys
+        from pathlib import Path
+        from subagent_server.launch.asking import Wanted
+        from subagent_server.launch.warm import WarmStart
+
+        nothing = open("/dev/null", "r+").fileno()
+        wanted = Wanted("command", ["subagent"], ["subagent", "--version"], {})
+        warm = WarmStart(Path(sys.argv[1]), 600)
+
+        def ask(between=lambda: None):
+            called = warm.call(wanted, {number: nothing for number in (0, 1, 2)})
+            assert called is not None or between is not edit
+            between()
+            return called is not None and called.go()
+
+        def edit():
+            with Path(sys.argv[2], "settings.py").open("a") as file:
+                file.write("# edited")
+
+        print(ask(), ask(edit), ask())
+    """
+    with warm_copy(tmp_path) as (copy, place):
+        assert run_python(code, place, copy, environment=only(tmp_path)).stdout == "True False False\n"
+
+
+def test_a_start_that_is_refused_once_its_process_was_called_leaves_no_process_and_no_lock(
+    world: World, place: WarmPlace
+) -> None:
+    world.agent(mcpServers=[{"missing": {"command": "${NO_SUCH_VARIABLE}"}}])
+    zygote = place.start()
+    run_id = world.start()
+    assert world.failed(run_id)[0] == "config"
+    assert not locks.is_held(world.paths(run_id).live_lock)
+    wait_for(lambda: all(is_spare(child, zygote) for child in children_of(zygote)), BOUND, "no other fork")
