@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 2.0
 """How long each answer may take: a plain start takes about as long."""
+FAILURES = (OSError, ValueError, handover.Refused)
+"""What comes of a warm process that cannot: the plain start does it."""
 
 
 def default_directory() -> str:
@@ -64,45 +66,54 @@ def ask(
     """
     if sys.platform != "linux":
         return None
-    connection = handover.new_connection()
+    try:
+        connection = connected(directory, image_key())
+    except TimeoutError:
+        raise
+    except (OSError, ValueError):
+        return None
     started = False
     try:
-        process = _hand_over(connection, directory, wanted, descriptors, cwd, leashed)
+        order = wanted.order(list(descriptors), leashed=leashed)  # while the other side wakes up
+        give_order(connection, order, list(descriptors.values()), cwd=cwd)
+        process = tell_to_go(connection)
         started = True
         return connection, process
     except TimeoutError:
         raise
-    except (OSError, ValueError, handover.Refused):
+    except FAILURES:
         return None  # the plain start does it, and says what is wrong if that cannot either
     finally:
         if not started:
             connection.close()
 
 
-def _hand_over(
-    connection: "Socket",
-    directory: str,
-    wanted: Wanted,
-    descriptors: "Mapping[int, int]",
-    cwd: str,
-    leashed: bool,
-) -> int:
-    connection.settimeout(ANSWER_SECONDS)
+def connected(directory: str, key: str) -> "Socket":
+    """Call the warm process of a key: at the other end is soon a fork of it, which looks at its starter.
+
+    It leaves when the connection is closed before it was told to go.
+
+    Raises:
+        OSError, ValueError: there is no warm process, or its directory is not to be trusted.
+    """
     folder = open_private(directory)
     try:
-        connection.connect(beneath(folder, f"{image_key()}.sock"))
+        connection = handover.new_connection()
+        try:
+            connection.settimeout(ANSWER_SECONDS)
+            connection.connect(beneath(folder, f"{key}.sock"))
+        except BaseException:
+            connection.close()
+            raise
     finally:
         os.close(folder)
-    order = wanted.order(list(descriptors), leashed=leashed)  # while the other side wakes up
-    process = hand_over(connection, order, list(descriptors.values()), cwd=cwd)
-    handover.send(connection, handover.GO)
-    return process
+    return connection
 
 
-def hand_over(
+def give_order(
     connection: "Socket", order: "handover.Order", descriptors: "Sequence[int]", *, cwd: str
-) -> int:
-    """Give an order to a process that waits for one; it begins when it is told to go. Returns a pidfd of it.
+) -> None:
+    """Give an order to a process that waits for one; it prepares itself, and waits for the word to go.
 
     Raises:
         OSError, handover.Refused: it does not take it.
@@ -113,5 +124,18 @@ def hand_over(
         handover.send_order(connection, order, place, descriptors)
     finally:
         os.close(place)
+
+
+def tell_to_go(connection: "Socket") -> int:
+    """Wait until it is prepared, and let it begin. Returns a pidfd of it.
+
+    Raises:
+        OSError, handover.Refused: it could not take over what was ordered, and nothing has begun.
+    """
     (process,) = handover.expect(connection, handover.READY)
+    try:
+        handover.send(connection, handover.GO)
+    except OSError:
+        os.close(process)
+        raise
     return process

@@ -50,11 +50,16 @@ class Image(Program):
         self._spare = spare
         self._alone = True
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the worker waits already that was forked before this process had a run."""
+        return self._spare is not None
+
     def start(self, invocation: Invocation, own: Sequence[int]) -> GatedWorker:
         """Have the worker that is there already begin; where that cannot, fork another."""
         spare, self._spare = self._spare, None
-        ready = spare and spare.prepared(invocation)
-        return ready or super().start(invocation, own)
+        ordered = spare and spare.ordered(invocation)
+        return ordered or super().start(invocation, own)
 
     def rest(self) -> None:
         """Let the worker go that is there already: it takes memory."""

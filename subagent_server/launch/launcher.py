@@ -1,5 +1,6 @@
 """The seam between deciding that a run should live and the machine that makes it live."""
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -50,6 +51,18 @@ class Reservation(Protocol):
         ...
 
 
+class Start(Protocol):
+    """A run that is about to be made."""
+
+    def reserve(self, run: RunPaths) -> Reservation:
+        """Hold the run's `live.lock`: from now on a run that is `ready` and unlocked is provably dead.
+
+        Raises:
+            StorageFailed: it cannot be held.
+        """
+        ...
+
+
 class Launcher(Protocol):
     """A way of starting the processes of runs. All of them start the same shim."""
 
@@ -66,6 +79,6 @@ class Launcher(Protocol):
         """Collect the processes that were started here and have ended."""
         ...
 
-    def reserve(self, run: RunPaths) -> Reservation:
-        """Hold the run's `live.lock`: from now on a run that is `ready` and unlocked is provably dead."""
+    def starting(self) -> AbstractContextManager[Start]:
+        """Let the machine prepare a process while a run is made; one that is not reserved is let go."""
         ...

@@ -57,6 +57,7 @@ class Newborn:
             handover.expect(self._connection, handover.GO)
         except (OSError, ValueError, KeyError, TypeError, handover.Refused, image.Unsuitable) as error:
             with suppress(OSError):
+                image.close_all_but({self._connection.fileno()})  # who hears of it finds the locks free
                 self._connection.send(f"{type(error).__name__}: {error}".encode()[:1000])
             os._exit(EXIT_GATE_CLOSED)
         if order["leashed"]:

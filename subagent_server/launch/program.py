@@ -45,6 +45,10 @@ class GatedWorker:
     gate: int
     word: bytes = _OPEN
 
+    def is_ready(self) -> bool:
+        """Wait until it needs only the word; False where it could not be made the worker, and is gone."""
+        return True
+
     def let_begin(self) -> None:
         """Say the word. Raises OSError: it is gone."""
         os.write(self.gate, self.word)
@@ -65,6 +69,11 @@ def pass_gate(gate: int | None) -> None:
 
 class Program:
     """The worker's program, started by exec."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a process waits already to become the worker."""
+        return False
 
     def start(self, invocation: Invocation, own: Sequence[int]) -> GatedWorker:
         """Start the worker as a child, in a session of its own.

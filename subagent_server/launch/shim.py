@@ -26,7 +26,7 @@ from subagent_server.host import atomic, die, pristine, processes
 from subagent_server.host.telling import flush, tell
 from subagent_server.launch import predecessor, slots
 from subagent_server.launch.aftermath import conclude, has_ended
-from subagent_server.launch.program import Invocation, Program
+from subagent_server.launch.program import GatedWorker, Invocation, Program
 from subagent_server.store.paths import RootPaths, RunPaths, root_of
 
 GRACE_SECONDS = 10.0
@@ -71,14 +71,26 @@ class Shim:
     def _begin(self) -> int | None:
         """Return the pid of the worker that has begun, or None where the run was ended before."""
         die.may_die("shim.claimed")
-        self._record()
-        die.may_die("shim.recorded")
-        # Whoever stops a run writes first and reads shim.json second: one of the two sees the other.
-        if has_ended(self.run) or not self._predecessor_is_gone() or not self._take_slots():
-            return None
+        if not self._can_begin_at_once():
+            self._record()
+            die.may_die("shim.recorded")
+            # Whoever stops a run writes first and reads shim.json second: one of the two sees the other.
+            if has_ended(self.run) or not self._predecessor_is_gone() or not self._take_slots():
+                return None
         return self._start_worker()
 
     # -- before the worker
+
+    def _can_begin_at_once(self) -> bool:
+        """Whether a worker is there already, and nothing to wait for: the first record names it then."""
+        if not self.program.is_there or self.package.get("after") is not None:
+            return False
+        for name, limit in self.package["slots"].items():
+            free = self._free_slot(name, limit)
+            if free is None:
+                return False
+            self.slots.append(free)
+        return True
 
     def _predecessor_is_gone(self) -> bool:
         """Wait for the last process of the run that this one carries on; False where this one was stopped."""
@@ -111,19 +123,22 @@ class Shim:
 
     def _take_slots(self) -> bool:
         """Take a slot of each name in turn; False where the run was stopped while it waited."""
-        for name, limit in self.package["slots"].items():
+        for name, limit in list(self.package["slots"].items())[len(self.slots) :]:
             descriptor = self._take_slot(name, limit)
             if descriptor is None:
                 return False
             self.slots.append(descriptor)
         return True
 
-    def _take_slot(self, name: str, limit: int) -> int | None:
+    def _free_slot(self, name: str, limit: int) -> int | None:
         folder = self.root.slots
-        if slots.nobody_waits(folder, name) and (free := slots.try_take(folder, name, limit)) is not None:
+        return slots.try_take(folder, name, limit) if slots.nobody_waits(folder, name) else None
+
+    def _take_slot(self, name: str, limit: int) -> int | None:
+        if (free := self._free_slot(name, limit)) is not None:
             return free
         self.program.rest()
-        ticket = slots.Ticket(folder, name, self.run.run_id)
+        ticket = slots.Ticket(self.root.slots, name, self.run.run_id)
         self._record(waiting=True)
         die.may_die("shim.waiting")
         try:
@@ -156,20 +171,31 @@ class Shim:
         kept = (self.memory, *self.slots)
         arguments = [str(self.run.directory), ",".join(map(str, kept))]
         invocation = Invocation(arguments, environment, kept, heard=_WATCHED)
-        worker = self.program.start(invocation, own=[self.lock])
-        for descriptor in self.slots:  # the worker has them: the kernel frees them with it
-            os.close(descriptor)
-        die.may_die("shim.forked")
+        worker = self._recorded(invocation)
         try:
-            self._worker = processes.identify(worker.pid)
-            self._record()
-            die.may_die("shim.worker_recorded")
+            if not worker.is_ready():  # it is gone: another one is made, which needs nothing to be there
+                worker = self._recorded(invocation)
+            for descriptor in self.slots:  # the worker has them: the kernel frees them with it
+                os.close(descriptor)
             if has_ended(self.run):
                 self._tell(signal.SIGTERM)
             worker.let_begin()
         finally:
             worker.close_gate()
         return worker.pid
+
+    def _recorded(self, invocation: Invocation) -> GatedWorker:
+        """Start a worker behind its gate, and record it while it gets ready."""
+        worker = self.program.start(invocation, own=[self.lock])
+        die.may_die("shim.forked")
+        try:
+            self._worker = processes.identify(worker.pid)
+            self._record()
+            die.may_die("shim.worker_recorded")
+        except BaseException:
+            worker.close_gate()
+            raise
+        return worker
 
     def _wait_for(self, worker: int) -> int:
         while True:

@@ -11,6 +11,7 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import NoReturn
 
 from subagent_server.host.shown import Shown
@@ -74,8 +75,8 @@ class SpareWorker:
         """The descriptor that has to stay open; its number is none that an order asks for."""
         return self._line.fileno()
 
-    def prepared(self, invocation: Invocation) -> GatedWorker | None:
-        """Give it its run, behind its gate; None where it cannot have it, and is gone."""
+    def ordered(self, invocation: Invocation) -> GatedWorker | None:
+        """Give it its run, for which it gets ready by itself; None where it cannot have it, and is gone."""
         descriptors = [*_DESCRIPTORS, *invocation.keep]
         program = asking.Wanted("worker", *invocation.shown_as(), invocation.environment)
         order = program.order(descriptors, leashed=False)
@@ -83,12 +84,25 @@ class SpareWorker:
         order["circumstances"]["blocked"] = [number for number in blocked if number not in invocation.heard]
         self._line.settimeout(asking.ANSWER_SECONDS)
         try:
-            os.close(asking.hand_over(self._line, order, descriptors, cwd="/"))
-        except (OSError, ValueError, handover.Refused):
+            asking.give_order(self._line, order, descriptors, cwd="/")
+        except asking.FAILURES:
             self.dismiss()
             return None
-        self._line.setblocking(True)
-        return GatedWorker(self._pid, self._line.detach(), handover.GO)
+        return _OrderedWorker(self._pid, self._line.fileno(), handover.GO, spare=self)
+
+    def is_ready(self) -> bool:
+        """Wait until it has taken its run over; False where it has not, and is gone."""
+        try:
+            (process,) = handover.expect(self._line, handover.READY)
+        except asking.FAILURES:
+            self.dismiss()
+            return False
+        os.close(process)
+        return True
+
+    def close(self) -> None:
+        """Let go of the line: a worker that has not been told to begin leaves."""
+        self._line.close()
 
     def dismiss(self) -> None:
         """End it and collect it: nobody needs it."""
@@ -96,6 +110,19 @@ class SpareWorker:
         with suppress(ProcessLookupError, ChildProcessError):
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OrderedWorker(GatedWorker):
+    """A worker that was there before its run; its gate is the line to it."""
+
+    spare: SpareWorker
+
+    def is_ready(self) -> bool:
+        return self.spare.is_ready()
+
+    def close_gate(self) -> None:
+        self.spare.close()
 
 
 def _forked(live: Live) -> tuple[int, socket.socket]:

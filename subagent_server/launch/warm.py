@@ -8,14 +8,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from _socket import SHUT_WR
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from subagent_server.host import die, locks, processes
 from subagent_server.host.private_directory import beneath, open_private
-from subagent_server.launch.asking import Wanted, ask, default_directory
+from subagent_server.launch import handover
+from subagent_server.launch.asking import (
+    FAILURES,
+    Wanted,
+    connected,
+    default_directory,
+    give_order,
+    tell_to_go,
+)
 from subagent_server.launch.image_key import image_key
+
+if TYPE_CHECKING:
+    from _socket import socket as Socket
 
 PAUSE_SECONDS = 30.0
 """How long this process does without a zygote that has not answered."""
@@ -36,26 +49,37 @@ class WarmStart:
         self._idle = idle_seconds
         self._may_spawn = may_spawn
         self._silent_until = 0.0
+        self._key: str | None = None
 
-    def start(self, wanted: Wanted, descriptors: Mapping[int, int]) -> bool:
-        """Have a program started by a fork, in `/`, with `descriptors` (theirs to ours) and nothing else.
+    def connect(self) -> "WarmConnection | None":
+        """Call the warm process, which makes a fork of it look at this one; None where there is none.
 
-        Returns whether it was started; if not, nothing of it is left.
+        It is called by the key that was right the last time: `go` looks whether it still is.
         """
-        if time.monotonic() < self._silent_until:
-            return False
+        if time.monotonic() < self._silent_until or sys.platform != "linux":
+            return None
         try:
-            started = ask(str(self.directory), wanted, descriptors, cwd="/")
+            key = self._key = self._key or image_key()
+            return WarmConnection(self, key, connected(str(self.directory), key))
         except TimeoutError:
-            self._silent_until = time.monotonic() + PAUSE_SECONDS
-            self._end_if_stopped()
-            return False
-        if started is None:
-            return False
-        connection, process = started
-        connection.close()
-        os.close(process)
-        return True
+            self.does_not_answer()
+        except (OSError, ValueError):
+            self._key = None
+        return None
+
+    def call(self, wanted: Wanted, descriptors: Mapping[int, int]) -> "WarmConnection | None":
+        """Connect and order; None where that came to nothing."""
+        connection = self.connect()
+        return connection if connection is not None and connection.order(wanted, descriptors) else None
+
+    def forget_key(self) -> None:
+        """Work out the key anew at the next call."""
+        self._key = None
+
+    def does_not_answer(self) -> None:
+        """Do without the warm process for a while, and end it if it is stopped."""
+        self._silent_until = time.monotonic() + PAUSE_SECONDS
+        self._end_if_stopped()
 
     # -- having it started
 
@@ -109,6 +133,66 @@ class WarmStart:
         zygote = self.zygote()
         if zygote is not None and processes.is_stopped(zygote):
             processes.send_signal(zygote, signal.SIGKILL)
+
+
+class WarmConnection:
+    """A way to a fork of the warm process that has nothing to do yet; `key` is what it was called by.
+
+    Whatever goes wrong, it is closed then: the fork leaves, and nothing that came with the order is held.
+    """
+
+    def __init__(self, warm: WarmStart, key: str, connection: "Socket") -> None:
+        self._warm = warm
+        self._key = key
+        self._connection = connection
+        self._has_order = False
+
+    def order(self, wanted: Wanted, descriptors: Mapping[int, int]) -> bool:
+        """Order a program in `/`, with `descriptors` (theirs to ours) and nothing else; False if it fails."""
+        self._has_order = self._tried(lambda: self._order(wanted, descriptors))
+        return self._has_order
+
+    def _order(self, wanted: Wanted, descriptors: Mapping[int, int]) -> None:
+        order = wanted.order(list(descriptors), leashed=False)
+        give_order(self._connection, order, list(descriptors.values()), cwd="/")
+
+    def go(self) -> bool:
+        """Let it begin that was ordered, and leave it alone; False where nothing has begun.
+
+        Nothing begins where the files of this installation are not those any more that it has loaded.
+        """
+        begun = self._tried(self._go)
+        if begun:
+            self._has_order = False
+            self.close()
+        return begun
+
+    def _go(self) -> None:
+        if image_key() != self._key:  # looked at while the other side gets ready
+            self._warm.forget_key()
+            raise handover.Refused("an image of other files")
+        os.close(tell_to_go(self._connection))
+
+    def close(self) -> None:
+        """Let go of it. What has not begun by now never will, and holds no more what came with its order."""
+        if self._has_order:
+            self._has_order = False
+            with suppress(OSError):
+                self._connection.shutdown(SHUT_WR)
+                while self._connection.recv(4096):
+                    pass
+        self._connection.close()
+
+    def _tried(self, step: Callable[[], None]) -> bool:
+        try:
+            step()
+            return True
+        except TimeoutError:
+            self._warm.does_not_answer()
+        except FAILURES:
+            pass
+        self.close()
+        return False
 
 
 class _Folder:

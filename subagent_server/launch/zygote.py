@@ -42,6 +42,9 @@ TICK_SECONDS = 5.0
 """How often it looks whether it is still wanted."""
 STUCK_SECONDS = 60
 """If it has not come round for so long it is stuck, and the alarm ends it."""
+BREATH_SECONDS = 0.02
+"""How long after a start no other process is made ready, unless somebody comes: a start takes about as long
+to its first request, and on a machine with few cores it would take 5 ms longer beside that."""
 _WARM_UP = "subagent_server.warm.warm_up"
 _WORKER = "subagent_server.worker.__main__"
 _COMMAND = "subagent_server.cli.entry"
@@ -98,21 +101,23 @@ class Zygote:
         os.umask(before)
         self._inode = os.stat(self._name).st_ino  # noqa: PTH116
         self._listener.listen(1024)
-        self._listener.settimeout(min(TICK_SECONDS, self._idle / 2))
 
     def serve(self, programs: Mapping[str, Program]) -> None:
         """Fork for whoever comes, until nobody has come for long or this is no longer what is installed."""
         last = time.monotonic()
+        patience = 0.0
         while True:
             signal.alarm(STUCK_SECONDS)
-            self._spare = self._spare or self._forked(programs)
+            self._listener.settimeout(patience)
             try:
                 connection, _ = self._listener.accept()
-            except TimeoutError:
+            except (TimeoutError, BlockingIOError):
                 if time.monotonic() - last >= self._idle or not self._is_current():
                     return
+                self._spare = self._spare or self._forked(programs)
+                patience = min(TICK_SECONDS, self._idle / 2)
                 continue
-            last = time.monotonic()
+            last, patience = time.monotonic(), BREATH_SECONDS
             with connection:
                 if peer(connection)[1] == os.getuid():
                     self._serve(connection, programs)

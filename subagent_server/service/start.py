@@ -81,13 +81,14 @@ def start_agent(
     request = _request(agent, order, cwd, files, parent, continuation)
     token = new_token()
     meta = _first_state(service, request, token)
-    run = service.store.create(request)
-    try:
-        copy_inputs(files, run)
-        reservation = service.launcher.reserve(run)
-    except SubagentError:
-        service.store.discard(run, meta.parent_run_id)
-        raise
+    with service.launcher.starting() as starting:
+        run = service.store.create(request)
+        try:
+            copy_inputs(files, run)
+            reservation = starting.reserve(run)
+        except SubagentError:
+            service.store.discard(run, meta.parent_run_id)
+            raise
     return _launch(_traced(service, order.trace), run, meta, agent, reservation, token, cwd)
 
 

@@ -10,7 +10,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import cycle
@@ -99,6 +99,10 @@ class _Kept:
 
     def reap(self) -> None:
         """There is nothing to collect."""
+
+    def starting(self) -> AbstractContextManager["_Kept"]:
+        """Prepare nothing."""
+        return nullcontext(self)
 
     def reserve(self, run: RunPaths) -> "_Kept":
         """Hold nothing."""

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from subagent_server.domain.states import Status
-from subagent_server.host import processes
+from subagent_server.host import die, locks, processes
 from tests.helpers.turns import asks, says, shell, tool_results
 from tests.helpers.wait import wait_for
 from tests.helpers.world import API_KEY, BOUND, World, kill
@@ -155,3 +157,33 @@ def test_an_environment_that_wants_a_fresh_interpreter_gets_one(world: World, pl
     assert not was_forked and is_fork(world.keeper(run_id))
     world.reply(run_id, "yes")
     assert world.completed(run_id) == "Done."
+
+
+@pytest.mark.parametrize(
+    ("point", "code"),
+    [
+        ("starter.reserved", None),
+        ("starter.published", "launch_failed"),
+        ("shim.claimed", "launch_failed"),
+        ("shim.has_slots", "launch_failed"),
+        ("shim.forked", "launch_failed"),
+        ("shim.worker_recorded", "lost"),
+        ("worker.started", "crashed"),
+    ],
+)
+def test_a_warm_start_that_is_cut_off_leaves_no_process_and_no_lock(
+    world: World, place: WarmPlace, point: str, code: str | None
+) -> None:
+    world.agent()
+    world.play(says("Done."))
+    zygote = place.start()
+    world.cli("run", "worker", "Do it.", "--detach", env={die.VARIABLE: point})
+    (run_id,) = world.store.run_ids()
+    wait_for(lambda: not locks.is_held(world.paths(run_id).live_lock), BOUND, "the lock to fall")
+    wait_for(lambda: not forks_of(zygote), BOUND, "the forks to leave")
+    assert world.store.exists(run_id) is (code is not None)
+    if code is not None:
+        error = world.look(run_id).meta.error
+        assert error is not None and error.code == code
+        world.gone(run_id)
+    assert world.completed(world.start()) == "Done."

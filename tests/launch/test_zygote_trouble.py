@@ -3,17 +3,16 @@
 import os
 import shutil
 import signal
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from subagent_server.host import die, locks, processes
-from subagent_server.host.private_directory import beneath, open_private
 from subagent_server.launch import handover
-from subagent_server.launch.asking import Wanted
+from subagent_server.launch.asking import Wanted, connected, give_order
 from subagent_server.launch.image_key import image_key
 from tests.helpers import warm
 from tests.helpers.processes import REPOSITORY, Child, run_python
@@ -25,13 +24,14 @@ from tests.launch.warm_place import WarmPlace, children_of, is_spare
 ASK = """
     import ctypes, sys
     from pathlib import Path
-    from subagent_server.launch.asking import Wanted
+    from subagent_server.launch.asking import Wanted, connected, give_order
     from subagent_server.launch.warm import WarmStart
     if sys.argv[2] == "fenced":
         ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS, as sandboxes do
     nothing = open("/dev/null", "r+")
     wanted = Wanted("command", ["subagent"], ["subagent", "--version"], {})
-    print(WarmStart(Path(sys.argv[1]), 60).start(wanted, {number: nothing.fileno() for number in (0, 1, 2)}))
+    called = WarmStart(Path(sys.argv[1]), 60).call(wanted, {number: nothing.fileno() for number in (0, 1, 2)})
+    print(called is not None and called.go())
 """
 
 
@@ -98,6 +98,20 @@ def test_a_run_is_forked_also_where_the_process_that_was_ready_for_it_is_dead(
     assert world.completed(run_id) == "Done."
 
 
+def test_who_comes_before_the_next_process_is_ready_is_served_by_one_that_is_forked_then(
+    place: WarmPlace,
+) -> None:
+    zygote = place.start()
+    with ExitStack() as stack:
+        connections = [connected(str(place.directory), image_key()) for _ in range(10)]
+        for connection in connections:
+            stack.callback(connection.close)
+        for connection in connections:
+            handover.expect(connection, handover.HERE)
+    wait_for(lambda: len(children_of(zygote)) == 1, BOUND, "the others to leave")
+    assert is_spare(children_of(zygote)[0], zygote)
+
+
 def test_of_many_starters_at_once_one_warm_process_comes(place: WarmPlace) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: place.spawn(), range(4)))
@@ -141,15 +155,10 @@ def test_an_order_without_the_word_to_go_comes_to_nothing(world: World, place: W
     held = world.home / "lock"
     lock = locks.take(held)
     assert lock is not None
-    folder = open_private(str(place.directory))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(BOUND)
-        connection.connect(beneath(folder, f"{image_key()}.sock"))
-        handover.expect(connection, handover.HERE)
+    with closing(connected(str(place.directory), image_key())) as connection:
         order = Wanted("shim", ["x"], ["x", "y"], {}).order([3], leashed=False)
-        handover.send_order(connection, order, folder, [lock])
+        give_order(connection, order, [lock], cwd="/")
         handover.expect(connection, handover.READY)
-    os.close(folder)
     os.close(lock)
     wait_for(lambda: not locks.is_held(held), BOUND, "the fork to leave")
 
@@ -189,8 +198,10 @@ def test_the_key_changes_with_every_source_and_with_what_is_installed(tmp_path: 
     assert len({*seen}) == 4 and seen[-1] == key()
 
 
-def test_a_warm_process_leaves_when_its_files_change(tmp_path: Path) -> None:
-    copy, place = tmp_path / "subagent_server", tmp_path / "warm"
+@contextmanager
+def warm_copy(home: Path) -> Iterator[tuple[Path, Path]]:
+    """A copy of the package, and the place of its warm process, which listens."""
+    copy, place = home / "subagent_server", home / "warm"
     place.mkdir(mode=0o700)
     shutil.copytree(REPOSITORY / "subagent_server", copy, ignore=shutil.ignore_patterns("__pycache__"))
     code = """
@@ -199,11 +210,57 @@ def test_a_warm_process_leaves_when_its_files_change(tmp_path: Path) -> None:
         from subagent_server.launch.zygote import main
         main([sys.argv[1], image_key(), "600", "-"])
     """
-    with Child(code, place, environment=only(tmp_path)) as starting:
+    with Child(code, place, environment=only(home)) as starting:
         assert starting.wait(BOUND) == 0
     wait_for(lambda: list(place.glob("*.sock")), BOUND, "the warm process")
-    (zygote,) = warm.zygotes(place)
-    with (copy / "settings.py").open("a", encoding="utf-8") as file:
-        file.write("\n")
-    wait_for(lambda: not processes.is_alive(zygote), BOUND, "its leave")
-    assert list(place.glob("*.sock")) == []
+    yield copy, place
+    warm.end(place)
+
+
+def test_a_warm_process_leaves_when_its_files_change(tmp_path: Path) -> None:
+    with warm_copy(tmp_path) as (copy, place):
+        (zygote,) = warm.zygotes(place)
+        with (copy / "settings.py").open("a", encoding="utf-8") as file:
+            file.write("\n")
+        wait_for(lambda: not processes.is_alive(zygote), BOUND, "its leave")
+        assert list(place.glob("*.sock")) == []
+
+
+def test_a_starter_that_has_met_a_warm_process_before_does_not_take_it_for_changed_files(
+    tmp_path: Path,
+) -> None:
+    code = """
+        import sys
+        from pathlib import Path
+        from subagent_server.launch.asking import Wanted
+        from subagent_server.launch.warm import WarmStart
+
+        nothing = open("/dev/null", "r+").fileno()
+        wanted = Wanted("command", ["subagent"], ["subagent", "--version"], {})
+        warm = WarmStart(Path(sys.argv[1]), 600)
+
+        def ask(between=lambda: None):
+            called = warm.call(wanted, {number: nothing for number in (0, 1, 2)})
+            assert called is not None or between is not edit
+            between()
+            return called is not None and called.go()
+
+        def edit():
+            with Path(sys.argv[2], "settings.py").open("a") as file:
+                file.write("# edited")
+
+        print(ask(), ask(edit), ask())
+    """
+    with warm_copy(tmp_path) as (copy, place):
+        assert run_python(code, place, copy, environment=only(tmp_path)).stdout == "True False False\n"
+
+
+def test_a_start_that_is_refused_once_its_process_was_called_leaves_no_process_and_no_lock(
+    world: World, place: WarmPlace
+) -> None:
+    world.agent(mcpServers=[{"missing": {"command": "${NO_SUCH_VARIABLE}"}}])
+    zygote = place.start()
+    run_id = world.start()
+    assert world.failed(run_id)[0] == "config"
+    assert not locks.is_held(world.paths(run_id).live_lock)
+    wait_for(lambda: all(is_spare(child, zygote) for child in children_of(zygote)), BOUND, "no other fork")

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from decimal import Decimal
 from pathlib import Path
 
@@ -45,6 +46,10 @@ class Keeper:
 
     def __init__(self) -> None:
         self.locks: list[int] = []
+
+    def starting(self) -> AbstractContextManager["Keeper"]:
+        """There is nothing to prepare."""
+        return nullcontext(self)
 
     def reserve(self, run: RunPaths) -> Kept:
         """Hold the lock of the run."""
