@@ -56,6 +56,20 @@ def write_durably(path: Path, data: bytes) -> None:
     commit(prepare(path, data), path)
 
 
+def write_new(path: Path, data: bytes) -> None:
+    """Make a file with `data`, durably. Its name is durable with the next that is made so beside it.
+
+    Raises:
+        StorageFailed: the disk refused; nothing is left behind, or there is such a file.
+    """
+    try:
+        _write(path, data)
+    except OSError as error:
+        if not isinstance(error, FileExistsError):
+            discard(path)
+        raise StorageFailed(path, error.strerror or str(error)) from error
+
+
 def reserve(spare: Path, size: int) -> None:
     """Keep `size` bytes of the disk in the file `spare`, for `write_reserved`. A full disk keeps fewer."""
     with suppress(OSError):

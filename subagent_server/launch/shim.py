@@ -6,7 +6,8 @@ The order of the steps is what makes every kill harmless (SPEC section 4, "The p
 
 claim, shim.json, read the status, the end of the run that this one carries on, slots, fork behind a gate,
 shim.json with the worker, open the gate, wait, exit.json, reconcile, sweep the tree, treeGone, and only then
-the lock falls.
+the lock falls. Where the worker is there already and nothing is to be waited for, one shim.json names both,
+and the status is read after that.
 """
 
 import ctypes

@@ -75,7 +75,7 @@ class RunStore:
                 if parent is not None:
                     parent.children.mkdir(exist_ok=True)
                     (parent.children / run.run_id).touch(exist_ok=False)
-                atomic.write_durably(run.request, request.to_json())
+                atomic.write_new(run.request, request.to_json())  # `publish` makes its name durable
                 atomic.sync_directory(self.paths.root)
         except StorageFailed:
             self.discard(run, request.parent_run_id)

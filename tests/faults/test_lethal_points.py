@@ -43,6 +43,10 @@ ELSEWHERE = ["shim.waiting", "shim.waiting_for_run", "reconcile.swept", "zygote.
 soaks do."""
 
 
+PLAIN = "shim.recorded"
+"""Only a keeper that has no worker yet records itself alone."""
+
+
 def test_every_point_is_tried() -> None:
     alone = {point for points in BEFORE_THE_WORKER for point in points.split(",")}
     assert sorted({*NEVER_A_RUN, *alone, *AFTER_THE_WORK, *ELSEWHERE}) == lethal_points()
@@ -53,7 +57,8 @@ def started(world: World, points: str) -> list[str]:
     """Start a run of which somebody dies at `points`, and return the ids of the runs that there are then."""
     world.agent()
     world.play(says("Done."))
-    world.cli("run", "worker", "Do it.", "--detach", env={die.VARIABLE: points})
+    start = {"SUBAGENT_WARM": "0"} if points == PLAIN else {}
+    world.cli("run", "worker", "Do it.", "--detach", env={die.VARIABLE: points, **start})
     found = [run_id for run_id in world.store.run_ids() if world.paths(run_id).meta.exists()]
     for run_id in found:
         world.gone(run_id)
