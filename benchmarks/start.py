@@ -26,8 +26,11 @@ WEIGHED = 200
 PLAIN_STARTS = 7
 WARM_FOR_ONE_PLAIN = 5
 FORKS = 100
+PAUSE_SECONDS = 0.3
+"""How long nothing is started before a start that is measured on its own."""
 READY_SECONDS = 300
 SLOW = "about 11 synced writes, three processes in a row, and the first call of the SDK in the last one"
+BUSY = "the process for the next start is made ready on the cores that this one needs"
 HEAVY = "reference counts make pages of the image a run's own, wherever it touches them"
 SCRIPT = {"turns": [{"tool_use": [{"name": "ask_parent", "input": {"question": "Which way?"}}]}]}
 _FORKING = """
@@ -54,12 +57,16 @@ async def _measured(world: BenchWorld, waiting: int) -> list[Line]:
     plainly = replace(world, environment={**world.environment, "SUBAGENT_WARM": "0"})
     plain: list[float] = []
     warm: list[float] = []
+    in_a_row: list[float] = []
     async with world.client() as client, plainly.client() as plain_client:
         await _until(lambda: _is_warm(world))
         await _first_request(world, client)
         for _ in range(PLAIN_STARTS):
             plain.append(await _first_request(world, plain_client))
-            warm += [await _first_request(world, client) for _ in range(WARM_FOR_ONE_PLAIN)]
+            for _ in range(WARM_FOR_ONE_PLAIN):
+                await asyncio.sleep(PAUSE_SECONDS)
+                warm.append(await _first_request(world, client))
+            in_a_row += [await _first_request(world, client) for _ in range(WARM_FOR_ONE_PLAIN)]
         await asyncio.to_thread(world.stop_all)
         for _ in range(waiting):
             await _first_request(world, client)
@@ -74,6 +81,14 @@ async def _measured(world: BenchWorld, waiting: int) -> list[Line]:
     return [
         Line(f"{what}, plain start", plain, "fork and exit of the warm process", floor),
         Line(f"{what}, warm", warm, "plain start", plain, (Bar("p50", 40), Bar("ratio", 0.02)), because=SLOW),
+        Line(
+            f"{what}, one right after another",
+            in_a_row,
+            "plain start",
+            plain,
+            (Bar("p50", 40),),
+            because=BUSY,
+        ),
         *weights,
     ]
 
