@@ -18,7 +18,7 @@ WARM = """
     def volume(number):
         return {"name": f"volume {number}", "tags": [str(number), number * 1.5]}
 
-    library = {number: volume(number) for number in range(50_000)}
+    library = {number: volume(number) for number in range(20_000)}
 
     def total():
         return sum(len(each["name"]) + len(each["tags"]) for each in library.values())
@@ -81,7 +81,7 @@ def test_a_fork_gives_back_what_it_has_only_looked_at() -> None:
 """
         ).split(),
     )
-    assert took > 4_000, "looking at objects takes memory: it counts references"
+    assert took > 1_500, "looking at objects takes memory: it counts references"
     assert without < took / 10
     assert again > took / 2
 
@@ -93,7 +93,7 @@ def test_what_a_fork_has_changed_stays_changed_however_often_it_gives_back() -> 
     def work():
         kept = []
         for turn in range(30):
-            for number in range(turn, 50_000, 97):
+            for number in range(turn, 20_000, 97):
                 library[number]["name"] = f"turn {turn} of {number}"
                 library[number]["tags"].append(turn)
             kept.append(json.loads(json.dumps(library[turn])))
@@ -107,7 +107,7 @@ def test_what_a_fork_has_changed_stays_changed_however_often_it_gives_back() -> 
         for turn in range(30):
             assert kept[2 * turn]["name"].startswith("turn "), kept[2 * turn]
             assert kept[2 * turn + 1] == "x" * turn * 100
-        for number in range(29, 50_000, 97):
+        for number in range(29, 20_000, 97):
             assert library[number]["name"] == f"turn 29 of {number}"
             assert library[number]["tags"][-1] == 29
 

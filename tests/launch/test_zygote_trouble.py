@@ -5,7 +5,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -108,8 +108,13 @@ def test_who_comes_before_the_next_process_is_ready_is_served_by_one_that_is_for
             stack.callback(connection.close)
         for connection in connections:
             handover.expect(connection, handover.HERE)
-    wait_for(lambda: len(children_of(zygote)) == 1, BOUND, "the others to leave")
-    assert is_spare(children_of(zygote)[0], zygote)
+
+    def only_the_next_is_there() -> bool:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has left just now
+            return [is_spare(each, zygote) for each in children_of(zygote)] == [True]
+        return False
+
+    wait_for(only_the_next_is_there, BOUND, "the others to leave, and the next one to be made ready")
 
 
 def test_of_many_starters_at_once_one_warm_process_comes(place: WarmPlace) -> None:
