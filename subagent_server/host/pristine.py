@@ -35,7 +35,7 @@ _SMALLEST = 1 << 20
 _kept: dict[private_memory.Range, int] = {}
 """The ranges that are mapped from the file, and where what the file holds of each can be read."""
 _dropped = array.array("Q")
-"""Where each row of pages begins and ends that was given back."""
+"""Where each row of pages begins and ends that was given back last."""
 
 
 def mark_objects() -> None:
@@ -92,6 +92,7 @@ def give_back() -> None:
     library = _library() if _kept and is_alone() else None
     if library is None:
         return
+    del _dropped[:]  # what was given back before and is not in use yet may come back page by page
     with suppress(OSError):
         for each, entries in private_memory.pages(list(_kept)):
             rows = array.array("Q", bytes(_dropped.itemsize * (len(entries) + 1)))
