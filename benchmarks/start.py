@@ -29,7 +29,7 @@ FORKS = 100
 PAUSE_SECONDS = 0.3
 """How long nothing is started before a start that is measured on its own."""
 READY_SECONDS = 300
-SLOW = "about 11 synced writes, three processes in a row, and the first call of the SDK in the last one"
+SLOW = "the synced writes, three processes in a row, and the first call of the SDK in the last one"
 BUSY = "the process for the next start is made ready on the cores that this one needs"
 HEAVY = "reference counts make pages of the image a run's own, wherever it touches them"
 SCRIPT = {"turns": [{"tool_use": [{"name": "ask_parent", "input": {"question": "Which way?"}}]}]}

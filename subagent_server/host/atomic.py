@@ -21,11 +21,7 @@ def prepare(path: Path, data: bytes) -> Path:
         StorageFailed: the disk refused; nothing is left behind.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    try:
-        _write(temporary, data)
-    except OSError as error:
-        discard(temporary)
-        raise StorageFailed(path, error.strerror or str(error)) from error
+    _make(temporary, data, path)
     return temporary
 
 
@@ -62,11 +58,16 @@ def write_new(path: Path, data: bytes) -> None:
     Raises:
         StorageFailed: the disk refused; nothing is left behind, or there is such a file.
     """
+    _make(path, data, path)
+
+
+def _make(file: Path, data: bytes, path: Path) -> None:
+    """Make a file, durably, which is or will be `path`; one that is there stays. Raises StorageFailed."""
     try:
-        _write(path, data)
+        _write(file, data)
     except OSError as error:
         if not isinstance(error, FileExistsError):
-            discard(path)
+            discard(file)
         raise StorageFailed(path, error.strerror or str(error)) from error
 
 

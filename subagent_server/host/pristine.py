@@ -26,11 +26,11 @@ from types import CodeType
 
 from subagent_server.host import private_memory
 
-_LIBRARY = "_pristine.*.so"
+REST_SECONDS = 8.0
+"""How long nothing is done before memory is given back: to have it again takes some milliseconds."""
 _PAGE = 4096
 _SMALLEST = 1 << 20
 """Smaller ranges are left out: they are the C library's and the loader's."""
-
 
 _kept: dict[private_memory.Range, int] = {}
 """The ranges that are mapped from the file, and where what the file holds of each can be read."""

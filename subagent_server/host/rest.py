@@ -6,8 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from subagent_server.host import pristine
 
-REST_SECONDS = 8.0
-"""How long nothing is done before memory is given back: to have it again takes some milliseconds."""
 _IDLE_SHARE = 0.02
 """The part of a processor that a process may have and still do nothing: it looks around now and then."""
 _WORTH_SECONDS = 0.01
@@ -35,7 +33,7 @@ class Rest:
             self._began = now
         self._looked, self._worked = now, worked
         worth = pristine.is_kept() and worked - self._given_back > _WORTH_SECONDS
-        if not worth or now - self._began < REST_SECONDS:
+        if not worth or now - self._began < pristine.REST_SECONDS:
             return
         if pristine.is_alone():
             pristine.give_back()

@@ -66,14 +66,10 @@ def ask(
     """
     if sys.platform != "linux":
         return None
-    try:
-        connection = connected(directory, image_key())
-    except TimeoutError:
-        raise
-    except (OSError, ValueError):
-        return None
+    connection: Socket | None = None
     started = False
     try:
+        connection = connected(directory, image_key())
         order = wanted.order(list(descriptors), leashed=leashed)  # while the other side wakes up
         give_order(connection, order, list(descriptors.values()), cwd=cwd)
         process = tell_to_go(connection)
@@ -84,7 +80,7 @@ def ask(
     except FAILURES:
         return None  # the plain start does it, and says what is wrong if that cannot either
     finally:
-        if not started:
+        if connection is not None and not started:
             connection.close()
 
 

@@ -4,8 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 
 from subagent_server.domain.errors import LaunchFailed, StorageFailed
@@ -34,14 +33,9 @@ class LocalLauncher:
         self.warm = warm
         self._started: list[subprocess.Popen[bytes]] = []
 
-    @contextmanager
-    def starting(self) -> Iterator["LocalStart"]:
+    def starting(self) -> "closing[LocalStart]":
         """Call the warm process: its fork gets ready while the run is made."""
-        start = LocalStart(self)
-        try:
-            yield start
-        finally:
-            start.close()
+        return closing(LocalStart(self))
 
     def warm_up(self) -> None:
         """Start the warm process in the background, if it is wanted and not there."""

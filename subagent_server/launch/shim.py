@@ -34,8 +34,6 @@ GRACE_SECONDS = 10.0
 """How long TERM is left to work before KILL."""
 EXIT_SECOND_SHIM = 75
 HEAD_POLL_SECONDS = 0.03
-_REST_SECONDS = 8.0
-"""How long the worker runs before its keeper, which only waits from then on, gives memory back."""
 _PR_SET_CHILD_SUBREAPER = 36
 _STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _WATCHED = _STOPPING | {signal.SIGCHLD, signal.SIGUSR1}
@@ -224,7 +222,7 @@ class Shim:
 
     def _patience(self) -> float:
         if self.deadline is None:
-            return 3600.0 if self._rests else _REST_SECONDS
+            return 3600.0 if self._rests else pristine.REST_SECONDS
         return max(0.05, self.deadline - time.monotonic())
 
 

@@ -67,11 +67,6 @@ class WarmStart:
             self._key = None
         return None
 
-    def call(self, wanted: Wanted, descriptors: Mapping[int, int]) -> "WarmConnection | None":
-        """Connect and order; None where that came to nothing."""
-        connection = self.connect()
-        return connection if connection is not None and connection.order(wanted, descriptors) else None
-
     def forget_key(self) -> None:
         """Work out the key anew at the next call."""
         self._key = None

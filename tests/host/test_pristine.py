@@ -59,15 +59,17 @@ def run(script: str) -> str:
     return done.stdout
 
 
+def figures(script: str) -> list[int]:
+    """Return the numbers that a script has said in a process that keeps its memory."""
+    return [int(word) for word in run(KEPT + script).split()]
+
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what the kernel does here is Linux's")
 
 
 def test_a_fork_gives_back_what_it_has_only_looked_at() -> None:
-    took, without, again = map(
-        int,
-        run(
-            KEPT
-            + """
+    took, without, again = figures(
+        """
     def look():
         before = own_kib()
         assert total() == expected
@@ -79,7 +81,6 @@ def test_a_fork_gives_back_what_it_has_only_looked_at() -> None:
 
     in_a_fork(look)
 """
-        ).split(),
     )
     assert took > 1_500, "looking at objects takes memory: it counts references"
     assert without < took / 10
@@ -144,11 +145,8 @@ def test_objects_that_were_there_before_can_be_let_go_and_new_ones_are_freed() -
 
 
 def test_with_a_second_thread_nothing_is_given_back() -> None:
-    took, with_another, without = map(
-        int,
-        run(
-            KEPT
-            + """
+    took, with_another, without = figures(
+        """
     def look():
         before = own_kib()
         assert total() == expected
@@ -168,7 +166,6 @@ def test_with_a_second_thread_nothing_is_given_back() -> None:
 
     in_a_fork(look)
 """
-        ).split(),
     )
     assert with_another > took / 2
     assert without < took / 10

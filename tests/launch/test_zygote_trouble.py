@@ -24,14 +24,15 @@ from tests.launch.warm_place import WarmPlace, children_of, is_spare
 ASK = """
     import ctypes, sys
     from pathlib import Path
-    from subagent_server.launch.asking import Wanted, connected, give_order
+    from subagent_server.launch.asking import Wanted
     from subagent_server.launch.warm import WarmStart
     if sys.argv[2] == "fenced":
         ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS, as sandboxes do
     nothing = open("/dev/null", "r+")
     wanted = Wanted("command", ["subagent"], ["subagent", "--version"], {})
-    called = WarmStart(Path(sys.argv[1]), 60).call(wanted, {number: nothing.fileno() for number in (0, 1, 2)})
-    print(called is not None and called.go())
+    called = WarmStart(Path(sys.argv[1]), 60).connect()
+    given = {number: nothing.fileno() for number in (0, 1, 2)}
+    print(called is not None and called.order(wanted, given) and called.go())
 """
 
 
@@ -245,10 +246,11 @@ def test_a_starter_that_has_met_a_warm_process_before_does_not_take_it_for_chang
         warm = WarmStart(Path(sys.argv[1]), 600)
 
         def ask(between=lambda: None):
-            called = warm.call(wanted, {number: nothing for number in (0, 1, 2)})
-            assert called is not None or between is not edit
+            called = warm.connect()
+            ordered = called is not None and called.order(wanted, {number: nothing for number in (0, 1, 2)})
+            assert ordered or between is not edit
             between()
-            return called is not None and called.go()
+            return ordered and called.go()
 
         def edit():
             with Path(sys.argv[2], "settings.py").open("a") as file:
