@@ -1,6 +1,7 @@
 """Tool schemas that servers have written, as definitions that the Messages API takes."""
 
 import json
+import os
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 from subagent_server.simulator.checks import check_request
 from subagent_server.toolkit.mcp_servers.input_schema import InputSchema, input_schema
 from subagent_server.toolkit.mcp_servers.naming import acceptable, free_name
+from tests.helpers.processes import REPOSITORY
 
-REAL_TOOLS = Path("/work/shared/data/mcp_tools.jsonl")
-"""4,080 definitions of real servers; not part of the project."""
+REAL_TOOLS = Path(os.environ.get("REAL_TOOLS", REPOSITORY.parent / "shared" / "data" / "mcp_tools.jsonl"))
+"""4,080 definitions of real servers; not part of the project, but beside it where it is worked on."""
 PARTS = 2
 
 
