@@ -106,12 +106,13 @@ async def _costs_among(crowd: Crowd, number: int) -> Costs:
     """Let so many be there, then one after the other leave and another come; return what those cost.
 
     So each gets memory that another has just given back, among few as among many: where it is new to a
-    virtual machine, it takes several times as long to come by.
+    virtual machine, it takes several times as long to come by. And who leaves has waited for as long among
+    few as among many: who has waited for long has given memory back, and takes it again first.
     """
     costs = Costs()
     await crowd.many_come(number - len(crowd.present), _is_room)
     for _ in range(TIMES + 1):
-        costs.left.append(await crowd.leave())
+        costs.left.append(await crowd.leave(since=FEW - 1))
         costs.came.append(await crowd.come())
     del costs.left[0], costs.came[0]
     costs.idle += await _idle(crowd)

@@ -86,9 +86,12 @@ class Crowd:
         self.present.append(guest)
         return Cost(took, took, sum(map(worked_seconds, self.processes_of(guest))) * 1000)
 
-    async def leave(self) -> Cost:
-        """Give the run that waits longest its word; return what it took until all of it was gone."""
-        guest = self.present.pop(0)
+    async def leave(self, since: int = 0) -> Cost:
+        """Give a run its word; return what it took until all of it was gone.
+
+        It is the run after which `since` others have come, or the one that waits longest.
+        """
+        guest = self.present.pop(-1 - since if since else 0)
         worked = Worked(self.processes_of(guest))
         mark = self.world.service.store.paths.change_mark(guest.run_id)  # its keeper removes it last
         began = time.perf_counter()

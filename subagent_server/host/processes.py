@@ -17,7 +17,10 @@ SHIM_MARK = "SUBAGENT_SHIM"
 """Names the run of a shim in its environment, so that sweeps of other runs spare it and all below it."""
 
 _PROC = Path("/proc")
+_LOAD = _PROC / "loadavg"
 _DIGITS = frozenset("123456789")
+_MANY_NEW = 1_000
+"""Where more have come, or the numbers begin again, all are looked at."""
 _DEAD_STATES = frozenset("ZX")
 _ORDINARY = (0, 3, 5)  # SCHED_OTHER, SCHED_BATCH, SCHED_IDLE
 _ENVIRONMENT_PART = 8 << 10
@@ -135,6 +138,32 @@ def _pids() -> set[int]:
     return {int(name) for name in os.listdir(_PROC) if name[0] in _DIGITS}  # noqa: PTH208 - of thousands
 
 
+def _newest_pid() -> int | None:
+    """Return the number that was given last to a process or a thread, None where this is not to be known.
+
+    Where the file is another's work, as in some containers, it says something else (proc_loadavg(5)).
+    """
+    try:
+        if _LOAD.stat().st_dev != _PROC.stat().st_dev:
+            return None
+        return int(_LOAD.read_bytes().split()[4]) or None
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def _is_process(pid: int) -> bool:
+    """Whether there is a process of this number, and no thread of one."""
+    try:
+        status = (_PROC / str(pid) / "status").read_bytes()
+    except OSError:
+        return False
+    return b"\nTgid:\t%d\n" % pid in status
+
+
 def environment_of(pid: int) -> frozenset[bytes]:
     """Return the `NAME=value` entries the process was started with; empty where it cannot be read."""
     data = _environment(pid).rstrip(b"\0")
@@ -176,23 +205,37 @@ class Marked:
     def __init__(self, mark: str, *, but_set_apart: bool = False) -> None:
         self._mark = mark.encode()
         self._but_set_apart = but_set_apart
-        self._others: set[int] = set()
+        self._open: set[int] = set()
+        self._newest: int | None = None
 
     def look(self) -> list[Identity]:
         """Return those that live now."""
-        there = _pids()
-        self._others &= there
+        there = self._there()
+        self._open.clear()
         found = []
-        for pid in there - self._others:
+        for pid in there:
             if self._but_set_apart and _is_set_apart(pid):
-                self._others.add(pid)
                 continue
             data = _environment(pid)
             if self._mark in data and self._mark in data.split(b"\0"):
                 found.append(identify(pid))
-            elif data:  # it has none for a moment when it becomes another program
-                self._others.add(pid)
+                self._open.add(pid)
+            elif not data:  # it has none for a moment when it becomes another program
+                self._open.add(pid)
         return [identity for identity in found if identity is not None and is_alive(identity)]
+
+    def _there(self) -> set[int]:
+        """Return the processes to look at: all at first, and then those that have come since.
+
+        Again all where one was gone before it could be looked at: it may have left a child, whose number was
+        given before the list was made and which was on no list yet. Any other parent has been seen itself.
+        """
+        before, self._newest = self._newest, _newest_pid()
+        if before is None or self._newest is None or not 0 <= self._newest - before <= _MANY_NEW:
+            return _pids()
+        if not all(map(_is_there, self._open)):
+            return _pids()
+        return self._open | set(filter(_is_process, range(before + 1, self._newest + 1)))
 
 
 def set_apart(pid: int) -> None:

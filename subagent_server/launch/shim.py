@@ -34,6 +34,7 @@ GRACE_SECONDS = 10.0
 """How long TERM is left to work before KILL."""
 EXIT_SECOND_SHIM = 75
 HEAD_POLL_SECONDS = 0.03
+_prctl = getattr(ctypes.CDLL(None), "prctl", None)
 _PR_SET_CHILD_SUBREAPER = 36
 _STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _WATCHED = _STOPPING | {signal.SIGCHLD, signal.SIGUSR1}
@@ -181,6 +182,7 @@ class Shim:
             worker.let_begin()
         finally:
             worker.close_gate()
+        processes.set_apart(0)
         return worker.pid
 
     def _recorded(self, invocation: Invocation) -> GatedWorker:
@@ -237,9 +239,8 @@ def _read_package(memory: int) -> dict[str, Any]:
 
 def _become_subreaper() -> None:
     """Have orphans of the run's tree handed to this process (prctl(2)); elsewhere than Linux, do without."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if _prctl is not None:
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def main(arguments: list[str], program: Program | None = None) -> int:
@@ -253,8 +254,7 @@ def main(arguments: list[str], program: Program | None = None) -> int:
         claim = os.open(run.shim_claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         return EXIT_SECOND_SHIM
-    os.fsync(claim)
-    os.close(claim)
+    os.close(claim)  # its name is durable with shim.json's, and nothing begins before that
     return Shim(run, lock, memory, program or Program()).keep()
 
 

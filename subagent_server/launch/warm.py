@@ -25,7 +25,7 @@ from subagent_server.launch.asking import (
     give_order,
     tell_to_go,
 )
-from subagent_server.launch.image_key import image_key
+from subagent_server.launch.image_key import Image, image_key
 
 if TYPE_CHECKING:
     from _socket import socket as Socket
@@ -49,7 +49,7 @@ class WarmStart:
         self._idle = idle_seconds
         self._may_spawn = may_spawn
         self._silent_until = 0.0
-        self._key: str | None = None
+        self._image: Image | None = None
 
     def connect(self) -> "WarmConnection | None":
         """Call the warm process, which makes a fork of it look at this one; None where there is none.
@@ -59,17 +59,20 @@ class WarmStart:
         if time.monotonic() < self._silent_until or sys.platform != "linux":
             return None
         try:
-            key = self._key = self._key or image_key()
-            return WarmConnection(self, key, connected(str(self.directory), key))
+            image = self._image = self._image or Image()
+            return WarmConnection(self, image.key, connected(str(self.directory), image.key))
         except TimeoutError:
             self.does_not_answer()
         except (OSError, ValueError):
-            self._key = None
+            self._image = None
         return None
 
-    def forget_key(self) -> None:
-        """Work out the key anew at the next call."""
-        self._key = None
+    def is_right(self, key: str) -> bool:
+        """Whether it is the key of the files as they are now. Raises OSError."""
+        image = self._image
+        if image is None or not image.is_as_it_was():
+            image = self._image = Image()
+        return image.key == key
 
     def does_not_answer(self) -> None:
         """Do without the warm process for a while, and end it if it is stopped."""
@@ -163,8 +166,7 @@ class WarmConnection:
         return begun
 
     def _go(self) -> None:
-        if image_key() != self._key:  # looked at while the other side gets ready
-            self._warm.forget_key()
+        if not self._warm.is_right(self._key):  # looked at while the other side gets ready
             raise handover.Refused("an image of other files")
         os.close(tell_to_go(self._connection))
 

@@ -25,7 +25,7 @@ from subagent_server.host.clock import now
 from subagent_server.host.sleeper import Sleeper
 from subagent_server.host.telling import flush, tell_exception
 from subagent_server.service.context import Service, open_service
-from subagent_server.service.ending import read_shim, stop_children
+from subagent_server.service.ending import stop_children
 from subagent_server.service.inputs import copied_inputs
 from subagent_server.service.model_calls import ModelCalls
 from subagent_server.service.nested_events import NestedEvents
@@ -98,15 +98,8 @@ class OwnRun:
         except IllegalTransition:
             return False
         die.may_die("worker.started")
-        self._set_apart()
-        return True
-
-    def _set_apart(self) -> None:
-        """Let the keepers of other runs see what this process and its own keeper are."""
         processes.set_apart(0)
-        keeper = processes.Identity.from_json(read_shim(self._run).get("shim"))
-        if keeper is not None and keeper.pid == os.getppid():
-            processes.set_apart(keeper.pid)
+        return True
 
     def starting_place(self) -> int:
         """Return a held lock, one of as many as there are cores; where all are taken, wait for one."""

@@ -171,6 +171,42 @@ def test_looks_find_what_was_started_meanwhile() -> None:
         assert [found.pid for found in looks.look()] == [child.pid]
 
 
+def test_looks_find_processes_and_not_their_threads() -> None:
+    name, value = "SUBAGENT_TEST_MARK", uuid.uuid4().hex
+    code = """
+        import sys, threading
+        for _ in range(3):
+            threading.Thread(target=sys.stdin.read, daemon=True).start()
+        print("there", flush=True)
+        sys.stdin.read()
+    """
+    looks = processes.Marked(f"{name}={value}")
+    assert looks.look() == []
+    with Child(code, environment={name: value}) as child:
+        child.hear()
+        assert [[found.pid for found in looks.look()] for _ in range(2)] == [[child.pid]] * 2
+
+
+def test_looks_find_what_another_has_left_that_is_gone() -> None:
+    name, value = "SUBAGENT_TEST_MARK", uuid.uuid4().hex
+    code = """
+        import os, sys
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        print(os.getpid(), flush=True)
+        sys.stdin.read()
+    """
+    looks = processes.Marked(f"{name}={value}")
+    with Child(WAIT, environment={name: value}) as first:
+        first.hear()
+        assert [found.pid for found in looks.look()] == [first.pid]
+        with Child(code, environment={name: value}) as parent:
+            left = int(parent.hear())
+            first.kill()
+            assert [[found.pid for found in looks.look()] for _ in range(2)] == [[left]] * 2
+
+
 def test_a_marked_zombie_is_not_found() -> None:
     name, value = "SUBAGENT_TEST_MARK", uuid.uuid4().hex
     with Child("pass", environment={name: value}) as child:
