@@ -1,83 +1,102 @@
-"""Pages that every fork of a process will write to, copied before it is in a hurry.
+"""Pages that every fork of a process will use, made ready before it is in a hurry.
 
 A fork shares its memory with the process it comes from until it writes to it: each first write to a page
-stops it for the copy, thousands of times in a row, because Python writes wherever it reads. Which pages those
-are, a fork that does the same for practice finds out. Linux only. Standard library only.
+stops it for the copy, thousands of times in a row, because Python writes wherever it reads. And what lies in
+files, a fork has to find again, page by page. Which pages those are is seen at a fork that has done the same.
+Linux only. Standard library only.
 """
 
 import array
 import mmap
-import os
-import signal
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from typing import NoReturn
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from subagent_server.host import private_memory
 from subagent_server.host.private_memory import Range
-from subagent_server.host.telling import flush, tell_exception
 
-PATIENCE_SECONDS = 20
-"""How long a fork may take to find out."""
-_MADV_POPULATE_WRITE = 23
+_MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
 _PRESENT, _FILE, _ALONE = 1 << 63, 1 << 61, 1 << 56
 _KIND = _PRESENT | _FILE | _ALONE
 _OWN_COPY = _PRESENT | _ALONE
 """Of the bits that tell the kind of a page (proc_pid_pagemap(5)): in memory, no file's, nobody else's."""
 
 
-def written_by(doing: Callable[[Callable[[], NoReturn]], None]) -> list[Range]:
-    """Return the pages that `doing` has written to when it calls what it is given, in a fork that ends there.
+def _none() -> "array.array[int]":
+    return array.array("Q")
 
-    None where it never does, or where they cannot be found out.
+
+@dataclass(frozen=True)
+class HotPages:
+    """The pages that a process uses: addresses of the begin and the end of each row of neighbours, in turn.
+
+    They are numbers in one place, not objects: a fork that goes through them writes to none of them.
     """
-    out, into = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(PATIENCE_SECONDS)
-        try:
-            doing(lambda: _tell(into))
-        except BaseException:  # noqa: BLE001 - the outermost frame of a process
-            tell_exception()
-        finally:
-            flush()
-            os._exit(1)
-    os.close(into)
-    with os.fdopen(out, "rb") as answer:
-        numbers = array.array("Q", answer.read())
-    os.waitpid(pid, 0)
-    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+    own: "array.array[int]" = field(default_factory=_none)
+    """Those of which it has copies that it shares with nobody, because it has written to them."""
+    used: "array.array[int]" = field(default_factory=_none)
+    """Those, and all others that it has come to use."""
+
+    @classmethod
+    def of(cls, pid: int) -> "HotPages":
+        """Return what a process uses at this moment. It has to be another one, or in rest.
+
+        Raises:
+            OSError: it is gone, or the kernel does not tell.
+        """
+        hot = cls()
+        writable = dict(private_memory.ranges_of(pid))
+        for each, entries in private_memory.pages(writable, str(pid)):
+            present = (number for number, entry in enumerate(entries) if entry & _PRESENT)
+            hot.used.extend(_addresses(each, present))
+            if writable[each]:
+                own = (number for number, entry in enumerate(entries) if entry & _KIND == _OWN_COPY)
+                hot.own.extend(_addresses(each, own))
+        return hot
+
+    def make_ready(self) -> None:
+        """Copy and find these pages now, as far as the kernel does that; others stay for later."""
+        private_memory.advise(_ranges(self.own), _MADV_POPULATE_WRITE)
+        private_memory.advise(_ranges(self.used), _MADV_POPULATE_READ)
 
 
-def _tell(descriptor: int) -> NoReturn:
-    os.write(descriptor, array.array("Q", [number for each in own_pages() for number in each]).tobytes())
-    os._exit(0)
+@dataclass(frozen=True)
+class HotRun:
+    """The pages that the processes of every run use."""
+
+    keeper: HotPages = field(default_factory=HotPages)
+    worker: HotPages = field(default_factory=HotPages)
+
+    def to_bytes(self) -> bytes:
+        """Return it for another process of the same program."""
+        rows = (self.keeper.own, self.keeper.used, self.worker.own, self.worker.used)
+        sizes = array.array("Q", map(len, rows))
+        return b"".join(each.tobytes() for each in (sizes, *rows))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "HotRun":
+        """Return what `to_bytes` has written; empty where it wrote nothing."""
+        numbers = array.array("Q", data)
+        rows = []
+        begin = 4
+        for size in numbers[:4]:
+            rows.append(numbers[begin : begin + size])
+            begin += size
+        return cls(HotPages(*rows[:2]), HotPages(*rows[2:])) if rows else cls()
 
 
-def own_pages() -> Iterator[Range]:
-    """Yield the ranges of this process's private memory of which it has copies that it shares with nobody."""
-    with suppress(FileNotFoundError):
-        for (begin, _), entries in private_memory.pages(list(private_memory.ranges())):
-            own = [number for number, entry in enumerate(entries) if entry & _KIND == _OWN_COPY]
-            yield from (
-                (begin + first * mmap.PAGESIZE, begin + after * mmap.PAGESIZE)
-                for first, after in _in_a_row(own)
-            )
+def _ranges(rows: "array.array[int]") -> Iterator[Range]:
+    return zip(rows[::2], rows[1::2], strict=True)
 
 
-def make_own(ranges: Iterable[Range]) -> None:
-    """Copy these pages now, as far as the kernel does that; others stay to be copied later."""
-    private_memory.advise(ranges, _MADV_POPULATE_WRITE)
-
-
-def _in_a_row(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield where each row of neighbours begins, and the number after its end."""
-    first = after = -1
+def _addresses(within: Range, numbers: Iterable[int]) -> Iterator[int]:
+    """Yield the addresses of the begin and the end of each row of neighbours among these pages of a range."""
+    after = -1
     for number in numbers:
         if number != after:
-            if first >= 0:
-                yield first, after
-            first = number
+            if after >= 0:
+                yield within[0] + after * mmap.PAGESIZE
+            yield within[0] + number * mmap.PAGESIZE
         after = number + 1
-    if first >= 0:
-        yield first, after
+    if after >= 0:
+        yield within[0] + after * mmap.PAGESIZE

@@ -1,4 +1,4 @@
-"""The memory that belongs to this process alone, and what the kernel is to do with it (madvise(2)).
+"""The memory of a process, and what the kernel is to do with it (madvise(2)).
 
 Linux only. Standard library only.
 """
@@ -16,28 +16,45 @@ Range = tuple[int, int]
 _ENTRY = 8
 _WRITABLE = "rw-p"
 _ANONYMOUS = ("", "[heap]")
+_KERNEL = ("[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]")
 
 
 def ranges(*, anonymous: bool = False) -> Iterator[Range]:
-    """Yield the ranges that are private and writable; `anonymous` leaves out files and the stack.
+    """Yield the ranges of this process that are private and writable.
+
+    `anonymous` leaves out files and the stack. Raises OSError: the kernel does not tell.
+    """
+    for each, rights, name in _mappings("self"):
+        if rights == _WRITABLE and not (anonymous and name not in _ANONYMOUS):
+            yield each
+
+
+def ranges_of(pid: int) -> Iterator[tuple[Range, bool]]:
+    """Yield the ranges that a process can read, each with whether it is private and writable.
 
     Raises:
-        OSError: the kernel does not tell (proc_pid_maps(5)).
+        OSError: there is no such process, or the kernel does not tell.
     """
-    for line in Path("/proc/self/maps").read_text(encoding="ascii", errors="replace").splitlines():
+    for each, rights, name in _mappings(str(pid)):
+        if rights.startswith("r") and name not in _KERNEL:
+            yield each, rights == _WRITABLE
+
+
+def _mappings(process: str) -> Iterator[tuple[Range, str, str]]:
+    """Yield range, rights and name of each mapping (proc_pid_maps(5))."""
+    for line in Path(f"/proc/{process}/maps").read_text(encoding="ascii", errors="replace").splitlines():
         place, rights, _, _, _, *name = line.split(maxsplit=5)
-        if rights == _WRITABLE and not (anonymous and "".join(name) not in _ANONYMOUS):
-            begin, end = place.split("-")
-            yield int(begin, 16), int(end, 16)
+        begin, end = place.split("-")
+        yield (int(begin, 16), int(end, 16)), rights, "".join(name)
 
 
-def pages(which: Iterable[Range]) -> "Iterator[tuple[Range, array.array[int]]]":
+def pages(which: Iterable[Range], process: str = "self") -> "Iterator[tuple[Range, array.array[int]]]":
     """Yield each range with what the kernel knows of its pages, a number for each (proc_pid_pagemap(5)).
 
     Raises:
         OSError: the kernel does not tell.
     """
-    with Path("/proc/self/pagemap").open("rb", buffering=0) as file:
+    with Path(f"/proc/{process}/pagemap").open("rb", buffering=0) as file:
         for begin, end in which:
             first, number = begin // mmap.PAGESIZE, (end - begin) // mmap.PAGESIZE
             yield (begin, end), array.array("Q", os.pread(file.fileno(), number * _ENTRY, first * _ENTRY))

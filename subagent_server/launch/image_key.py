@@ -8,11 +8,14 @@ Standard library only, and little of it: the front of a server imports this modu
 
 import os
 import sys
+import time
 import zlib
 
 PROTOCOL = 1
 """Raised whenever starters and warm processes would no longer understand each other."""
 
+_TICK_NS = 100_000_000
+"""Two changes of a folder may have one time; longer apart than this, in nanoseconds, they never have."""
 _PACKAGE = os.path.realpath(f"{__file__}/../..")  # pathlib takes longer to import than all of this
 _SITES = ("site-packages", "dist-packages")
 _RECORDS = (".dist-info", ".pth", ".egg-link")
@@ -36,17 +39,21 @@ class Image:
     def __init__(self) -> None:
         self._seen: list[tuple[str, int, int]] = []
         self._folders: list[tuple[str, int]] = []
+        began = time.time_ns()
         interpreter = os.path.realpath(sys.executable)  # `python` and `python3` of one place are the same
-        facts = [str(PROTOCOL), interpreter, sys.prefix, sys.version]
+        facts = [str(PROTOCOL), sys.prefix, sys.version]
         self._see_sources()
-        self._see(sys.executable, os.stat(sys.executable))  # noqa: PTH116
+        self._see(interpreter, os.stat(interpreter))  # noqa: PTH116
         self._see_installed()
         facts += [f"{path} {size} {changed}" for path, size, changed in self._seen]
         data = "\0".join(facts).encode("utf-8", "surrogateescape")
         self.key = f"{zlib.crc32(data):08x}{zlib.adler32(data):08x}{len(data):x}"
+        self._was_at_rest = max(changed for _, changed in self._folders) < began - _TICK_NS
 
     def is_as_it_was(self) -> bool:
         """Whether nothing that was looked at has changed, and nothing has come beside it."""
+        if not self._was_at_rest:
+            return False
         look = os.stat
         try:
             for path, size, changed in self._seen:
@@ -69,7 +76,7 @@ class Image:
                     self._see(entry.path, entry.stat())
 
     def _see_installed(self) -> None:
-        """See the installed distributions with their versions: that is what the names of their records say."""
+        """See what is installed, and in which versions: that is what the names of the records say."""
         for folder in sys.path:
             if folder.endswith(_SITES) and os.path.isdir(folder):  # noqa: PTH112
                 for entry in self._entries(folder):

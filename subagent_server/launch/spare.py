@@ -42,8 +42,15 @@ class Spare:
         return True
 
 
-def fork_spare(shown: Shown, live: Callable[[socket.socket, "SpareWorker"], NoReturn], work: Live) -> Spare:
+def fork_spare(
+    shown: Shown,
+    prepare: Callable[[], None],
+    live: Callable[[socket.socket, "SpareWorker"], NoReturn],
+    work: Live,
+) -> Spare:
     """Fork a process that will `live` on the connection that it is given, and its child that may `work`.
+
+    It does `prepare` when it has forked that child, before it is given anything.
 
     Raises:
         OSError: there is no room for a process.
@@ -52,6 +59,7 @@ def fork_spare(shown: Shown, live: Callable[[socket.socket, "SpareWorker"], NoRe
     def wait(line: socket.socket) -> NoReturn:
         shown.command(_COMMAND)
         worker = SpareWorker(*_forked(work))
+        prepare()
         try:
             (descriptor,) = handover.expect(line, _YOURS)
         except (OSError, handover.Refused):

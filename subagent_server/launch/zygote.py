@@ -20,9 +20,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from subagent_server.host import die, gaps, hot_pages, huge_pages, locks, pristine
+from subagent_server.host import die, gaps, huge_pages, locks, pristine
+from subagent_server.host.hot_pages import HotRun
 from subagent_server.host.private_directory import beneath, open_private
-from subagent_server.host.private_memory import Range
 from subagent_server.host.shown import Shown
 from subagent_server.host.telling import tell
 from subagent_server.launch.image_key import image_key
@@ -36,7 +36,7 @@ from subagent_server.launch.newborn import (
     as_worker,
     peer,
 )
-from subagent_server.launch.spare import Spare, fork_spare
+from subagent_server.launch.spare import Spare, SpareWorker, fork_spare
 
 TICK_SECONDS = 5.0
 """How often it looks whether it is still wanted."""
@@ -67,7 +67,7 @@ class Zygote:
         self._inode = 0
         self._shown = Shown()
         self._spare: Spare | None = None
-        self._hot: list[Range] = []
+        self._hot = HotRun()
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
         self._shown.clear()
         self._shown.environment(kept)
@@ -137,12 +137,20 @@ class Zygote:
         except OSError:
             return False
 
-    def practise(self) -> None:
-        """Find out what a run writes to: workers have their copies of that before they have a run."""
-        self._hot = importlib.import_module(_WARM_UP).pages_of_a_run()
+    def practise(self, programs: Mapping[str, Program]) -> None:
+        """Find out what memory a run uses: its processes have that ready before they have a run."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            spare = self._forked(programs)
+            if spare is not None and spare.take(theirs):
+                theirs.close()
+                self._hot = importlib.import_module(_WARM_UP).pages_of_a_run(ours)
+
+    def _live(self, line: socket.socket, worker: SpareWorker, programs: Mapping[str, Program]) -> NoReturn:
+        Newborn(line, Body(self._shown, worker), ORDER_SECONDS).live(programs)
 
     def _work(self, line: socket.socket, programs: Mapping[str, Program]) -> NoReturn:
-        hot_pages.make_own(self._hot)
+        self._hot.worker.make_ready()
         Newborn(line, Body(self._shown), None).live(programs)
 
     def _serve(self, connection: socket.socket, programs: Mapping[str, Program]) -> None:
@@ -162,7 +170,8 @@ class Zygote:
         try:
             return fork_spare(
                 self._shown,
-                lambda line, worker: Newborn(line, Body(self._shown, worker), ORDER_SECONDS).live(programs),
+                self._hot.keeper.make_ready,
+                lambda line, worker: self._live(line, worker, programs),
                 lambda line: self._work(line, programs),
             )
         except OSError as error:  # no room for a process: the starter will find out for itself
@@ -228,8 +237,8 @@ def main(arguments: list[str]) -> None:
     programs = warmed_up()
     if image_key() != key:
         return
-    zygote.practise()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects what it has forked
+    zygote.practise(programs)
     zygote.listen()
     zygote.serve(programs)
     zygote.leave()

@@ -1,29 +1,36 @@
-"""A run that the warm process does by itself before it forks any.
+"""Runs that the warm process does by itself before it forks any for others.
 
-All that a run comes through is loaded and cached by it: how a run is started, a conversation with a question
-in it, the files, the end. It works in a directory of its own, with a model that is none.
+All that a run comes through is loaded and cached by them: how a run is started, a conversation with a
+question in it, the files, the end. The last one has processes as every run, to see what these use. They work
+in a directory of their own, with a model that is none.
 """
 
 import os
 import select
 import signal
+import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import cycle
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from subagent_server.domain.definitions import AgentDefinition, Limits
 from subagent_server.domain.states import Status
-from subagent_server.host import hot_pages
-from subagent_server.host.private_memory import Range
-from subagent_server.launch.launcher import LaunchPackage
+from subagent_server.host import processes
+from subagent_server.host.hot_pages import HotPages, HotRun
+from subagent_server.host.telling import flush, tell_exception
+from subagent_server.launch.asking import ANSWER_SECONDS
+from subagent_server.launch.launcher import Launcher, LaunchPackage
+from subagent_server.launch.local import LocalLauncher
+from subagent_server.launch.warm import WarmConnection, WarmStart
 from subagent_server.service.access import USER
 from subagent_server.service.context import open_service
+from subagent_server.service.ending import read_shim
 from subagent_server.service.own_run import OwnRun
 from subagent_server.service.start import StartOrder, start_agent
 from subagent_server.settings import read_settings
@@ -33,6 +40,7 @@ from subagent_server.worker.__main__ import work
 
 _AGENT = "rehearsal"
 _PATIENCE_SECONDS = 5.0
+_LOOK_SECONDS = 20
 _QUESTION = {"question": "Is anybody there?"}
 _TURNS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"type": "tool_use", "id": "toolu_1", "name": "ask_parent", "input": _QUESTION}, "tool_use"),
@@ -48,43 +56,97 @@ def rehearse(times: int) -> None:
     """
     with tempfile.TemporaryDirectory() as name, _Model() as model, model.answering():
         for _ in range(times):
-            own, package = _start(Path(name), model)
-            _work(own, package)
+            kept = _Kept()
+            own = OwnRun(_started(Path(name), model, kept).directory, [])
+            _work(own, kept)
             if own.meta().status is not Status.COMPLETED:
                 raise OSError("the run has not come to its end")
 
 
-def pages_of_a_run() -> list[Range]:
-    """Return the pages that a worker has written to when it goes on after its question. Raises as above."""
+def pages_of_a_run(connection: socket.socket) -> HotRun:
+    """Return what keeper and worker use of a run that comes to a second call of its model.
+
+    `connection` leads to a fork of this process that waits for an order. Another one starts the run and looks
+    at both, so that this one is afterwards what it was. Where it fails nothing is known of them.
+    """
+    out, into = os.pipe()
+    if os.fork() == 0:
+        signal.alarm(_LOOK_SECONDS)
+        try:
+            os.write(into, _look_at_a_run(connection).to_bytes())
+        except BaseException:  # noqa: BLE001 - the outermost frame of a process
+            tell_exception()
+        finally:
+            flush()
+            os._exit(0)
+    os.close(into)
+    with os.fdopen(out, "rb") as answer:
+        return HotRun.from_bytes(answer.read())
+
+
+def _look_at_a_run(connection: socket.socket) -> HotRun:
+    """Start a run with processes, let it come to its last call, look at them, and end them."""
+    os.environ.clear()  # a test may want runs to die, and does not mean this one
     with tempfile.TemporaryDirectory() as name, _Model() as model:
-        own, package = _start(Path(name), model)
+        run = _started(Path(name), model, LocalLauncher(_OneFork(connection)))
+        try:
+            model.wait_for_the_last_turn()
+            return HotRun(*(HotPages.of(pid) for pid in _keeper_and_worker(run)))
+        finally:
+            handles = [os.pidfd_open(pid) for pid in _keeper_and_worker(run)]
+            for handle in handles:
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+            for handle in handles:
+                select.select([handle], [], [])
 
-        def work_until_answered(done: Callable[[], NoReturn]) -> None:
-            signal.signal(signal.SIGUSR1, lambda *_: done())
-            model.answer_from_a_fork(before_the_last=lambda worker: os.kill(worker, signal.SIGUSR1))
-            _work(own, package)
 
-        return hot_pages.written_by(work_until_answered)
+def _keeper_and_worker(run: RunPaths) -> list[int]:
+    """Return both, as long as they live: nobody else ends them."""
+    facts = read_shim(run)
+    found = [processes.Identity.from_json(facts.get(who)) for who in ("shim", "worker")]
+    return [identity.pid for identity in found if identity is not None and processes.is_alive(identity)]
 
 
-def _start(home: Path, model: "_Model") -> tuple[OwnRun, dict[str, Any]]:
-    """Start a run as every starter does, but without a process; return it, and what its worker would get."""
-    kept = _Kept()
+def _started(home: Path, model: "_Model", launcher: Launcher) -> RunPaths:
+    """Start a run as every starter does."""
     environment = {"ANTHROPIC_BASE_URL": model.address, "ANTHROPIC_API_KEY": "none"}
-    service = open_service(read_settings(environment=environment, cwd=home), kept)
+    service = open_service(read_settings(environment=environment, cwd=home), launcher)
     limits = Limits(ask_timeout_seconds=0.001, timeout_seconds=_PATIENCE_SECONDS)
     agent = AgentDefinition(name=_AGENT, model="sonnet", tools=[], limits=limits)
     meta = start_agent(service, agent, StartOrder(_AGENT, "Is anybody there?"), USER)
+    if meta.status.is_terminal:
+        raise OSError("the run was not started")
+    return service.store.paths.run(meta.run_id)
+
+
+def _work(own: OwnRun, kept: "_Kept") -> None:
+    """Do the work of a run here that has no process."""
     if kept.package is None:
         raise OSError("the run was not started")
-    return OwnRun(service.store.paths.run(meta.run_id).directory, []), kept.package.to_json()
-
-
-def _work(own: OwnRun, package: dict[str, Any]) -> None:
+    package = kept.package.to_json()
     try:
         work(own, package, package["environment"])
     finally:
         os.chdir("/")
+
+
+class _OneFork(WarmStart):
+    """A warm process that has one fork to give."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(None, 0.0, may_spawn=False)
+        connection.settimeout(ANSWER_SECONDS)
+        self._connection = connection
+
+    def connect(self) -> WarmConnection:
+        """Return the way to it. Where it could not be had, the plain start would be no use."""
+        if self._connection.fileno() < 0:
+            raise OSError("there is one fork, and it could not be had")
+        return WarmConnection(self, "", self._connection)
+
+    def is_right(self, key: str) -> bool:
+        """It is a fork of this very process."""
+        return True
 
 
 @dataclass
@@ -139,20 +201,13 @@ class _Model(HTTPServer):
             self.shutdown()
             thread.join()
 
-    def answer_from_a_fork(self, before_the_last: Callable[[int], None]) -> None:
-        """Answer in a fork, until the last turn: `before_the_last` is called there, with this process."""
-        asker = os.getpid()
-        if os.fork():
-            return
-        try:
-            self.timeout = _PATIENCE_SECONDS
-            for _ in _TURNS[:-1]:
-                self.handle_request()
-            waiting, _, _ = select.select([self.socket], [], [], _PATIENCE_SECONDS)
-            if waiting:
-                before_the_last(asker)
-        finally:
-            os._exit(0)
+    def wait_for_the_last_turn(self) -> None:
+        """Answer here until the last turn is asked for. Raises OSError: it is not."""
+        self.timeout = _PATIENCE_SECONDS
+        for _ in _TURNS[:-1]:
+            self.handle_request()
+        if not select.select([self.socket], [], [], _PATIENCE_SECONDS)[0]:
+            raise OSError("the run has not come to its last turn")
 
     def next_reply(self) -> bytes:
         """Return the body of the next answer."""

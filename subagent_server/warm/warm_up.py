@@ -6,12 +6,13 @@ server. Nothing may be left that belongs to a process: no thread, no event loop,
 
 import importlib
 import pkgutil
+import socket
 from collections.abc import Iterator
 from contextlib import suppress
 
 from subagent_server.domain.errors import SubagentError
 from subagent_server.host import gaps, hot_code
-from subagent_server.host.private_memory import Range
+from subagent_server.host.hot_pages import HotRun
 from subagent_server.runners.messages.connection import tls_context
 from subagent_server.warm import rehearsal
 
@@ -45,11 +46,9 @@ def practise() -> None:
         rehearsal.rehearse(_REHEARSALS)
 
 
-def pages_of_a_run() -> list[Range]:
-    """Return which memory every worker writes to; none where that cannot be found out."""
-    with suppress(OSError, SubagentError):
-        return rehearsal.pages_of_a_run()
-    return []
+def pages_of_a_run(connection: socket.socket) -> HotRun:
+    """Return which memory every run uses; `connection` leads to a fork that waits to be one."""
+    return rehearsal.pages_of_a_run(connection)
 
 
 def modules() -> Iterator[str]:

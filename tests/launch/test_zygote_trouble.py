@@ -3,6 +3,8 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -202,6 +204,55 @@ def test_the_key_changes_with_every_source_and_with_what_is_installed(tmp_path: 
     (copy / "domain" / "new.py").touch()
     seen.append(key())
     assert len({*seen}) == 4 and seen[-1] == key()
+
+
+def test_a_key_is_that_of_the_interpreter_whatever_it_was_called_by() -> None:
+    code = "from subagent_server.launch.image_key import image_key; print(image_key())"
+    names = [Path(sys.executable).with_name(name) for name in ("python", "python3", "python3.11")]
+    keys = {
+        subprocess.run([name, "-c", code], capture_output=True, encoding="utf-8", timeout=BOUND).stdout
+        for name in names
+        if name.exists()
+    }
+    assert keys == {f"{image_key()}\n"}
+
+
+def test_an_image_that_was_looked_at_is_seen_to_change(tmp_path: Path) -> None:
+    copy = tmp_path / "subagent_server"
+    shutil.copytree(REPOSITORY / "subagent_server", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    code = """
+        import os, sys
+        from pathlib import Path
+        from subagent_server.launch.image_key import Image
+        package, installed = map(Path, sys.argv[1:])
+        sys.path.append(str(installed))
+        def settle():
+            for path in (installed, package, *package.rglob("*/")):
+                os.utime(path, (1, 1))
+        def after(change):
+            settle()
+            image = Image()
+            before = image.is_as_it_was()
+            change()
+            print(before, image.is_as_it_was(), Image().key == image.key)
+            print(Image().is_as_it_was())
+        def edit():
+            (package / "domain" / "ids.py").open("a").write("# more")
+        after((package / "domain" / "new.py").touch)
+        after((package / "domain" / "new.py").unlink)
+        after((installed / "other-2.0.dist-info").mkdir)
+        after((installed / "no record").touch)
+        settle()
+        image = Image()
+        edit()
+        print(image.is_as_it_was())
+    """
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    told = run_python(code, copy, installed, environment=only(tmp_path))
+    came, nothing_new, just_changed = "True False False", "True False True", "False"
+    seen = [came, just_changed] * 3 + [nothing_new, just_changed, "False"]
+    assert told.stdout.splitlines() == seen, told.stderr
 
 
 @contextmanager
