@@ -16,6 +16,8 @@ from subagent_server.worker.work_clock import WorkClock
 
 SLOW_POLL_SECONDS = 2.0
 """A lost wake-up costs this long and nothing else."""
+HEAD_START_SECONDS = 0.015
+"""How much sooner an answer is on its way to the model than it is acknowledged: both need this process."""
 _FOR_ROOM_SECONDS = 0.5
 """How long a model call waits before it looks again whether a budget has room for it."""
 
@@ -105,8 +107,7 @@ class Door:
             answer=message.answer_content,
             answeredBy=message.answered_by,
         )
-        acknowledge = asyncio.to_thread(self._own.acknowledge, message.message_id)
-        self._acknowledging.add(asyncio.create_task(acknowledge))
+        self._acknowledging.add(asyncio.create_task(self._acknowledge(message.message_id)))
         return Reply(message.message_id, message.answer_content)
 
     async def settled(self) -> None:
@@ -143,6 +144,10 @@ class Door:
                 await self._expire(message.message_id)
             else:
                 await self._own.sleep(min(seconds_left, SLOW_POLL_SECONDS))
+
+    async def _acknowledge(self, message_id: str) -> None:
+        await asyncio.sleep(HEAD_START_SECONDS)
+        await asyncio.to_thread(self._own.acknowledge, message_id)
 
     async def _expire(self, message_id: str) -> None:
         try:

@@ -1,36 +1,58 @@
-"""The pages that a fork writes to are found, and can be copied before they are needed."""
+"""The pages that a fork uses are seen from outside, and others can have them ready before they need them."""
 
 from tests.helpers.processes import run_python
 
 FIND = """
-    import ctypes, mmap, os
-    from subagent_server.host import hot_pages
-    size = 64 * mmap.PAGESIZE
+    import ctypes, mmap, os, sys, tempfile
+    from subagent_server.host.hot_pages import HotPages, HotRun
+    page, size = mmap.PAGESIZE, 64 * mmap.PAGESIZE
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory[:] = b"a" * size
+    file = tempfile.TemporaryFile()
+    file.write(b"b" * size)
+    file.flush()
+    mapped = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE)
     first = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    maps = [line.split() for line in open("/proc/self/maps")]
+    inode = os.fstat(file.fileno()).st_ino
+    (in_file,) = [int(line[0].split("-")[0], 16) for line in maps if int(line[4]) == inode]
 
-    def doing(done):
-        for page in (3, 4, 9):
-            memory[page * mmap.PAGESIZE] = 98
-        done()
-        raise AssertionError("it goes on behind its end")
+    def pages(rows, begin):
+        every = {at for low, high in zip(rows[::2], rows[1::2]) for at in range(low, high, page)}
+        return sorted((at - begin) // page for at in every if begin <= at < begin + size)
 
-    found = hot_pages.written_by(doing)
-    pages = {at for begin, end in found for at in range(begin, end, mmap.PAGESIZE)}
-    print(sorted((at - first) // mmap.PAGESIZE for at in pages if first <= at < first + size))
-    print(memory[:] == b"a" * size)
-    if not os.fork():
-        hot_pages.make_own(found)
-        mine = {at for begin, end in hot_pages.own_pages() for at in range(begin, end, mmap.PAGESIZE)}
-        print({first + page * mmap.PAGESIZE for page in (3, 4, 9)} <= mine, flush=True)
-        print(memory[:] == b"a" * size, flush=True)
-        os._exit(0)
-    os.wait()
-    print(hot_pages.written_by(lambda done: None), flush=True)
+    def forked(doing):
+        told, tell = os.pipe()
+        pid = os.fork()
+        if not pid:
+            doing()
+            os.write(tell, b".")
+            os.kill(os.getpid(), 19)
+        os.read(told, 1)
+        found = HotRun.from_bytes(HotRun(HotPages.of(pid), HotPages.of(pid)).to_bytes())
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        return found
+
+    def use():
+        for number in (3, 4, 9):
+            memory[number * page] = 98
+        assert mapped[0] == 98
+
+    found = forked(use)
+    print(pages(found.keeper.own, first), pages(found.worker.own, first), pages(found.worker.own, in_file))
+    print(0 in pages(found.worker.used, in_file), pages(forked(lambda: None).worker.used, in_file))
+    again = forked(found.worker.make_ready).worker
+    print(pages(again.own, first), pages(again.used, in_file) == pages(found.worker.used, in_file))
+    print(memory[:] == b"a" * size, HotRun.from_bytes(b"") == HotRun())
 """
 
 
-def test_pages_that_are_written_to_are_found_and_copied_with_what_is_in_them() -> None:
+def test_pages_that_are_used_are_seen_and_made_ready_with_what_is_in_them() -> None:
     done = run_python(FIND)
-    assert done.stdout.splitlines() == ["[3, 4, 9]", "True", "True", "True", "[]"], done.stderr
+    assert done.stdout.splitlines() == [
+        "[3, 4, 9] [3, 4, 9] []",
+        "True []",
+        "[3, 4, 9] True",
+        "True True",
+    ], done.stderr
