@@ -10,6 +10,7 @@ the plain start does the same. Killing it harms no run.
 import gc
 import importlib
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -52,6 +53,7 @@ _WARM_UP = "subagent_server.warm.warm_up"
 _WORKER = "subagent_server.worker.__main__"
 _COMMAND = "subagent_server.cli.entry"
 _NICENESS = 10
+_PRACTICE = ".practice"
 _KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", die.VARIABLE)
 
 
@@ -60,6 +62,8 @@ class Zygote:
 
     def __init__(self, directory: Path, key: str, idle_seconds: float) -> None:
         self._folder = open_private(str(directory), make=False)
+        self.place = directory / f"{key}{_PRACTICE}"
+        """Where it practises. Nothing is there before and after."""
         self._key = key
         self._idle = idle_seconds
         self._name = beneath(self._folder, f"{key}.sock")
@@ -81,7 +85,13 @@ class Zygote:
         os.ftruncate(lock, 0)
         os.write(lock, f"{os.getpid()}\n".encode())
         self._remove_dead()
+        self.clear_place()
+        self.place.mkdir(mode=0o700)
         return True
+
+    def clear_place(self) -> None:
+        """Remove all that was practised with."""
+        shutil.rmtree(self.place, ignore_errors=True)
 
     def _remove_dead(self) -> None:
         """Remove what zygotes of other versions have left."""
@@ -91,6 +101,7 @@ class Zygote:
                 continue
             held = locks.take(lock)
             if held is not None:
+                shutil.rmtree(lock.with_suffix(_PRACTICE), ignore_errors=True)
                 for suffix in (".sock", ".log", ".lock"):
                     lock.with_suffix(suffix).unlink(missing_ok=True)
                 os.close(held)
@@ -144,7 +155,7 @@ class Zygote:
             spare = self._forked(programs)
             if spare is not None and spare.take(theirs):
                 theirs.close()
-                self._hot = importlib.import_module(_WARM_UP).pages_of_a_run(ours)
+                self._hot = importlib.import_module(_WARM_UP).pages_of_a_run(ours, self.place)
 
     def _live(self, line: socket.socket, worker: SpareWorker, programs: Mapping[str, Program]) -> NoReturn:
         Newborn(line, Body(self._shown, worker), ORDER_SECONDS).live(programs)
@@ -179,8 +190,8 @@ class Zygote:
             return None
 
 
-def warmed_up() -> dict[str, Program]:
-    """Load everything, and return what a fork can be."""
+def warmed_up(place: Path) -> dict[str, Program]:
+    """Load everything, and return what a fork can be; `place` is a directory to practise in."""
     gc.disable()
     gaps.keep_to_one_heap()
     _load_niced()
@@ -190,7 +201,7 @@ def warmed_up() -> dict[str, Program]:
         "worker": as_worker(worker),
         "command": as_command(importlib.import_module(_COMMAND).main),
     }
-    importlib.import_module(_WARM_UP).practise()
+    importlib.import_module(_WARM_UP).practise(place)
     gc.enable()
     gc.collect()
     pristine.mark_objects()
@@ -234,11 +245,14 @@ def main(arguments: list[str]) -> None:
     zygote = Zygote(directory, key, idle)
     if not zygote.take_place():
         return
-    programs = warmed_up()
-    if image_key() != key:
-        return
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects what it has forked
-    zygote.practise(programs)
+    try:
+        programs = warmed_up(zygote.place)
+        if image_key() != key:
+            return
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects what it has forked
+        zygote.practise(programs)
+    finally:
+        zygote.clear_place()
     zygote.listen()
     zygote.serve(programs)
     zygote.leave()

@@ -48,13 +48,13 @@ _TURNS: tuple[tuple[dict[str, Any], str], ...] = (
 )
 
 
-def rehearse(times: int) -> None:
-    """Do so many runs, in this thread, which has to be the main one.
+def rehearse(times: int, place: Path) -> None:
+    """Do so many runs in a directory of `place`, in this thread, which has to be the main one.
 
     Raises:
         OSError, SubagentError: there is no room for it, or no loopback.
     """
-    with tempfile.TemporaryDirectory() as name, _Model() as model, model.answering():
+    with tempfile.TemporaryDirectory(dir=place) as name, _Model() as model, model.answering():
         for _ in range(times):
             kept = _Kept()
             own = OwnRun(_started(Path(name), model, kept).directory, [])
@@ -63,7 +63,7 @@ def rehearse(times: int) -> None:
                 raise OSError("the run has not come to its end")
 
 
-def pages_of_a_run(connection: socket.socket) -> HotRun:
+def pages_of_a_run(connection: socket.socket, place: Path) -> HotRun:
     """Return what keeper and worker use of a run that comes to a second call of its model.
 
     `connection` leads to a fork of this process that waits for an order. Another one starts the run and looks
@@ -73,7 +73,7 @@ def pages_of_a_run(connection: socket.socket) -> HotRun:
     if os.fork() == 0:
         signal.alarm(_LOOK_SECONDS)
         try:
-            os.write(into, _look_at_a_run(connection).to_bytes())
+            os.write(into, _look_at_a_run(connection, place).to_bytes())
         except BaseException:  # noqa: BLE001 - the outermost frame of a process
             tell_exception()
         finally:
@@ -84,10 +84,10 @@ def pages_of_a_run(connection: socket.socket) -> HotRun:
         return HotRun.from_bytes(answer.read())
 
 
-def _look_at_a_run(connection: socket.socket) -> HotRun:
+def _look_at_a_run(connection: socket.socket, place: Path) -> HotRun:
     """Start a run with processes, let it come to its last call, look at them, and end them."""
     os.environ.clear()  # a test may want runs to die, and does not mean this one
-    with tempfile.TemporaryDirectory() as name, _Model() as model:
+    with tempfile.TemporaryDirectory(dir=place) as name, _Model() as model:
         run = _started(Path(name), model, LocalLauncher(_OneFork(connection)))
         try:
             model.wait_for_the_last_turn()

@@ -9,6 +9,7 @@ import pkgutil
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 from subagent_server.domain.errors import SubagentError
 from subagent_server.host import gaps, hot_code
@@ -35,20 +36,20 @@ def load() -> None:
     tls_context()
 
 
-def practise() -> None:
-    """Do some runs, in the main thread, and lay together what they run."""
+def practise(place: Path) -> None:
+    """Do some runs in a directory, in the main thread, and lay together what they run."""
     with suppress(OSError, SubagentError):  # without loopback or room for a file a little less is warm
-        rehearsal.rehearse(1)
+        rehearsal.rehearse(1, place)
         with hot_code.watched() as hot:
-            rehearsal.rehearse(1)
+            rehearsal.rehearse(1, place)
         gaps.fill()
         hot_code.lay_together(hot | hot_code.of_modules(_KEEPING))
-        rehearsal.rehearse(_REHEARSALS)
+        rehearsal.rehearse(_REHEARSALS, place)
 
 
-def pages_of_a_run(connection: socket.socket) -> HotRun:
+def pages_of_a_run(connection: socket.socket, place: Path) -> HotRun:
     """Return which memory every run uses; `connection` leads to a fork that waits to be one."""
-    return rehearsal.pages_of_a_run(connection)
+    return rehearsal.pages_of_a_run(connection, place)
 
 
 def modules() -> Iterator[str]:

@@ -5,12 +5,14 @@ from pathlib import Path
 from tests.helpers.processes import run_python
 
 REHEARSE = """
-    import os, threading
+    import os, sys, threading
+    from pathlib import Path
     from subagent_server.warm import rehearsal
     descriptors = lambda: len(os.listdir("/proc/self/fd"))
-    rehearsal.rehearse(1)
+    home = Path(sys.argv[1])
+    rehearsal.rehearse(1, home)
     before = descriptors()
-    rehearsal.rehearse(2)
+    rehearsal.rehearse(2, home)
     print(descriptors() - before, threading.active_count(), os.getcwd())
 """
 
@@ -35,7 +37,7 @@ WATCH = """
             if comes:
                 fork_spare(shown, lambda: None, live, work).take(theirs)
             theirs.close()
-            found = rehearsal.pages_of_a_run(ours)
+            found = rehearsal.pages_of_a_run(ours, Path(sys.argv[1]))
         rows = (found.keeper.own, found.keeper.used, found.worker.own, found.worker.used)
         return [sum(row[1::2]) - sum(row[::2]) for row in rows]
 
@@ -48,18 +50,19 @@ WATCH = """
         except OSError:
             return False
 
-    print([process.name for process in Path("/proc").glob("[0-9]*") if names_the_place(process)] == [str(os.getpid())])
+    there = [process.name for process in Path("/proc").glob("[0-9]*") if names_the_place(process)]
+    print(there == [str(os.getpid())])
 """
 
 
 def test_a_rehearsal_leaves_no_file_thread_or_descriptor_behind(tmp_path: Path) -> None:
-    done = run_python(REHEARSE, environment={"TMPDIR": str(tmp_path)})
+    done = run_python(REHEARSE, tmp_path)
     assert done.stdout.splitlines() == ["0 1 /"], done.stderr
     assert list(tmp_path.iterdir()) == []
     assert done.stderr == ""
 
 
 def test_a_run_is_watched_and_nothing_of_it_is_left(tmp_path: Path) -> None:
-    done = run_python(WATCH, tmp_path, environment={"TMPDIR": str(tmp_path)}, seconds=60)
+    done = run_python(WATCH, tmp_path, seconds=60)
     assert done.stdout.splitlines() == ["[True, True, True, True] [0, 0, 0, 0]", "1 0", "True"], done.stderr
     assert list(tmp_path.iterdir()) == []
