@@ -74,10 +74,13 @@ async def _until_all_ask(world: BenchWorld) -> None:
         while waiting:
             for run_id in list(waiting):
                 try:
-                    if not store.read(run_id).pending_questions:
-                        break
+                    meta = store.read(run_id)
                 except SubagentError:
                     break  # it is being made
+                if meta.status.is_terminal:
+                    raise RuntimeError(f"run {run_id} has ended: {meta.error}")
+                if not meta.pending_questions:
+                    break
                 waiting.discard(run_id)
             await asyncio.sleep(0.2)
 

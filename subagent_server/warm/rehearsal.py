@@ -110,7 +110,8 @@ def _keeper_and_worker(run: RunPaths) -> list[int]:
 def _started(home: Path, model: "_Model", launcher: Launcher) -> RunPaths:
     """Start a run as every starter does."""
     environment = {"ANTHROPIC_BASE_URL": model.address, "ANTHROPIC_API_KEY": "none"}
-    service = open_service(read_settings(environment=environment, cwd=home), launcher)
+    settings = read_settings(runs=home / "runs", environment=environment, cwd=home)
+    service = open_service(settings, launcher)
     limits = Limits(ask_timeout_seconds=0.001, timeout_seconds=_PATIENCE_SECONDS)
     agent = AgentDefinition(name=_AGENT, model="sonnet", tools=[], limits=limits)
     meta = start_agent(service, agent, StartOrder(_AGENT, "Is anybody there?"), USER)

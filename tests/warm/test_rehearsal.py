@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from subagent_server.settings import OUR_RUNS_MARK
 from tests.helpers.processes import run_python
 
 REHEARSE = """
@@ -56,9 +57,12 @@ WATCH = """
 
 
 def test_a_rehearsal_leaves_no_file_thread_or_descriptor_behind(tmp_path: Path) -> None:
-    done = run_python(REHEARSE, tmp_path)
+    place, others = tmp_path / "place", tmp_path / "runs" / OUR_RUNS_MARK
+    place.mkdir()
+    others.mkdir(parents=True)  # runs of a project in which it happens to be
+    done = run_python(REHEARSE, place)
     assert done.stdout.splitlines() == ["0 1 /"], done.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert list(place.iterdir()) == [] and list(others.parent.rglob("*")) == [others]
     assert done.stderr == ""
 
 
