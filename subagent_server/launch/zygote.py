@@ -43,11 +43,11 @@ TICK_SECONDS = 5.0
 """How often it looks whether it is still wanted."""
 STUCK_SECONDS = 60
 """If it has not come round for so long it is stuck, and the alarm ends it."""
-BREATH_SECONDS = 0.04
+BREATH_SECONDS = 0.012
 """How long after a start no other process is made ready, unless somebody comes.
 
-For so long others work on that start, and a machine with two cores has none to spare. Who comes sooner is
-served by a fork made then, which takes a few milliseconds longer.
+For so long the starter and its fork work side by side, and a machine with two cores has none to spare. Who
+comes sooner is served by a fork made then, which takes some milliseconds longer.
 """
 _WARM_UP = "subagent_server.warm.warm_up"
 _WORKER = "subagent_server.worker.__main__"
