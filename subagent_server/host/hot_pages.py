@@ -15,6 +15,7 @@ from subagent_server.host import private_memory
 from subagent_server.host.private_memory import Range
 
 _MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
+_NUMBER = 8
 _PRESENT, _FILE, _ALONE = 1 << 63, 1 << 61, 1 << 56
 _KIND = _PRESENT | _FILE | _ALONE
 _OWN_COPY = _PRESENT | _ALONE
@@ -75,14 +76,16 @@ class HotRun:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "HotRun":
-        """Return what `to_bytes` has written; empty where it wrote nothing."""
-        numbers = array.array("Q", data)
-        rows = []
+        """Return what `to_bytes` has written; nothing where it has not written all of it."""
+        numbers = array.array("Q", data[: len(data) // _NUMBER * _NUMBER])
+        sizes, rows = numbers[:4], []
+        if len(sizes) < 4 or len(data) != (4 + sum(sizes)) * _NUMBER:
+            return cls()
         begin = 4
-        for size in numbers[:4]:
+        for size in sizes:
             rows.append(numbers[begin : begin + size])
             begin += size
-        return cls(HotPages(*rows[:2]), HotPages(*rows[2:])) if rows else cls()
+        return cls(HotPages(*rows[:2]), HotPages(*rows[2:]))
 
 
 def _ranges(rows: "array.array[int]") -> Iterator[Range]:

@@ -40,10 +40,11 @@ class Image:
         self._seen: list[tuple[str, int, int]] = []
         self._folders: list[tuple[str, int]] = []
         began = time.time_ns()
-        interpreter = os.path.realpath(sys.executable)  # `python` and `python3` of one place are the same
+        self._missing: list[str] = []
+        self._interpreter = _interpreter()
         facts = [str(PROTOCOL), sys.prefix, sys.version]
         self._see_sources()
-        self._see(interpreter, os.stat(interpreter))  # noqa: PTH116
+        self._see(self._interpreter, os.stat(self._interpreter))  # noqa: PTH116
         self._see_installed()
         facts += [f"{path} {size} {changed}" for path, size, changed in self._seen]
         data = "\0".join(facts).encode("utf-8", "surrogateescape")
@@ -52,7 +53,11 @@ class Image:
 
     def is_as_it_was(self) -> bool:
         """Whether nothing that was looked at has changed, and nothing has come beside it."""
-        if not self._was_at_rest:
+        if (
+            not self._was_at_rest
+            or _interpreter() != self._interpreter
+            or any(map(_is_folder, self._missing))
+        ):
             return False
         look = os.stat
         try:
@@ -78,10 +83,14 @@ class Image:
     def _see_installed(self) -> None:
         """See what is installed, and in which versions: that is what the names of the records say."""
         for folder in sys.path:
-            if folder.endswith(_SITES) and os.path.isdir(folder):  # noqa: PTH112
-                for entry in self._entries(folder):
-                    if entry.name.endswith(_RECORDS):
-                        self._see(entry.path, entry.stat())
+            if not folder.endswith(_SITES):
+                continue
+            if not _is_folder(folder):
+                self._missing.append(folder)
+                continue
+            for entry in self._entries(folder):
+                if entry.name.endswith(_RECORDS):
+                    self._see(entry.path, entry.stat())
 
     def _entries(self, folder: str) -> "list[os.DirEntry[str]]":
         self._folders.append((folder, os.stat(folder).st_mtime_ns))  # noqa: PTH116
@@ -89,6 +98,15 @@ class Image:
 
     def _see(self, path: str, facts: os.stat_result) -> None:
         self._seen.append((path, facts.st_size, facts.st_mtime_ns))
+
+
+def _interpreter() -> str:
+    """Return its one name: `python` and `python3` of one place are the same."""
+    return os.path.realpath(sys.executable)
+
+
+def _is_folder(path: str) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112
 
 
 def _name(entry: "os.DirEntry[str]") -> str:

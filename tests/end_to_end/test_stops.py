@@ -1,9 +1,11 @@
 """Stopping a run at every moment of its life: one end, nothing left, and the truth all the while."""
 
+import os
+from contextlib import ExitStack
 from functools import partial
 
 from subagent_server.domain.states import Status
-from subagent_server.host import processes
+from subagent_server.host import locks, processes
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
@@ -20,15 +22,21 @@ STUBBORN = (
 
 def test_a_run_stopped_while_it_starts_calls_no_model(world: World) -> None:
     world.agent()
+    world.environment["SUBAGENT_WARM"] = "0"  # a warm one has called its model before a test could stop it
     simulator = world.play(says("Never said."))
     accepted = world.start()
     world.stop(accepted, "changed my mind")
-    forked = world.start()
-    world.worker(forked)
-    world.stop(forked)
-    importing = world.start()
-    world.until(importing, lambda meta: meta.status is Status.RUNNING)
-    world.stop(importing)
+    with ExitStack() as held:
+        for number in range(os.cpu_count() or 1):
+            place = locks.take(world.store.paths.slots / f"starting.{number}")
+            assert place is not None
+            held.callback(os.close, place)
+        forked = world.start()
+        world.worker(forked)
+        world.stop(forked)
+        importing = world.start()
+        world.until(importing, lambda meta: meta.status is Status.RUNNING)
+        world.stop(importing)
     for run_id in (accepted, forked, importing):
         world.gone(run_id)
         assert world.look(run_id).meta.status is Status.STOPPED

@@ -44,7 +44,9 @@ FIND = """
     print(0 in pages(found.worker.used, in_file), pages(forked(lambda: None).worker.used, in_file))
     again = forked(found.worker.make_ready).worker
     print(pages(again.own, first), pages(again.used, in_file) == pages(found.worker.used, in_file))
-    print(memory[:] == b"a" * size, HotRun.from_bytes(b"") == HotRun())
+    whole = found.to_bytes()
+    cut = [HotRun.from_bytes(whole[:size]) for size in range(0, len(whole), 7)]
+    print(memory[:] == b"a" * size, HotRun.from_bytes(whole) == found, cut == [HotRun()] * len(cut))
 """
 
 
@@ -54,5 +56,5 @@ def test_pages_that_are_used_are_seen_and_made_ready_with_what_is_in_them() -> N
         "[3, 4, 9] [3, 4, 9] []",
         "True []",
         "[3, 4, 9] True",
-        "True True",
+        "True True True",
     ], done.stderr
