@@ -27,7 +27,7 @@ TIMES = 30
 RESERVE_MIB = 2_560.0
 """What the machine keeps for others: with less than that nobody more comes."""
 GROWTH = (Bar("ratio", 1.5),)
-CROWDED = "the end looks twice through all processes, and kernel threads walk the pages that all share"
+CROWDED = "the end looks through all processes, and kernel threads walk the pages that all share"
 _RUN_MIB = 30.0
 _FILES_A_RUN, _PROCESSES_A_RUN, _SPARE = 2, 6, 500
 _SAMPLES = 20
