@@ -35,8 +35,11 @@ HEAVY = "reference counts make pages of the image a run's own, wherever it touch
 SCRIPT = {"turns": [{"tool_use": [{"name": "ask_parent", "input": {"question": "Which way?"}}]}]}
 _FORKING = """
 import os, sys, time
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from subagent_server.launch.zygote import warmed_up
-warmed_up()
+with TemporaryDirectory() as place:
+    warmed_up(Path(place))
 for _ in range(int(sys.argv[1])):
     began = time.perf_counter()
     pid = os.fork()

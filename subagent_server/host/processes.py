@@ -22,6 +22,7 @@ _DIGITS = frozenset("123456789")
 _MANY_NEW = 1_000
 """Where more have come, or the numbers begin again, all are looked at."""
 _DEAD_STATES = frozenset("ZX")
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD of the kernel's include/linux/sched.h
 _ORDINARY = (0, 3, 5)  # SCHED_OTHER, SCHED_BATCH, SCHED_IDLE
 _ENVIRONMENT_PART = 8 << 10
 _EMPTY_ROOM = bytes(1 << 10)
@@ -61,6 +62,9 @@ class _Stat:
     state: str
     parent: int
     start_time: int
+    is_kernel_thread: bool
+    has_no_environment: bool
+    """It was started without any. One that is being started, or is going, has none yet or no more."""
 
 
 @cache
@@ -84,7 +88,13 @@ def _stat(pid: int) -> _Stat | None:
     except OSError:
         return None
     fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold anything, also ')'
-    return _Stat(state=fields[0], parent=int(fields[1]), start_time=int(fields[19]))
+    return _Stat(
+        state=fields[0],
+        parent=int(fields[1]),
+        start_time=int(fields[19]),
+        is_kernel_thread=bool(int(fields[6]) & _KERNEL_THREAD),
+        has_no_environment=0 < int(fields[47]) == int(fields[48]),
+    )
 
 
 def identify(pid: int) -> Identity | None:
@@ -151,10 +161,6 @@ def _newest_pid() -> int | None:
         return None
 
 
-def _is_there(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
-
-
 def _is_process(pid: int) -> bool:
     """Whether there is a process of this number, and no thread of one."""
     try:
@@ -197,45 +203,53 @@ def marked(mark: str) -> list[Identity]:
 class Marked:
     """The live processes that were started with `mark` (`NAME=value`) in their environment, look by look.
 
-    A look passes over those that an earlier one has seen to be others', so only the first costs as much as
-    there are processes. It is for looks at short intervals: numbers of processes come again. With
+    A look that comes after one that has found nothing is only at what has come since, so only the first
+    costs as much as there are processes. It is for looks at short intervals: numbers come again. With
     `but_set_apart`, those that are set apart are passed over too: keepers and workers of whatever runs.
     """
 
     def __init__(self, mark: str, *, but_set_apart: bool = False) -> None:
         self._mark = mark.encode()
         self._but_set_apart = but_set_apart
-        self._open: set[int] = set()
         self._newest: int | None = None
+        """The number that was given last before the last look, where that has left nothing open."""
 
     def look(self) -> list[Identity]:
         """Return those that live now."""
-        there = self._there()
-        self._open.clear()
+        before, self._newest = self._newest, _newest_pid()
         found = []
-        for pid in there:
+        for pid in _come_between(before, self._newest):
             if self._but_set_apart and _is_set_apart(pid):
                 continue
             data = _environment(pid)
             if self._mark in data and self._mark in data.split(b"\0"):
                 found.append(identify(pid))
-                self._open.add(pid)
-            elif not data:  # it has none for a moment when it becomes another program
-                self._open.add(pid)
+            elif data or _never_shows_one(pid):
+                continue
+            # It may have left a child that has its number already and is on no list yet; the same is true of
+            # one that is about to become another program, or is going and has no environment any more.
+            self._newest = None
         return [identity for identity in found if identity is not None and is_alive(identity)]
 
-    def _there(self) -> set[int]:
-        """Return the processes to look at: all at first, and then those that have come since.
 
-        Again all where one was gone before it could be looked at: it may have left a child, whose number was
-        given before the list was made and which was on no list yet. Any other parent has been seen itself.
-        """
-        before, self._newest = self._newest, _newest_pid()
-        if before is None or self._newest is None or not 0 <= self._newest - before <= _MANY_NEW:
-            return _pids()
-        if not all(map(_is_there, self._open)):
-            return _pids()
-        return self._open | set(filter(_is_process, range(before + 1, self._newest + 1)))
+def _come_between(before: int | None, newest: int | None) -> set[int]:
+    """Return the processes that have got their numbers meanwhile; all where that is not to be known."""
+    if before is None or newest is None or not 0 <= newest - before <= _MANY_NEW:
+        return _pids()
+    return set(filter(_is_process, range(before + 1, newest + 1)))
+
+
+def _never_shows_one(pid: int) -> bool:
+    """Whether a process has no environment that could be read, or none at all."""
+    stat = _stat(pid)
+    if stat is None:
+        return False
+    if stat.is_kernel_thread or stat.has_no_environment:
+        return True
+    try:
+        return os.stat(f"/proc/{pid}").st_uid != os.geteuid()  # noqa: PTH116
+    except OSError:
+        return False
 
 
 def set_apart(pid: int) -> None:

@@ -14,8 +14,8 @@ import zlib
 PROTOCOL = 1
 """Raised whenever starters and warm processes would no longer understand each other."""
 
-_TICK_NS = 100_000_000
-"""Two changes of a folder may have one time; longer apart than this, in nanoseconds, they never have."""
+_TICK_NS = 2_000_000_000
+"""Two changes of a folder may have one time; file systems whose times are coarse count in steps as long."""
 _PACKAGE = os.path.realpath(f"{__file__}/../..")  # pathlib takes longer to import than all of this
 _SITES = ("site-packages", "dist-packages")
 _RECORDS = (".dist-info", ".pth", ".egg-link")

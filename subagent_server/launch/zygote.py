@@ -86,7 +86,7 @@ class Zygote:
         os.write(lock, f"{os.getpid()}\n".encode())
         self._remove_dead()
         self.clear_place()
-        self.place.mkdir(mode=0o700)
+        self.place.mkdir(mode=0o700, exist_ok=True)  # what a killed one has started may still write there
         return True
 
     def clear_place(self) -> None:
@@ -150,6 +150,10 @@ class Zygote:
 
     def practise(self, programs: Mapping[str, Program]) -> None:
         """Find out what memory a run uses: its processes have that ready before they have a run."""
+        with suppress(OSError):  # no room for one process more: runs will be a little slower
+            self._watch_a_run(programs)
+
+    def _watch_a_run(self, programs: Mapping[str, Program]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
             spare = self._forked(programs)

@@ -12,7 +12,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import cycle
@@ -91,20 +91,26 @@ def _look_at_a_run(connection: socket.socket, place: Path) -> HotRun:
         run = _started(Path(name), model, LocalLauncher(_OneFork(connection)))
         try:
             model.wait_for_the_last_turn()
-            return HotRun(*(HotPages.of(pid) for pid in _keeper_and_worker(run)))
+            keeper, worker = _keeper_and_worker(run)
+            return HotRun(HotPages.of(keeper), HotPages.of(worker))
         finally:
-            handles = [os.pidfd_open(pid) for pid in _keeper_and_worker(run)]
-            for handle in handles:
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-            for handle in handles:
-                select.select([handle], [], [])
+            for pid in _keeper_and_worker(run):
+                _end(pid)
 
 
 def _keeper_and_worker(run: RunPaths) -> list[int]:
-    """Return both, as long as they live: nobody else ends them."""
+    """Return both, as long as they live."""
     facts = read_shim(run)
     found = [processes.Identity.from_json(facts.get(who)) for who in ("shim", "worker")]
     return [identity.pid for identity in found if identity is not None and processes.is_alive(identity)]
+
+
+def _end(pid: int) -> None:
+    """End a process and wait until it is gone."""
+    with suppress(ProcessLookupError):
+        handle = os.pidfd_open(pid)
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        select.select([handle], [], [])
 
 
 def _started(home: Path, model: "_Model", launcher: Launcher) -> RunPaths:

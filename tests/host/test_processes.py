@@ -187,24 +187,27 @@ def test_looks_find_processes_and_not_their_threads() -> None:
         assert [[found.pid for found in looks.look()] for _ in range(2)] == [[child.pid]] * 2
 
 
-def test_looks_find_what_another_has_left_that_is_gone() -> None:
+def test_looks_find_what_was_on_no_list_yet_when_its_parent_was_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     name, value = "SUBAGENT_TEST_MARK", uuid.uuid4().hex
     code = """
-        import os, sys
-        if os.fork():
-            os._exit(0)
-        os.setsid()
-        print(os.getpid(), flush=True)
+        import subprocess, sys
+        waits = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+        print(subprocess.Popen(waits, start_new_session=True).pid, flush=True)
         sys.stdin.read()
     """
-    looks = processes.Marked(f"{name}={value}")
-    with Child(WAIT, environment={name: value}) as first:
-        first.hear()
-        assert [found.pid for found in looks.look()] == [first.pid]
-        with Child(code, environment={name: value}) as parent:
-            left = int(parent.hear())
-            first.kill()
-            assert [[found.pid for found in looks.look()] for _ in range(2)] == [[left]] * 2
+    looks, listed = processes.Marked(f"{name}={value}"), processes._pids
+    with Child(code, environment={name: value}) as parent:
+        left, found = int(parent.hear()), identity_of(parent.pid)
+        monkeypatch.setattr(processes, "_pids", lambda: listed() - {left})  # as one that is amid its fork
+        assert looks.look() == [found]
+        monkeypatch.undo()
+        os.kill(parent.pid, signal.SIGKILL)
+        wait_for(lambda: not processes.is_alive(found), 10, "the end of the parent, a zombie now")
+        assert [[each.pid for each in looks.look()] for _ in range(2)] == [[left]] * 2
+        os.kill(left, signal.SIGKILL)
+        wait_for(lambda: looks.look() == [], 10, "the end of its child")
 
 
 def test_a_marked_zombie_is_not_found() -> None:
