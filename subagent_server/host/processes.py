@@ -247,9 +247,12 @@ def _never_shows_one(pid: int) -> bool:
     if stat.is_kernel_thread or stat.has_no_environment:
         return True
     try:
-        return os.stat(f"/proc/{pid}").st_uid != os.geteuid()  # noqa: PTH116
+        os.close(os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC))
+    except PermissionError:
+        return True
     except OSError:
-        return False
+        pass
+    return False
 
 
 def set_apart(pid: int) -> None:
