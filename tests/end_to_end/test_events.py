@@ -36,7 +36,7 @@ print(json.dumps({
             {**event, "type": "tool_call", "subagentName": ""}, b"[" * 100000)],
     "other": [post(None, "GET"), post({}, "PUT"), post({}, "DELETE")],
     "large": post({**event, "type": "tool_call", "payload": "x" * 300000}),
-    "elsewhere": [post({}, path="/"), post({}, path="/subagent-events", to=address[:-1] + "_-"[address[-1] == "_"]),
+    "elsewhere": [post({}, path="/"), post({}, to=address[:-1] + "_-"[address[-1] == "_"]),
                   post({}, to="http://" + address.split("/")[2])],
     "of a page": [post({}, Origin="http://127.0.0.1"), post({}, Host="rebound.example:80")],
     "long": post({**event, "type": "tool_result", "payload": "y" * 200000}),
