@@ -112,7 +112,7 @@ async def _costs_among(crowd: Crowd, number: int) -> Costs:
     costs = Costs()
     await crowd.many_come(number - len(crowd.present), _is_room)
     for _ in range(TIMES + 1):
-        costs.left.append(await crowd.leave(since=FEW - 1))
+        costs.left.append(await crowd.leave(-FEW))
         costs.came.append(await crowd.come())
     del costs.left[0], costs.came[0]
     costs.idle += await _idle(crowd)

@@ -86,12 +86,12 @@ class Crowd:
         self.present.append(guest)
         return Cost(took, took, sum(map(worked_seconds, self.processes_of(guest))) * 1000)
 
-    async def leave(self, since: int = 0) -> Cost:
+    async def leave(self, place: int = 0) -> Cost:
         """Give a run its word; return what it took until all of it was gone.
 
-        It is the run after which `since` others have come, or the one that waits longest.
+        `place` is that of the run among those that are there, in the order in which they have come.
         """
-        guest = self.present.pop(-1 - since if since else 0)
+        guest = self.present.pop(place)
         worked = Worked(self.processes_of(guest))
         mark = self.world.service.store.paths.change_mark(guest.run_id)  # its keeper removes it last
         began = time.perf_counter()

@@ -7,6 +7,7 @@ Linux only. Standard library only.
 """
 
 import array
+import marshal
 import mmap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,7 +16,6 @@ from subagent_server.host import private_memory
 from subagent_server.host.private_memory import Range
 
 _MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
-_NUMBER = 8
 _PRESENT, _FILE, _ALONE = 1 << 63, 1 << 61, 1 << 56
 _KIND = _PRESENT | _FILE | _ALONE
 _OWN_COPY = _PRESENT | _ALONE
@@ -71,20 +71,15 @@ class HotRun:
     def to_bytes(self) -> bytes:
         """Return it for another process of the same program."""
         rows = (self.keeper.own, self.keeper.used, self.worker.own, self.worker.used)
-        sizes = array.array("Q", map(len, rows))
-        return b"".join(each.tobytes() for each in (sizes, *rows))
+        return marshal.dumps([each.tobytes() for each in rows])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "HotRun":
         """Return what `to_bytes` has written; nothing where it has not written all of it."""
-        numbers = array.array("Q", data[: len(data) // _NUMBER * _NUMBER])
-        sizes, rows = numbers[:4], []
-        if len(sizes) < 4 or len(data) != (4 + sum(sizes)) * _NUMBER:
+        try:
+            rows = [array.array("Q", each) for each in marshal.loads(data)]
+        except EOFError:
             return cls()
-        begin = 4
-        for size in sizes:
-            rows.append(numbers[begin : begin + size])
-            begin += size
         return cls(HotPages(*rows[:2]), HotPages(*rows[2:]))
 
 

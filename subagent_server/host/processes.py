@@ -62,9 +62,6 @@ class _Stat:
     state: str
     parent: int
     start_time: int
-    is_kernel_thread: bool
-    has_no_environment: bool
-    """It was started without any. One that is being started, or is going, has none yet or no more."""
 
 
 @cache
@@ -83,18 +80,19 @@ def boot_id() -> str:
 
 
 def _stat(pid: int) -> _Stat | None:
+    fields = _stat_fields(pid)
+    if fields is None:
+        return None
+    return _Stat(state=fields[0], parent=int(fields[1]), start_time=int(fields[19]))
+
+
+def _stat_fields(pid: int) -> list[str] | None:
+    """Return what the kernel tells of a process, from its state on: the third field (proc_pid_stat(5))."""
     try:
         text = (_PROC / str(pid) / "stat").read_bytes().decode("ascii", "replace")
     except OSError:
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold anything, also ')'
-    return _Stat(
-        state=fields[0],
-        parent=int(fields[1]),
-        start_time=int(fields[19]),
-        is_kernel_thread=bool(int(fields[6]) & _KERNEL_THREAD),
-        has_no_environment=0 < int(fields[47]) == int(fields[48]),
-    )
+    return text[text.rindex(")") + 2 :].split()  # the name before it may hold anything, also ')'
 
 
 def identify(pid: int) -> Identity | None:
@@ -240,11 +238,14 @@ def _come_between(before: int | None, newest: int | None) -> set[int]:
 
 
 def _never_shows_one(pid: int) -> bool:
-    """Whether a process has no environment that could be read, or none at all."""
-    stat = _stat(pid)
-    if stat is None:
+    """Whether a process has no environment that could be read, or none at all.
+
+    One that is being started, or is going, has none yet or no more: then the kernel names no place of it.
+    """
+    fields = _stat_fields(pid)
+    if fields is None:
         return False
-    if stat.is_kernel_thread or stat.has_no_environment:
+    if int(fields[6]) & _KERNEL_THREAD or 0 < int(fields[47]) == int(fields[48]):
         return True
     try:
         os.close(os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC))

@@ -27,10 +27,10 @@ def image_key() -> str:
     Raises:
         OSError: the package is not a directory of files.
     """
-    return Image().key
+    return Installation().key
 
 
-class Image:
+class Installation:
     """What this process would start now: the interpreter, this package, and all that is installed.
 
     `key` stands for it. Raises OSError: the package is not a directory of files.

@@ -25,7 +25,7 @@ from subagent_server.launch.asking import (
     give_order,
     tell_to_go,
 )
-from subagent_server.launch.image_key import Image, image_key
+from subagent_server.launch.image_key import Installation, image_key
 
 if TYPE_CHECKING:
     from _socket import socket as Socket
@@ -49,7 +49,7 @@ class WarmStart:
         self._idle = idle_seconds
         self._may_spawn = may_spawn
         self._silent_until = 0.0
-        self._image: Image | None = None
+        self._installation: Installation | None = None
 
     def connect(self) -> "WarmConnection | None":
         """Call the warm process, which makes a fork of it look at this one; None where there is none.
@@ -59,20 +59,20 @@ class WarmStart:
         if time.monotonic() < self._silent_until or sys.platform != "linux":
             return None
         try:
-            image = self._image = self._image or Image()
-            return WarmConnection(self, image.key, connected(str(self.directory), image.key))
+            found = self._installation = self._installation or Installation()
+            return WarmConnection(self, found.key, connected(str(self.directory), found.key))
         except TimeoutError:
             self.does_not_answer()
         except (OSError, ValueError):
-            self._image = None
+            self._installation = None
         return None
 
     def is_right(self, key: str) -> bool:
         """Whether it is the key of the files as they are now. Raises OSError."""
-        image = self._image
-        if image is None or not image.is_as_it_was():
-            image = self._image = Image()
-        return image.key == key
+        found = self._installation
+        if found is None or not found.is_as_it_was():
+            found = self._installation = Installation()
+        return found.key == key
 
     def does_not_answer(self) -> None:
         """Do without the warm process for a while, and end it if it is stopped."""

@@ -50,6 +50,7 @@ For so long the starter and its fork work side by side, and a machine with two c
 comes sooner is served by a fork made then, which takes some milliseconds longer.
 """
 _WARM_UP = "subagent_server.warm.warm_up"
+_REHEARSAL = "subagent_server.warm.rehearsal"
 _WORKER = "subagent_server.worker.__main__"
 _COMMAND = "subagent_server.cli.entry"
 _NICENESS = 10
@@ -159,7 +160,7 @@ class Zygote:
             spare = self._forked(programs)
             if spare is not None and spare.take(theirs):
                 theirs.close()
-                self._hot = importlib.import_module(_WARM_UP).pages_of_a_run(ours, self.place)
+                self._hot = importlib.import_module(_REHEARSAL).pages_of_a_run(ours, self.place)
 
     def _live(self, line: socket.socket, worker: SpareWorker, programs: Mapping[str, Program]) -> NoReturn:
         Newborn(line, Body(self._shown, worker), ORDER_SECONDS).live(programs)

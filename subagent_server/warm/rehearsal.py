@@ -128,8 +128,7 @@ def _started(home: Path, model: "_Model", launcher: Launcher) -> RunPaths:
 
 def _work(own: OwnRun, kept: "_Kept") -> None:
     """Do the work of a run here that has no process."""
-    if kept.package is None:
-        raise OSError("the run was not started")
+    assert kept.package is not None  # where a run is not started, there is none to work on
     package = kept.package.to_json()
     try:
         work(own, package, package["environment"])

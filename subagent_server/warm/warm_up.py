@@ -6,14 +6,12 @@ server. Nothing may be left that belongs to a process: no thread, no event loop,
 
 import importlib
 import pkgutil
-import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from subagent_server.domain.errors import SubagentError
 from subagent_server.host import gaps, hot_code
-from subagent_server.host.hot_pages import HotRun
 from subagent_server.runners.messages.connection import tls_context
 from subagent_server.warm import rehearsal
 
@@ -45,11 +43,6 @@ def practise(place: Path) -> None:
         gaps.fill()
         hot_code.lay_together(hot | hot_code.of_modules(_KEEPING))
         rehearsal.rehearse(_REHEARSALS, place)
-
-
-def pages_of_a_run(connection: socket.socket, place: Path) -> HotRun:
-    """Return which memory every run uses; `connection` leads to a fork that waits to be one."""
-    return rehearsal.pages_of_a_run(connection, place)
 
 
 def modules() -> Iterator[str]:

@@ -3,7 +3,7 @@
 from tests.helpers.processes import run_python
 
 FIND = """
-    import ctypes, mmap, os, sys, tempfile
+    import ctypes, mmap, os, tempfile
     from subagent_server.host.hot_pages import HotPages, HotRun
     page, size = mmap.PAGESIZE, 64 * mmap.PAGESIZE
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -217,13 +217,13 @@ def test_a_key_is_that_of_the_interpreter_whatever_it_was_called_by() -> None:
     assert keys == {f"{image_key()}\n"}
 
 
-def test_an_image_that_was_looked_at_is_seen_to_change(tmp_path: Path) -> None:
+def test_an_installation_that_was_looked_at_is_seen_to_change(tmp_path: Path) -> None:
     copy = tmp_path / "subagent_server"
     shutil.copytree(REPOSITORY / "subagent_server", copy, ignore=shutil.ignore_patterns("__pycache__"))
     code = """
         import os, sys
         from pathlib import Path
-        from subagent_server.launch.image_key import Image
+        from subagent_server.launch.image_key import Installation
         package, installed = map(Path, sys.argv[1:])
         sys.path += [str(installed), str(installed.parent / "dist-packages")]
         def settle():
@@ -231,12 +231,12 @@ def test_an_image_that_was_looked_at_is_seen_to_change(tmp_path: Path) -> None:
                 os.utime(path, (1, 1))
         def after(change):
             settle()
-            image = Image()
-            before = image.is_as_it_was()
+            seen = Installation()
+            before = seen.is_as_it_was()
             change()
-            print(before, image.is_as_it_was(), Image().key == image.key)
+            print(before, seen.is_as_it_was(), Installation().key == seen.key)
             os.utime(installed, (2**32, 2**32))  # as one that has changed just now
-            print(Image().is_as_it_was())
+            print(Installation().is_as_it_was())
         def edit():
             (package / "domain" / "ids.py").open("a").write("# more")
         after((package / "domain" / "new.py").touch)
@@ -245,9 +245,9 @@ def test_an_image_that_was_looked_at_is_seen_to_change(tmp_path: Path) -> None:
         after((installed / "no record").touch)
         after((installed.parent / "dist-packages").mkdir)
         settle()
-        image = Image()
+        seen = Installation()
         edit()
-        print(image.is_as_it_was())
+        print(seen.is_as_it_was())
     """
     installed = tmp_path / "site-packages"
     installed.mkdir()
