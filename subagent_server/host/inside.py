@@ -118,7 +118,7 @@ class _Walk:
     links: int = 0
 
     def to(self, path: str) -> Place:
-        if not path or "\0" in path:
+        if not path or "\0" in path or not is_text(path):
             raise BadArgument(f"{shorten(path)} is not a path: give one relative to the working directory.")
         if path.split("/")[0] == "~":
             raise BadArgument(f"{shorten(path)} is not expanded here: give a path in the working directory.")
@@ -216,6 +216,15 @@ class _Walk:
             f"{shorten(self.asked)} leads outside the working directory {self.root}, where nothing "
             "can be read or written: use a path inside it."
         )
+
+
+def is_text(path: str) -> bool:
+    """Whether a path can be written into a record: half of a surrogate pair cannot."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _link_target(name: str, directory: int) -> str | None:

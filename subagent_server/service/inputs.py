@@ -11,7 +11,7 @@ from typing import BinaryIO
 from subagent_server.domain.errors import BadArgument, StorageFailed, shorten
 from subagent_server.domain.images import check_image
 from subagent_server.domain.images import media_type as image_type
-from subagent_server.host.inside import LeadsOutside, inside
+from subagent_server.host.inside import LeadsOutside, inside, is_text
 from subagent_server.service.places import ParentPlaces
 from subagent_server.store.paths import RunPaths
 
@@ -128,6 +128,8 @@ def _checked(name: str, cwd: Path, places: ParentPlaces | None) -> InputFile:
     if "\0" in name or not name:
         raise BadArgument("An input path is empty or holds a NUL byte: name a file.")
     path, shown = cwd / name, shorten(name, 200)
+    if not is_text(name):
+        raise BadArgument(f"Input {shown} has a name that is not UTF-8: rename it.")
     try:
         with os.fdopen(_opened(path, shown, places), "rb") as file:
             kind, data = _read(file, shown)

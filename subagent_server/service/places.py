@@ -9,7 +9,7 @@ from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.domain.executed_files import executed_by
 from subagent_server.domain.records import RunMeta
-from subagent_server.host.inside import LeadsOutside, Place, inside, open_real
+from subagent_server.host.inside import LeadsOutside, Place, inside, is_text, open_real
 from subagent_server.service.context import Service
 
 
@@ -121,7 +121,5 @@ def _check_directory(place: Place, shown: str) -> None:
     status = place.status()
     if status is None or not stat.S_ISDIR(status.st_mode):
         raise BadArgument(f"cwd {shown} is not a directory: name one that exists.")
-    try:
-        "/".join(place.parts).encode()
-    except UnicodeEncodeError as error:
-        raise BadArgument(f"cwd {shown} has a name that is not UTF-8: name another.") from error
+    if not all(map(is_text, place.parts)):
+        raise BadArgument(f"cwd {shown} has a name that is not UTF-8: name another.")

@@ -35,6 +35,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
     (cwd / "sub/inner.txt").write_text("inner\n", encoding="utf-8")
     for name, target in LINKS.items():
         (cwd / name).symlink_to(target)
+    (cwd / "\udcff").mkdir()
     (cwd / ".git/hooks").mkdir(parents=True)
     (tmp_path / "agents").mkdir()
     for name, key in {"again": "", "placed": f"cwd: {tmp_path}/outside\n"}.items():
@@ -53,6 +54,7 @@ LINKS = {
     "file_out": "../outside/secret.txt",
     "inward": "sub",
     "process": "/proc/self/cwd",
+    "not_utf8": "\udcff",
 }
 
 
@@ -99,6 +101,8 @@ def test_a_run_may_be_started_below_the_directory_of_its_parent_and_is_recorded_
         ("sub/inner.txt/x", "is not a directory"),
         ("", "empty"),
         ("x" * 5000, "cannot be entered"),
+        ("\ud800", "is not a path"),
+        ("not_utf8", "not UTF-8"),
         (".git", "executed by git"),
         (".git/hooks", "executed by git"),
     ],
@@ -168,6 +172,16 @@ def test_inputs_may_lie_anywhere_in_it_and_in_what_the_run_was_given_and_keeps(
             begun(service, Caller(root.run_id), inputs=[str(path)])
     with pytest.raises(BadArgument, match="leads outside"):
         begun(service, Caller(below.run_id), inputs=[str(run.outputs / "long.txt")])
+
+
+@pytest.mark.parametrize("name", ["\ud800", "\udcff/file", "x" * 5000, "file/below"])
+def test_an_input_whose_name_cannot_be_is_refused_in_a_sentence(service: Service, name: str) -> None:
+    (service.settings.cwd / "file").touch()
+    (service.settings.cwd / "\udcff/file").touch()
+    child = Caller(begun(service).run_id)
+    for caller in (USER, child):
+        with pytest.raises(BadArgument):
+            begun(service, caller, inputs=[name])
 
 
 def test_an_input_that_is_a_fifo_or_a_device_holds_nobody_up(service: Service, tmp_path: Path) -> None:
