@@ -123,7 +123,7 @@ def _launch(
         reason = f"run {meta.parent_run_id}, which started it, has ended"
         return service.store.update(run.run_id, events.StopRequested(reason=reason), now())
     try:
-        package = _package(service, run, agent, token, cwd, meta.continues_run_id)
+        package = _package(service, meta, agent, token, cwd)
     except CallerError as error:
         return _refuse(service, run, reservation, error.sentence)
     reasons = refusals(agent)
@@ -224,15 +224,13 @@ def _first_state(service: Service, request: RunRequest, token: str) -> RunMeta:
     )
 
 
-def _package(
-    service: Service, run: RunPaths, agent: AgentDefinition, token: str, cwd: Path, after: str | None
-) -> LaunchPackage:
+def _package(service: Service, meta: RunMeta, agent: AgentDefinition, token: str, cwd: Path) -> LaunchPackage:
     agent = with_named_servers(agent, service.settings.cwd, service.settings.environment)
     agent = expand_definition(agent, service.settings.environment)
     environment = {
         **service.settings.environment,
         **agent.env,
-        "SUBAGENT_RUN_ID": run.run_id,
+        "SUBAGENT_RUN_ID": meta.run_id,
         "SUBAGENT_RUN_TOKEN": token,
         "SUBAGENT_RUNS": str(service.settings.runs_root),
         "SUBAGENT_AGENTS": os.pathsep.join(str(path) for path in service.settings.agent_directories),
@@ -242,9 +240,9 @@ def _package(
         definition=_dumped(agent),
         environment=environment,
         token=token,
-        cwd=os.path.realpath(cwd),
+        cwd=str(cwd) if meta.parent_run_id else os.path.realpath(cwd),  # real since it was checked
         slots=_slots(service, agent),
-        after=after,
+        after=meta.continues_run_id,
     )
 
 

@@ -5,6 +5,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from subagent_server.domain import events
 from subagent_server.domain.errors import BadArgument
 from subagent_server.domain.records import RunMeta
 from subagent_server.host.clock import now
+from subagent_server.launch.launcher import LaunchPackage
 from subagent_server.service.access import USER, Caller
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.continuing import ContinueOrder, continue_run
@@ -20,7 +22,8 @@ from subagent_server.service.inputs import check_inputs
 from subagent_server.service.places import ParentPlaces, cwd_of_child, enter
 from subagent_server.service.start import StartOrder, start
 from subagent_server.settings import read_settings
-from tests.service.test_nesting import Keeper
+from subagent_server.store.paths import RunPaths
+from tests.service.test_nesting import Keeper, Kept
 
 FRONT = "---\nname: {}\ndescription: It goes on.\nagents: [again, placed]\n{}---\nGo on."
 
@@ -232,6 +235,48 @@ def test_a_directory_that_is_swapped_for_a_link_leads_nowhere(service: Service, 
         done.set()
         swapper.join()
     assert set(found) == {b"inner\n"}
+
+
+class Swapper(Keeper):
+    """A launcher that has `sub` swapped for a link as soon as everything is checked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.packages: list[LaunchPackage] = []
+
+    def reserve(self, run: RunPaths) -> Kept:
+        """Swap it, and keep what is handed to the process."""
+        here = run.directory.parents[1] / "cwd"
+        (here / "sub").rename(here / "aside")
+        (here / "sub").symlink_to("../outside")
+        super().reserve(run)
+        return KeptPackage(self.locks[-1], self.packages)
+
+
+class KeptPackage(Kept):
+    """A run that seems to live, and whose package is kept."""
+
+    def __init__(self, lock: int, packages: list[LaunchPackage]) -> None:
+        super().__init__(lock)
+        self._packages = packages
+
+    def start(self, package: LaunchPackage) -> None:
+        """Keep the package."""
+        self._packages.append(package)
+
+
+def test_a_directory_that_is_swapped_while_a_run_is_made_is_handed_on_as_it_was_checked(
+    service: Service, tmp_path: Path
+) -> None:
+    child = Caller(begun(service).run_id)
+    swapper = Swapper()
+    try:
+        below = begun(replace(service, launcher=swapper), child, cwd="sub", inputs=["inner.txt"])
+    finally:
+        service.launcher.locks.extend(swapper.locks)  # type: ignore[attr-defined]
+    (package,) = swapper.packages
+    assert package.cwd == recorded_cwd(service, below) == str(tmp_path / "cwd/sub")
+    assert (service.store.paths.run(below.run_id).inputs / "01-inner.txt").read_bytes() == b"inner\n"
 
 
 def test_a_directory_that_became_a_link_after_it_was_checked_is_not_entered(
