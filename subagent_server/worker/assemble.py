@@ -77,6 +77,7 @@ async def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: S
         read_only=around.read_only,
         output_dir=own.outputs,
         masker=own.masker,
+        spare=own.other_shims,
     )
     _record_start(agent, request, door, settings.model)
     own_tools = [*workspace, *_companions(agent, door, around.delegation), *([final] if final else [])]

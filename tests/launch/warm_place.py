@@ -12,8 +12,8 @@ from tests.helpers.world import BOUND, World
 
 IDLE_SECONDS = 600
 SPARE = b"subagent-spare"
-_FORKED_ROOM = 30_000
-"""`/proc` shows this much environment of a fork at least, most of it empty; of nothing else in a test."""
+_FORKED_ROOM = 8_000
+"""`/proc` shows this much command line of a fork at least, most of it empty; of nothing else in a test."""
 
 
 class WarmPlace:
@@ -67,7 +67,7 @@ def forks_of(zygote: processes.Identity) -> list[processes.Identity]:
 
 def is_fork(identity: processes.Identity) -> bool:
     """Whether a process is a fork of a warm one."""
-    return len(Path(f"/proc/{identity.pid}/environ").read_bytes()) > _FORKED_ROOM
+    return len(Path(f"/proc/{identity.pid}/cmdline").read_bytes()) > _FORKED_ROOM
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from subagent_server.domain.secrets import Masker
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.bash import BashTool
 from subagent_server.toolkit.workspace.editor import EditorTool
+from subagent_server.toolkit.workspace.process_tree import Spare, nobody
 from subagent_server.toolkit.workspace.search import GlobTool, GrepTool
 from subagent_server.toolkit.workspace.selection import Selection
 
@@ -19,16 +20,19 @@ def make_workspace_tools(
     read_only: Sequence[Path],
     output_dir: Path,
     masker: Masker | None = None,
+    spare: Spare = nobody,
 ) -> list[Tool]:
     """Return the selected tools for a run that works in `cwd`; nothing is started before it is called.
 
     `environment` is all that the shell gets. What lies in a `read_only` root is not written by the editor
     (the shell is held back by the sandbox alone). Long outputs of the shell go to files in `output_dir`,
-    without the secrets that `masker` knows.
+    without the secrets that `masker` knows. What is to be spared outlives the shell.
     """
     tools: list[Tool] = []
     if selection.bash:
-        tools.append(BashTool(cwd=cwd, environment=environment, output_dir=output_dir, masker=masker))
+        tools.append(
+            BashTool(cwd=cwd, environment=environment, output_dir=output_dir, masker=masker, spare=spare)
+        )
     if selection.view or selection.edit:
         tools.append(EditorTool(cwd=cwd, read_only=read_only, view=selection.view, edit=selection.edit))
     if selection.grep:
