@@ -134,7 +134,8 @@ def test_a_process_without_the_mark_of_the_run_is_not_ended_whatever_the_record_
     stop_run(store, RUN_ID, "enough")
     assert observe(store, RUN_ID).live is True
     os.close(held)
-    assert lives(bystander)
+    bystander.tell()
+    assert bystander.wait() == 0, "no signal has reached it"
 
 
 @pytest.mark.parametrize("other", ["another-run", None], ids=["of-another-run", "of-a-copy"])
@@ -147,7 +148,8 @@ def test_a_process_with_the_mark_of_a_run_is_not_ended_for_another_directory(
         record: dict[str, Any] = {} if other else {"directory": 1}
         begun(store, identity_of(worker), **record)
         assert observe(store, RUN_ID).meta.status is Status.FAILED
-        assert lives(worker)
+        worker.tell()
+        assert worker.wait() == 0, "no signal has reached it"
 
 
 @pytest.mark.parametrize(

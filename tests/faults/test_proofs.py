@@ -104,8 +104,8 @@ def look_into(world: World, place: WarmPlace, warm: str) -> list[str]:
     return seen.split()
 
 
-def closed_to_their_own_user(world: World) -> None:
-    """What a program of a run of an ordinary user may look into."""
+@pytest.mark.skipif(os.getuid() == 0, reason="root may look into every process")
+def test_worker_shim_and_warm_process_are_closed_to_the_programs_of_their_own_user(world: World) -> None:
     world.agent()
     with warm_place(world) as place:
         place.start()
@@ -113,24 +113,13 @@ def closed_to_their_own_user(world: World) -> None:
             assert look_into(world, place, warm) == ["closed"] * 3 + ["0", "0"]
 
 
-def test_worker_shim_and_warm_process_are_closed_to_the_programs_of_their_own_user() -> None:
-    with user() as somebody:
-        somebody.play(closed_to_their_own_user)
+NESTED = "tests/launch/test_warm_start.py::test_nested_runs_are_forked_from_the_same_warm_process"
+KILLS = ("tests/faults/test_kills.py", "tests/faults/test_identities.py", "tests/host/test_processes.py")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="the suite runs as an ordinary user")
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "which",
-    [
-        "tests/faults/test_kills.py",
-        "tests/faults/test_proofs.py",
-        "tests/faults/test_identities.py",
-        "tests/host/test_processes.py",
-        "tests/end_to_end/test_worker_deaths.py",
-        "tests/launch/test_warm_start.py::test_nested_runs_are_forked_from_the_same_warm_process",
-    ],
-)
-def test_kills_and_sweeps_are_the_same_for_an_ordinary_user(which: str) -> None:
+@pytest.mark.parametrize("which", [KILLS, ("tests/faults/test_proofs.py", NESTED)], ids=["kills", "proofs"])
+def test_kills_and_sweeps_are_the_same_for_an_ordinary_user(which: tuple[str, ...]) -> None:
     with user() as somebody:
-        somebody.run_tests(which)
+        somebody.run_tests(*which)

@@ -19,7 +19,7 @@ from tests.helpers.truth import processes_of
 from tests.helpers.turns import asks, says, shell, tool_results
 from tests.helpers.wait import wait_for
 from tests.helpers.world import API_KEY, BOUND, World, kill
-from tests.launch.warm_place import WarmPlace, forks_of, is_fork
+from tests.launch.warm_place import WarmPlace, forks_of, is_fork, only_root
 
 VIEW = """
 import json, os, resource
@@ -70,6 +70,7 @@ def unusual_starter() -> Iterator[None]:
         os.umask(before)
 
 
+@only_root
 def test_what_a_program_of_a_run_inherits_is_the_same_warm_and_plain(world: World, place: WarmPlace) -> None:
     world.agent(env={"OF_THE_AGENT": "grün"})
     del world.environment["LANG"]
@@ -96,6 +97,7 @@ def test_what_a_program_of_a_run_inherits_is_the_same_warm_and_plain(world: Worl
     assert (seen[True]["umask"], seen[True]["environment"]["OF_THE_AGENT"]) == ("0027", "grün")
 
 
+@only_root
 def test_a_fork_shows_its_own_command_and_environment_and_holds_nothing_of_another(
     world: World, place: WarmPlace
 ) -> None:

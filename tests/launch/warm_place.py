@@ -1,8 +1,11 @@
 """A warm process of one test alone, and how to tell what it has forked."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from subagent_server.host import processes
 from subagent_server.launch.warm import WarmStart
@@ -11,6 +14,7 @@ from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
 IDLE_SECONDS = 600
+only_root = pytest.mark.skipif(os.getuid() != 0, reason="only root may look into the processes of a run")
 SPARE = b"subagent-spare"
 _FORKED_ROOM = 8_000
 """`/proc` shows this much command line of a fork at least, most of it empty; of nothing else in a test."""
