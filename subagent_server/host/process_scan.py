@@ -42,8 +42,7 @@ def environment_of(pid: int) -> frozenset[bytes]:
 
     Of a process that is not dumpable (`host/dumpable.py`) only root can read it.
     """
-    data = _words(pid, "environ").rstrip(b"\0")
-    return frozenset(data.split(b"\0")) if data else frozenset()
+    return frozenset(_split(_words(pid, "environ")))
 
 
 def command_of(pid: int) -> Command:
@@ -56,15 +55,21 @@ def beginning_of_command(pid: int) -> Command:
     return _split(_words(pid, "cmdline", limit=_BEGINNING))
 
 
-def _split(data: bytes) -> Command:
-    return data.rstrip(b"\0").split(b"\0") if data else []
+def _split(data: bytes | None) -> Command:
+    data = (data or b"").rstrip(b"\0")
+    return data.split(b"\0") if data else []
 
 
-def _words(pid: int, name: str, limit: int = _MOST) -> bytes:
-    """Return words as they lie in memory. A process that was forked warm has much empty room behind them."""
+def _words(pid: int, name: str, limit: int = _MOST) -> bytes | None:
+    """Return words as they lie in memory, or None if this process may not read them.
+
+    A process that was forked warm has much empty room behind them.
+    """
     data = b""
     try:
         descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:
+        return None
     except OSError:
         return data
     try:
@@ -95,8 +100,9 @@ def marked(entry: str) -> list[Identity]:
 class Marked:
     """The live processes that were started with `entry` (`NAME=value`) in their environment, look by look.
 
-    Of a process whose environment may not be read, `or_command` judges the command line. Those that
-    `pass_over` knows at a glance are not looked at. A look that comes after one that has found nothing is
+    Of a process whose environment may not be read, `or_command` judges the command line. Processes of other
+    users are left out: they could show any mark, and often cannot be ended. Those that `pass_over` knows at
+    a glance are not looked at. A look that comes after one that has found nothing is
     only at what has come since, so only the first costs as much as there are processes. It is for looks at
     short intervals: numbers come again.
     """
@@ -123,18 +129,26 @@ class Marked:
                 continue
             data = _words(pid, "environ")
             if self._shows(pid, data):
+                if not _is_of_this_user(pid):
+                    continue
                 found.append(identify(pid))
-            elif data or _never_shows_one(pid):
+            elif data is None or data or _never_shows_one(pid):
                 continue
             # It may have left a child that has its number already and is on no list yet; the same is true of
             # one that is about to become another program, or is going and has no environment any more.
             self._newest = None
         return [identity for identity in found if identity is not None and is_alive(identity)]
 
-    def _shows(self, pid: int, environment: bytes) -> bool:
-        if environment:
-            return self._entry in environment and self._entry in environment.split(b"\0")
-        return self._or_command(command_of(pid))
+    def _shows(self, pid: int, environment: bytes | None) -> bool:
+        if environment is None:
+            return self._or_command(command_of(pid))
+        return self._entry in environment and self._entry in environment.split(b"\0")
+
+
+def _is_of_this_user(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
+    return False
 
 
 def _pids() -> set[int]:
@@ -171,22 +185,14 @@ def _come_between(before: int | None, newest: int | None) -> set[int]:
 
 
 def _never_shows_one(pid: int) -> bool:
-    """Whether a process has no environment that could be read, or none at all.
+    """Whether a process has no environment at all, and never gets one.
 
     One that is being started, or is going, has none yet or no more: then the kernel names no place of it.
     """
     fields = stat_fields(pid)
     if fields is None:
         return False
-    if int(fields[6]) & _KERNEL_THREAD or 0 < int(fields[47]) == int(fields[48]):
-        return True
-    try:
-        os.close(os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC))
-    except PermissionError:
-        return True
-    except OSError:
-        pass
-    return False
+    return bool(int(fields[6]) & _KERNEL_THREAD) or 0 < int(fields[47]) == int(fields[48])
 
 
 def set_apart(pid: int) -> None:

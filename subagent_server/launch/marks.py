@@ -11,9 +11,8 @@ Standard library only: the shim imports this module.
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from subagent_server.domain.ids import is_run_id
@@ -27,6 +26,8 @@ RUN_VARIABLE = "SUBAGENT_RUN_ID"
 """Names the run in the environment of its worker and of the programs that this starts."""
 SHIM_FLAGS = ("-I", "-S")
 _SHIM_FILE = b"launch/shim.py"
+_SHIM_WORDS = [word.encode() for word in SHIM_FLAGS]
+_WORKER_WORDS = [word.encode() for word in WORKER[1:]]
 _LARGEST_RECORD = 64 << 10
 
 
@@ -107,24 +108,20 @@ def _is_of_another(pid: int, run_id: str) -> bool:
 
 def _shim_of(command: Command) -> str | None:
     """Return the run whose shim shows such a command line: `python -I -S .../shim.py DIRECTORY ...`."""
-    if len(command) < 5 or command[1:3] != _bytes(SHIM_FLAGS) or not command[3].endswith(_SHIM_FILE):
+    if len(command) < 5 or command[1:3] != _SHIM_WORDS or not command[3].endswith(_SHIM_FILE):
         return None
     return _name(command[4])
 
 
 def _worker_of(command: Command) -> str | None:
     """Return the run whose worker shows such a command line; none of `--reconcile` and `--settle`."""
-    if len(command) < 7 or command[1:5] != _bytes(WORKER[1:]):
+    if len(command) < 7 or command[1:5] != _WORKER_WORDS:
         return None
     return _name(command[5])
 
 
-def _bytes(words: Iterable[str]) -> Command:
-    return [word.encode() for word in words]
-
-
 def _name(path: bytes) -> str:
-    return Path(os.fsdecode(path)).name
+    return path.rpartition(b"/")[2].decode("ascii", "replace")
 
 
 def _record(run: RunPaths) -> dict[str, Any]:

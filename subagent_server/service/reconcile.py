@@ -201,9 +201,8 @@ def sweep_orphans(run: RunPaths) -> None:
         worker = marks.recorded_worker(run)
         left = [*marked.look(), *([] if worker is None else [worker])]
         left += process_scan.descendants([identity.pid for identity in left], spare=is_spared)
-        for identity in dict.fromkeys(left):
-            processes.send_signal(identity, signal.SIGKILL)
-        quiet = 0 if left else quiet + 1
+        told = [processes.send_signal(identity, signal.SIGKILL) for identity in dict.fromkeys(left)]
+        quiet = 0 if any(told) else quiet + 1  # what another user owns cannot be ended, and is not waited for
 
 
 def _close_journal(run: RunPaths, meta: RunMeta) -> None:

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import textwrap
 import uuid
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ import pytest
 
 from subagent_server.host import process_scan, processes
 from subagent_server.host.processes import Identity
+from tests.helpers.ordinary_user import UID, user
 from tests.helpers.processes import Child, run_python
 from tests.helpers.wait import wait_for
 
@@ -158,6 +161,29 @@ def test_a_process_that_is_set_apart_is_passed_over_where_it_is_wanted_and_what_
         process_scan.set_apart(started)
         assert looks.look() == []
         assert {found.pid for found in process_scan.Marked(mark).look()} == both
+
+
+def test_a_process_of_another_user_is_not_found_whatever_it_shows() -> None:
+    code = """
+        import sys
+        from subagent_server.host.shown import Shown
+        Shown().command(["python", "the mark"])
+        print("here", flush=True)
+        sys.stdin.read()
+    """
+    mark = f"SUBAGENT_TEST_MARK={uuid.uuid4().hex}"
+    looks = process_scan.Marked(mark, or_command=lambda command: b"the mark" in command)
+    with user(UID + 1) as somebody:
+        command = somebody.command([sys.executable, "-c", textwrap.dedent(code)])
+        environment = somebody.environment(dict([mark.split("=")]))
+        with subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as other:
+            assert other.stdout is not None and other.stdin is not None
+            assert other.stdout.readline() == b"here\n"
+            expected = [] if os.getuid() == 0 else [other.pid]  # then it is no other user
+            assert [found.pid for found in looks.look()] == expected
+            other.stdin.close()
 
 
 def test_looks_find_what_was_started_meanwhile() -> None:
