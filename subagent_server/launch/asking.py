@@ -114,12 +114,14 @@ def give_order(
     Raises:
         OSError, handover.Refused: it does not take it.
     """
-    place = os.open(cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    own = [os.open(cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
     try:
+        own += circumstances.open_place()
         handover.expect(connection, handover.HERE)
-        handover.send_order(connection, order, place, descriptors)
+        handover.send_order(connection, order, [*own, *descriptors])
     finally:
-        os.close(place)
+        for descriptor in own:
+            os.close(descriptor)
 
 
 def tell_to_go(connection: "Socket") -> int:

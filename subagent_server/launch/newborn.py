@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from subagent_server.host import circumstances
+from subagent_server.host import circumstances, dumpable
 from subagent_server.host.shown import Shown
 from subagent_server.launch import handover, image, shim
 from subagent_server.launch.leash import put_on_leash
@@ -77,11 +77,13 @@ class Newborn:
         """Take over everything from the starter; nothing is done yet."""
         connection = self._connection
         starter = peer(connection)[0]
-        unlike = circumstances.difference(starter)
+        unlike = circumstances.other_rights(starter)
         if unlike is not None:
             raise handover.Refused(unlike)
         handover.send(connection, handover.HERE)
-        order, cwd, descriptors = handover.receive_order(connection)
+        order, cwd, place, descriptors = handover.receive_order(connection)
+        if not circumstances.is_place(place):
+            raise handover.Refused("another namespace or root directory")
         if image.wants_own_start(order["environment"]):
             raise handover.Refused("an environment that wants an interpreter of its own")
         circumstances.join_control_group(starter)
@@ -122,6 +124,7 @@ def as_command(main: Callable[[list[str]], int]) -> Program:
     def program(body: Body, arguments: list[str]) -> int:
         if body.worker is not None:
             body.worker.dismiss()
+        dumpable.let_others_in()  # as it is if it is started plainly
         return main(arguments)
 
     return program

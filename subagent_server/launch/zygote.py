@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from subagent_server.host import die, gaps, huge_pages, locks, pristine
+from subagent_server.host import die, dumpable, gaps, huge_pages, locks, pristine
 from subagent_server.host.directory import Entry
 from subagent_server.host.hot_pages import HotRun
 from subagent_server.host.private_directory import beneath, open_private
@@ -240,6 +240,7 @@ def _load_niced() -> None:
 
 def main(arguments: list[str]) -> None:
     """Be the zygote, unless there is one."""
+    dumpable.keep_others_out()
     directory, key, idle = Path(arguments[0]), arguments[1], float(arguments[2])
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGALRM):

@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,11 +21,12 @@ from subagent_server.domain.records import (
     WorkerIdentity,
 )
 from subagent_server.domain.secrets import Masker
-from subagent_server.host import die, locks, processes
+from subagent_server.host import die, locks, process_scan, processes
 from subagent_server.host.clock import now
 from subagent_server.host.directory import Directory, Entry
 from subagent_server.host.sleeper import Sleeper
 from subagent_server.host.telling import flush, tell_exception
+from subagent_server.launch import marks
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.ending import stop_children
 from subagent_server.service.inputs import copied_inputs
@@ -77,6 +79,11 @@ class OwnRun:
         return self._run.outputs
 
     @property
+    def other_shims(self) -> Callable[[processes.Identity], bool]:
+        """Whether a process is the shim of a run of this root, by the record: no run ends another's shim."""
+        return marks.shims_on_record(self._store.paths)
+
+    @property
     def server_logs(self) -> Directory:
         """Where what its MCP servers print goes."""
         return self._run.server_logs
@@ -99,7 +106,7 @@ class OwnRun:
         except IllegalTransition:
             return False
         die.may_die("worker.started")
-        processes.set_apart(0)
+        process_scan.set_apart(0)
         return True
 
     def starting_place(self) -> int:

@@ -8,7 +8,7 @@ from subagent_server.domain.states import Status
 from subagent_server.host.clock import now
 from subagent_server.service.access import USER, Caller, check_open
 from subagent_server.service.context import Service
-from subagent_server.service.ending import stop_children, tell_keeper
+from subagent_server.service.ending import stop_children, tell_shim
 from subagent_server.service.reconcile import Observed, observe
 
 Reported = Literal["running", "completed", "failed"]
@@ -41,6 +41,6 @@ def update_status(
         failure = Failure(code="agent_error", message=summary or "The agent reported that it failed.")
         result = RunResult(outcome=Status.FAILED, text=summary or "", error=failure)
         store.update(run_id, events.RunFailed(failure=failure), now(), result=result)
-    tell_keeper(store, run_id)
+    tell_shim(store, run_id)
     stop_children(store, run_id)
     return observe(store, run_id)

@@ -4,12 +4,18 @@ With `--reconcile RUN_DIRECTORY EXIT_FACTS` it writes how a run ended whose work
 `--settle RUN_DIRECTORY` it looks at a run as every reader does, which ends what nobody keeps any more.
 """
 
+import sys
+
+from subagent_server.host import dumpable
+
+if __name__ == "__main__":  # before the rest is imported: until now everybody could read its environment
+    dumpable.keep_others_out()
+
 import asyncio
 import gc
 import importlib
 import json
 import os
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,6 +38,8 @@ _NICENESS = 10
 
 def main(arguments: list[str]) -> None:
     """Run or reconcile."""
+    dumpable.keep_others_out()
+    dumpable.forbid_core_dumps()
     if arguments[0] == "--reconcile":
         reconcile_directory(Path(arguments[1]), json.loads(arguments[2]))
         return

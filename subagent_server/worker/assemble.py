@@ -78,6 +78,7 @@ async def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: S
         output_dir=own.outputs,
         lifted=agent.sandbox_write,
         masker=own.masker,
+        spare=own.other_shims,
     )
     _record_start(agent, request, door, settings.model)
     own_tools = [*workspace, *_companions(agent, door, around.delegation), *([final] if final else [])]

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from subagent_server.domain.states import Status
-from subagent_server.host import processes
 from tests.helpers.mcp_client import BOUND, Parent
 from tests.helpers.turns import asks, says, shell, tool_results
 from tests.helpers.wait import wait_for
@@ -13,8 +12,7 @@ from tests.helpers.world import World
 
 def environment_of(world: World, run_id: str) -> dict[str, str]:
     """Return what a run gives to the programs it starts."""
-    entries = [entry.decode().partition("=") for entry in processes.environment_of(world.worker(run_id).pid)]
-    return {name: value for name, _, value in entries if name.startswith("SUBAGENT_")}
+    return {name: value for name, value in world.given_to(run_id).items() if name.startswith("SUBAGENT_")}
 
 
 @contextmanager

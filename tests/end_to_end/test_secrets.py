@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from subagent_server.host import processes
 from tests.helpers.turns import asks, says, shell, tool_results
 from tests.helpers.world import API_KEY, World
 
@@ -30,13 +29,12 @@ def test_nothing_under_runs_holds_a_key_a_token_or_a_secret_of_the_agent_file(wo
     simulator = world.play(has_them, prints_them, asks("Go on?"), says("Done."))
     run_id, refused = world.start(), world.start(agent="caller")
     world.asking(run_id)
-    environment = processes.environment_of(world.worker(run_id).pid)
-    (token,) = [entry.split(b"=", 1)[1] for entry in environment if entry.startswith(b"SUBAGENT_RUN_TOKEN=")]
+    token = world.given_to(run_id)["SUBAGENT_RUN_TOKEN"]
     world.reply(run_id, "yes")
     world.completed(run_id)
     world.gone(run_id)
     assert tool_results(simulator.requests[1].body) == [f"hello {len(EXPANDED)}"], "the run has them"
-    for secret in (API_KEY, token.decode(), LITERAL, EXPANDED, "header-secret"):
+    for secret in (API_KEY, token, LITERAL, EXPANDED, "header-secret"):
         assert holding(world.runs, secret) == []
     kept = world.store.read_request(run_id).agent["env"]
     assert kept == {"SERVICE_PASSWORD": "***", "OTHER_TOKEN": "${HOST_SECRET}", "GREETING": "hello"}
