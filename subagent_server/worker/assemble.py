@@ -83,7 +83,7 @@ async def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: S
     task = _task(agent, request, own)
     leads = around.delegation is not None
     opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, leads)
-    beginning = begin(task.continues, own, door, opening)
+    beginning = await begin(task.continues, own, door, opening)
     servers = await _servers(agent, own, door, around, own_tools)  # from here on nothing may be refused
     tools = [*own_tools, *(servers.tools if servers else [])]
     pace = own.pace(settings.base_url or "", agent.api_key_env)
