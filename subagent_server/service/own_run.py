@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from subagent_server.domain import events
 from subagent_server.domain.errors import IllegalTransition, SubagentError
 from subagent_server.domain.events import RunEvent
+from subagent_server.domain.limits import cut
 from subagent_server.domain.past import PastRun
 from subagent_server.domain.records import (
     Failure,
@@ -243,9 +244,10 @@ class OwnRun:
         result = RunResult.model_validate(
             self.masker.data(result.model_dump(mode="json", exclude_unset=True))
         )
+        result = result if result.error is None else result.model_copy(update={"error": _cut(result.error)})
         event: RunEvent
         if result.error is None:
-            event = events.Finished(summary=self.masker.text(summary or "") or None, usage=usage)
+            event = events.Finished(summary=cut(self.masker.text(summary or "")) or None, usage=usage)
         else:
             event = events.RunFailed(failure=result.error, usage=usage)
         try:
@@ -282,6 +284,11 @@ class OwnRun:
 
     def _apply(self, event: RunEvent) -> RunMeta:
         return self._store.update(self.run_id, event, now())
+
+
+def _cut(failure: Failure) -> Failure:
+    hint = None if failure.hint is None else cut(failure.hint)
+    return failure.model_copy(update={"message": cut(failure.message), "hint": hint})
 
 
 def reconcile_directory(directory: Path, ended: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from subagent_server.domain import events
+from subagent_server.domain.limits import check_payload, check_summary
 from subagent_server.domain.records import Failure, RunResult
 from subagent_server.domain.states import Status
 from subagent_server.host.clock import now
@@ -25,8 +26,12 @@ def update_status(
     """Record that a run goes on, is done, or failed. An end is final; a second one changes nothing.
 
     Raises:
+        BadArgument: the summary or the payload is too large.
         IllegalTransition, InvalidRunId, UnknownRun, NotAllowed, StorageFailed.
     """
+    data = None if payload is None else payload.encode("utf-8", "replace")
+    check_summary(summary)
+    check_payload(data)
     store = service.store
     check_open(caller, store.read(run_id))
     observe(store, run_id)
@@ -35,7 +40,6 @@ def update_status(
         return observe(store, run_id)
     if status == "completed":
         result = RunResult(outcome=Status.COMPLETED, text=summary or "", summary=summary)
-        data = None if payload is None else payload.encode()
         store.update(run_id, events.Finished(summary=summary), now(), result=result, payload=data)
     else:
         failure = Failure(code="agent_error", message=summary or "The agent reported that it failed.")

@@ -13,6 +13,7 @@ from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, CallerError, SubagentError, shorten
 from subagent_server.domain.ids import make_run_id
+from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTERS
 from subagent_server.domain.records import Failure, LaunchInfo, RunMeta, RunRequest
 from subagent_server.domain.trace_context import carried
 from subagent_server.host import processes
@@ -24,9 +25,6 @@ from subagent_server.service.inputs import InputFile, check_inputs, copy_inputs
 from subagent_server.service.nesting import check_may_start, publish_counted
 from subagent_server.service.support import refusals
 from subagent_server.store.paths import RunPaths
-
-MAX_PROMPT_CHARACTERS = 1_000_000
-MAX_LABEL_CHARACTERS = 200
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Stopping runs: the status is written first, then the processes are told."""
 
+from subagent_server.domain.limits import check_reason
 from subagent_server.service.access import USER, Caller, check_open
 from subagent_server.service.context import Service
 from subagent_server.service.ending import stop_run
@@ -12,8 +13,10 @@ def stop(service: Service, run_id: str, reason: str | None = None, caller: Calle
     Its processes get TERM and, 10 s later, KILL; `live` says truthfully whether they are gone.
 
     Raises:
+        BadArgument: the reason is too long.
         InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed, StorageFailed, LockTimeout.
     """
+    check_reason(reason)
     store = service.store
     check_open(caller, store.read(run_id))
     observed = observe(store, run_id)
