@@ -2,6 +2,7 @@
 
 import os
 import random
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,7 +25,7 @@ from subagent_server.domain.secrets import Masker
 from subagent_server.host import die, locks, processes
 from subagent_server.host.clock import now
 from subagent_server.host.sleeper import Sleeper
-from subagent_server.host.telling import flush, tell_exception
+from subagent_server.host.telling import MaskedText, flush, tell_exception
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.ending import stop_children
 from subagent_server.service.inputs import copied_inputs
@@ -164,6 +165,10 @@ class OwnRun:
             observe(self._store, self._parent or "")
 
     # -- telling
+
+    def mask_output(self) -> None:
+        """Let nothing secret into what this process prints, which is a file of the run."""
+        sys.stderr = MaskedText(sys.stderr, lambda text: self.masker.text(text))
 
     def meta(self) -> RunMeta:
         """Return the state of the run. Raises UnreadableMeta."""

@@ -10,6 +10,7 @@ from subagent_server.domain.records import Message, RunMeta
 from subagent_server.host.clock import now
 from subagent_server.service.access import USER, Caller, NotAllowed, check_open
 from subagent_server.service.context import Service
+from subagent_server.service.masking import masker_at_door
 from subagent_server.service.reconcile import Observed, observe
 from subagent_server.store.runs import RunStore
 
@@ -45,7 +46,9 @@ def ask_as_child(
     check_open(caller, service.store.read(run_id))
     observe(service.store, run_id)
     agent = AgentDefinition.model_validate(service.store.read_request(run_id).agent)
-    return ask(service.store, run_id, question, options, agent.limits.ask_timeout_seconds)
+    masker = masker_at_door(service, run_id)
+    question, masked = masker.text(question), masker.data(options)
+    return ask(service.store, run_id, question, masked, agent.limits.ask_timeout_seconds)
 
 
 def reply(
@@ -59,7 +62,7 @@ def reply(
 ) -> Observed:
     """Record an answer. `message_id` may be left out where exactly one question is open.
 
-    Repeating the same answer succeeds and changes nothing.
+    Repeating the same answer succeeds and changes nothing. A secret in it is masked, as everywhere on disk.
 
     Raises:
         BadArgument, UnknownMessage, MessageClosed, InvalidRunId, UnknownRun, NotAllowed.
@@ -70,7 +73,8 @@ def reply(
         raise NotAllowed(f"Run {run_id} asked that itself: its answer comes from its parent; wait for it.")
     meta = observe(service.store, run_id).meta
     named = message_id or _the_only_open_one(meta)
-    event = events.ReplyGiven(message_id=named, answer=answer, answered_by=answered_by)
+    masked = masker_at_door(service, run_id).text(answer)
+    event = events.ReplyGiven(message_id=named, answer=masked, answered_by=answered_by)
     service.store.update(run_id, event, now())
     return observe(service.store, run_id)
 

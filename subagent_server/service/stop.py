@@ -4,6 +4,7 @@ from subagent_server.domain.limits import check_reason
 from subagent_server.service.access import USER, Caller, check_open
 from subagent_server.service.context import Service
 from subagent_server.service.ending import stop_run
+from subagent_server.service.masking import masker_at_door
 from subagent_server.service.reconcile import Observed, observe
 
 
@@ -22,5 +23,5 @@ def stop(service: Service, run_id: str, reason: str | None = None, caller: Calle
     observed = observe(store, run_id)
     if observed.meta.status.is_terminal:
         return observed
-    stop_run(store, run_id, reason)
+    stop_run(store, run_id, reason and masker_at_door(service, run_id).text(reason))
     return observe(store, run_id)
