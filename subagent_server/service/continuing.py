@@ -5,10 +5,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from subagent_server.catalog.redact import MASK
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, CallerError, NewerSchema, UnknownAgent, shorten
 from subagent_server.domain.records import SCHEMA_VERSION, RunMeta, RunRequest
+from subagent_server.domain.secrets import MASK
 from subagent_server.domain.states import Status
 from subagent_server.service.access import USER, Caller, check_open
 from subagent_server.service.context import Service

@@ -5,10 +5,10 @@ Both doors for models use it: the MCP server, and the loop of an agent that may 
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sized
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
@@ -316,13 +316,24 @@ def _check(tool: str, arguments: Arguments, schema: tool_schemas.Schema) -> None
     """
     for name, value in arguments.items():
         if isinstance(value, float) and math.isnan(value):  # it passes every bound of a schema
-            raise BadArgument(f"{tool}: {name} is no number: mend the arguments and call again.")
+            raise BadArgument(f"{tool}: {name} is no number: mend the arguments, and call again.")
     error = best_match(Draft202012Validator(schema).iter_errors(arguments))
     if error is not None:
-        raise BadArgument(f"{tool}: {_told(error)}: mend the arguments and call again.")
+        raise BadArgument(f"{tool}: {_told(error)}, and call again.")
+
+
+_SIZES = {
+    "maxLength": ("characters", "shorten it, or put the material into a file that it names"),
+    "maxItems": ("entries", "leave some out"),
+}
+"""What is told of an excess; the validator would quote the whole of it."""
 
 
 def _told(error: ValidationError) -> str:
     where = ".".join(str(part) for part in error.absolute_path)
+    if error.validator in _SIZES:
+        unit, instead = _SIZES[str(error.validator)]
+        size = len(cast(Sized, error.instance))
+        return f"{where} has {size:,} of at most {error.validator_value:,} {unit}: {instead}"
     message = error.message if len(error.message) <= 300 else error.message[:300] + "…"
-    return f"{where}: {message}" if where else message
+    return f"{where}: {message}: mend the arguments" if where else f"{message}: mend the arguments"

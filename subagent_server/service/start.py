@@ -13,6 +13,7 @@ from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, CallerError, SubagentError
 from subagent_server.domain.ids import make_run_id
+from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTERS, cut
 from subagent_server.domain.records import Failure, LaunchInfo, RunMeta, RunRequest
 from subagent_server.domain.trace_context import carried
 from subagent_server.host import processes
@@ -21,13 +22,11 @@ from subagent_server.launch.launcher import LaunchPackage, Reservation
 from subagent_server.service.access import USER, Caller, new_token, token_hash
 from subagent_server.service.context import Service
 from subagent_server.service.inputs import InputFile, check_inputs, copy_inputs
+from subagent_server.service.masking import masker_at_door, masker_of
 from subagent_server.service.nesting import check_may_start, publish_counted
 from subagent_server.service.places import ParentPlaces, cwd_of_agent, cwd_of_child, cwd_of_user, places_of
 from subagent_server.service.support import refusals
 from subagent_server.store.paths import RunPaths
-
-MAX_PROMPT_CHARACTERS = 1_000_000
-MAX_LABEL_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
@@ -81,6 +80,7 @@ def start_agent(
     places = None if parent is None else places_of(service, parent)
     cwd = _checked_cwd(service, order, agent, places)
     _check_texts(order)
+    order = _masked(service, order, caller)
     files = check_inputs(order.inputs, cwd, places)
     request = _request(agent, order, cwd, files, parent, continuation)
     token = new_token()
@@ -146,7 +146,7 @@ def _refuse(service: Service, run: RunPaths, reservation: Reservation, why: str)
     """End the run before it lives. The lock falls last, or a reader would call it dead for another reason."""
     failure = Failure(
         code="config",
-        message=why,
+        message=cut(why),
         hint="Mend the agent file (`subagent doctor` lists what is wrong with it), then start it again.",
     )
     try:
@@ -179,6 +179,17 @@ def _check_texts(order: StartOrder) -> None:
         )
     if order.label is not None and len(order.label) > MAX_LABEL_CHARACTERS:
         raise BadArgument(f"The label has more than {MAX_LABEL_CHARACTERS} characters: shorten it.")
+
+
+def _masked(service: Service, order: StartOrder, caller: Caller) -> StartOrder:
+    """Return the order as it may stand on disk: of the prompt, what a run says is masked, as all its words.
+
+    The prompt of the user's own side is given to the run as it is, and `request.json` is how.
+    """
+    own = caller.run_id
+    masker = masker_of(None, service.settings.environment) if own is None else masker_at_door(service, own)
+    prompt = order.prompt if own is None else masker.text(order.prompt)
+    return replace(order, prompt=prompt, label=masker.data(order.label))
 
 
 def _request(

@@ -228,9 +228,9 @@ class World:
         assert meta.status is Status.COMPLETED, meta.error
         return self.result(run_id).text
 
-    def failed(self, run_id: str) -> tuple[str, str]:
+    def failed(self, run_id: str, seconds: float = BOUND) -> tuple[str, str]:
         """Return code and message of a run that has to fail."""
-        meta = self.ended(run_id)
+        meta = self.ended(run_id, seconds)
         assert meta.error is not None, meta.status
         return meta.error.code, meta.error.message
 

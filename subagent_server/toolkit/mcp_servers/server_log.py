@@ -43,7 +43,7 @@ class ServerLog:
     def write(self, chunk: bytes) -> None:
         """Take the next bytes. Whole lines are let out at once: somebody may be waiting for them."""
         pending = self._unmasked + chunk
-        end = pending.rfind(b"\n") + 1
+        end = self._masker.settled(pending, pending.rfind(b"\n") + 1)
         lines, _ = self._masker.stream(pending[:end], last=True)
         self._take(lines)
         self._unmasked = pending[end:]
