@@ -10,7 +10,7 @@ _LONGEST_SECRET = 64
 
 
 def open_private(path: str, *, make: bool = True) -> int:
-    """Find a directory of this user alone, or make it, and return its descriptor.
+    """Find a directory of this user alone, or make it and the one around it, and return its descriptor.
 
     Name files in it by `/proc/self/fd/<descriptor>/...`: nobody can put another directory in its place, and
     the name stays short enough for a socket.
@@ -19,6 +19,9 @@ def open_private(path: str, *, make: bool = True) -> int:
         OSError: it cannot be made, it is a link, it is another user's, or others may enter it.
     """
     if make and not os.path.lexists(path):
+        around = os.path.dirname(path)  # noqa: PTH120
+        if around and not os.path.lexists(around):
+            make_private(around)
         make_private(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     facts = os.fstat(descriptor)

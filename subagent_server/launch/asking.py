@@ -9,7 +9,7 @@ import os
 import sys
 
 from subagent_server.host import circumstances
-from subagent_server.host.private_directory import beneath, is_mine, make_private, open_private, read_secret
+from subagent_server.host.private_directory import beneath, is_mine, open_private, read_secret
 from subagent_server.launch import handover
 from subagent_server.launch.image_key import image_key
 
@@ -33,21 +33,16 @@ def default_directory() -> str:
     for session in (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.getuid()}"):
         if session.startswith("/") and is_mine(session, 0o077):
             return f"{session}/subagent"
-    home = os.path.expanduser("~")  # noqa: PTH111
-    cache = os.environ.get("XDG_CACHE_HOME", "") or f"{home}/.cache"
-    if cache.startswith("/") and _may_use(cache, home):
+    cache = os.environ.get("XDG_CACHE_HOME", "") or os.path.expanduser("~/.cache")  # noqa: PTH111
+    if cache.startswith("/") and _may_use(cache):
         return f"{cache}/subagent-{os.uname().nodename}"
     return f"/tmp/subagent-{os.getuid()}"
 
 
-def _may_use(cache: str, home: str) -> bool:
-    """Whether the cache is for this user alone to write to; it is made in a home that is."""
-    if is_mine(home, 0o022) and not os.path.lexists(cache):
-        try:
-            make_private(cache)
-        except OSError:
-            return False
-    return is_mine(cache, 0o022) and os.access(cache, os.W_OK)
+def _may_use(cache: str) -> bool:
+    """Whether the cache is for this user alone to write to; where there is none, the place to make it in."""
+    place = cache if os.path.lexists(cache) else os.path.dirname(cache)  # noqa: PTH120
+    return is_mine(place, 0o022) and os.access(place, os.W_OK)
 
 
 class Wanted:

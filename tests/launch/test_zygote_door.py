@@ -148,7 +148,6 @@ def test_its_directory_lies_where_no_other_user_can_take_the_name_first(world: W
         return
     assert place(XDG_RUNTIME_DIR=session, XDG_CACHE_HOME=cache) == cache / node
     assert place(HOME=home) == home / ".cache" / node
-    assert stat.S_IMODE((home / ".cache").stat().st_mode) == 0o700
-    (home / ".cache").rmdir()
+    assert not (home / ".cache").exists(), "looking makes nothing"
     home.chmod(0o777)
     assert place(HOME=home) == Path(f"/tmp/subagent-{os.getuid()}")
