@@ -68,9 +68,15 @@ REUSED = """
     warm.spawn().wait()
     wait_for(lambda: list(place.glob("*.sock")), 60, "the warm process")
     zygote = warm.zygote().pid
+
+    def children(pid):
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+    wait_for(lambda: [each for spare in children(zygote) for each in children(spare)], 60, "all of its forks")
     os.kill(zygote, signal.SIGSTOP)
 
     kept, given = os.pipe()
+    over, going_on = os.pipe()
     first = os.fork()
     if first == 0:
         connection = connected(str(place), image_key())
@@ -84,6 +90,7 @@ REUSED = """
             except FAILURES as refusal:
                 print(refusal, flush=True)
         os._exit(0)
+    os.close(going_on)
     os.waitpid(first, 0)
     Path("/proc/sys/kernel/ns_last_pid").write_text(str(first - 1))
     second = os.fork()
@@ -92,7 +99,7 @@ REUSED = """
     assert second == first
     os.kill(zygote, signal.SIGCONT)
     os.write(given, b"!")
-    os.wait()  # for the one that goes on: it has been left to this process
+    os.read(over, 1)  # until the one that goes on has ended
 """
 
 
