@@ -69,9 +69,9 @@ class Cli:
         out, err = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
         return Completed(words, done.returncode, out, err)
 
-    def json(self, *words: str, code: int = 0) -> Any:
+    def json(self, *words: str, code: int = 0, env: Mapping[str, str] | None = None) -> Any:
         """Run the command with --json and return what it printed."""
-        done = self(*words, "--json")
+        done = self(*words, "--json", env=env)
         assert done.returncode == code, done.stderr
         return json.loads(done.stdout)
 

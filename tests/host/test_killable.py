@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from subagent_server.host.directory import Entry
 from subagent_server.host import locks, processes
+from subagent_server.host.directory import Entry
 from subagent_server.host.killable import WorkDied, killable
 from tests.helpers.processes import Child
 from tests.helpers.wait import wait_for
