@@ -222,10 +222,11 @@ def test_a_hundred_thousand_marks_and_entries_are_borne(memory: Path, ours: bool
             (scene.root / ".index" / name).symlink_to(scene.outside.file())
         scene.seen()
         for words in (["ls"], ["inbox"], ["stats"], ["doctor", "--runs"], ["prune", "--older-than", "1d"]):
-            ended = scene.judged(*words)
+            ended = scene.call(*words)
             assert ended.code in (0, 1) or not ours, str(ended)
         with scene.server() as ask:
             ask(tool_call(0, "list_runs"), tool_call(0, "wait_for_runs"), request(0, "resources/list"))
+        scene.check(*ask.heard)
         print(*scene.call.slowest, sep="\n")
 
 
