@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
 from subagent_server.host import journal
+from subagent_server.host.directory import Entry
 from subagent_server.store.logs import page
 
 TITLE = "Logs"
@@ -30,11 +31,11 @@ def measure(scale: Scale) -> list[Line]:
         for _ in range(scale.times(TIMES)):
             for path, prefix in ((short, "short "), (long, "")):
                 began = time.perf_counter()
-                cursor = page(path, None, LINES).cursor
+                cursor = page(Entry.at(path), None, LINES).cursor
                 taken[f"{prefix}tail"].append((time.perf_counter() - began) * 1000)
-                journal.append_bytes(path, b"09:30:16 one more line\n")
+                journal.append_bytes(Entry.at(path), b"09:30:16 one more line\n")
                 began = time.perf_counter()
-                found = page(path, cursor, LINES)
+                found = page(Entry.at(path), cursor, LINES)
                 taken[f"{prefix}follow"].append((time.perf_counter() - began) * 1000)
                 assert found.lines == ["09:30:16 one more line"]
     length = f"{size / 1e9:g} GB" if size >= 1e8 else f"{size / 1e6:g} MB"

@@ -19,6 +19,7 @@ from benchmarks.table import Bar, Line, table
 from subagent_server.domain.records import Message, RunMeta
 from subagent_server.domain.states import MessageStatus
 from subagent_server.host import atomic
+from subagent_server.host.directory import Entry
 from subagent_server.service.questions import reply
 from subagent_server.service.start import StartOrder, start
 
@@ -122,7 +123,7 @@ def _floor(times: int) -> list[float]:
             for _ in range(times):
                 gate.clear()
                 began = time.monotonic()
-                atomic.write_durably(file, b"Left.")
+                atomic.write_durably(Entry.at(file), b"Left.")
                 pipe.write(b".")
                 gate.wait(_BOUND)
                 taken.append((heard[-1] - began) * 1000)

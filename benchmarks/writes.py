@@ -15,6 +15,7 @@ from subagent_server.domain import events
 from subagent_server.domain.records import RunMeta, RunRequest, WorkerIdentity
 from subagent_server.host import atomic, journal
 from subagent_server.host.clock import now
+from subagent_server.host.directory import Entry
 from subagent_server.store.runs import RunStore
 
 TITLE = "Writing"
@@ -35,14 +36,14 @@ def measure(scale: Scale) -> list[Line]:
         descriptor = os.open(run.directory / "floor", os.O_RDWR | os.O_CREAT)
         os.pwrite(descriptor, bytes(4096), 0)
         os.fsync(descriptor)
-        state = run.meta.read_bytes()
+        state = run.meta.path.read_bytes()
         for number in range(scale.times(TIMES)):
             step = events.ProgressReported(summary=f"step {number}")
             floor.append(_timed(lambda: _overwrite(descriptor)))
             append.append(
                 _timed(lambda: journal.append_line(run.events, {"type": "text", "text": "x" * 300}))
             )
-            replace.append(_timed(lambda: atomic.write_durably(run.directory / "file", state)))
+            replace.append(_timed(lambda: atomic.write_durably(Entry.at(run.directory / "file"), state)))
             update.append(_timed(lambda event=step: store.update(RUN_ID, event, now())))
         os.close(descriptor)
     return [

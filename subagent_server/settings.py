@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 from subagent_server.domain.errors import BadArgument
+from subagent_server.store.root import FoundRoot, find_root
 
 Role = Literal["all", "parent", "child"]
 
 DEFAULT_AGENT_DIRECTORIES = ("agents", ".claude/agents")
 DEFAULT_MAX_RUNS = 64
 DEFAULT_WARM_IDLE_SECONDS = 900
-OUR_RUNS_MARK = ".changes"
-"""What tells a `runs/` folder of ours from somebody else's."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,8 @@ class Settings:
     runs_root: Path
     cwd: Path
     environment: Mapping[str, str]
+    passed_over: Path | None = None
+    """A `runs/` that was not used because it is not proven to be ours."""
     agents_by_default: bool = False
     max_runs: int = DEFAULT_MAX_RUNS
     max_wait_seconds: float | None = None
@@ -69,9 +70,11 @@ def read_settings(
     """
     environment = dict(os.environ) if environment is None else environment
     cwd = Path.cwd() if cwd is None else cwd
+    root = _runs_root(runs, environment, cwd)
     return Settings(
         agent_directories=_agent_directories(agents, environment, cwd),
-        runs_root=_runs_root(runs, environment, cwd),
+        runs_root=root.path,
+        passed_over=root.passed_over,
         cwd=cwd,
         environment=environment,
         agents_by_default=not agents and not environment.get("SUBAGENT_AGENTS"),
@@ -92,14 +95,9 @@ def _agent_directories(flags: Sequence[Path], environment: Mapping[str, str], cw
     return tuple(cwd / name for name in named or DEFAULT_AGENT_DIRECTORIES)
 
 
-def _runs_root(flag: Path | None, environment: Mapping[str, str], cwd: Path) -> Path:
+def _runs_root(flag: Path | None, environment: Mapping[str, str], cwd: Path) -> FoundRoot:
     named = flag or environment.get("SUBAGENT_RUNS")
-    if named:
-        return cwd / named
-    for directory in (cwd, *cwd.parents):
-        if (directory / "runs" / OUR_RUNS_MARK).is_dir():
-            return directory / "runs"
-    return cwd / "runs"
+    return FoundRoot(cwd / named) if named else find_root(cwd)
 
 
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:

@@ -16,7 +16,7 @@ ROOT = REPOSITORY / PACKAGE
 ABOVE_THE_VERBS = {"service", "catalog", "domain", "settings"}
 FLOORS: dict[str, set[str]] = {
     "domain": set(),
-    "settings": {"domain.errors"},
+    "settings": {"domain.errors", "store.root"},
     "host": {"domain"},
     "launch": {"host", "domain", "store.paths"},
     "store": {"host", "domain"},
@@ -45,7 +45,7 @@ FLOORS: dict[str, set[str]] = {
 THIRD_PARTY: dict[str, set[str]] = {"domain": {"pydantic", "pydantic_core"}, "settings": set()}
 """The rooms of the ground floor stay with these."""
 
-STANDARD_LIBRARY_ONLY = ("launch/shim.py", "store/paths.py")
+STANDARD_LIBRARY_ONLY = ("launch/shim.py", "store/paths.py", "store/root.py", "settings.py")
 SLOW = ("mcp", "anthropic")
 READ_VERBS = ("ls", "show", "logs", "inbox", "agents", "tools", "doctor", "stats", "export", "schema")
 

@@ -8,6 +8,7 @@ import pytest
 
 from subagent_server.domain.errors import BadArgument
 from subagent_server.settings import Settings, read_settings
+from subagent_server.store.paths import RootPaths
 from subagent_server.store.runs import RunStore
 from tests.helpers.processes import run_python
 
@@ -48,12 +49,39 @@ def test_the_nearest_runs_folder_of_ours_is_looked_for_upwards(tmp_path: Path) -
     assert settings(upper).runs_root == far
 
 
-def test_a_runs_folder_of_somebody_else_is_passed_over(tmp_path: Path) -> None:
+def test_a_runs_folder_of_somebody_else_is_passed_over_and_the_hidden_one_used(tmp_path: Path) -> None:
     foreign = tmp_path / "a" / "runs"
     (foreign / "experiment-1").mkdir(parents=True)
-    assert settings(foreign.parent).runs_root == foreign.parent / "runs"
+    found = settings(foreign.parent)
+    assert (found.runs_root, found.passed_over) == (foreign.parent / ".subagent" / "runs", foreign)
+    RunStore(found.runs_root).make_root()
+    (foreign.parent / "deep").mkdir()
+    for place in (foreign.parent, foreign.parent / "deep"):  # found again, and nothing is said any more
+        assert (settings(place).runs_root, settings(place).passed_over) == (found.runs_root, None)
+
+
+def test_a_folder_that_looks_like_ours_without_its_mark_is_named(tmp_path: Path) -> None:
+    planted = tmp_path / "a" / "runs"
+    (planted / ".changes").mkdir(parents=True)
     mine = ours(tmp_path)
-    assert settings(foreign.parent).runs_root == mine
+    assert (settings(planted.parent).runs_root, settings(planted.parent).passed_over) == (mine, planted)
+
+
+@pytest.mark.parametrize("content", [[], ["README.md"], [".gitignore", "README.md"]], ids=str)
+def test_a_folder_that_holds_no_more_than_a_readme_becomes_a_root(tmp_path: Path, content: list[str]) -> None:
+    (tmp_path / "runs").mkdir()
+    for name in content:
+        (tmp_path / "runs" / name).write_text("kept", encoding="utf-8")
+    assert settings(tmp_path).runs_root == tmp_path / "runs"
+    RunStore(tmp_path / "runs").make_root()
+    assert RootPaths(tmp_path / "runs").is_ours
+    assert all((tmp_path / "runs" / name).read_text(encoding="utf-8") == "kept" for name in content)
+
+
+def test_a_link_is_no_folder_that_becomes_a_root(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "elsewhere")
+    assert settings(tmp_path).runs_root == tmp_path / ".subagent" / "runs"
 
 
 def test_without_any_runs_folder_one_is_used_in_the_working_directory_and_not_yet_made(

@@ -12,6 +12,7 @@ from subagent_server.cli import json_config, toml_config
 from subagent_server.cli.client_configs import Client, Entry, is_current
 from subagent_server.cli.config_errors import NotEditable
 from subagent_server.domain.errors import BadArgument, HostError, shorten
+from subagent_server.host import directory
 from subagent_server.host.atomic import commit, discard, prepare
 
 __all__ = ["SERVER", "Change", "NotEditable", "plan", "snippet", "write"]
@@ -100,9 +101,9 @@ def write(change: Change) -> None:
         mode = stat.S_IMODE(path.stat().st_mode)
     else:
         mode = _PRIVATE if change.private else _SHARED
-    temporary = prepare(path, change.after)
+    temporary = prepare(directory.Entry.at(path), change.after)
     try:
-        temporary.chmod(mode)
+        temporary.path.chmod(mode)
         if _content(path) != change.before:
             raise HostError(
                 f"{path} was changed meanwhile and was left as it is: look at it, then try again."
@@ -110,7 +111,7 @@ def write(change: Change) -> None:
     except BaseException:
         discard(temporary)
         raise
-    commit(temporary, path)
+    commit(temporary, directory.Entry.at(path))
 
 
 def _content(path: Path) -> bytes | None:

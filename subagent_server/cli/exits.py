@@ -4,6 +4,7 @@ from enum import IntEnum
 
 from subagent_server.domain.errors import (
     CallerError,
+    ForeignRoot,
     HostError,
     InvalidRunId,
     RunError,
@@ -40,6 +41,7 @@ _BY_FAMILY: tuple[tuple[type[SubagentError], ExitCode], ...] = (
     (UnknownRun, ExitCode.UNKNOWN),
     (InvalidRunId, ExitCode.UNKNOWN),
     (UnknownAgent, ExitCode.UNKNOWN),
+    (ForeignRoot, ExitCode.ENVIRONMENT),
     (CallerError, ExitCode.USAGE),
     (RunError, ExitCode.FAILED),
     (HostError, ExitCode.ENVIRONMENT),

@@ -2,11 +2,11 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import TracebackType
 
 from subagent_server.cli.output import OutputClosed, reader_is_gone
 from subagent_server.cli.session import Session
+from subagent_server.host.directory import Entry
 from subagent_server.host.wake import SLOW_POLL_SECONDS
 from subagent_server.host.watch import Watcher
 from subagent_server.service.reconcile import Observed
@@ -22,14 +22,14 @@ class Follower:
     It listens before it reads, so nothing is lost in between. A context manager: leaving ends the listening.
     """
 
-    def __init__(self, session: Session, run_id: str, file: Path, cursor: int) -> None:
+    def __init__(self, session: Session, run_id: str, file: Entry, cursor: int) -> None:
         self._session = session
         self._run = session.service.store.paths.run(run_id)
         self._file = file
         self._cursor = cursor
         self._changed = threading.Event()
         self._watcher = Watcher()
-        self._relevant = {path.name for path in (file, self._run.meta, self._run.exit)}
+        self._relevant = {entry.name for entry in (file, self._run.meta, self._run.exit)}
 
     def __enter__(self) -> "Follower":
         self._watcher.watch(self._run.directory, self._hear)
@@ -46,6 +46,7 @@ class Follower:
         Raises:
             OutputClosed: nobody reads what is shown any more.
             UnknownRun, UnreadableMeta, NotAllowed, StorageFailed: as reading a run does.
+        ForeignRoot: it has not ended, and nobody of ours works on it.
         """
         while True:
             self._changed.clear()
@@ -57,6 +58,7 @@ class Follower:
                 return observed
             if reader_is_gone():
                 raise OutputClosed
+            self._session.service.store.paths.check_ours()  # in another root nothing is waited for
             self._changed.wait(SLOW_POLL_SECONDS)
 
     def _is_over(self, observed: Observed) -> bool:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 import click
 
 from subagent_server.cli.flags import Flags
+from subagent_server.cli.output import complain
+from subagent_server.domain.errors import adopting
 from subagent_server.service.access import USER, Caller, NotAllowed, caller_of
 from subagent_server.settings import Settings, read_settings
 
@@ -31,7 +33,14 @@ class Session:
     @cached_property
     def settings(self) -> Settings:
         """What flags, environment and working directory say. Raises BadArgument."""
-        return read_settings(agents=self._flags.agents, runs=self._flags.runs, max_runs=self._flags.max_runs)
+        found = read_settings(agents=self._flags.agents, runs=self._flags.runs, max_runs=self._flags.max_runs)
+        if found.passed_over is not None:
+            complain(
+                f"{self.shown(found.passed_over, found.cwd)} is not marked as made here, so runs are in "
+                f"{self.shown(found.runs_root, found.cwd)}: "
+                f"`{adopting(self.shown(found.passed_over, found.cwd))}` would use it."
+            )
+        return found
 
     @cached_property
     def service(self) -> "Service":
@@ -85,9 +94,9 @@ class Session:
         root = ["--runs", str(self._flags.runs)] if self._flags.runs is not None else []
         return shlex.join(["subagent", *root, *words])
 
-    def shown(self, path: Path) -> str:
+    def shown(self, path: Path, cwd: Path | None = None) -> str:
         """Return a path as it is shortest to read from here."""
-        here = self.settings.cwd
+        here = cwd or self.settings.cwd
         return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 

@@ -42,6 +42,8 @@ def wait(
         observed = look()
         return observed if is_settled(observed, any_of_them=any_of_them) else None
 
+    if check() is None:
+        session.service.store.paths.check_ours()  # in another root nothing is waited for
     with watching(session, *run_ids):
         found = wait_for(session, run_ids, check, math.inf if timeout is None else timeout)
     _print(session, found or look(), as_json)

@@ -25,7 +25,7 @@ def watch(session: Session, show: Callable[[], None]) -> NoReturn:
     heard = False
     try:
         while True:
-            if not heard and session.service.store.paths.changes.is_dir():  # watching makes no runs root
+            if not heard and session.service.store.paths.is_ours:  # watching makes no runs root
                 changes.subscribe(lambda _: changed.set())
                 heard = True
             changed.clear()

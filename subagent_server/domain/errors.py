@@ -5,6 +5,7 @@ Each class has a stable `code`; each instance is one sentence that says what cou
 do next, the same for a tool caller, a terminal and the log. Standard library only: the shim imports this.
 """
 
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
@@ -146,6 +147,36 @@ class NewerSchema(CallerError):
             f"Run {run_id} was written by a later version (schema {version}, this one knows {known}): "
             "upgrade subagent-server to change it."
         )
+
+
+class ForeignRoot(CallerError):
+    """A runs root that is not proven to be the caller's: it can be read, and nothing in it is changed."""
+
+    code = "foreign_root"
+
+    def __init__(self, root: Path, why: str) -> None:
+        super().__init__(
+            f"The runs root {root} {why}, so it can be read and nothing in it is changed: "
+            f"`{adopting(root)}` makes it yours."
+        )
+
+
+class UnsafeRoot(ForeignRoot):
+    """A runs root that is not the caller's alone, so that it cannot be made theirs as it is."""
+
+    code = "unsafe_root"
+
+    def __init__(self, root: Path, why: str) -> None:
+        CallerError.__init__(
+            self,
+            f"The runs root {root} {why}, so it can be read and nothing in it is changed: "
+            "name another with --runs.",
+        )
+
+
+def adopting(root: Path | str) -> str:
+    """Return the command that makes a runs root the caller's."""
+    return shlex.join(["subagent", "trust", "--runs", str(root)])
 
 
 class RunRefused(RunError):

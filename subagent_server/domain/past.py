@@ -3,11 +3,21 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from subagent_server.domain.records import Message
 from subagent_server.domain.states import Status
+
+
+class StoredFile(Protocol):
+    """A file of a run, which is opened when it is read."""
+
+    @property
+    def name(self) -> str:
+        """Its name in its directory."""
+
+    def read(self, limit: int) -> bytes:
+        """Return its content. Raises OSError, also for one of more than `limit` bytes."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,7 @@ class PastRun:
     status: Status
     prompt: str
     model: str | None = None
-    inputs: tuple[tuple[Path, str], ...] = ()
+    inputs: tuple[tuple[StoredFile, str], ...] = ()
     messages: Sequence[dict[str, Any]] = ()
     calls: Mapping[str, PastCall] = field(default_factory=dict)
     questions: Sequence[Message] = ()

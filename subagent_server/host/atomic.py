@@ -10,22 +10,23 @@ from contextlib import suppress
 from pathlib import Path
 
 from subagent_server.domain.errors import NotDurable, StorageFailed
+from subagent_server.host.directory import Directory, Entry
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
-def prepare(path: Path, data: bytes) -> Path:
-    """Write `data` durably under a temporary name beside `path` and return that name.
+def prepare(file: Entry, data: bytes) -> Entry:
+    """Write `data` durably under a temporary name beside `file` and return that name.
 
     Raises:
         StorageFailed: the disk refused; nothing is left behind.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    _make(temporary, data, path)
+    temporary = file.beside(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    _make(temporary, data, file)
     return temporary
 
 
-def commit(temporary: Path, path: Path) -> None:
+def commit(temporary: Entry, file: Entry) -> None:
     """Give a prepared file its name, durably.
 
     Raises:
@@ -33,48 +34,48 @@ def commit(temporary: Path, path: Path) -> None:
         NotDurable: it has its name, and the disk does not say that this outlives a power cut.
     """
     try:
-        temporary.replace(path)
+        temporary.rename(file)
     except OSError as error:
         discard(temporary)
-        raise StorageFailed(path, error.strerror or str(error)) from error
+        raise StorageFailed(file.path, error.strerror or str(error)) from error
     try:
-        sync_directory(path.parent)
+        file.directory.sync()
     except OSError as error:
-        raise NotDurable(path, error.strerror or str(error)) from error
+        raise NotDurable(file.path, error.strerror or str(error)) from error
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Replace the content of `path` with `data`, durably and at once for every reader.
+def write_durably(file: Entry, data: bytes) -> None:
+    """Replace the content of `file` with `data`, durably and at once for every reader.
 
     Raises:
         StorageFailed: the disk refused; the old content is whole, or (NotDurable) the new one.
     """
-    commit(prepare(path, data), path)
+    commit(prepare(file, data), file)
 
 
-def write_new(path: Path, data: bytes) -> None:
+def write_new(file: Entry, data: bytes) -> None:
     """Make a file with `data`, durably. Its name is durable with the next that is made so beside it.
 
     Raises:
         StorageFailed: the disk refused; nothing is left behind, or there is such a file.
     """
-    _make(path, data, path)
+    _make(file, data, file)
 
 
-def _make(file: Path, data: bytes, path: Path) -> None:
-    """Make a file, durably, which is or will be `path`; one that is there stays. Raises StorageFailed."""
+def _make(made: Entry, data: bytes, file: Entry) -> None:
+    """Make a file, durably, which is or will be `file`; one that is there stays. Raises StorageFailed."""
     try:
-        _write(file, data)
+        _write(made, data)
     except OSError as error:
         if not isinstance(error, FileExistsError):
-            discard(file)
-        raise StorageFailed(path, error.strerror or str(error)) from error
+            discard(made)
+        raise StorageFailed(file.path, error.strerror or str(error)) from error
 
 
-def reserve(spare: Path, size: int) -> None:
+def reserve(spare: Entry, size: int) -> None:
     """Keep `size` bytes of the disk in the file `spare`, for `write_reserved`. A full disk keeps fewer."""
     with suppress(OSError):
-        descriptor = os.open(spare, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = spare.open(os.O_WRONLY | os.O_CREAT)
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(descriptor, 0, size)
@@ -84,14 +85,14 @@ def reserve(spare: Path, size: int) -> None:
             os.close(descriptor)
 
 
-def write_reserved(path: Path, spare: Path, data: bytes) -> None:
+def write_reserved(file: Entry, spare: Entry, data: bytes) -> None:
     """Do as `write_durably`, in the room that `spare` keeps, which is used up by it: the disk may be full.
 
     Raises:
         StorageFailed: it is too small, or the disk refused; the old content is whole.
     """
     try:
-        descriptor = os.open(spare, os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = spare.open(os.O_WRONLY)
         try:
             if os.fstat(descriptor).st_size < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -101,8 +102,8 @@ def write_reserved(path: Path, spare: Path, data: bytes) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise StorageFailed(path, error.strerror or str(error)) from error
-    commit(spare, path)
+        raise StorageFailed(file.path, error.strerror or str(error)) from error
+    commit(spare, file)
 
 
 def is_full(error: StorageFailed) -> bool:
@@ -111,33 +112,27 @@ def is_full(error: StorageFailed) -> bool:
     return not isinstance(error, NotDurable) and isinstance(cause, OSError) and cause.errno in _NO_ROOM
 
 
-def discard(temporary: Path) -> None:
+def discard(temporary: Entry) -> None:
     """Remove a prepared file that is not wanted any more."""
     with suppress(OSError):
-        temporary.unlink(missing_ok=True)
+        temporary.unlink()
 
 
-def remove_leftovers(directory: Path) -> None:
+def remove_leftovers(directory: Directory) -> None:
     """Remove the temporary files in `directory` whose writers on this host were killed in the middle."""
     if not Path("/proc/self").exists():  # nobody can say who lives
         return
-    for path in directory.glob(".*.tmp"):
-        writer = path.name.split(".")[-3]
-        if writer.isdecimal() and not Path("/proc", writer).exists():
-            discard(path)
+    with suppress(OSError):
+        for name in directory.names():
+            parts = name.split(".")
+            if len(parts) < 5 or parts[0] or parts[-1] != "tmp" or not parts[-3].isdecimal():
+                continue
+            if not Path("/proc", parts[-3]).exists():
+                discard(directory.entry(name))
 
 
-def sync_directory(directory: Path) -> None:
-    """Make the names in `directory` durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _write(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+def _write(file: Entry, data: bytes) -> None:
+    descriptor = file.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         _write_all(descriptor, data)
         os.fsync(descriptor)

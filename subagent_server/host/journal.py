@@ -7,10 +7,13 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from subagent_server.host.directory import Entry
 
 _BLOCK = 64 * 1024
+LONGEST_LINE = 64 << 20
+"""In bytes: no longer line is read. Far more than any that is written."""
 
 
 @dataclass(frozen=True)
@@ -22,19 +25,19 @@ class Page:
     at_end: bool
 
 
-def append_line(path: Path, record: dict[str, Any]) -> None:
+def append_line(file: Entry, record: dict[str, Any]) -> None:
     """Append one record as one write. A torn line that a crash left before it is closed first.
 
     Raises:
         OSError: the disk refused; earlier lines are whole.
     """
     line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
-    append_bytes(path, line)
+    append_bytes(file, line)
 
 
-def append_bytes(path: Path, data: bytes) -> None:
+def append_bytes(file: Entry, data: bytes) -> None:
     """Append `data`, which ends a line, in one write; a torn last line before it is closed first."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    descriptor = file.open(os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
@@ -45,46 +48,47 @@ def append_bytes(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
-def tail(path: Path, count: int) -> Page:
-    """Return the last `count` whole lines. A missing file has none."""
+def tail(file: Entry, count: int) -> Page:
+    """Return the last `count` whole lines, or as many as lie in the last 64 MiB. A missing file has none."""
     try:
-        with path.open("rb") as file:
-            end = _last_newline(file.fileno(), os.fstat(file.fileno()).st_size)
+        with file.reader() as opened:
+            end = _last_newline(opened.fileno(), os.fstat(opened.fileno()).st_size)
             blocks: list[bytes] = []
             position, newlines = end, 0
-            while position > 0 and newlines <= count:
+            while position > 0 and newlines <= count and end - position < LONGEST_LINE:
                 start = max(0, position - _BLOCK)
-                blocks.append(os.pread(file.fileno(), position - start, start))
+                blocks.append(os.pread(opened.fileno(), position - start, start))
                 newlines += blocks[-1].count(b"\n")
                 position = start
     except FileNotFoundError:
         return Page([], 0, True)
     lines = b"".join(reversed(blocks)).decode("utf-8", "replace").split("\n")[:-1]
-    return Page(lines[-count:] if count else [], end, True)
+    whole = lines[1:] if position > 0 else lines  # before the first of them stands more of it, or its newline
+    return Page(whole[-count:] if count else [], end, True)
 
 
-def torn_line(path: Path) -> str:
+def torn_line(file: Entry) -> str:
     """Return what stands behind the last whole line: one that is being written, or that a crash cut off."""
     try:
-        with path.open("rb") as file:
-            file.seek(_last_newline(file.fileno(), os.fstat(file.fileno()).st_size))
-            return file.read().decode("utf-8", "replace")
+        with file.reader() as opened:
+            opened.seek(_last_newline(opened.fileno(), os.fstat(opened.fileno()).st_size))
+            return opened.read(LONGEST_LINE).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
 
 
-def read_from(path: Path, cursor: int, count: int, *, max_bytes: int = 1 << 20) -> Page:
+def read_from(file: Entry, cursor: int, count: int, *, max_bytes: int = 1 << 20) -> Page:
     """Return up to `count` whole lines that begin at byte `cursor`, at most about `max_bytes` of them.
 
-    A cursor behind the end of the file reads nothing. A single longer line is returned whole.
+    A cursor behind the end of the file reads nothing. A single longer line is returned whole, up to 64 MiB.
     """
     try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(min(cursor, size))
+        with file.reader() as opened:
+            size = os.fstat(opened.fileno()).st_size
+            opened.seek(min(cursor, size))
             lines: list[bytes] = []
-            position = file.tell()
-            for line in file:
+            position = opened.tell()
+            for line in _lines(opened):
                 if not line.endswith(b"\n") or len(lines) == count:
                     break
                 if lines and position + len(line) - cursor > max_bytes:
@@ -94,14 +98,14 @@ def read_from(path: Path, cursor: int, count: int, *, max_bytes: int = 1 << 20) 
     except FileNotFoundError:
         return Page([], 0, True)
     text = [line.decode("utf-8", "replace").rstrip("\n") for line in lines]
-    return Page(text, position, position >= _complete_size(path))
+    return Page(text, position, position >= _complete_size(file))
 
 
-def records(path: Path) -> Iterator[dict[str, Any]]:
+def records(file: Entry) -> Iterator[dict[str, Any]]:
     """Yield each whole record of a file, oldest first; what is no JSON object is passed over."""
     try:
-        with path.open("rb") as file:
-            for line in file:
+        with file.reader() as opened:
+            for line in _lines(opened):
                 record = parse(line)
                 if record is not None:
                     yield record
@@ -109,10 +113,10 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
         return
 
 
-def latest(path: Path, wanted: frozenset[str], *, within: int = 400) -> dict[str, dict[str, Any]]:
+def latest(file: Entry, wanted: frozenset[str], *, within: int = 400) -> dict[str, dict[str, Any]]:
     """Return the last record of each wanted `type` among the last `within` lines."""
     found: dict[str, dict[str, Any]] = {}
-    for line in reversed(tail(path, within).lines):
+    for line in reversed(tail(file, within).lines):
         record = parse(line)
         if record is not None and record.get("type") in wanted and record["type"] not in found:
             found[record["type"]] = record
@@ -121,25 +125,27 @@ def latest(path: Path, wanted: frozenset[str], *, within: int = 400) -> dict[str
     return found
 
 
-def last_of(path: Path, kind: str, *, max_bytes: int = 32 << 20) -> dict[str, Any] | None:
+def last_of(file: Entry, kind: str, *, max_bytes: int = 32 << 20) -> dict[str, Any] | None:
     """Return the last record of `type` `kind`, however many of other types follow, within `max_bytes`."""
     needle = f'"type":"{kind}"'.encode()
     try:
-        with path.open("rb") as file:
-            end = _last_newline(file.fileno(), os.fstat(file.fileno()).st_size)
-            data, position = b"", end
+        with file.reader() as opened:
+            end = _last_newline(opened.fileno(), os.fstat(opened.fileno()).st_size)
+            position = end
+            rest: list[bytes] = []  # of a line whose beginning was not read yet, its last piece first
             while position > 0 and end - position < max_bytes:
                 start = max(0, position - _BLOCK)
-                data = os.pread(file.fileno(), position - start, start) + data
+                part = os.pread(opened.fileno(), position - start, start)
                 position = start
-                first = 0 if position == 0 else data.find(b"\n") + 1  # before it stands part of a line
+                first = 0 if position == 0 else part.find(b"\n") + 1  # before it stands part of a line
                 if first == 0 and position > 0:
+                    rest.append(part)
                     continue
-                for line in reversed(data[first:].split(b"\n")):
+                for line in reversed(b"".join([part[first:], *reversed(rest)]).split(b"\n")):
                     record = parse(line) if needle in line else None
                     if record is not None and record.get("type") == kind:
                         return record
-                data = data[:first]
+                rest = [part[:first]]
     except FileNotFoundError:
         return None
     return None
@@ -154,10 +160,19 @@ def parse(line: str | bytes) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
+def _lines(opened: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file, up to one that is longer than any that we write."""
+    while (line := opened.readline(LONGEST_LINE)) and (line.endswith(b"\n") or len(line) < LONGEST_LINE):
+        yield line
+
+
 def _last_newline(descriptor: int, size: int) -> int:
-    """Return the offset just behind the last newline: what follows is a line still being written."""
+    """Return the offset just behind the last newline: what follows is a line still being written.
+
+    0 where there is none, or none in the last 64 MiB.
+    """
     position = size
-    while position > 0:
+    while position > 0 and size - position < LONGEST_LINE:
         start = max(0, position - _BLOCK)
         at = os.pread(descriptor, position - start, start).rfind(b"\n")
         if at >= 0:
@@ -166,6 +181,6 @@ def _last_newline(descriptor: int, size: int) -> int:
     return 0
 
 
-def _complete_size(path: Path) -> int:
-    with path.open("rb") as file:
-        return _last_newline(file.fileno(), os.fstat(file.fileno()).st_size)
+def _complete_size(file: Entry) -> int:
+    with file.reader() as opened:
+        return _last_newline(opened.fileno(), os.fstat(opened.fileno()).st_size)

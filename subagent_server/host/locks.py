@@ -7,14 +7,15 @@ unlocks, because unlocking one copy unlocks them all. Standard library only: the
 import errno
 import fcntl
 import os
-from pathlib import Path
+
+from subagent_server.host.directory import Entry
 
 _MAY_ONLY_READ = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
-def open_lock(path: Path) -> int:
+def open_lock(file: Entry) -> int:
     """Open (and make) a lock file and return the descriptor, not yet locked."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    return file.open(os.O_RDWR | os.O_CREAT)
 
 
 def try_lock(descriptor: int) -> bool:
@@ -31,28 +32,31 @@ def lock(descriptor: int) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
-def take(path: Path) -> int | None:
-    """Return a descriptor that holds the lock of `path`, or None where another holds it."""
-    descriptor = open_lock(path)
+def take(file: Entry) -> int | None:
+    """Return a descriptor that holds the lock of `file`, or None where another holds it."""
+    descriptor = open_lock(file)
     if try_lock(descriptor):
         return descriptor
     os.close(descriptor)
     return None
 
 
-def is_held(path: Path) -> bool:
-    """Whether somebody holds the lock of `path` exclusively; a file that is missing is held by nobody.
+def is_held(file: Entry) -> bool:
+    """Whether somebody holds the lock of `file` exclusively; a file that is missing is held by nobody.
 
-    The probe is a shared lock on a descriptor of its own, so that probes never see each other as holders.
+    The probe is a shared lock on a descriptor of its own, so that probes never see each other as holders. If
+    nothing may be changed in the directory, nothing is probed: nobody of ours holds anything there.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        if file.directory.descriptor >= 0 and file.directory.forbidden is not None:
+            return False
+        descriptor = file.open(os.O_RDWR)
     except FileNotFoundError:
         return False
     except OSError as error:
         if error.errno not in _MAY_ONLY_READ:
             raise
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = file.open()
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -63,10 +67,10 @@ def is_held(path: Path) -> bool:
     return False
 
 
-def wait_until_free(path: Path) -> None:
-    """Block until nobody holds the lock of `path` exclusively, or the file is gone."""
+def wait_until_free(file: Entry) -> None:
+    """Block until nobody holds the lock of `file` exclusively, or the file is gone."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = file.open(os.O_RDWR)
     except FileNotFoundError:
         return
     try:

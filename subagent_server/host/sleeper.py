@@ -2,9 +2,10 @@
 
 import asyncio
 import os
-from pathlib import Path
+from contextlib import suppress
 
 from subagent_server.host import wake
+from subagent_server.host.directory import Entry
 from subagent_server.host.rest import Rest
 
 
@@ -16,7 +17,7 @@ class Sleeper:
     Made inside a running event loop.
     """
 
-    def __init__(self, fifo: Path) -> None:
+    def __init__(self, fifo: Entry) -> None:
         self._fifo = fifo
         self._descriptor = wake.open_fifo(fifo)
         self._waiters: set[asyncio.Future[None]] = set()
@@ -53,7 +54,8 @@ class Sleeper:
             self._poll.cancel()
         self._loop.remove_reader(self._descriptor)
         os.close(self._descriptor)
-        self._fifo.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._fifo.unlink()
 
     def _poked(self) -> None:
         wake.drain(self._descriptor)

@@ -6,20 +6,22 @@ seconds and never an answer. Standard library only.
 
 import errno
 import os
+import stat
 from contextlib import suppress
-from pathlib import Path
+
+from subagent_server.host.directory import Entry
 
 SLOW_POLL_SECONDS = 2.0
 
 
-def open_fifo(path: Path) -> int:
+def open_fifo(fifo: Entry) -> int:
     """Make a FIFO (an old one is replaced) and return its non-blocking descriptor.
 
     It is opened for writing too, so that it never reads as ended when a writer leaves.
     """
-    path.unlink(missing_ok=True)
-    os.mkfifo(path, 0o600)
-    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    fifo.unlink()
+    fifo.make_fifo()
+    return fifo.open(os.O_RDWR, stat.S_IFIFO)
 
 
 def drain(descriptor: int) -> None:
@@ -29,13 +31,13 @@ def drain(descriptor: int) -> None:
             pass
 
 
-def poke(path: Path) -> None:
+def poke(fifo: Entry) -> None:
     """Wake the owner of a FIFO, if it has one; a FIFO that nobody reads any more is removed."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = fifo.open(os.O_WRONLY, stat.S_IFIFO)
     except OSError as error:
         if error.errno == errno.ENXIO:
-            path.unlink(missing_ok=True)
+            fifo.unlink()
         return
     try:
         with suppress(BlockingIOError, BrokenPipeError):  # full: one is queued already; or it left just now

@@ -17,7 +17,7 @@ from subagent_server.domain.states import TERMINAL
 from subagent_server.host import atomic, die, locks, processes
 from subagent_server.host.telling import tell
 from subagent_server.launch.program import EXIT_GATE_CLOSED, Program
-from subagent_server.store.paths import RunPaths, root_of
+from subagent_server.store.paths import STATE_BYTES, RunPaths, root_of
 
 LEFTOVER_GRACE_SECONDS = 2.0
 """How long what a worker that ended by itself has left behind gets between TERM and KILL."""
@@ -32,7 +32,7 @@ _NOT_STARTED = 1 << 8
 def has_ended(run: RunPaths) -> bool:
     """Whether the state on disk says that the run has ended; a state that cannot be read says nothing."""
     try:
-        state = json.loads(run.meta.read_bytes())
+        state = json.loads(run.meta.read(STATE_BYTES))
     except (OSError, ValueError):
         return False
     return isinstance(state, dict) and state.get("status") in TERMINAL
@@ -53,15 +53,15 @@ def conclude(run: RunPaths, lock: int, status: int | None, deadline: float | Non
     die.may_die("shim.reconciled")
     _sweep(run, deadline or time.monotonic() + LEFTOVER_GRACE_SECONDS)
     die.may_die("shim.swept")
-    atomic.remove_leftovers(run.directory)
+    atomic.remove_leftovers(run.files)
     if told:
         _write_exit(run, {**facts, "treeGone": True})
         die.may_die("shim.tree_gone")
     locks.give_back(lock)  # nobody else has it any more, and who hears of the next line looks at it
     if told:
         with suppress(OSError):
-            run.spare.unlink(missing_ok=True)
-            root_of(run).change_mark(run.run_id).unlink(missing_ok=True)
+            run.spare.unlink()
+            root_of(run).change_mark(run.run_id).unlink()
 
 
 def _exit_facts(status: int | None) -> dict[str, Any]:

@@ -69,9 +69,9 @@ class LocalStart:
         try:
             descriptor = locks.take(run.live_lock)
         except OSError as error:
-            raise StorageFailed(run.live_lock, error.strerror or str(error)) from error
+            raise StorageFailed(run.live_lock.path, error.strerror or str(error)) from error
         if descriptor is None:
-            raise StorageFailed(run.live_lock, "another process holds it")
+            raise StorageFailed(run.live_lock.path, "another process holds it")
         die.may_die("starter.reserved")
         connection, self._connection = self._connection, None
         return LocalReservation(self._launcher, run, descriptor, connection)
@@ -127,7 +127,7 @@ class LocalReservation:
             return None
         command = _command(self.run, _WARM_LOCK, _WARM_MEMORY)
         try:
-            with Path(os.devnull).open("rb") as nothing, self.run.worker_out.open("ab") as output:
+            with Path(os.devnull).open("rb") as nothing, self.run.worker_out.appender() as output:
                 out = output.fileno()
                 given = {
                     0: nothing.fileno(),
@@ -162,7 +162,7 @@ class LocalReservation:
         memory = _memory_file()
         try:
             _fill(memory, package)
-            with self.run.worker_out.open("ab") as output:
+            with self.run.worker_out.appender() as output:
                 return subprocess.Popen(
                     _command(self.run, self.lock, memory),
                     stdin=subprocess.DEVNULL,

@@ -11,7 +11,7 @@ from subagent_server.host import locks
 from subagent_server.launch.aftermath import told_by_worker
 from subagent_server.launch.program import Program
 from subagent_server.launch.slots import signal_when_free
-from subagent_server.store.paths import RunPaths
+from subagent_server.store.paths import RECORD_BYTES, RunPaths
 
 FIRST_LOOK_SECONDS = 6.0
 """When the keeper of the old run is looked after: it may not have heard that its run is over."""
@@ -21,7 +21,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 def is_gone(run: RunPaths) -> bool:
     """Whether it is on record that no process of the run is left. Of one that was removed there is none."""
     try:
-        record = json.loads(run.exit.read_bytes())
+        record = json.loads(run.exit.read(RECORD_BYTES))
     except FileNotFoundError:
         return not run.directory.exists()
     except (OSError, ValueError):

@@ -24,6 +24,7 @@ if __name__ == "__main__":  # -I leaves out the directory of the package
 
 from subagent_server.domain.errors import StorageFailed
 from subagent_server.host import atomic, die, pristine, processes
+from subagent_server.host.directory import Entry
 from subagent_server.host.telling import flush, tell
 from subagent_server.launch import predecessor, slots
 from subagent_server.launch.aftermath import conclude, has_ended
@@ -112,7 +113,9 @@ class Shim:
     def _record(self, *, waiting: bool = False, waiting_for: str | None = None) -> None:
         facts: dict[str, Any] = {
             "shim": processes.this_process().to_json(),
-            "directory": self.run.directory.stat().st_ino,  # a copy of it owns none of its processes
+            "directory": os.fstat(
+                self.run.files.descriptor
+            ).st_ino,  # a copy of it owns none of its processes
             "waitingForSlot": waiting,
         }
         if waiting_for is not None:
@@ -147,7 +150,7 @@ class Shim:
             ticket.leave()
 
     def _wait_in_line(self, ticket: slots.Ticket, name: str, limit: int) -> int | None:
-        watched: Path | None = None
+        watched: Entry | None = None
         while not has_ended(self.run):
             before = ticket.before()
             if before is None:
@@ -251,7 +254,7 @@ def main(arguments: list[str], program: Program | None = None) -> int:
     for descriptor in (lock, memory):
         os.set_inheritable(descriptor, False)
     try:
-        claim = os.open(run.shim_claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        claim = run.shim_claim.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     except FileExistsError:
         return EXIT_SECOND_SHIM
     os.close(claim)  # its name is durable with shim.json's, and nothing begins before that

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subagent_server.host import die, locks, processes
+from subagent_server.host.directory import Entry
 from subagent_server.host.private_directory import beneath, open_private
 from subagent_server.launch import handover
 from subagent_server.launch.asking import (
@@ -91,7 +92,7 @@ class WarmStart:
         try:
             key = image_key()
             with closing(_Folder(self.directory)) as folder:
-                if locks.is_held(folder.path(f"{key}.lock")):
+                if locks.is_held(Entry.at(folder.path(f"{key}.lock"))):
                     return None
                 with folder.path(f"{key}.log").open("ab") as output:
                     return self._spawned(key, output.fileno())
@@ -121,7 +122,7 @@ class WarmStart:
         try:
             with closing(_Folder(self.directory)) as folder:
                 lock = folder.path(f"{image_key()}.lock")
-                pid = int(lock.read_text(encoding="ascii") or "0") if locks.is_held(lock) else 0
+                pid = int(lock.read_text(encoding="ascii") or "0") if locks.is_held(Entry.at(lock)) else 0
         except (OSError, ValueError):
             return None
         return processes.identify(pid) if pid else None

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from subagent_server.host import die, gaps, huge_pages, locks, pristine
+from subagent_server.host.directory import Entry
 from subagent_server.host.hot_pages import HotRun
 from subagent_server.host.private_directory import beneath, open_private
 from subagent_server.host.shown import Shown
@@ -80,7 +81,7 @@ class Zygote:
 
     def take_place(self) -> bool:
         """Become the zygote of this key; False where there is one."""
-        lock = locks.take(Path(beneath(self._folder, f"{self._key}.lock")))
+        lock = locks.take(Entry.at(Path(beneath(self._folder, f"{self._key}.lock"))))
         if lock is None or not os.fstat(lock).st_nlink:  # held, or just removed as a dead one's
             return False
         os.ftruncate(lock, 0)
@@ -100,7 +101,7 @@ class Zygote:
             lock = Path(beneath(self._folder, entry.name))
             if lock.suffix != ".lock" or lock.stem == self._key:
                 continue
-            held = locks.take(lock)
+            held = locks.take(Entry.at(lock))
             if held is not None:
                 shutil.rmtree(lock.with_suffix(_PRACTICE), ignore_errors=True)
                 for suffix in (".sock", ".log", ".lock"):

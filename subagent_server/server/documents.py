@@ -1,10 +1,10 @@
 """What a run has to read, each under an address of its own: its state, its log, its result."""
 
+import os
 import re
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, Protocol, cast
 
 from subagent_server.domain.errors import BadArgument, SubagentError, UnknownRun, shorten
 from subagent_server.domain.records import RunMeta
@@ -23,6 +23,13 @@ MAX_RESULT_CHARACTERS = 1_000_000
 JSON = "application/json"
 PLAIN = "text/plain"
 _ADDRESS = re.compile(r"run://(.*)/(meta|log|result)", re.DOTALL)
+
+
+class File(Protocol):
+    """A file whose changes are looked for."""
+
+    def stat(self) -> os.stat_result:
+        """Return what the system says of it. Raises OSError."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,7 @@ def parse_address(uri: str) -> Address:
     return Address(found[1], cast(Kind, found[2]))
 
 
-def open_document(service: Service, address: Address, caller: Caller) -> Path:
+def open_document(service: Service, address: Address, caller: Caller) -> File:
     """Return the file behind an address, whose changes are those of the document; it may not be there yet.
 
     Raises:
@@ -81,10 +88,10 @@ def open_document(service: Service, address: Address, caller: Caller) -> Path:
     return {"meta": run.meta, "log": run.log, "result": run.result}[address.kind]
 
 
-def signature(path: Path) -> Signature | None:
+def signature(file: File) -> Signature | None:
     """Return what tells a file from itself before a change, or None where there is none."""
     try:
-        status = path.stat()
+        status = file.stat()
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size

@@ -5,12 +5,11 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from subagent_server.domain.errors import SubagentError
 from subagent_server.server.background import Background
-from subagent_server.server.documents import Address, Signature, open_document, signature
+from subagent_server.server.documents import Address, File, Signature, open_document, signature
 from subagent_server.server.notices import Notices
 from subagent_server.server.root import until_made
 from subagent_server.service.access import Caller
@@ -34,7 +33,7 @@ class _Watched:
     """A document that somebody has asked for, and what it was like when its change was told last."""
 
     address: Address
-    path: Path
+    file: File
     seen: Signature | None
 
 
@@ -73,8 +72,8 @@ class ResourceWatch:
             InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
         """
         uri = str(address)
-        path = await asyncio.to_thread(open_document, self._service, address, self._caller)
-        self._watched.setdefault(uri, _Watched(address, path, signature(path)))
+        file = await asyncio.to_thread(open_document, self._service, address, self._caller)
+        self._watched.setdefault(uri, _Watched(address, file, signature(file)))
         self._asked[uri] += 1
         if self._telling is None:
             self._telling = self._background.start(self._tell())
@@ -107,7 +106,7 @@ class ResourceWatch:
         for uri, watched in list(self._watched.items()):
             if watched.address.kind == "log" and not with_logs:
                 continue
-            now = signature(watched.path)
+            now = signature(watched.file)
             if now != watched.seen:
                 watched.seen = now
                 updated.append(uri)

@@ -4,10 +4,11 @@ Each check names what is wrong in a sentence; no finding means that the run is a
 """
 
 import json
+import stat
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 
 from subagent_server.domain.errors import SubagentError, UnknownRun
 from subagent_server.domain.records import RunMeta, Transition, Usage
@@ -22,11 +23,12 @@ from subagent_server.domain.states import (
     derived_status,
 )
 from subagent_server.host import journal, locks, processes
+from subagent_server.host.directory import Directory, Entry
 from subagent_server.service.ending import read_exit, read_shim
 from subagent_server.service.reconcile import Observed, observe
 from subagent_server.service.tree import children, subtree
 from subagent_server.store.logs import recorded_usage
-from subagent_server.store.paths import RunPaths
+from subagent_server.store.paths import RECORD_BYTES, RunPaths
 from subagent_server.store.runs import RunStore
 
 _WORKING = frozenset({Status.RUNNING, Status.WAITING, Status.REPLIED})
@@ -228,26 +230,29 @@ def _children(case: _Case) -> Iterator[str]:
 def _secrets(case: _Case) -> Iterator[str]:
     """No value of a secret variable of this process stands in any file of the run."""
     secrets = {name: value.encode() for name, value in secret_values(case.environment).items()}
-    for path in sorted(case.run.directory.rglob("*")) if secrets else []:
-        content = _content(path)
-        for name, value in secrets.items():
-            if value in content:
-                yield f"{path.relative_to(case.run.directory)} holds the value of {name}"
+    for file in _files_below(case.run.files) if secrets else ():
+        with suppress(OSError):  # not a file that we wrote, or larger than is searched
+            content = file.read(_LARGEST_SEARCHED)
+            for name, value in secrets.items():
+                if value in content:
+                    yield f"{file.path.relative_to(case.run.directory)} holds the value of {name}"
 
 
-def _content(path: Path) -> bytes:
-    try:
-        if path.is_file() and path.stat().st_size <= _LARGEST_SEARCHED:
-            return path.read_bytes()
-    except OSError:
-        return b""
-    return b""
+def _files_below(directory: Directory, depth: int = 4) -> Iterator[Entry]:
+    """Yield what is in a directory and below it, as deep as a run has anything."""
+    with suppress(OSError):
+        for name in sorted(directory.names()):
+            entry = directory.entry(name)
+            if not stat.S_ISDIR(entry.stat().st_mode):
+                yield entry
+            elif depth > 0:
+                yield from _files_below(directory.below(name), depth - 1)
 
 
 def _shim(case: _Case) -> Iterator[str]:
     for path in (case.run.shim, case.run.exit):
         try:
-            json.loads(path.read_bytes())
+            json.loads(path.read(RECORD_BYTES))
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:

@@ -3,7 +3,6 @@
 import json
 import signal
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from subagent_server.domain import events
@@ -11,9 +10,10 @@ from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import RunMeta
 from subagent_server.host import processes
 from subagent_server.host.clock import now
+from subagent_server.host.directory import Entry
 from subagent_server.service.tree import settle_usage
 from subagent_server.store.logs import recorded_usage
-from subagent_server.store.paths import RunPaths
+from subagent_server.store.paths import RECORD_BYTES, RunPaths
 from subagent_server.store.runs import RunStore
 
 
@@ -55,9 +55,9 @@ def stop_children(store: RunStore, run_id: str) -> None:
             continue  # unreadable or never a run: the doctor lists it, and the others are still stopped
 
 
-def _read_object(path: Path) -> dict[str, Any] | None:
+def _read_object(file: Entry) -> dict[str, Any] | None:
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(file.read(RECORD_BYTES))
     except (OSError, ValueError):
         return None
     return data if isinstance(data, dict) else None

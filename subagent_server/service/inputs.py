@@ -8,6 +8,7 @@ from pathlib import Path
 from subagent_server.domain.errors import BadArgument, StorageFailed, shorten
 from subagent_server.domain.images import MOST_BYTES, check_image
 from subagent_server.domain.images import media_type as image_type
+from subagent_server.host.directory import Entry
 from subagent_server.store.paths import RunPaths
 
 MAX_TEXT_BYTES = 2_000_000
@@ -59,18 +60,23 @@ def copy_inputs(files: list[InputFile], run: RunPaths) -> None:
     if not files:
         return
     try:
-        run.inputs.mkdir()
+        inputs = run.inputs
+        inputs.make_new()
         for number, file in enumerate(files, start=1):
-            shutil.copyfile(file.path, run.inputs / f"{number:02d}-{_copy_name(file.path)}")
+            copy = inputs.open(f"{number:02d}-{_copy_name(file.path)}", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            with os.fdopen(copy, "wb") as target, file.path.open("rb") as source:
+                shutil.copyfileobj(source, target)
     except OSError as error:
-        raise StorageFailed(run.inputs, error.strerror or str(error)) from error
+        raise StorageFailed(run.inputs.path, error.strerror or str(error)) from error
 
 
-def copied_inputs(run: RunPaths) -> tuple[tuple[Path, str], ...]:
+def copied_inputs(run: RunPaths) -> tuple[tuple[Entry, str], ...]:
     """Return the input files as they were copied for a run, in their order, each with its media type."""
-    if not run.inputs.is_dir():
+    inputs = run.inputs
+    if not inputs.exists():
         return ()
-    return tuple((path, _kind(path)) for path in sorted(run.inputs.iterdir()))
+    copies = [inputs.entry(name) for name in sorted(inputs.names())[:MAX_FILES]]
+    return tuple((copy, _kind(copy)) for copy in copies)
 
 
 def media_type(head: bytes) -> str | None:
@@ -91,8 +97,8 @@ def _copy_name(path: Path) -> str:
     return path.name if len(stem) <= room else stem[:room].decode("utf-8", "ignore") + suffix
 
 
-def _kind(path: Path) -> str:
-    with path.open("rb") as file:
+def _kind(copy: Entry) -> str:
+    with copy.reader() as file:
         return media_type(file.read(8192)) or "text/plain"
 
 

@@ -96,6 +96,6 @@ def _taken(run: RunPaths) -> int:
     try:
         descriptor = locks.open_lock(run.call_lock)
     except OSError as error:
-        raise StorageFailed(run.call_lock, error.strerror or str(error)) from error
+        raise StorageFailed(run.call_lock.path, error.strerror or str(error)) from error
     locks.lock(descriptor)  # nobody else takes it: it is held for the moment of a probe at most
     return descriptor

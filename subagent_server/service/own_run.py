@@ -22,6 +22,7 @@ from subagent_server.domain.records import (
 from subagent_server.domain.secrets import Masker
 from subagent_server.host import die, locks, processes
 from subagent_server.host.clock import now
+from subagent_server.host.directory import Directory, Entry
 from subagent_server.host.sleeper import Sleeper
 from subagent_server.host.telling import flush, tell_exception
 from subagent_server.service.context import Service, open_service
@@ -71,12 +72,12 @@ class OwnRun:
         return self._store.paths.root
 
     @property
-    def outputs(self) -> Path:
+    def outputs(self) -> Directory:
         """Where outputs go that are too long for the model."""
         return self._run.outputs
 
     @property
-    def server_logs(self) -> Path:
+    def server_logs(self) -> Directory:
         """Where what its MCP servers print goes."""
         return self._run.server_logs
 
@@ -104,7 +105,7 @@ class OwnRun:
     def starting_place(self) -> int:
         """Return a held lock, one of as many as there are cores; where all are taken, wait for one."""
         slots = root_of(self._run).slots
-        places = [slots / f"starting.{number}" for number in range(os.cpu_count() or 1)]
+        places = [slots.entry(f"starting.{number}") for number in range(os.cpu_count() or 1)]
         for place in places:
             descriptor = locks.take(place)
             if descriptor is not None:
@@ -117,7 +118,7 @@ class OwnRun:
         """Return what was asked. Raises UnreadableMeta."""
         return self._store.read_request(self.run_id)
 
-    def inputs(self) -> tuple[tuple[Path, str], ...]:
+    def inputs(self) -> tuple[tuple[Entry, str], ...]:
         """Return the copied input files in their order, each with its media type."""
         return copied_inputs(self._run)
 

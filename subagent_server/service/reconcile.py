@@ -4,6 +4,7 @@ The order of the looks is what keeps a run that finished from being called lost 
 """
 
 import json
+import os
 import signal
 from dataclasses import dataclass
 from typing import Any
@@ -27,14 +28,17 @@ _HINT_LOGS = "get_logs shows how far it came; start it again or continue it."
 
 @dataclass(frozen=True)
 class Observed:
-    """A run as it is: its state, and whether its processes live (None where another host would know)."""
+    """A run as it is: its state, and whether its processes live.
+
+    None where nobody here knows: it is another host's, or in a root that is not ours.
+    """
 
     meta: RunMeta
     live: bool | None
 
 
 def observe(store: RunStore, run_id: str) -> Observed:
-    """Return the run after reconciling it.
+    """Return the run after reconciling it; in a root that is not ours, as it says that it is.
 
     Raises:
         InvalidRunId, UnknownRun, UnreadableMeta: it cannot be read.
@@ -49,8 +53,10 @@ def observe(store: RunStore, run_id: str) -> Observed:
 
 
 def _observed(store: RunStore, run_id: str) -> Observed:
-    meta = store.read(run_id)
     run = store.paths.run(run_id)
+    meta = store.read_state(run)
+    if run.files.forbidden is not None:
+        return Observed(meta, None)
     if meta.schema_version > SCHEMA_VERSION:
         return Observed(meta, locks.is_held(run.live_lock) if _is_here(meta) else None)
     if not _is_here(meta):
@@ -161,7 +167,7 @@ def _settle_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
     _close_journal(run, meta)
     stop_children(store, run.run_id)
     settle_usage(store, run.run_id)
-    atomic.remove_leftovers(run.directory)
+    atomic.remove_leftovers(run.files)
     atomic.discard(run.spare)
     if _record_gone(run):
         store.retire(run)
@@ -192,7 +198,7 @@ def sweep_orphans(run: RunPaths) -> None:
     Other runs' shims and their trees are spared. Two looks that find nothing end it. The processes of a
     copied run directory belong to the original.
     """
-    if read_shim(run).get("directory") not in (None, run.directory.stat().st_ino):
+    if read_shim(run).get("directory") not in (None, os.fstat(run.files.descriptor).st_ino):
         return
     worker = processes.Identity.from_json(read_shim(run).get("worker"))
     marked = processes.Marked(f"SUBAGENT_RUN_ID={run.run_id}")

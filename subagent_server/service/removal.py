@@ -5,15 +5,11 @@ directory that may be a start in the making. Runs that a removed run started sta
 name, or by its own age.
 """
 
-import os
 import secrets
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 from subagent_server.domain.errors import (
     CallerError,
@@ -25,6 +21,7 @@ from subagent_server.domain.errors import (
 from subagent_server.domain.ids import is_run_id
 from subagent_server.host import locks, processes
 from subagent_server.host.clock import now
+from subagent_server.host.removing import remove_tree
 from subagent_server.service.reconcile import observe
 from subagent_server.store.facts import read_facts, tree_is_gone
 from subagent_server.store.paths import RunPaths
@@ -63,8 +60,10 @@ def remove(store: RunStore, run_id: str) -> None:
     Raises:
         StillNeeded: it lives, or its parent or a child does, or it may be a start in the making.
         InvalidRunId, UnknownRun: there is none.
+        ForeignRoot: the root is not ours.
         StorageFailed: it could not be renamed, and is whole; or it is gone, and some of its files are left.
     """
+    store.paths.check_ours()
     parent = _check_removable(store, run_id)
     _take_away(store, run_id, parent)
 
@@ -73,7 +72,11 @@ def prune(store: RunStore, age: Age, *, dry_run: bool = False) -> Iterator[Prune
     """Remove the runs that are old, and starts that never were, the newest first; yield each.
 
     A kill in between leaves the rest for the next time, and no run by halves. With `dry_run` nothing changes.
+
+    Raises:
+        ForeignRoot: the root is not ours.
     """
+    store.paths.check_ours()
     if not dry_run:
         sweep(store)
     for run_id in _old(store, age):
@@ -91,12 +94,15 @@ def prune(store: RunStore, age: Age, *, dry_run: bool = False) -> Iterator[Prune
 
 def sweep(store: RunStore) -> None:
     """Delete what earlier removals that were killed have left, and the marks of runs that are no more."""
-    with suppress(FileNotFoundError):
-        for path in list(store.paths.removed.iterdir()):
-            _delete(path)
-    for run_id in store.live_ids():
-        if not store.paths.run(run_id).directory.exists():  # the directory comes before the mark
-            store.paths.change_mark(run_id).unlink(missing_ok=True)
+    removed, changes = store.paths.removed, store.paths.changes
+    with suppress(OSError):
+        for name in removed.names():
+            remove_tree(removed.entry(name))
+    there = set(store.paths.open().names())
+    for name in store.paths.marks():
+        if name not in there:  # the directory comes before the mark
+            with suppress(OSError):
+                changes.entry(name).unlink()
 
 
 # -- which
@@ -135,7 +141,7 @@ def _end_of(store: RunStore, run: RunPaths) -> datetime | None:
 def _never_was(run: RunPaths, moment: datetime) -> bool:
     """Whether a directory without a state is surely not in the making: it is old, and its lock is free."""
     try:
-        touched = max(path.stat().st_mtime for path in (run.directory, *run.directory.iterdir()))
+        touched = max(run.files.entry(name).stat().st_mtime for name in (".", *run.files.names()))
         return moment.timestamp() - touched > START_SECONDS and not locks.is_held(run.live_lock)
     except OSError:
         return False
@@ -198,9 +204,9 @@ def _lives(store: RunStore, run_id: str) -> bool:
 
 
 def _check_never_was(run: RunPaths) -> None:
-    if run.directory.is_dir() and not _never_was(run, now()):
+    if run.files.exists() and not _never_was(run, now()):
         raise StillNeeded(f"Run {run.run_id} may be about to start: try again in an hour.")
-    if not run.directory.is_dir():
+    if not run.files.exists():
         raise UnknownRun(run.run_id, run.directory.parent)
 
 
@@ -214,35 +220,19 @@ def _check_nobody(run: RunPaths) -> None:
 
 
 def _take_away(store: RunStore, run_id: str, parent: str | None) -> None:
-    run = store.paths.run(run_id)
-    taken = store.paths.removed / f"{run_id}.{secrets.token_hex(4)}"
+    run, removed = store.paths.run(run_id), store.paths.removed
+    taken = removed.entry(f"{run_id}.{secrets.token_hex(4)}")
     try:
-        store.paths.removed.mkdir(mode=0o700, exist_ok=True)
-        run.directory.rename(taken)
+        removed.make()
+        store.paths.open().entry(run_id).rename(taken)
     except FileNotFoundError as error:
         raise UnknownRun(run_id, store.paths.root) from error
     except OSError as error:
         raise StorageFailed(run.directory, error.strerror or str(error)) from error
     with suppress(OSError):
-        store.paths.change_mark(run_id).unlink(missing_ok=True)
+        store.paths.change_mark(run_id).unlink()
         if parent is not None and is_run_id(parent):
-            (store.paths.run(parent).children / run_id).unlink(missing_ok=True)
-    _delete(taken)
+            store.paths.run(parent).children.entry(run_id).unlink()
+    remove_tree(taken)
     if taken.exists():
-        raise StorageFailed(taken, "not all of it could be deleted, though the run is gone")
-
-
-def _delete(path: Path) -> None:
-    """Delete a directory, also where what a run made in it is read-only; what refuses stays."""
-
-    def make_writable(function: Callable[..., Any], name: str, error: object) -> None:
-        with suppress(OSError):
-            for place in (Path(name).parent, Path(name)):
-                if not place.is_symlink() and place.is_dir():
-                    place.chmod(0o700)
-            if function is os.unlink or function is os.rmdir:
-                function(name)
-            else:
-                shutil.rmtree(name, ignore_errors=True)
-
-    shutil.rmtree(path, onerror=make_writable)
+        raise StorageFailed(taken.path, "not all of it could be deleted, though the run is gone")

@@ -10,11 +10,11 @@ import math
 import random
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from subagent_server.domain.errors import StorageFailed
 from subagent_server.host.atomic import remove_leftovers, write_durably
+from subagent_server.host.directory import Directory
 from subagent_server.host.processes import boot_id
 from subagent_server.host.telling import tell
 
@@ -23,6 +23,7 @@ LONGEST_SECONDS = 600.0
 LONGEST_GROWN_SECONDS = 30.0
 """How far the wait grows that nobody has asked for."""
 LEAST_SPREAD_SECONDS = 0.25
+_LONGEST_HOLD = 4_096
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,10 @@ class _Hold:
 class SharedPace:
     """Implements `toolkit.pace.Pace` for all runs whose file is the same."""
 
-    def __init__(self, directory: Path, base_url: str, key_name: str) -> None:
+    def __init__(self, directory: Directory, base_url: str, key_name: str) -> None:
         """`key_name` is the name of the variable with the key. The key itself comes nowhere near."""
         name = hashlib.sha256(f"{base_url}\n{key_name}".encode()).hexdigest()[:16]
-        self.path = directory / f"{name}.json"
+        self.file = directory.entry(f"{name}.json")
 
     def hold(self) -> float:
         """Return the seconds to wait, longer by chance, so that those who wait do not come all at once."""
@@ -65,7 +66,7 @@ class SharedPace:
 
     def _read(self, moment: float) -> _Hold | None:
         try:
-            data = json.loads(self.path.read_bytes())
+            data = json.loads(self.file.read(_LONGEST_HOLD))
         except (OSError, ValueError):
             return None
         if not isinstance(data, dict) or data.get("bootId") != boot_id():
@@ -78,9 +79,9 @@ class SharedPace:
     def _write(self, hold: _Hold) -> None:
         data = {"bootId": boot_id(), "until": hold.until, "seconds": hold.seconds}
         try:
-            self.path.parent.mkdir(exist_ok=True)
-            remove_leftovers(self.path.parent)
-            write_durably(self.path, json.dumps(data).encode())
+            self.file.directory.make()
+            remove_leftovers(self.file.directory)
+            write_durably(self.file, json.dumps(data).encode())
         except (OSError, StorageFailed) as error:
             tell(f"Other runs could not be told that the API is busy ({error}); this run goes on.")
 

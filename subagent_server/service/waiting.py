@@ -40,9 +40,9 @@ class Changes:
         key = object()
         with self._lock:
             self._waiters[key] = listener
-            if not self._watching:
+            if not self._watching and not self._store.paths.is_foreign:
                 self._store.make_root()
-                self.watcher.watch(self._store.paths.changes, self._tell)
+                self.watcher.watch(self._store.paths.changes.path, self._tell)
                 self._watching = True
 
         def unsubscribe() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from subagent_server.domain.states import MessageStatus, Status
 from subagent_server.domain.versions import SCHEMA_VERSION
-from subagent_server.store.paths import RunPaths
+from subagent_server.store.paths import RECORD_BYTES, STATE_BYTES, RunPaths
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def read_facts(run: RunPaths) -> RunFacts | None:
         FileNotFoundError, NotADirectoryError: there is no such run.
     """
     try:
-        return _facts(run.run_id, json.loads(run.meta.read_bytes()))
+        return _facts(run.run_id, json.loads(run.meta.read(STATE_BYTES)))
     except (FileNotFoundError, NotADirectoryError):
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -62,7 +62,7 @@ def read_facts(run: RunPaths) -> RunFacts | None:
 def tree_is_gone(run: RunPaths) -> bool:
     """Whether it is recorded that no process of a run is left."""
     try:
-        return json.loads(run.exit.read_bytes()).get("treeGone") is True
+        return json.loads(run.exit.read(RECORD_BYTES)).get("treeGone") is True
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
 

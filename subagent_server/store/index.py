@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
-from urllib.parse import quote
 
 from subagent_server.domain.ids import is_run_id
 from subagent_server.domain.states import Status
+from subagent_server.host.directory import Directory
 from subagent_server.store.facts import RunFacts, Spent, read_facts
 from subagent_server.store.paths import RootPaths
 from subagent_server.store.stored import extent_of
@@ -25,6 +25,7 @@ from subagent_server.store.stored import extent_of
 VERSION = 1
 """Of the tables; a file of another one is made anew."""
 BUSY_SECONDS = 5.0
+_FILE = "runs.sqlite3"
 _BATCH = 1_000
 _LARGEST = 1 << 60  # of what fits into a column; sums of them are made outside
 T = TypeVar("T")
@@ -112,6 +113,8 @@ def open_index(root: RootPaths) -> Iterator[RunIndex]:
 
 def _up_to_date(root: RootPaths) -> sqlite3.Connection:
     """Return the file's connection; where the file is damaged, that of a new one; else one in memory."""
+    if not root.is_ours:
+        return _synced(_in_memory(), root)
     for _ in range(2):
         try:
             return _synced(_open_file(root), root)
@@ -119,27 +122,44 @@ def _up_to_date(root: RootPaths) -> sqlite3.Connection:
             break
         except (sqlite3.DatabaseError, OSError):
             with suppress(OSError):
-                root.index.unlink(missing_ok=True)
+                root.index.entry(_FILE).unlink()
     return _synced(_copy_in_memory(root), root)
 
 
 def _open_file(root: RootPaths) -> sqlite3.Connection:
-    root.index.parent.mkdir(mode=0o700, exist_ok=True)
-    connection = sqlite3.connect(root.index, timeout=BUSY_SECONDS, isolation_level=None)
-    return _prepared(connection)
+    index = root.index
+    index.make()
+    return _prepared(sqlite3.connect(_checked(index), timeout=BUSY_SECONDS, isolation_level=None))
+
+
+def _checked(index: Directory) -> str:
+    """Return the path of the file for SQLite, which opens by path, once what it will open has been looked at.
+
+    Raises:
+        OSError: it, or a file that SQLite keeps beside it, is not a plain file.
+    """
+    for name in (_FILE, f"{_FILE}-journal", f"{_FILE}-wal", f"{_FILE}-shm"):
+        with suppress(FileNotFoundError):
+            os.close(index.open(name))
+    return f"/proc/self/fd/{index.descriptor}/{_FILE}"
 
 
 def _copy_in_memory(root: RootPaths) -> sqlite3.Connection:
     """Return an index in memory with what can be read of the file, which is left alone."""
     memory = sqlite3.connect(":memory:", isolation_level=None)
-    with suppress(sqlite3.Error):
-        file = sqlite3.connect(f"file:{quote(str(root.index))}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+    with suppress(sqlite3.Error, OSError):
+        index = root.index
+        file = sqlite3.connect(f"file:{_checked(index)}?mode=ro", uri=True, timeout=BUSY_SECONDS)
         try:
             file.backup(memory)
             return _prepared(memory)
         finally:
             file.close()
     memory.close()
+    return _in_memory()
+
+
+def _in_memory() -> sqlite3.Connection:
     return _prepared(sqlite3.connect(":memory:", isolation_level=None))
 
 
@@ -201,9 +221,9 @@ def _present(root: RootPaths, known: Mapping[str, int]) -> dict[str, int]:
     present: dict[str, int] = {}
     with suppress(FileNotFoundError), os.scandir(root.root) as entries:
         for entry in entries:
-            if entry.name in known or (is_run_id(entry.name) and entry.is_dir()):
+            if entry.name in known or (is_run_id(entry.name) and entry.is_dir(follow_symlinks=False)):
                 with suppress(FileNotFoundError):
-                    present[entry.name] = entry.stat().st_ctime_ns
+                    present[entry.name] = entry.stat(follow_symlinks=False).st_ctime_ns
     return present
 
 

@@ -1,7 +1,6 @@
 """The journal of a run (`events.jsonl`), and the same for people (`run.log`)."""
 
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -9,6 +8,7 @@ from pydantic import ValidationError
 from subagent_server.domain.records import Usage, timestamp
 from subagent_server.domain.subagent_events import KIND
 from subagent_server.host import journal
+from subagent_server.host.directory import Entry
 from subagent_server.host.telling import tell
 from subagent_server.store.log_format import render
 from subagent_server.store.paths import RunPaths
@@ -74,9 +74,9 @@ def latest_words(run: RunPaths) -> str | None:
     return None
 
 
-def page(path: Path, cursor: int | None, lines: int) -> journal.Page:
+def page(file: Entry, cursor: int | None, lines: int) -> journal.Page:
     """Return a page of a line file: its last lines, or the lines from `cursor` on."""
-    return journal.tail(path, lines) if cursor is None else journal.read_from(path, cursor, lines)
+    return journal.tail(file, lines) if cursor is None else journal.read_from(file, cursor, lines)
 
 
 def _cut(facts: dict[str, Any]) -> dict[str, Any]:

@@ -1,180 +1,217 @@
-"""Where everything of a run lies. No other module builds a path under the runs root.
+"""Where everything of a run lies. No other module names a file below the runs root.
 
-Standard library only: the shim imports this module.
+What is given out are entries of open directories (`host/directory.py`), never paths to open. Standard library
+only: the shim imports this module.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from subagent_server.domain.ids import check_run_id
+from subagent_server.domain.ids import check_run_id, is_run_id
+from subagent_server.host.directory import Directory, Entry
+from subagent_server.store.root import CHANGES, RootDirectory
+
+STATE_BYTES = 32 << 20
+"""How much of a state, a request or a result is read: no run writes more."""
+RECORD_BYTES = 64 << 10
+"""The same of the records of a shim."""
+_MANY_MARKS = 1_000
+_MOST_SLEEPERS = 1_000
 
 
-@dataclass(frozen=True)
 class RunPaths:
-    """The files of one run."""
+    """The files of one run. The directory is opened at the first use, and closed with this object."""
 
-    directory: Path
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        """Where it is: for messages, and for processes that are told which run they belong to."""
 
     @property
     def run_id(self) -> str:
         """The id of the run, which is the name of its directory."""
         return self.directory.name
 
+    @cached_property
+    def files(self) -> Directory:
+        """The directory, to be opened."""
+        return RootPaths(self.directory.parent).below(self.directory.name)
+
     @property
-    def request(self) -> Path:
+    def request(self) -> Entry:
         """What was asked; immutable."""
-        return self.directory / "request.json"
+        return self.files.entry("request.json")
 
     @property
-    def inputs(self) -> Path:
+    def inputs(self) -> Directory:
         """Copies of the input files."""
-        return self.directory / "inputs"
+        return self.files.below("inputs")
 
     @property
-    def meta(self) -> Path:
+    def meta(self) -> Entry:
         """The state."""
-        return self.directory / "run.meta.json"
+        return self.files.entry("run.meta.json")
 
     @property
-    def meta_lock(self) -> Path:
+    def meta_lock(self) -> Entry:
         """Held around every change of the state; never removed."""
-        return self.directory / "run.meta.lock"
+        return self.files.entry("run.meta.lock")
 
     @property
-    def spare(self) -> Path:
+    def spare(self) -> Entry:
         """Room on the disk that is kept for the end of the run, until it has ended."""
-        return self.directory / "run.meta.spare"
+        return self.files.entry("run.meta.spare")
 
     @property
-    def result(self) -> Path:
+    def result(self) -> Entry:
         """How it ended, in the agent's words; written once."""
-        return self.directory / "result.json"
+        return self.files.entry("result.json")
 
     @property
-    def payload(self) -> Path:
+    def payload(self) -> Entry:
         """The payload of `update_status(completed)`, gzip-compressed."""
-        return self.directory / "payload.gz"
+        return self.files.entry("payload.gz")
 
     @property
-    def events(self) -> Path:
+    def events(self) -> Entry:
         """The journal, one event a line."""
-        return self.directory / "events.jsonl"
+        return self.files.entry("events.jsonl")
 
     @property
-    def log(self) -> Path:
+    def log(self) -> Entry:
         """The journal for people."""
-        return self.directory / "run.log"
+        return self.files.entry("run.log")
 
     @property
-    def transcript(self) -> Path:
+    def transcript(self) -> Entry:
         """The conversation with the model."""
-        return self.directory / "transcript.jsonl"
+        return self.files.entry("transcript.jsonl")
 
     @property
-    def live_lock(self) -> Path:
+    def live_lock(self) -> Entry:
         """Held by the starter, then by the shim, as long as the run's tree may live."""
-        return self.directory / "live.lock"
+        return self.files.entry("live.lock")
 
     @property
-    def shim_claim(self) -> Path:
+    def shim_claim(self) -> Entry:
         """Made by the one shim of the run."""
-        return self.directory / "shim.claim"
+        return self.files.entry("shim.claim")
 
     @property
-    def shim(self) -> Path:
+    def shim(self) -> Entry:
         """Who the shim and the worker are."""
-        return self.directory / "shim.json"
+        return self.files.entry("shim.json")
 
     @property
-    def exit(self) -> Path:
+    def exit(self) -> Entry:
         """How the worker ended, and whether its tree is gone."""
-        return self.directory / "exit.json"
+        return self.files.entry("exit.json")
 
     @property
-    def worker_out(self) -> Path:
+    def worker_out(self) -> Entry:
         """What shim and worker print outside the journal."""
-        return self.directory / "worker.out"
+        return self.files.entry("worker.out")
 
     @property
-    def children(self) -> Path:
+    def children(self) -> Directory:
         """A mark for each run that this one started."""
-        return self.directory / "children"
+        return self.files.below("children")
 
     @property
-    def tree_lock(self) -> Path:
+    def tree_lock(self) -> Entry:
         """Of a run that no other started: held while one more below it is counted and published."""
-        return self.directory / "tree.lock"
+        return self.files.entry("tree.lock")
 
     @property
-    def calls_lock(self) -> Path:
+    def calls_lock(self) -> Entry:
         """Of a run that no other started: held while a model call below it is admitted by its budget."""
-        return self.directory / "calls.lock"
+        return self.files.entry("calls.lock")
 
     @property
-    def call_lock(self) -> Path:
+    def call_lock(self) -> Entry:
         """Held by the worker of a run with a budget, or below one, while its model is called."""
-        return self.directory / "call.lock"
+        return self.files.entry("call.lock")
 
     @property
-    def outputs(self) -> Path:
+    def outputs(self) -> Directory:
         """Tool outputs that are too long for the model."""
-        return self.directory / "outputs"
+        return self.files.below("outputs")
 
     @property
-    def server_logs(self) -> Path:
+    def server_logs(self) -> Directory:
         """What its MCP servers print, a file each."""
-        return self.directory / "mcp"
+        return self.files.below("mcp")
 
-    def wake(self, pid: int) -> Path:
+    def wake(self, pid: int) -> Entry:
         """The FIFO on which process `pid` waits for changes of this run."""
-        return self.directory / f"wake.{pid}"
+        return self.files.entry(f"wake.{pid}")
 
-    def sleepers(self) -> list[Path]:
-        """The FIFOs of all who wait for changes of this run."""
-        return sorted(self.directory.glob("wake.*"))
+    def sleepers(self) -> list[Entry]:
+        """The FIFOs of all who wait for changes of this run, a thousand at most."""
+        names = sorted(name for name in self.files.names() if name.startswith("wake."))
+        return [self.files.entry(name) for name in names[:_MOST_SLEEPERS]]
 
 
-@dataclass(frozen=True)
 class RootPaths:
     """The runs root: run directories, and a few folders of ours whose names no run id can have."""
 
-    root: Path
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def open(self) -> RootDirectory:
+        """Return the directory, to be opened anew: it may be removed and made again meanwhile."""
+        return RootDirectory(self.root)
+
+    def below(self, name: str) -> Directory:
+        """Return a directory in it."""
+        return self.open().below(name)
 
     @property
-    def changes(self) -> Path:
+    def is_ours(self) -> bool:
+        """Whether it is there and ours by proof."""
+        root = self.open()
+        return root.exists() and root.forbidden is None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is there and not ours by proof: then nothing in it is changed."""
+        root = self.open()
+        return root.exists() and root.forbidden is not None
+
+    def check_ours(self) -> None:
+        """Refuse a root that is there and not ours by proof.
+
+        Raises:
+            ForeignRoot.
+        """
+        root = self.open()
+        if root.exists() and root.forbidden is not None:
+            raise root.forbidden
+
+    @property
+    def changes(self) -> Directory:
         """A file for each run that may be live, touched at each of its changes."""
-        return self.root / ".changes"
+        return self.below(CHANGES)
 
     @property
-    def slots(self) -> Path:
+    def slots(self) -> Directory:
         """Lock files of those who work at once."""
-        return self.root / ".slots"
+        return self.below(".slots")
 
     @property
-    def newest(self) -> Path:
-        """The newest names in a large root: a cache, which may be deleted."""
-        return self.root / ".index" / "newest.json"
+    def index(self) -> Directory:
+        """What is known of a large root: caches, which may be deleted."""
+        return self.below(".index")
 
     @property
-    def index(self) -> Path:
-        """What is known of the runs of a large root: a cache, which may be deleted."""
-        return self.root / ".index" / "runs.sqlite3"
-
-    @property
-    def removed(self) -> Path:
+    def removed(self) -> Directory:
         """Run directories that are being deleted."""
-        return self.root / ".removed"
+        return self.below(".removed")
 
     @property
-    def backoff(self) -> Path:
+    def backoff(self) -> Directory:
         """For each API and key that runs call: until when they spare it."""
-        return self.root / ".backoff"
-
-    @property
-    def gitignore(self) -> Path:
-        """Keeps runs out of the repository they stand in."""
-        return self.root / ".gitignore"
+        return self.below(".backoff")
 
     def run(self, run_id: str) -> RunPaths:
         """Return the paths of a run.
@@ -184,16 +221,24 @@ class RootPaths:
         """
         return RunPaths(self.root / check_run_id(run_id))
 
-    def change_mark(self, run_id: str) -> Path:
+    def change_mark(self, run_id: str) -> Entry:
         """The file that tells watchers of a change of this run."""
-        return self.changes / check_run_id(run_id)
+        return self.changes.entry(check_run_id(run_id))
+
+    def marks(self) -> list[str]:
+        """The names among those that may be live, whatever they are; none in a root that is not ours."""
+        changes = self.changes
+        try:
+            names = changes.names()
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(names) if changes.forbidden is None else []
 
     def live_marks(self) -> Iterator[str]:
-        """The ids of the runs that may be live."""
-        try:
-            yield from sorted(entry.name for entry in self.changes.iterdir())
-        except FileNotFoundError:
-            return
+        """The ids of the runs that may be live. Of very many marks only those count that have a directory."""
+        marks = self.marks()
+        there = None if len(marks) < _MANY_MARKS else set(self.open().names())
+        return (name for name in marks if is_run_id(name) and (there is None or name in there))
 
 
 def root_of(run: RunPaths) -> RootPaths:

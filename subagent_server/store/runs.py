@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import shutil
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,15 +27,19 @@ from subagent_server.domain.records import (
 )
 from subagent_server.domain.states import Status
 from subagent_server.host import atomic, die, wake
+from subagent_server.host.directory import Entry
 from subagent_server.host.exclusive import exclusive
+from subagent_server.host.removing import remove_tree
 from subagent_server.store.logs import recorded_usage
 from subagent_server.store.migrate import upgraded
-from subagent_server.store.paths import RootPaths, RunPaths
+from subagent_server.store.paths import STATE_BYTES, RootPaths, RunPaths
+from subagent_server.store.root import make_root
 from subagent_server.store.stored import StoredRuns
 
 SPARE_BYTES = 16 * 1024
 """How much an end may add to a state: its failure, its summary, its last steps."""
-_IGNORE_EVERYTHING = "# Run directories are records of this machine, not part of the project.\n*\n"
+RESULT_BYTES = PAYLOAD_BYTES = 64 << 20
+"""How much of a result, and of an unpacked payload, is read."""
 
 
 class RunStore:
@@ -49,34 +52,35 @@ class RunStore:
         """Make the root on first use, with a `.gitignore` inside.
 
         Raises:
+            ForeignRoot: there is one, and it is not ours.
             StorageFailed: it cannot be made.
         """
+        root = make_root(self.paths.root)
         with _storing(self.paths.root):
-            for directory in (self.paths.root, self.paths.changes, self.paths.slots):
-                directory.mkdir(parents=True, exist_ok=True)
-            with suppress(FileExistsError), self.paths.gitignore.open("x", encoding="utf-8") as file:
-                file.write(_IGNORE_EVERYTHING)
+            for name in (self.paths.changes.path.name, self.paths.slots.path.name):
+                root.below(name).make()
+            root.keep_out_of_repositories()
 
     def create(self, request: RunRequest) -> RunPaths:
         """Make the directory of a run, exclusively, with its mark in its parent's and its `request.json`.
 
         Raises:
-            InvalidRunId: nothing is made.
+            InvalidRunId, ForeignRoot: nothing is made.
             StorageFailed: nothing of it is left behind.
         """
         run = self.paths.run(request.run_id)
         parent = None if request.parent_run_id is None else self.paths.run(request.parent_run_id)
         self.make_root()
         with _storing(run.directory):  # a directory that is there already is another run: it stays
-            run.directory.mkdir(mode=0o700)
+            run.files.make_new()
         die.may_die("store.made")
         try:
             with _storing(run.directory):
                 if parent is not None:
-                    parent.children.mkdir(exist_ok=True)
-                    (parent.children / run.run_id).touch(exist_ok=False)
+                    parent.children.make()
+                    parent.children.entry(run.run_id).touch()
                 atomic.write_new(run.request, request.to_json())  # `publish` makes its name durable
-                atomic.sync_directory(self.paths.root)
+                self.paths.open().sync()
         except StorageFailed:
             self.discard(run, request.parent_run_id)
             raise
@@ -89,7 +93,7 @@ class RunStore:
             StorageFailed: there is no run then.
         """
         run = self.paths.run(meta.run_id)
-        with exclusive(run.meta_lock), _storing(run.meta):
+        with exclusive(run.meta_lock), _storing(run.meta.path):
             self.paths.change_mark(meta.run_id).touch()
             atomic.write_durably(run.meta, meta.to_json())
 
@@ -99,11 +103,11 @@ class RunStore:
 
     def discard(self, run: RunPaths, parent_run_id: str | None = None) -> None:
         """Remove a run directory that never became a run, with its mark in its parent's."""
-        shutil.rmtree(run.directory, ignore_errors=True)
-        if parent_run_id is not None:
-            (self.paths.run(parent_run_id).children / run.run_id).unlink(missing_ok=True)
         with suppress(OSError):
-            self.paths.change_mark(run.run_id).unlink(missing_ok=True)
+            remove_tree(self.paths.open().entry(run.run_id))
+            if parent_run_id is not None:
+                self.paths.run(parent_run_id).children.entry(run.run_id).unlink()
+            self.paths.change_mark(run.run_id).unlink()
 
     def exists(self, run_id: str) -> bool:
         """Whether there is a run of this id: a directory without a state is a start that never was."""
@@ -115,7 +119,11 @@ class RunStore:
         Raises:
             InvalidRunId, UnknownRun, UnreadableMeta.
         """
-        return self.decoded(run_id, self.read_raw(run_id))
+        return self.read_state(self.paths.run(run_id))
+
+    def read_state(self, run: RunPaths) -> RunMeta:
+        """Return the state of a run whose directory is at hand. Raises UnknownRun, UnreadableMeta."""
+        return _decoded_meta(run, self._raw(run))
 
     def decoded(self, run_id: str, raw: bytes) -> RunMeta:
         """Return what `read_raw` has read. Raises InvalidRunId, UnreadableMeta."""
@@ -123,13 +131,15 @@ class RunStore:
 
     def read_raw(self, run_id: str) -> bytes:
         """Return the state of a run as the file holds it. Raises as `read` does."""
-        run = self.paths.run(run_id)
+        return self._raw(self.paths.run(run_id))
+
+    def _raw(self, run: RunPaths) -> bytes:
         try:
-            return run.meta.read_bytes()
+            return run.meta.read(STATE_BYTES)
         except FileNotFoundError as error:
-            raise UnknownRun(run_id, self.paths.root) from error
+            raise UnknownRun(run.run_id, self.paths.root) from error
         except OSError as error:
-            raise UnreadableMeta(run_id, run.meta, error.strerror or str(error)) from error
+            raise UnreadableMeta(run.run_id, run.meta.path, error.strerror or str(error)) from error
 
     def read_request(self, run_id: str) -> RunRequest:
         """Return what was asked of a run.
@@ -139,9 +149,9 @@ class RunStore:
         """
         run = self.paths.run(run_id)
         try:
-            return RunRequest.model_validate_json(run.request.read_bytes())
+            return RunRequest.model_validate_json(run.request.read(STATE_BYTES))
         except (OSError, ValidationError) as error:
-            raise UnreadableMeta(run_id, run.request, _reason(error)) from error
+            raise UnreadableMeta(run_id, run.request.path, _reason(error)) from error
 
     def read_result(self, run_id: str) -> RunResult | None:
         """Return how a run ended in its own words, or None where it left no result.
@@ -151,11 +161,11 @@ class RunStore:
         """
         run = self.paths.run(run_id)
         try:
-            return RunResult.model_validate_json(run.result.read_bytes())
+            return RunResult.model_validate_json(run.result.read(RESULT_BYTES))
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
-            raise UnreadableMeta(run_id, run.result, _reason(error)) from error
+            raise UnreadableMeta(run_id, run.result.path, _reason(error)) from error
 
     def read_payload(self, run_id: str) -> bytes | None:
         """Return the payload of a run, uncompressed, or None where it has none.
@@ -165,11 +175,16 @@ class RunStore:
         """
         run = self.paths.run(run_id)
         try:
-            return gzip.decompress(run.payload.read_bytes())
+            with run.payload.reader() as file, gzip.GzipFile(fileobj=file) as unpacked:
+                payload = unpacked.read(PAYLOAD_BYTES + 1)
         except FileNotFoundError:
             return None
         except (OSError, EOFError, zlib.error) as error:
-            raise UnreadableMeta(run_id, run.payload, _reason(error)) from error
+            raise UnreadableMeta(run_id, run.payload.path, _reason(error)) from error
+        if len(payload) > PAYLOAD_BYTES:
+            why = f"unpacked it has more than the {PAYLOAD_BYTES:,} bytes that are read of it"
+            raise UnreadableMeta(run_id, run.payload.path, why)
+        return payload
 
     def update(
         self,
@@ -202,19 +217,19 @@ class RunStore:
             )
         if result is not None:
             files.append((run.result, result.to_json()))
-        prepared: list[tuple[Path, Path]] = []
+        prepared: list[tuple[Entry, Entry]] = []
         below = self.usage_below(run_id)
         try:
-            for path, data in files:
-                prepared.append((atomic.prepare(path, data), path))
+            for file, data in files:
+                prepared.append((atomic.prepare(file, data), file))
             with exclusive(run.meta_lock):
                 before = self.rolled_forward(run, now)
                 after = apply(before, event, now, below)
                 if after is before:
                     return after
                 if after.status.is_terminal and not before.status.is_terminal:
-                    for temporary, path in prepared:
-                        atomic.commit(temporary, path)
+                    for temporary, file in prepared:
+                        atomic.commit(temporary, file)
                     die.may_die("store.result_named")
                 self._write_state(run, after)
                 die.may_die("store.written")
@@ -226,7 +241,7 @@ class RunStore:
 
     def rolled_forward(self, run: RunPaths, now: datetime) -> RunMeta:
         """Return the state, with a `result.json` that it lacks applied first. Call it under the lock."""
-        meta = self.read(run.run_id)
+        meta = self.read_state(run)
         if meta.schema_version > SCHEMA_VERSION:
             raise NewerSchema(run.run_id, meta.schema_version, SCHEMA_VERSION)
         if meta.status.is_terminal:
@@ -264,20 +279,20 @@ class RunStore:
         with suppress(OSError):
             mark = self.paths.change_mark(run.run_id)
             if mark.exists():
-                os.utime(mark)
+                mark.touch()
             for fifo in run.sleepers():
                 wake.poke(fifo)
 
     def mark(self, run: RunPaths) -> None:
         """Put a live run back among those that may be live, where somebody has removed its mark."""
         with suppress(OSError):
-            self.paths.changes.mkdir(exist_ok=True)
+            self.paths.changes.make()
             self.paths.change_mark(run.run_id).touch()
 
     def retire(self, run: RunPaths) -> None:
         """Take a run whose tree is gone off the list of those that may be live; its watchers hear of it."""
         with suppress(OSError):
-            self.paths.change_mark(run.run_id).unlink(missing_ok=True)
+            self.paths.change_mark(run.run_id).unlink()
             for fifo in run.sleepers():
                 wake.poke(fifo)
 
@@ -291,7 +306,7 @@ class RunStore:
             names = [
                 entry.name
                 for entry in os.scandir(self.paths.root)
-                if is_run_id(entry.name) and entry.is_dir()
+                if is_run_id(entry.name) and entry.is_dir(follow_symlinks=False)
             ]
         except FileNotFoundError:
             return []
@@ -299,14 +314,15 @@ class RunStore:
 
     def live_ids(self) -> list[str]:
         """Return the ids of the runs whose tree is not recorded as gone."""
-        return [name for name in self.paths.live_marks() if is_run_id(name)]
+        return list(self.paths.live_marks())
 
     def children_of(self, run_id: str) -> list[str]:
         """Return the ids of the runs that this one started."""
         try:
-            return sorted(e.name for e in self.paths.run(run_id).children.iterdir() if is_run_id(e.name))
-        except FileNotFoundError:
+            names = self.paths.run(run_id).children.names()
+        except OSError:  # none, or none that could be trusted
             return []
+        return sorted(name for name in names if is_run_id(name))
 
     def usage_below(self, run_id: str) -> Usage | None:
         """Return what the runs below this one have cost by their states on disk; None where there are none.
@@ -366,9 +382,9 @@ def _decoded_meta(run: RunPaths, raw: bytes) -> RunMeta:
         data = json.loads(raw)
         meta = RunMeta.model_validate(upgraded(data))
     except (ValueError, ValidationError, TypeError, RecursionError) as error:
-        raise UnreadableMeta(run.run_id, run.meta, _reason(error)) from error
+        raise UnreadableMeta(run.run_id, run.meta.path, _reason(error)) from error
     if meta.run_id != run.run_id:
-        raise UnreadableMeta(run.run_id, run.meta, f"it is the state of run {meta.run_id[:40]!r}")
+        raise UnreadableMeta(run.run_id, run.meta.path, f"it is the state of run {meta.run_id[:40]!r}")
     return meta
 
 

@@ -6,19 +6,21 @@ for as long as nothing came to the root or went from it: a cache, which may be d
 
 import heapq
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
+from subagent_server.domain.errors import StorageFailed
 from subagent_server.domain.ids import is_run_id
+from subagent_server.host.atomic import write_durably
+from subagent_server.host.directory import Entry
 from subagent_server.store.paths import RootPaths
 
 MANY = 2_000
 """From so many entries on, a root is large: what is known of it is kept."""
 _KEPT = 256
+_NEWEST, _NEWEST_BYTES = "newest.json", 64 << 10
 _TICK_NS, _COARSE_TICK_NS = 100_000_000, 2_000_000_000
 """A change may hide behind another of the same tick of the clock: what is younger is not trusted. Some file
 systems know only whole seconds."""
@@ -77,7 +79,7 @@ class StoredRuns:
 
     def _listed(self) -> list[str]:
         try:
-            return os.listdir(self._root.root)  # noqa: PTH208 - a tenth of the time, for 100,000 names
+            return self._root.open().names()
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -87,20 +89,23 @@ class StoredRuns:
         names = self._listed()
         if len(names) < MANY:
             return names
+        index = self._root.index
+        if not self._root.is_ours:
+            return names
         with suppress(OSError):
-            self._root.newest.parent.mkdir(mode=0o700)  # a change of the root as well
+            index.make_new()  # a change of the root as well
             return names
         if extent is not None and extent.is_settled(began):
             newest = [name for name in heapq.nlargest(_KEPT, names) if is_run_id(name)]
-            _keep(self._root.newest, {**_wire(extent), "names": newest})
+            _keep(index.entry(_NEWEST), {**_wire(extent), "names": newest})
         return names
 
     def _kept(self) -> list[str]:
         """Return the newest names as they were kept, if nothing came or went since; else none."""
         extent = extent_of(self._root)
         try:
-            kept = json.loads(self._root.newest.read_bytes())
-            names = [str(name) for name in kept.pop("names")]
+            kept = json.loads(self._root.index.entry(_NEWEST).read(_NEWEST_BYTES))
+            names = [str(name) for name in kept.pop("names")] if self._root.is_ours else []
             return (
                 names if extent is not None and kept == _wire(extent) and all(map(is_run_id, names)) else []
             )
@@ -112,12 +117,10 @@ def _wire(extent: Extent) -> dict[str, int]:
     return {"device": extent.device, "inode": extent.inode, "changedNs": extent.changed_ns}
 
 
-def _keep(path: Path, content: dict[str, object]) -> None:
+def _keep(file: Entry, content: dict[str, object]) -> None:
     """Write a cache for others; a root that cannot be written to does without."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with suppress(OSError):
-        temporary.write_text(json.dumps(content), encoding="utf-8")
-        temporary.replace(path)
+    with suppress(StorageFailed):
+        write_durably(file, json.dumps(content).encode())
 
 
 def _descending(names: list[str]) -> Iterator[str]:

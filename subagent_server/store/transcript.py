@@ -22,7 +22,7 @@ class Transcript:
     """Appends messages. What the disk refuses is kept, and written before the next one (SPEC section 6)."""
 
     def __init__(self, run: RunPaths) -> None:
-        self._path = run.transcript
+        self._file = run.transcript
         self._waiting: list[Message] = []
 
     def append(self, message: Message) -> None:
@@ -30,7 +30,7 @@ class Transcript:
         self._waiting.append(message)
         try:
             while self._waiting:
-                journal.append_line(self._path, self._waiting[0])
+                journal.append_line(self._file, self._waiting[0])
                 self._waiting.pop(0)
         except OSError as error:
             tell(f"The transcript could not be written ({error}); the run goes on.")
@@ -44,20 +44,20 @@ class Transcript:
         lines = [json.dumps(message, ensure_ascii=False, separators=(",", ":")) for message in messages]
         data = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
         try:
-            atomic.write_durably(self._path, data)
+            atomic.write_durably(self._file, data)
         except StorageFailed as error:
             tell(f"{error.sentence} The run goes on.")
-            self._waiting = [] if self._path.exists() else messages
+            self._waiting = [] if self._file.exists() else messages
 
     def _sync(self) -> None:
         """A power cut must not hide what a tool has done. The file's name may be as new as its first line."""
         with suppress(OSError):
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = self._file.open()
             try:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            atomic.sync_directory(self._path.parent)
+            self._file.directory.sync()
 
 
 def read_transcript(run: RunPaths) -> Iterator[Message]:

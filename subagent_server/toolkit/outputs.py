@@ -2,11 +2,12 @@
 
 import base64
 import binascii
-import os
 from pathlib import Path
 from typing import Any, Protocol
 
 from subagent_server.domain.secrets import Masker
+from subagent_server.host.directory import Directory
+from subagent_server.toolkit.kept_files import new_file
 from subagent_server.toolkit.tool import ContentBlock, ToolResult
 from subagent_server.toolkit.workspace.output import KEPT_BYTES, Capture
 
@@ -30,7 +31,7 @@ def is_too_long(result: ToolResult, characters: int) -> bool:
 class KeptOutputs:
     """Keeps long results under `directory`, up to 64 MiB each; without one the cut part is lost."""
 
-    def __init__(self, directory: Path | None = None, masker: Masker | None = None) -> None:
+    def __init__(self, directory: Directory | None = None, masker: Masker | None = None) -> None:
         self._directory = directory
         self._masker = masker
 
@@ -89,17 +90,9 @@ def _is_too_big(block: ContentBlock) -> bool:
     return isinstance(data, str) and len(data) > MOST_BASE64.get(str(block.get("type")), len(data))
 
 
-def _written(directory: Path, suffix: str, data: bytes) -> Path:
-    directory.mkdir(parents=True, exist_ok=True)
+def _written(directory: Directory, suffix: str, data: bytes) -> Path:
     safe = "".join(c for c in suffix if c.isalnum())[:10] or "bin"
-    number = 1
-    while True:
-        path = directory / f"attachment-{number:04d}.{safe}"
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except FileExistsError:
-            number += 1
-            continue
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        return path.absolute()
+    path, file = new_file(directory, "attachment", f".{safe}")
+    with file:
+        file.write(data)
+    return path

@@ -52,7 +52,7 @@ def test_a_child_that_may_start_others_leads_them_and_does_not_answer_itself(cli
     with cli.living(OWN, asked(), child_token_hash=token_hash(TOKEN)) as own:
         request = cli.store.read_request(own)
         named = request.model_copy(update={"agent": {**request.agent, "agents": ["tester"]}})
-        cli.store.paths.run(own).request.write_bytes(named.to_json())
+        cli.store.paths.run(own).request.path.write_bytes(named.to_json())
         with cli.living(NESTED, asked(), parent_run_id=own) as nested:
             assert cli("reply", nested, "blue", env=child(own)).returncode == 0
             assert cli.meta(nested).messages[0].answered_by == "parent"

@@ -131,7 +131,7 @@ def test_an_unknown_agent_leaves_with_3_and_names_those_there_are(cli: Cli) -> N
 
 def test_a_run_whose_state_cannot_be_read_leaves_with_6(cli: Cli) -> None:
     run_id = cli.completed("aaaaaa")
-    cli.store.paths.run(run_id).meta.write_text("{", encoding="utf-8")
+    cli.store.paths.run(run_id).meta.path.write_text("{", encoding="utf-8")
     complains(cli("show", run_id), 6, "cannot be read")
 
 

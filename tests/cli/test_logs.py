@@ -42,7 +42,7 @@ def test_a_run_without_a_log_says_so_to_people(cli: Cli) -> None:
 def test_events_are_one_json_object_a_line(cli: Cli) -> None:
     run_id = cli.completed("aaaaaa")
     journal(cli, run_id, "one", "tw\x1bo\u202e")
-    with cli.store.paths.run(run_id).events.open("ab") as file:
+    with cli.store.paths.run(run_id).events.path.open("ab") as file:
         file.write(b'{"torn": \n')
     done = cli("logs", run_id, "--json")
     seen = [json.loads(line) for line in done.stdout.splitlines()]
@@ -121,7 +121,7 @@ def test_following_ends_when_nobody_reads_any_more(cli: Cli) -> None:
 
 def test_control_characters_in_a_log_are_escaped_whoever_wrote_them(cli: Cli) -> None:
     run_id = cli.completed("aaaaaa")
-    with cli.store.paths.run(run_id).log.open("ab") as file:
+    with cli.store.paths.run(run_id).log.path.open("ab") as file:
         file.write(b"\x1b[2Jgone \xff\n")
     said = cli("logs", run_id).stdout
     assert "\\x1b[2Jgone" in said and "\x1b" not in said

@@ -90,7 +90,7 @@ def test_the_table_fits_80_columns_and_has_a_mark_and_a_word(cli: Cli) -> None:
 
 def test_a_run_that_cannot_be_read_is_listed_as_such(cli: Cli) -> None:
     broken, fine = cli.completed("bbbbbb"), cli.completed("aaaaaa")
-    cli.store.paths.run(broken).meta.write_bytes(b"\x00\xff{")
+    cli.store.paths.run(broken).meta.path.write_bytes(b"\x00\xff{")
     first, second = cli("ls").stdout.splitlines()[1:]
     assert first.startswith(f"! unreadable  {broken}") and second.startswith(f"✔ completed   {fine}")
     row = cli.json("ls")[0]
@@ -130,6 +130,8 @@ def test_a_large_root_is_searched_as_a_small_one(cli: Cli) -> None:
         assert listed(cli, "--status", "failed", "-n", "3") == failed[:-4:-1]
         assert listed(cli, "--status", "waiting") == [asks]
         assert cli.json("stats")["total"]["runs"] == 2_101
-        cli.store.paths.run(failed[-1]).meta.write_bytes(b"{")  # the index is behind: what is shown is read
+        cli.store.paths.run(failed[-1]).meta.path.write_bytes(
+            b"{"
+        )  # the index is behind: what is shown is read
         assert listed(cli, "--status", "failed", "-n", "1") == [failed[-2]]
         assert cli("show", stored[5][:-1]).returncode == cli("show", "@last").returncode == 0

@@ -30,7 +30,7 @@ def test_runs_that_are_over_are_removed_with_all_their_files(cli: Cli) -> None:
     nested.chmod(0o500)  # as package managers leave their caches
     done = cli("rm", first, "bbbbbb")
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, [first, second], "")
-    assert stored(cli) == [third] and names(cli.store.paths.removed) == []
+    assert stored(cli) == [third] and names(cli.store.paths.removed.path) == []
     assert cli("show", first).returncode == 3
 
 
@@ -53,11 +53,11 @@ def test_a_parent_goes_without_its_children_and_a_child_leaves_no_mark(cli: Cli)
     parent = cli.completed("aaaaaa")
     first, second = (cli.completed(tail, parent_run_id=parent) for tail in ("bbbbbb", "cccccc"))
     marks = cli.store.paths.run(parent).children
-    marks.mkdir(exist_ok=True)
+    marks.path.mkdir(exist_ok=True)
     for child in (first, second):
-        (marks / child).touch()
+        (marks.path / child).touch()
     assert cli("rm", first).returncode == 0
-    assert names(marks) == [second]
+    assert names(marks.path) == [second]
     assert cli("rm", parent).returncode == 0
     assert stored(cli) == [second] and cli("show", second).returncode == 0
 
@@ -88,7 +88,7 @@ def test_starts_that_never_were_go_when_they_are_surely_not_in_the_making(cli: C
         run.live_lock.touch()
         cli.store.paths.change_mark(run.run_id).touch()
     for run in (old, held):
-        for path in (run.live_lock, run.directory):
+        for path in (run.live_lock.path, run.directory):
             os.utime(path, (time.time() - 7200, time.time() - 7200))
     lock = cli.hold(held.run_id)
     try:
@@ -101,18 +101,18 @@ def test_starts_that_never_were_go_when_they_are_surely_not_in_the_making(cli: C
 
 def test_a_removal_that_was_killed_leaves_no_run_by_halves_and_the_next_one_finishes_it(cli: Cli) -> None:
     over = cli.completed("aaaaaa")
-    cli.store.paths.removed.mkdir()
-    shutil.copytree(cli.store.paths.run(over).directory, cli.store.paths.removed / f"{over}.0a0b0c0d")
+    cli.store.paths.removed.path.mkdir()
+    shutil.copytree(cli.store.paths.run(over).directory, cli.store.paths.removed.path / f"{over}.0a0b0c0d")
     cli.store.paths.change_mark(run_name("bbbbbb")).touch()
     assert cli("ls", "-q").stdout.split() == [over]
     assert cli("prune").returncode == 0
-    assert names(cli.store.paths.removed) == [] and cli.store.live_ids() == []
+    assert names(cli.store.paths.removed.path) == [] and cli.store.live_ids() == []
     assert stored(cli) == [over]
 
 
 def test_a_run_whose_state_cannot_be_read_goes_by_name_only(cli: Cli) -> None:
     broken = cli.completed("aaaaaa")
-    cli.store.paths.run(broken).meta.write_bytes(b"{")
+    cli.store.paths.run(broken).meta.path.write_bytes(b"{")
     assert cli.json("prune", "--keep", "0")["removed"] == []
     lock = cli.hold(broken)
     assert cli("rm", broken).returncode == 2
@@ -133,7 +133,7 @@ def test_a_child_removes_nothing(cli: Cli) -> None:
 def test_a_root_that_takes_no_writes_loses_nothing_and_says_so(cli: Cli) -> None:
     over = cli.completed("aaaaaa")
     cli("ls")
-    cli.store.paths.removed.write_text("in the way", encoding="utf-8")
+    cli.store.paths.removed.path.write_text("in the way", encoding="utf-8")
     done = cli("rm", over)
     assert done.returncode == 6 and done.stderr.count("\n") == 1
     assert cli("show", over).returncode == 0

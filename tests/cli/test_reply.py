@@ -72,9 +72,9 @@ def test_the_same_answer_twice_succeeds_and_another_is_refused(cli: Cli) -> None
 @pytest.mark.parametrize("words", [["blue"], ["q1", "blue"], ["q9", "blue"]])
 def test_a_run_without_that_question_is_refused(cli: Cli, words: list[str]) -> None:
     run_id = cli.completed("aaaaaa")
-    before = cli.store.paths.run(run_id).meta.read_bytes()
+    before = cli.store.paths.run(run_id).meta.path.read_bytes()
     assert cli("reply", run_id, *words).returncode == 2
-    assert cli.store.paths.run(run_id).meta.read_bytes() == before
+    assert cli.store.paths.run(run_id).meta.path.read_bytes() == before
 
 
 def test_programs_get_the_view_after_the_answer(cli: Cli) -> None:

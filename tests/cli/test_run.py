@@ -186,7 +186,7 @@ def test_inputs_are_found_from_here_and_else_from_the_agents_directory(cli: Cli)
         path.write_text("words", encoding="utf-8")
     cli("run", "worker", "Do it.", "--cwd", "there", "--input", "here.txt", "--input", "there.txt")
     copies = cli.store.paths.run(the_run(cli)).inputs
-    assert sorted(path.name for path in copies.iterdir()) == ["01-here.txt", "02-there.txt"]
+    assert sorted(path.name for path in copies.path.iterdir()) == ["01-here.txt", "02-there.txt"]
 
 
 def test_runs_beyond_the_limit_wait_for_a_slot(cli: Cli, model: Model) -> None:

@@ -15,7 +15,7 @@ from tests.cli.command import Cli, asked
 def file_of(cli: Cli, run_id: str, what: str) -> Path:
     """Return the file that a schema is for."""
     run = cli.store.paths.run(run_id)
-    return {"meta": run.meta, "request": run.request, "result": run.result}[what]
+    return {"meta": run.meta, "request": run.request, "result": run.result}[what].path
 
 
 def schema(cli: Cli, what: str) -> dict[str, Any]:

@@ -40,6 +40,6 @@ def test_runs_are_summed_up_by_agent_and_day(cli: Cli) -> None:
 def test_where_there_is_nothing_to_sum_up_it_says_so_and_what_cannot_be_read_is_counted(cli: Cli) -> None:
     assert cli("stats").stdout == "" and cli.json("stats")["total"]["runs"] == 0
     broken = cli.completed("aaaaaa")
-    cli.store.paths.run(broken).meta.write_bytes(b"{")
+    cli.store.paths.run(broken).meta.path.write_bytes(b"{")
     assert cli.json("stats")["unreadable"] == 1
     assert "1 more cannot be read" in cli("stats").stderr

@@ -34,9 +34,9 @@ def test_processes_that_stay_are_told_after_12_seconds(cli: Cli) -> None:
 @pytest.mark.parametrize("ending", [events.Finished(), events.StopRequested(reason="before")])
 def test_stopping_a_run_that_has_ended_changes_nothing(cli: Cli, ending: events.RunEvent) -> None:
     run_id = cli.made("aaaaaa", ending)
-    before = cli.store.paths.run(run_id).meta.read_bytes()
+    before = cli.store.paths.run(run_id).meta.path.read_bytes()
     assert cli("stop", run_id, "--reason", "late").returncode == 0
-    assert cli.store.paths.run(run_id).meta.read_bytes() == before
+    assert cli.store.paths.run(run_id).meta.path.read_bytes() == before
 
 
 def test_one_unknown_name_stops_nothing(cli: Cli) -> None:
@@ -47,7 +47,7 @@ def test_one_unknown_name_stops_nothing(cli: Cli) -> None:
 
 def test_one_that_cannot_be_stopped_does_not_keep_the_others_alive(cli: Cli) -> None:
     broken, fine = cli.made("aaaaaa"), cli.made("bbbbbb")
-    cli.store.paths.run(broken).meta.write_text("{", encoding="utf-8")
+    cli.store.paths.run(broken).meta.path.write_text("{", encoding="utf-8")
     done = cli("stop", broken, fine)
     assert done.returncode == 6
     assert broken in done.stderr and fine in done.stdout

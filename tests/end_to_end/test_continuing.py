@@ -106,11 +106,11 @@ def test_an_answer_that_came_is_given_and_one_that_did_not_is_told(world: World)
         kill(world.keeper(run_id))
         kill(world.worker(run_id))
     raw = world.paths(answered).meta
-    told = raw.read_text(encoding="utf-8").replace(
+    told = raw.path.read_text(encoding="utf-8").replace(
         '"messageStatus": "pending_parent_reply"',
         '"answerContent": "blue", "messageStatus": "parent_replied"',
     )
-    raw.write_text(told.replace('"pendingQuestions": 1', '"pendingQuestions": 0'), encoding="utf-8")
+    raw.path.write_text(told.replace('"pendingQuestions": 1', '"pendingQuestions": 0'), encoding="utf-8")
     simulator = world.play(asks("Which colour?"), says("Done."))
     for run_id, words in ((open_one, "Ask again"), (answered, "blue")):
         simulator.clear()

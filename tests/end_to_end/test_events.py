@@ -94,7 +94,7 @@ def _check_nested(world: World, run_id: str) -> None:
     assert told == [(kind, "hand") for kind in kinds], "what is two below is told once, with its origin"
     ends = [e for e in _told(world, run_id) if e["event"] == "subagent_end" and e["subagentRunId"] == lead]
     assert [(e["status"], e["payload"]) for e in ends] == [("completed", "Led.")]
-    log = world.paths(run_id).log.read_text(encoding="utf-8")
+    log = world.paths(run_id).log.path.read_text(encoding="utf-8")
     assert f"│ hand {hand[-6:]}: → bash echo hello" in log.replace('{"command": "echo hello"}', "echo hello")
     assert world.events(run_id)[-1]["type"] == "run_ended"
     assert world.meta(run_id).with_descendants.turns == 3 + 2 + 2
@@ -120,7 +120,7 @@ def _check_foreign(world: World, run_id: str) -> None:
     assert len(long["payload"]) < 1_100, "it is cut"
     left_out = sum(e["count"] for e in _told(world, run_id) if e["event"] == "events_left_out")
     assert left_out > 0, "who talks too much is cut short, and that is counted"
-    assert "\x1b" not in world.paths(run_id).log.read_text(encoding="utf-8")
+    assert "\x1b" not in world.paths(run_id).log.path.read_text(encoding="utf-8")
 
 
 def _told(world: World, run_id: str) -> list[dict[str, Any]]:

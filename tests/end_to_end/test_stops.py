@@ -6,6 +6,7 @@ from functools import partial
 
 from subagent_server.domain.states import Status
 from subagent_server.host import locks, processes
+from subagent_server.host.directory import Entry
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
@@ -28,7 +29,7 @@ def test_a_run_stopped_while_it_starts_calls_no_model(world: World) -> None:
     world.stop(accepted, "changed my mind")
     with ExitStack() as held:
         for number in range(os.cpu_count() or 1):
-            place = locks.take(world.store.paths.slots / f"starting.{number}")
+            place = locks.take(Entry.at(world.store.paths.slots.path / f"starting.{number}"))
             assert place is not None
             held.callback(os.close, place)
         forked = world.start()

@@ -234,4 +234,4 @@ def _told(world: World, run_id: str) -> str:
 
 
 def _printed(world: World, run_id: str) -> str:
-    return Path(world.paths(run_id).worker_out).read_text(encoding="utf-8")
+    return Path(world.paths(run_id).worker_out.path).read_text(encoding="utf-8")

@@ -28,7 +28,7 @@ def test_a_killed_worker_is_told_by_the_raw_file_with_no_server_and_no_reader(wo
     for run_id in (busy, asking):
         kill(world.worker(run_id))
         world.ended(run_id, TOLD_WITHIN)
-        meta = json.loads(world.paths(run_id).meta.read_bytes())
+        meta = json.loads(world.paths(run_id).meta.path.read_bytes())
         assert (meta["status"], meta["error"]["code"]) == ("failed", "crashed")
         assert "SIGKILL" in meta["error"]["message"] and meta["error"]["hint"]
         world.gone(run_id)
@@ -75,7 +75,7 @@ def test_a_result_that_the_state_lacks_is_applied_by_the_next_look(world: World)
     result = {"outcome": "completed", "text": "It was done.", "summary": "It was done."}
     kill(world.keeper(run_id))
     kill(world.worker(run_id))
-    world.paths(run_id).result.write_text(json.dumps(result), encoding="utf-8")
+    world.paths(run_id).result.path.write_text(json.dumps(result), encoding="utf-8")
     meta = world.look(run_id).meta
     assert meta.status is Status.COMPLETED and meta.summary == "It was done."
     assert meta.usage.turns == 1, "what it has cost comes from the journal"

@@ -58,14 +58,14 @@ def new_run(store: RunStore, run_id: str) -> RunPaths:
 
 def check_whole(run: RunPaths, said: str) -> Status:
     """Check that a fault has left one state or the other, whole, and a sentence where it was told at all."""
-    meta = RunMeta.model_validate_json(run.meta.read_bytes())
+    meta = RunMeta.model_validate_json(run.meta.path.read_bytes())
     assert meta.status in (Status.WAITING, Status.COMPLETED)
     assert meta.revision == len(meta.transitions) == (2 if meta.status is Status.WAITING else 3)
     assert set(names(run.directory)) <= KNOWN
     assert "\n" not in said and "Traceback" not in said
     unsure = "was written, but the disk does not confirm that it will last" in said
     if run.result.exists():
-        assert RunResult.model_validate_json(run.result.read_bytes()).text == "All done."
+        assert RunResult.model_validate_json(run.result.path.read_bytes()).text == "All done."
     else:
         assert meta.status is Status.WAITING
     if meta.status is Status.WAITING:
@@ -120,5 +120,5 @@ def test_a_start_that_fails_is_no_run_or_a_whole_one_and_says_so_in_one_sentence
         run = RunPaths(path)
         assert not path.exists() or set(names(path)) <= KNOWN
         if run.meta.exists():
-            assert RunMeta.model_validate_json(run.meta.read_bytes()).status is Status.READY
+            assert RunMeta.model_validate_json(run.meta.path.read_bytes()).status is Status.READY
             assert "does not confirm that it will last" in said[path]

@@ -42,14 +42,14 @@ def test_whatever_room_is_left_the_state_is_whole_and_with_more_room_the_end_is_
     for pages in range(14):
         run = small_store.paths.run(f"run-{pages:02d}")
         start_run(small_store, run.run_id, STARTED, ASKED)
-        before = run.meta.read_bytes()
+        before = run.meta.path.read_bytes()
         filler = fill(small_store.paths.root, leave=pages * PAGE)
         try:
             small_store.update(run.run_id, events.Finished(), LATER, result=RESULT)
             stored_at.append(pages)
         except StorageFailed as error:
             assert "could not be written" in error.sentence and "free space" in error.sentence
-            assert run.meta.read_bytes() == before
+            assert run.meta.path.read_bytes() == before
         assert set(names(run.directory)) <= KNOWN
         filler.unlink()
         assert small_store.update(run.run_id, events.Finished(), LATER, result=RESULT).status == "completed"
@@ -96,12 +96,12 @@ def test_on_a_full_disk_a_run_waits_whole_and_goes_on_once_there_is_room(small_w
     run_id = world.start()
     world.asking(run_id)
     filler = fill(world.runs)
-    before, runs = world.paths(run_id).meta.read_bytes(), world.store.run_ids()
+    before, runs = world.paths(run_id).meta.path.read_bytes(), world.store.run_ids()
     for words in (["reply", run_id, "Yes."], ["run", "worker", "More work.", "--detach"]):
         done = world.cli(*words)
         assert done.returncode == 6, done
         assert done.stderr.count("\n") == 1 and "free space" in done.stderr
-    assert world.paths(run_id).meta.read_bytes() == before
+    assert world.paths(run_id).meta.path.read_bytes() == before
     assert world.store.run_ids() == runs
     assert run_id in world.cli("ls").stdout
     filler.unlink()
@@ -127,7 +127,7 @@ def test_a_run_works_on_while_the_disk_is_full_and_its_journal_goes_on_once_ther
     (world.work / "free").touch()
     assert world.completed(run_id) == "Done."
     world.gone(run_id)
-    assert "could not be written (" in world.paths(run_id).worker_out.read_text(encoding="utf-8")
+    assert "could not be written (" in world.paths(run_id).worker_out.path.read_text(encoding="utf-8")
     results = [e for e in journal.records(world.paths(run_id).events) if e["type"] == "tool_result"]
     assert len(results) == 1 and "free" in results[0]["text"], "what had no room is missing"
     assert not list(examine(world.store, run_id, {}))

@@ -60,7 +60,7 @@ def begun(store: RunStore, recorded: Identity, host: str | None = None) -> RunPa
     worker = WorkerIdentity.model_validate(recorded.to_json())
     store.update(RUN_ID, replace(STARTED, worker=worker), now())
     run = store.paths.run(RUN_ID)
-    run.shim.write_text(
+    run.shim.path.write_text(
         json.dumps({"shim": recorded.to_json(), "worker": recorded.to_json()}), encoding="utf-8"
     )
     run.live_lock.touch()
@@ -101,11 +101,11 @@ def test_a_worker_whose_keeper_is_dead_is_ended_by_whoever_reads(store: RunStore
 def test_a_run_of_another_host_is_unknown_and_never_declared_dead(store: RunStore, bystander: Child) -> None:
     elsewhere = replace(identity_of(bystander), host="elsewhere")
     run = begun(store, elsewhere, host="elsewhere")
-    before = run.meta.read_bytes()
+    before = run.meta.path.read_bytes()
     for _ in range(3):
         observed = observe(store, RUN_ID)
         assert (observed.meta.status, observed.live) == (Status.RUNNING, None)
-    assert run.meta.read_bytes() == before
+    assert run.meta.path.read_bytes() == before
     assert not run.exit.exists()
     assert not list(examine(store, RUN_ID, {}))
     assert stop_run(store, RUN_ID, "enough").status is Status.STOPPED
@@ -138,7 +138,7 @@ def test_what_outlives_its_run_is_told_again_whichever_way_the_clock_has_jumped(
         assert keeper.hear() == "keeps"
         store.publish(make_meta(launch=LaunchInfo(host=processes.host_name(), boot_id=processes.boot_id())))
         facts = {"shim": identity_of(keeper).to_json()}
-        store.paths.run(RUN_ID).shim.write_text(json.dumps(facts), encoding="utf-8")
+        store.paths.run(RUN_ID).shim.path.write_text(json.dumps(facts), encoding="utf-8")
         store.update(RUN_ID, STARTED, now())
         stopped_at = now() + jump  # whoever stopped it died before it told the keeper; then the clock jumped
         store.update(RUN_ID, events.StopRequested(), stopped_at)

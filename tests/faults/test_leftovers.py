@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from subagent_server.host import atomic
+from subagent_server.host.directory import Directory
 from subagent_server.service.reconcile import observe
 from subagent_server.store.runs import RunStore
 from tests.helpers.files import names
@@ -12,8 +13,9 @@ from tests.helpers.runs import RUN_ID, STARTED, start_run
 WRITER = """
     import sys
     from pathlib import Path
+    from subagent_server.host.directory import Entry
     from subagent_server.host import atomic
-    print(atomic.prepare(Path(sys.argv[1]), b"half a state").name, flush=True)
+    print(atomic.prepare(Entry.at(Path(sys.argv[1])), b"half a state").name, flush=True)
     sys.stdin.readline()
 """
 
@@ -28,7 +30,7 @@ def test_a_temporary_file_goes_with_its_writer_and_not_before(store: RunStore) -
         assert observe(store, RUN_ID).live is False
         assert kept in names(run.directory) and left not in names(run.directory)
         living.kill()
-        atomic.remove_leftovers(run.directory)
+        atomic.remove_leftovers(Directory(run.directory))
     assert not [name for name in names(run.directory) if name.endswith(".tmp")]
 
 
@@ -36,5 +38,5 @@ def test_other_files_are_no_leftovers(tmp_path: Path) -> None:
     for name in ("notes.tmp", ".hidden", ".a.tmp", ".meta.json.x.y.tmp", ".meta.json.1.y.tmp"):
         (tmp_path / name).touch()
     before = names(tmp_path)
-    atomic.remove_leftovers(tmp_path)
+    atomic.remove_leftovers(Directory(tmp_path))
     assert names(tmp_path) == before

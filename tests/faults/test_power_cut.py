@@ -64,4 +64,4 @@ def test_a_result_that_was_told_to_be_stored_outlives_a_power_cut(tmp_path: Path
         assert store.read(RUN_ID).status == "completed"
         result = store.read_result(RUN_ID)
         assert result is not None and result.text == "Paid for."
-        assert json.loads(store.paths.run(RUN_ID).request.read_bytes())["runId"] == RUN_ID
+        assert json.loads(store.paths.run(RUN_ID).request.path.read_bytes())["runId"] == RUN_ID

@@ -28,7 +28,7 @@ def _a_state() -> bytes:
         service = _service(Path(name))
         failure = Failure(code="crashed", message="It broke.")
         start_run(service.store, RUN_ID, STARTED, ASKED, events.RunFailed(failure=failure))
-        return service.store.paths.run(RUN_ID).meta.read_bytes()
+        return service.store.paths.run(RUN_ID).meta.path.read_bytes()
 
 
 def _service(directory: Path) -> Service:
@@ -45,7 +45,7 @@ def test_a_damaged_meta_file_gives_one_sentence_and_spoils_no_other_run(content:
         service = _service(Path(name))
         start_run(service.store, RUN_ID)
         start_run(service.store, OTHER)
-        service.store.paths.run(RUN_ID).meta.write_bytes(content)
+        service.store.paths.run(RUN_ID).meta.path.write_bytes(content)
         for verb in (
             lambda: check_status(service, RUN_ID),
             lambda: check_status(service, RUN_ID, "q1"),

@@ -4,7 +4,6 @@
 """
 
 import json
-import os
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,35 +25,34 @@ from subagent_server.domain.states import Status
 from subagent_server.host import processes
 from subagent_server.store.logs import RunJournal
 from subagent_server.store.paths import RunPaths
+from subagent_server.store.root import make_root
 from subagent_server.store.runs import RunStore
 
 AGENTS = ("reviewer", "scout", "triage", "changelog")
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 STEP = timedelta(seconds=37)
 _SHARED = ("request.json", "result.json", "events.jsonl", "run.log", "exit.json")
-_LINKS = 20_000  # a file has 65,000 names at most on ext4
 
 
 def make_stored(root: Path, count: int, *, first: datetime = FIRST, step: timedelta = STEP) -> list[str]:
     """Make `count` runs that have ended, `step` apart, and return their ids, the oldest first.
 
     Of ten runs seven completed, two failed and one was stopped. The state of each is made by the real
-    records; the files that lists do not read are hard links to those of a few models.
+    records; the files that lists do not read are copies of those of a few models.
     """
     store = RunStore(root)
     store.make_root()
     ids: list[str] = []
-    for start in range(0, count, _LINKS):
-        with TemporaryDirectory(prefix=".models-", dir=root) as place:
-            models = [_model(RunPaths(Path(place, str(kind))), kind) for kind in range(3)]
-            numbers = range(start, min(count, start + _LINKS))
-            ids += [_copy(store, models, number, first + number * step) for number in numbers]
+    with TemporaryDirectory(prefix="models-") as place:
+        make_root(Path(place))
+        models = [_model(RunPaths(Path(place, str(kind))), kind) for kind in range(3)]
+        ids += [_copy(store, models, number, first + number * step) for number in range(count)]
     return ids
 
 
-def _model(run: RunPaths, kind: int) -> RunPaths:
+def _model(run: RunPaths, kind: int) -> dict[str, bytes]:
     """Make what runs of one kind share."""
-    run.directory.mkdir()
+    run.files.make_new()
     request = RunRequest(
         run_id="model",
         agent={"name": AGENTS[kind]},
@@ -63,26 +61,26 @@ def _model(run: RunPaths, kind: int) -> RunPaths:
         root_run_id="model",
         created_at=FIRST,
     )
-    run.request.write_bytes(request.to_json())
+    run.request.path.write_bytes(request.to_json())
     outcome = (Status.COMPLETED, Status.FAILED, Status.STOPPED)[kind]
-    run.result.write_bytes(RunResult(outcome=outcome, text="All is well. " * 20).to_json())
+    run.result.path.write_bytes(RunResult(outcome=outcome, text="All is well. " * 20).to_json())
     journal = RunJournal(run)
     journal.append("run_started", FIRST, {"agent": AGENTS[kind], "cwd": "/", "prompt": request.prompt})
     journal.append("run_ended", FIRST, {"status": outcome.value})
-    run.exit.write_text(
+    run.exit.path.write_text(
         json.dumps({"workerStarted": True, "exitCode": 0, "treeGone": True}), encoding="utf-8"
     )
-    return run
+    return {name: (run.directory / name).read_bytes() for name in _SHARED}
 
 
-def _copy(store: RunStore, models: list[RunPaths], number: int, created: datetime) -> str:
+def _copy(store: RunStore, models: list[dict[str, bytes]], number: int, created: datetime) -> str:
     meta = _ended(make_run_id(created, number.to_bytes(6, "big")), number, created)
     kind = {Status.COMPLETED: 0, Status.FAILED: 1}.get(meta.status, 2)
     run = store.paths.run(meta.run_id)
     run.directory.mkdir(mode=0o700)
-    for name in _SHARED:
-        os.link(models[kind].directory / name, run.directory / name)
-    run.meta.write_bytes(meta.to_json())
+    for name, content in models[kind].items():
+        (run.directory / name).write_bytes(content)
+    run.meta.path.write_bytes(meta.to_json())
     run.live_lock.touch()
     return meta.run_id
 

@@ -34,10 +34,10 @@ def check_ended(store: RunStore, run_id: str, environment: Mapping[str, str]) ->
     """
     run = store.paths.run(run_id)
     assert not processes_of(run), f"run {run_id} has left processes behind"
-    status = json.loads(run.meta.read_bytes())["status"]
+    status = json.loads(run.meta.path.read_bytes())["status"]
     assert Status(status).is_terminal, f"run {run_id} is {status}, and nobody keeps it"
     findings = [finding.what for finding in examine(store, run_id, environment)]
     assert not findings, f"run {run_id}: {findings}"
-    assert read_lines(run.events)[-1]["type"] == "run_ended"
+    assert read_lines(run.events.path)[-1]["type"] == "run_ended"
     parts = list(run.directory.glob(".*.tmp"))
     assert not parts, f"run {run_id} has left {parts[0].name}"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from subagent_server.host import locks, processes
+from subagent_server.host.directory import Entry
 
 PLACE = "SUBAGENT_RUNTIME_DIR"
 _PATIENCE = {"SUBAGENT_WARM_IDLE": "120"}
@@ -36,7 +37,7 @@ def end(directory: Path) -> None:
 def zygotes(directory: Path) -> Iterator[processes.Identity]:
     """Yield the warm processes that hold their place in a directory."""
     for lock in directory.glob("*.lock"):
-        pid = lock.read_text(encoding="ascii").strip() if locks.is_held(lock) else ""
+        pid = lock.read_text(encoding="ascii").strip() if locks.is_held(Entry.at(lock)) else ""
         identity = processes.identify(int(pid)) if pid else None
         if identity is not None:
             yield identity

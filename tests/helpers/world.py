@@ -155,7 +155,7 @@ class World:
 
     def events(self, run_id: str, kind: str | None = None) -> list[dict[str, Any]]:
         """Return the events of a run so far, all or those of one type."""
-        return [e for e in read_lines(self.paths(run_id).events) if kind is None or e["type"] == kind]
+        return [e for e in read_lines(self.paths(run_id).events.path) if kind is None or e["type"] == kind]
 
     def result(self, run_id: str) -> RunResult:
         """Return the result of a run that has one."""

@@ -6,26 +6,29 @@ from pathlib import Path
 import pytest
 
 from subagent_server.domain.errors import LockTimeout, StorageFailed
+from subagent_server.host.directory import Entry
 from subagent_server.host.exclusive import exclusive
 from tests.helpers.processes import Child
 
 COUNT = """
     import sys
     from pathlib import Path
+    from subagent_server.host.directory import Entry
     from subagent_server.host.exclusive import exclusive
     lock, counter = Path(sys.argv[1]), Path(sys.argv[2])
     print("ready", flush=True)
     sys.stdin.readline()
     for _ in range(100):
-        with exclusive(lock):
+        with exclusive(Entry.at(lock)):
             counter.write_text(str(int(counter.read_text(encoding="utf-8")) + 1), encoding="utf-8")
     print("done", flush=True)
 """
 HOLD = """
     import sys
     from pathlib import Path
+    from subagent_server.host.directory import Entry
     from subagent_server.host.exclusive import exclusive
-    with exclusive(Path(sys.argv[1])):
+    with exclusive(Entry.at(Path(sys.argv[1]))):
         print("held", flush=True)
         sys.stdin.readline()
 """
@@ -50,7 +53,7 @@ def test_threads_of_one_process_exclude_each_other_too(tmp_path: Path) -> None:
 
     def work() -> None:
         for _ in range(25):
-            with exclusive(tmp_path / "lock"):
+            with exclusive(Entry.at(tmp_path / "lock")):
                 inside.append(1)
                 most.append(len(inside))
                 inside.pop()
@@ -69,7 +72,7 @@ def test_who_waits_too_long_is_told_so_and_disturbs_nobody(tmp_path: Path) -> No
         assert holder.hear() == "held"
         for seconds in (0.1, 0.05):
             told = rf"run\.meta\.lock was held by another process for {seconds} s: try again"
-            with pytest.raises(LockTimeout, match=told), exclusive(lock, timeout=seconds):
+            with pytest.raises(LockTimeout, match=told), exclusive(Entry.at(lock), timeout=seconds):
                 pass
 
 
@@ -77,33 +80,33 @@ def test_a_writer_that_is_killed_gives_the_lock_back(tmp_path: Path) -> None:
     with Child(HOLD, tmp_path / "lock") as holder:
         assert holder.hear() == "held"
         holder.kill()
-    with exclusive(tmp_path / "lock", timeout=5):
+    with exclusive(Entry.at(tmp_path / "lock"), timeout=5):
         pass
 
 
 def test_the_lock_file_is_never_removed(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    with exclusive(lock):
+    with exclusive(Entry.at(lock)):
         before = lock.stat().st_ino
     assert lock.stat().st_ino == before
-    with exclusive(lock):
+    with exclusive(Entry.at(lock)):
         assert lock.stat().st_ino == before
 
 
 def test_an_error_inside_frees_the_lock(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), exclusive(tmp_path / "lock"):
+    with pytest.raises(ZeroDivisionError), exclusive(Entry.at(tmp_path / "lock")):
         raise ZeroDivisionError
-    with exclusive(tmp_path / "lock", timeout=1):
+    with exclusive(Entry.at(tmp_path / "lock"), timeout=1):
         pass
 
 
 def test_a_directory_that_is_not_there_is_not_made_for_a_lock(tmp_path: Path) -> None:
-    with pytest.raises(StorageFailed), exclusive(tmp_path / "gone" / "lock"):
+    with pytest.raises(StorageFailed), exclusive(Entry.at(tmp_path / "gone" / "lock")):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_lock_file_that_cannot_be_opened_is_a_storage_failure(tmp_path: Path) -> None:
     (tmp_path / "lock").mkdir()
-    with pytest.raises(StorageFailed, match="could not be written"), exclusive(tmp_path / "lock"):
+    with pytest.raises(StorageFailed, match="could not be written"), exclusive(Entry.at(tmp_path / "lock")):
         pass

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.host import locks
+from subagent_server.host.directory import Entry
 from tests.helpers.files import open_descriptors
 from tests.helpers.processes import Child
 from tests.helpers.wait import wait_for
@@ -17,8 +18,9 @@ from tests.helpers.wait import wait_for
 HOLD = """
     import sys
     from pathlib import Path
+    from subagent_server.host.directory import Entry
     from subagent_server.host import locks
-    descriptor = locks.take(Path(sys.argv[1]))
+    descriptor = locks.take(Entry.at(Path(sys.argv[1])))
     print("held" if descriptor is not None else "refused", flush=True)
     sys.stdin.readline()
 """
@@ -33,11 +35,12 @@ KEEP = """
 PROBE = """
     import sys
     from pathlib import Path
+    from subagent_server.host.directory import Entry
     from subagent_server.host import locks
     path, seen = Path(sys.argv[1]), set()
     print("ready", flush=True)
     while not seen or not Path(sys.argv[2]).exists():
-        seen.add(locks.is_held(path))
+        seen.add(locks.is_held(Entry.at(path)))
     print(sorted(seen), flush=True)
 """
 
@@ -45,7 +48,7 @@ PROBE = """
 @contextmanager
 def held(path: Path) -> Iterator[int]:
     """Hold the lock of `path` in this process."""
-    descriptor = locks.take(path)
+    descriptor = locks.take(Entry.at(path))
     assert descriptor is not None
     try:
         yield descriptor
@@ -60,33 +63,33 @@ def lock(tmp_path: Path) -> Path:
 
 
 def test_a_lock_that_nobody_made_is_held_by_nobody_and_a_probe_does_not_make_it(lock: Path) -> None:
-    assert not locks.is_held(lock)
+    assert not locks.is_held(Entry.at(lock))
     assert not lock.exists()
 
 
 def test_a_taken_lock_is_held_until_its_descriptor_is_closed(lock: Path) -> None:
     with held(lock):
-        assert locks.is_held(lock)
-        assert locks.take(lock) is None
-    assert not locks.is_held(lock)
+        assert locks.is_held(Entry.at(lock))
+        assert locks.take(Entry.at(lock)) is None
+    assert not locks.is_held(Entry.at(lock))
     with held(lock):
-        assert locks.is_held(lock)
+        assert locks.is_held(Entry.at(lock))
 
 
 def test_a_refused_taker_leaves_no_descriptor_open(lock: Path) -> None:
     with held(lock):
         before = open_descriptors()
-        assert [locks.take(lock) for _ in range(20)] == [None] * 20
-        assert [locks.is_held(lock) for _ in range(20)] == [True] * 20
+        assert [locks.take(Entry.at(lock)) for _ in range(20)] == [None] * 20
+        assert [locks.is_held(Entry.at(lock)) for _ in range(20)] == [True] * 20
         assert open_descriptors() == before
 
 
 def test_giving_back_unlocks_for_every_copy(lock: Path) -> None:
-    descriptor = locks.take(lock)
+    descriptor = locks.take(Entry.at(lock))
     assert descriptor is not None
     copy = os.dup(descriptor)
     locks.give_back(descriptor)
-    assert not locks.is_held(lock)
+    assert not locks.is_held(Entry.at(lock))
     os.close(copy)
 
 
@@ -98,38 +101,38 @@ def test_another_process_sees_the_lock_and_does_not_get_it(lock: Path) -> None:
 def test_a_holder_that_is_killed_gives_the_lock_back(lock: Path) -> None:
     with Child(HOLD, lock) as holder:
         assert holder.hear() == "held"
-        assert locks.is_held(lock)
+        assert locks.is_held(Entry.at(lock))
         holder.kill()
-        assert not locks.is_held(lock)
+        assert not locks.is_held(Entry.at(lock))
 
 
 def test_a_probe_holds_nothing_against_another_probe(lock: Path) -> None:
     """A shared lock, as each probe has it for a moment, does not read as held."""
-    first = locks.open_lock(lock)
+    first = locks.open_lock(Entry.at(lock))
     try:
         fcntl.flock(first, fcntl.LOCK_SH)
-        assert not locks.is_held(lock)
+        assert not locks.is_held(Entry.at(lock))
     finally:
         os.close(first)
 
 
 def test_probes_of_several_processes_never_take_each_other_for_holders(lock: Path, tmp_path: Path) -> None:
-    os.close(locks.open_lock(lock))
+    os.close(locks.open_lock(Entry.at(lock)))
     enough = tmp_path / "enough"
     with Child(PROBE, lock, enough) as one, Child(PROBE, lock, enough) as other:
         assert [one.hear(), other.hear()] == ["ready", "ready"]
-        assert not any(locks.is_held(lock) for _ in range(3000))
+        assert not any(locks.is_held(Entry.at(lock)) for _ in range(3000))
         enough.touch()
         assert [one.hear(), other.hear()] == ["[False]", "[False]"]
 
 
 def test_a_taker_is_never_refused_because_somebody_probes(lock: Path, tmp_path: Path) -> None:
-    os.close(locks.open_lock(lock))
+    os.close(locks.open_lock(Entry.at(lock)))
     enough = tmp_path / "enough"
     with Child(PROBE, lock, enough) as one, Child(PROBE, lock, enough) as other:
         assert [one.hear(), other.hear()] == ["ready", "ready"]
         for _ in range(3000):
-            descriptor = locks.take(lock)
+            descriptor = locks.take(Entry.at(lock))
             assert descriptor is not None
             os.close(descriptor)
         enough.touch()
@@ -142,42 +145,42 @@ def test_of_several_takers_exactly_one_gets_the_lock(lock: Path) -> None:
 
 
 def test_a_lock_that_was_handed_over_lives_on_with_the_heir(lock: Path) -> None:
-    descriptor = locks.take(lock)
+    descriptor = locks.take(Entry.at(lock))
     assert descriptor is not None
     with Child(KEEP, descriptor, pass_fds=[descriptor]) as heir:
         heir.hear()
         os.close(descriptor)
-        assert locks.is_held(lock)
-        assert locks.take(lock) is None
+        assert locks.is_held(Entry.at(lock))
+        assert locks.take(Entry.at(lock)) is None
         heir.tell("close")
         assert heir.hear() == "closed"
-        assert not locks.is_held(lock)
+        assert not locks.is_held(Entry.at(lock))
 
 
 def test_killing_the_heir_frees_the_lock(lock: Path) -> None:
-    descriptor = locks.take(lock)
+    descriptor = locks.take(Entry.at(lock))
     assert descriptor is not None
     with Child(KEEP, descriptor, pass_fds=[descriptor]) as heir:
         heir.hear()
         os.close(descriptor)
         os.kill(heir.pid, signal.SIGKILL)
-        wait_for(lambda: not locks.is_held(lock), 5, "the kernel to give the lock back")
+        wait_for(lambda: not locks.is_held(Entry.at(lock)), 5, "the kernel to give the lock back")
 
 
 def test_the_lock_is_held_as_long_as_one_of_two_copies_is_open(lock: Path) -> None:
     with held(lock) as descriptor, Child(KEEP, descriptor, pass_fds=[descriptor]) as heir:
         heir.hear()
         heir.kill()
-        assert locks.is_held(lock)
+        assert locks.is_held(Entry.at(lock))
 
 
 def test_a_child_that_execs_does_not_inherit_a_lock_that_it_was_not_given(lock: Path) -> None:
-    descriptor = locks.take(lock)
+    descriptor = locks.take(Entry.at(lock))
     assert descriptor is not None
     with Child(KEEP, 0) as stranger:
         stranger.hear()
         os.close(descriptor)
-        assert not locks.is_held(lock)
+        assert not locks.is_held(Entry.at(lock))
 
 
 def test_who_waits_for_a_lock_goes_on_when_it_falls(lock: Path) -> None:
@@ -185,8 +188,9 @@ def test_who_waits_for_a_lock_goes_on_when_it_falls(lock: Path) -> None:
         import sys
         from pathlib import Path
         from subagent_server.host import locks
+        from subagent_server.host.directory import Entry
         print("waiting", flush=True)
-        locks.wait_until_free(Path(sys.argv[1]))
+        locks.wait_until_free(Entry.at(Path(sys.argv[1])))
         print("free", flush=True)
         sys.stdin.readline()
     """
@@ -196,9 +200,9 @@ def test_who_waits_for_a_lock_goes_on_when_it_falls(lock: Path) -> None:
             assert waiter.hear() == "waiting"
             holder.kill()
             assert waiter.hear() == "free"
-            assert not locks.is_held(lock)
+            assert not locks.is_held(Entry.at(lock))
 
 
 def test_waiting_for_a_lock_that_is_not_there_is_over_at_once(lock: Path) -> None:
-    locks.wait_until_free(lock)
+    locks.wait_until_free(Entry.at(lock))
     assert not lock.exists()

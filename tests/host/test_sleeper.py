@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from subagent_server.host import wake
+from subagent_server.host.directory import Entry
 from subagent_server.host.sleeper import Sleeper
 
 FOREVER = 3_600.0
@@ -15,7 +16,7 @@ BOUND = 15.0
 @asynccontextmanager
 async def sleeping(fifo: Path) -> AsyncIterator[Sleeper]:
     """A sleeper, which is closed at the end."""
-    sleeper = Sleeper(fifo)
+    sleeper = Sleeper(Entry.at(fifo))
     try:
         yield sleeper
     finally:
@@ -45,7 +46,7 @@ def test_all_are_woken_together_by_a_poke(tmp_path: Path) -> None:
     async def play() -> int:
         async with sleeping(tmp_path / "wake.1") as sleeper:
             tasks = await asleep(sleeper, 3)
-            wake.poke(tmp_path / "wake.1")
+            wake.poke(Entry.at(tmp_path / "wake.1"))
             return await woken(tasks)
 
     assert asyncio.run(play()) == 3

@@ -8,20 +8,23 @@ from pathlib import Path
 import pytest
 
 from subagent_server.host import wake
+from subagent_server.host.directory import Entry
 from tests.helpers.processes import Child
 
 POKE = """
     import sys
     from pathlib import Path
+    from subagent_server.host.directory import Entry
     from subagent_server.host import wake
-    wake.poke(Path(sys.argv[1]))
+    wake.poke(Entry.at(Path(sys.argv[1])))
     print("poked", flush=True)
 """
 SLEEP = """
     import select, sys
     from pathlib import Path
+    from subagent_server.host.directory import Entry
     from subagent_server.host import wake
-    descriptor = wake.open_fifo(Path(sys.argv[1]))
+    descriptor = wake.open_fifo(Entry.at(Path(sys.argv[1])))
     print("asleep", flush=True)
     print("woken" if select.select([descriptor], [], [], 15)[0] else "nobody came", flush=True)
     sys.stdin.readline()
@@ -37,7 +40,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def sleeper(path: Path) -> Iterator[int]:
     """The descriptor on which this process sleeps."""
-    descriptor = wake.open_fifo(path)
+    descriptor = wake.open_fifo(Entry.at(path))
     yield descriptor
     os.close(descriptor)
 
@@ -49,14 +52,14 @@ def is_woken(descriptor: int) -> bool:
 
 def test_a_poke_wakes_its_sleeper(path: Path, sleeper: int) -> None:
     assert not is_woken(sleeper)
-    wake.poke(path)
+    wake.poke(Entry.at(path))
     assert is_woken(sleeper)
 
 
 def test_a_poke_of_another_process_wakes_too(path: Path) -> None:
     with Child(SLEEP, path) as other:
         assert other.hear() == "asleep"
-        wake.poke(path)
+        wake.poke(Entry.at(path))
         assert other.hear() == "woken"
 
 
@@ -69,25 +72,25 @@ def test_a_poke_that_comes_before_the_sleep_is_not_lost(path: Path, sleeper: int
 
 def test_drained_pokes_are_forgotten_and_later_ones_wake_again(path: Path, sleeper: int) -> None:
     for _ in range(3):
-        wake.poke(path)
+        wake.poke(Entry.at(path))
     wake.drain(sleeper)
     assert not is_woken(sleeper)
     wake.drain(sleeper)
-    wake.poke(path)
+    wake.poke(Entry.at(path))
     assert is_woken(sleeper)
 
 
 def test_a_sleeper_that_never_looks_does_not_hold_up_who_pokes(path: Path, sleeper: int) -> None:
     for _ in range(70_000):  # a pipe holds 65,536 bytes
-        wake.poke(path)
+        wake.poke(Entry.at(path))
     assert is_woken(sleeper)
     wake.drain(sleeper)
     assert not is_woken(sleeper)
 
 
 def test_a_fifo_that_nobody_reads_any_more_is_removed(path: Path) -> None:
-    os.close(wake.open_fifo(path))
-    wake.poke(path)
+    os.close(wake.open_fifo(Entry.at(path)))
+    wake.poke(Entry.at(path))
     assert not path.exists()
 
 
@@ -95,19 +98,19 @@ def test_a_fifo_of_a_killed_sleeper_is_removed(path: Path) -> None:
     with Child(SLEEP, path) as other:
         assert other.hear() == "asleep"
         other.kill()
-    wake.poke(path)
+    wake.poke(Entry.at(path))
     assert not path.exists()
 
 
 def test_a_poke_at_nothing_does_nothing(path: Path) -> None:
-    wake.poke(path)
+    wake.poke(Entry.at(path))
     assert not path.exists()
 
 
 def test_an_old_fifo_is_replaced(path: Path) -> None:
-    old = wake.open_fifo(path)
-    new = wake.open_fifo(path)
-    wake.poke(path)
+    old = wake.open_fifo(Entry.at(path))
+    new = wake.open_fifo(Entry.at(path))
+    wake.poke(Entry.at(path))
     assert (is_woken(old), is_woken(new)) == (False, True)
     os.close(old)
     os.close(new)

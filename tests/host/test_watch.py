@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.host import atomic
+from subagent_server.host.directory import Entry
 from subagent_server.host.watch import Watcher
 from tests.helpers.processes import run_python
 
@@ -63,7 +64,7 @@ def test_a_listener_hears_of_a_file_that_is_made_touched_replaced_and_removed(
     ear.hears("r1")
     changes: list[Callable[[], None]] = [
         lambda: os.utime(path),
-        lambda: atomic.write_durably(path, b"x"),
+        lambda: atomic.write_durably(Entry.at(path), b"x"),
         lambda: path.unlink(),
     ]
     for change in changes:

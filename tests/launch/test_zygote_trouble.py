@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.host import die, locks, processes
+from subagent_server.host.directory import Entry
 from subagent_server.launch import handover
 from subagent_server.launch.asking import Wanted, connected, give_order
 from subagent_server.launch.image_key import image_key
@@ -161,14 +162,14 @@ def test_a_fenced_starter_is_refused(place: WarmPlace) -> None:
 def test_an_order_without_the_word_to_go_comes_to_nothing(world: World, place: WarmPlace) -> None:
     place.start()
     held = world.home / "lock"
-    lock = locks.take(held)
+    lock = locks.take(Entry.at(held))
     assert lock is not None
     with closing(connected(str(place.directory), image_key())) as connection:
         order = Wanted("shim", ["x"], ["x", "y"], {}).order([3], leashed=False)
         give_order(connection, order, [lock], cwd="/")
         handover.expect(connection, handover.READY)
     os.close(lock)
-    wait_for(lambda: not locks.is_held(held), BOUND, "the fork to leave")
+    wait_for(lambda: not locks.is_held(Entry.at(held)), BOUND, "the fork to leave")
 
 
 @pytest.mark.parametrize("point", ["zygote.asked", "zygote.forked"])

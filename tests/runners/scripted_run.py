@@ -8,6 +8,7 @@ from typing import Any
 
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Failure
+from subagent_server.host.directory import Directory
 from subagent_server.runners.messages.loop import Loop
 from subagent_server.runners.messages.model import Model, ModelSettings
 from subagent_server.runners.messages.purse import Purse
@@ -108,7 +109,7 @@ class Played:
         self.run = ScriptedRun()
         self.settings = settings or {}
         self.purse = purse or Purse()
-        self.outputs = KeptOutputs(outputs)
+        self.outputs = KeptOutputs(None if outputs is None else Directory(outputs))
         self.final = FinalAnswer(schema) if schema is not None else None
         self.tools = [*tools, *([self.final] if self.final else [])]
         self.max_turns = max_turns

@@ -3,12 +3,13 @@
 import base64
 from pathlib import Path
 
+from subagent_server.host.directory import Entry
 from subagent_server.runners.messages.prompt import Task, system_blocks, task_blocks
 
 RUN_ID = "20261122-093015-417-k3f9qz"
 
 
-def task(system_prompt: str = "", inputs: tuple[tuple[Path, str], ...] = ()) -> Task:
+def task(system_prompt: str = "", inputs: tuple[tuple[Entry, str], ...] = ()) -> Task:
     """Return a task with nothing to fill in that a test does not care for."""
     return Task(RUN_ID, "painter", system_prompt, "Paint it.", "/somewhere", inputs)
 
@@ -31,7 +32,8 @@ def test_inputs_stand_before_the_prompt_as_text_image_and_document(tmp_path: Pat
     text.write_text("Grüße", encoding="utf-8")
     png.write_bytes(b"\x89PNG\r\n\x1a\n...")
     pdf.write_bytes(b"%PDF-1.7...")
-    inputs = ((text, "text/plain"), (png, "image/png"), (pdf, "application/pdf"))
+    kinds = ((text, "text/plain"), (png, "image/png"), (pdf, "application/pdf"))
+    inputs = [(Entry.at(path), kind) for path, kind in kinds]
     blocks = task_blocks(task().prompt, inputs)
     assert "a-b.txt" in blocks[0]["text"] and "Grüße" in blocks[0]["text"]
     image, document = (block for block in blocks if block["type"] != "text")

@@ -112,8 +112,8 @@ def test_a_state_that_cannot_be_read_is_listed_as_such_and_the_other_runs_work(
 ) -> None:
     broken, foreign, fine = (parent.call("run_worker", prompt="Go.")["runId"] for _ in range(3))
     world.abandoned |= {broken, foreign}
-    world.paths(broken).meta.write_bytes(b'{"runId": "')
-    world.paths(foreign).meta.write_bytes(world.paths(fine).meta.read_bytes())
+    world.paths(broken).meta.path.write_bytes(b'{"runId": "')
+    world.paths(foreign).meta.path.write_bytes(world.paths(fine).meta.path.read_bytes())
     rows = {row["runId"]: row for row in parent.call("list_runs")["runs"]}
     assert rows[fine]["status"] == "failed" and "unreadable" not in rows[fine]
     for run_id in (broken, foreign):

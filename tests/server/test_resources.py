@@ -45,10 +45,10 @@ def test_a_run_offers_its_state_its_log_and_its_result(world: World, era: Era) -
             assert content["mimeType"] == resource["mimeType"] and content["uri"] == uri
         state = json.loads(client.read(f"run://{run_id}/meta"))
         assert state["status"] == "completed" and state["label"] == "nightly"
-        stored = json.loads(world.paths(run_id).meta.read_bytes())
+        stored = json.loads(world.paths(run_id).meta.path.read_bytes())
         assert state == {key: value for key, value in stored.items() if key != "childTokenHash"}
         log = client.read(f"run://{run_id}/log")
-        assert log == world.paths(run_id).log.read_text(encoding="utf-8") and "Really." in log
+        assert log == world.paths(run_id).log.path.read_text(encoding="utf-8") and "Really." in log
         assert client.read(f"run://{run_id}/result") == "All is well.\nReally."
         templates = client.ask("resources/templates/list")["resourceTemplates"]
         assert [t["uriTemplate"].rsplit("/", 1)[-1] for t in templates] == ["meta", "log", "result"]
@@ -106,7 +106,7 @@ def test_a_long_log_gives_its_end_and_the_call_that_gives_the_rest(world: World)
     world.gone(run_id)
     path = world.paths(run_id).log
     lines = [f"09:30:15 line {number} {'é' * 40}" for number in range(5_000)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    path.path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     with Listener(world, "modern") as client:
         text = client.read(f"run://{run_id}/log")
         assert len(text.encode()) < 66_000
@@ -162,7 +162,7 @@ def test_the_live_runs_and_the_newest_are_listed_and_one_that_cannot_be_read_hid
     ids = [f"20261122-093015-{number:03d}-abcdef" for number in range(60)]
     for run_id in ids:
         made_by_hand(world, run_id, live=run_id == ids[0])
-    world.paths(ids[58]).meta.write_text("{", encoding="utf-8")
+    world.paths(ids[58]).meta.path.write_text("{", encoding="utf-8")
     with Listener(world, "modern") as client:
         resources = listed(client)
         found = [uri for uri in resources if uri.endswith("/meta")]

@@ -56,7 +56,7 @@ def test_logs_and_events_are_read_from_their_end_and_on_from_a_cursor(world: Wor
     with world.serve() as parent:
         run_id = parent.call("run_worker", prompt="Count.", waitSeconds=40)["runId"]
         world.gone(run_id)
-        log = world.paths(run_id).log.read_text(encoding="utf-8")
+        log = world.paths(run_id).log.path.read_text(encoding="utf-8")
         assert "\x1b" not in log, "a log cannot colour the terminal of who reads it"
         last = parent.call("get_logs", runId=run_id, lines=2)
         assert last["text"] == "\n".join(log.splitlines()[-2:]) and last["atEnd"]
@@ -67,7 +67,7 @@ def test_logs_and_events_are_read_from_their_end_and_on_from_a_cursor(world: Wor
 
         events = pages(parent, run_id, "events", cursor="0", lines=3)
         lines = "\n".join(page["text"] for page in events).splitlines()
-        whole = world.paths(run_id).events.read_text(encoding="utf-8").splitlines()
+        whole = world.paths(run_id).events.path.read_text(encoding="utf-8").splitlines()
         assert len(lines) == len(whole)
         assert [json.loads(line)["seq"] for line in lines if len(line) < 20_000] == [
             json.loads(line)["seq"] for line in whole if len(line) < 20_000

@@ -86,11 +86,11 @@ def test_a_parent_that_polls_changes_nothing(world: World) -> None:
     with world.serve() as parent:
         run_id = parent.call("run_worker", prompt="Paint.")["runId"]
         world.asking(run_id)
-        before = world.paths(run_id).meta.read_bytes()
+        before = world.paths(run_id).meta.path.read_bytes()
         polls = [parent.begin("check_status", runId=run_id) for _ in range(50)]
         views = [poll.result(BOUND) for poll in polls]
         assert {view["revision"] for view in views} == {2}
-        assert world.paths(run_id).meta.read_bytes() == before
+        assert world.paths(run_id).meta.path.read_bytes() == before
         world.reply(run_id, "blue")
         assert world.completed(run_id) == "Painted."
 

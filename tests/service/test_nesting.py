@@ -161,7 +161,7 @@ def test_a_run_is_bound_by_the_budgets_above_it_over_their_whole_trees(service: 
     for run_id in (root, second):
         request = service.store.read_request(run_id)
         bound = request.model_copy(update={"agent": {**request.agent, "limits": {"budgetUsd": "2"}}})
-        service.store.paths.run(run_id).request.write_bytes(bound.to_json())
+        service.store.paths.run(run_id).request.path.write_bytes(bound.to_json())
     budgets = budgets_of(service.store, service.store.read(second))
     assert [(each.run_id, str(each.usd)) for each in budgets] == [(second, "2"), (root, "2")]
     paid(service, second, "0.7")
@@ -187,7 +187,7 @@ def test_of_calls_at_one_moment_only_those_begin_that_what_is_left_of_the_budget
     hands = [begun(service, lead).run_id for _ in range(2)]
     request = service.store.read_request(root)
     bound = request.model_copy(update={"agent": {**request.agent, "limits": {"budgetUsd": "2"}}})
-    service.store.paths.run(root).request.write_bytes(bound.to_json())
+    service.store.paths.run(root).request.path.write_bytes(bound.to_json())
     calls = {i: ModelCalls(service.store, service.store.paths.run(i)) for i in (root, lead, *hands)}
     first, second = (calls[i] for i in hands)
     assert first.begin() and not second.begin(), "what a call costs is not known yet"
@@ -213,9 +213,9 @@ def test_a_mark_of_a_run_that_names_another_parent_adds_nothing(service: Service
     root, other = begun(service).run_id, begun(service).run_id
     paid(service, other, "5")
     paths = service.store.paths.run(root)
-    paths.children.mkdir()
+    paths.children.path.mkdir()
     for name in (other, root, "20990101-000000-000-aaaaaa"):
-        (paths.children / name).touch()
+        (paths.children.path / name).touch()
     paid(service, root, "1")
     assert service.store.read(root).with_descendants.turns == 1
     assert tree_cost(service.store, root) == 1
@@ -223,7 +223,7 @@ def test_a_mark_of_a_run_that_names_another_parent_adds_nothing(service: Service
 
 def test_a_tree_cannot_be_entered_without_its_lock(service: Service) -> None:
     root = begun(service)
-    service.store.paths.run(root.run_id).tree_lock.mkdir()
+    service.store.paths.run(root.run_id).tree_lock.path.mkdir()
     with pytest.raises(SubagentError):
         begun(service, root.run_id)
     assert service.store.run_ids() == [root.run_id] and not service.store.children_of(root.run_id)

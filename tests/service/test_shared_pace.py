@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from subagent_server.host.directory import Directory
 from subagent_server.host.processes import boot_id
 from subagent_server.service.shared_pace import LONGEST_GROWN_SECONDS, LONGEST_SECONDS, SharedPace
 
@@ -15,13 +16,13 @@ URL = "https://user:hidden@api.example.com"
 
 def pace(root: Path, url: str = URL, key_name: str = "ANTHROPIC_API_KEY") -> SharedPace:
     """Return the pace of one more run."""
-    return SharedPace(root / ".backoff", url, key_name)
+    return SharedPace(Directory(root / ".backoff"), url, key_name)
 
 
 def write(root: Path, **changes: Any) -> None:
     """Write a hold of half a minute, changed."""
     facts = {"bootId": boot_id(), "until": time.monotonic() + 30, "seconds": 30.0} | changes
-    path = pace(root).path
+    path = pace(root).file.path
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(facts), encoding="utf-8")
 
@@ -92,7 +93,7 @@ def test_a_file_of_another_clock_or_out_of_bounds_holds_nobody(
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"until": 1}'], ids=repr)
 def test_a_torn_file_holds_nobody(tmp_path: Path, data: bytes) -> None:
     write(tmp_path)
-    pace(tmp_path).path.write_bytes(data)
+    pace(tmp_path).file.path.write_bytes(data)
     assert pace(tmp_path).hold() == 0 and pace(tmp_path).busy(5, asked=False) >= 5
 
 

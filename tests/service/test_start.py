@@ -44,7 +44,7 @@ def test_inputs_are_copied_at_the_start_and_reach_the_model_in_their_order(world
     assert base64.b64decode(content[2]["source"]["data"]) == PNG
     assert content[4]["source"]["media_type"] == "application/pdf"
     assert content[-1]["text"] == "Read these."
-    assert len(list(world.paths(run_id).inputs.iterdir())) == 5
+    assert len(list(world.paths(run_id).inputs.path.iterdir())) == 5
 
 
 def test_inputs_that_no_model_reads_are_refused_by_name(world: World) -> None:

@@ -190,7 +190,7 @@ class Judge:
 
     def _tracebacks(self) -> Iterator[str]:
         """No process may end in a traceback, or complain of a fault of its own."""
-        outputs = [self._soak.store.paths.run(run_id).worker_out for run_id in self.metas]
+        outputs = [self._soak.store.paths.run(run_id).worker_out.path for run_id in self.metas]
         for path in [*outputs, *self._soak.errors.iterdir()]:
             if "Traceback" in _read(path) and not self._upgrades.excuse(path):
                 yield f"{path} holds a traceback: ...{_read(path)[-600:]!r}"

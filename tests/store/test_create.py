@@ -23,14 +23,14 @@ def test_the_root_is_made_on_first_use_and_keeps_itself_out_of_the_repository(tm
     assert not (tmp_path / "deep").exists()
     store.create(make_request())
     assert names(store.paths.root) == [".changes", ".gitignore", ".slots", RUN_ID]
-    assert "*" in store.paths.gitignore.read_text(encoding="utf-8").splitlines()
+    assert "*" in (store.paths.root / ".gitignore").read_text(encoding="utf-8").splitlines()
 
 
 def test_making_the_root_again_changes_nothing_that_is_there(store: RunStore) -> None:
-    store.paths.gitignore.write_text("mine\n", encoding="utf-8")
+    (store.paths.root / ".gitignore").write_text("mine\n", encoding="utf-8")
     start_run(store)
     store.make_root()
-    assert store.paths.gitignore.read_text(encoding="utf-8") == "mine\n"
+    assert (store.paths.root / ".gitignore").read_text(encoding="utf-8") == "mine\n"
     assert store.run_ids() == [RUN_ID]
 
 
@@ -44,7 +44,7 @@ def test_a_new_directory_holds_the_request_and_is_its_owner_s_alone(store: RunSt
     run = store.create(make_request(label="first"))
     assert names(run.directory) == ["request.json"]
     assert run.directory.stat().st_mode & 0o777 == 0o700
-    assert json.loads(run.request.read_bytes())["createdAt"] == "2026-11-22T09:30:15.417Z"
+    assert json.loads(run.request.path.read_bytes())["createdAt"] == "2026-11-22T09:30:15.417Z"
     assert store.read_request(RUN_ID) == make_request(label="first")
 
 
@@ -128,8 +128,8 @@ def test_a_request_that_the_disk_refuses_leaves_no_mark_with_the_parent(store: R
 
 def test_a_state_that_cannot_be_published_is_a_storage_failure_and_there_is_no_run(store: RunStore) -> None:
     store.create(make_request())
-    store.paths.changes.rmdir()
-    store.paths.changes.write_text("no directory", encoding="utf-8")
+    store.paths.changes.path.rmdir()
+    store.paths.changes.path.write_text("no directory", encoding="utf-8")
     with pytest.raises(StorageFailed):
         store.publish(make_meta())
     with pytest.raises(UnknownRun):

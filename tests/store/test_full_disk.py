@@ -50,10 +50,10 @@ def on_a_small_disk(store: RunStore, code: str) -> str:
 def test_a_state_that_cannot_be_written_leaves_the_old_one_and_no_other_file(store: RunStore) -> None:
     before = start_run(store, RUN_ID, STARTED)
     run = store.paths.run(RUN_ID)
-    written, content = run.meta.read_bytes(), names(run.directory)
+    written, content = run.meta.path.read_bytes(), names(run.directory)
     said = on_a_small_disk(store, f"room(5000); attempt(events.ProgressReported(summary={LONG!r}))")
     assert said.startswith(f"storage {run.meta} could not be written (File too large)")
-    assert (run.meta.read_bytes(), names(run.directory)) == (written, content)
+    assert (run.meta.path.read_bytes(), names(run.directory)) == (written, content)
     assert store.read(RUN_ID) == before
 
 
@@ -63,12 +63,12 @@ def test_a_result_that_cannot_be_written_changes_nothing_and_leaves_no_other_fil
 ) -> None:
     start_run(store, RUN_ID, STARTED)
     run = store.paths.run(RUN_ID)
-    written, content = run.meta.read_bytes(), names(run.directory)
+    written, content = run.meta.path.read_bytes(), names(run.directory)
     said = on_a_small_disk(
         store, f"room(5000); attempt(events.Finished(), payload={payload}, result={LONG_RESULT})"
     )
     assert said.startswith(f"storage {run.result} could not be written")
-    assert (run.meta.read_bytes(), names(run.directory)) == (written, content)
+    assert (run.meta.path.read_bytes(), names(run.directory)) == (written, content)
 
 
 def test_a_result_whose_state_cannot_be_written_is_applied_by_the_next_who_can(store: RunStore) -> None:
@@ -150,7 +150,7 @@ journal.append("turn", LATER, {{"turn": 2}})
 def check_dense(store: RunStore) -> None:
     """Assert that the events which can be read are numbered from 1 without gap or repetition."""
     seen = []
-    for line in store.paths.run(RUN_ID).events.read_text(encoding="utf-8").splitlines():
+    for line in store.paths.run(RUN_ID).events.path.read_text(encoding="utf-8").splitlines():
         try:
             seen.append(json.loads(line)["seq"])
         except ValueError:

@@ -66,16 +66,16 @@ def test_a_file_that_is_missing_spoilt_or_of_another_version_is_made_anew(
     make_stored(store.paths.root, 30)
     before = found(store, *FAILED)
     if harm is None:
-        shutil.rmtree(store.paths.index.parent)
+        shutil.rmtree(store.paths.index.path)
     else:
-        harm(store.paths.index)
+        harm(store.paths.index.path / "runs.sqlite3")
     assert found(store, *FAILED) == before and len(before) == 6
 
 
 def test_a_place_that_takes_no_file_costs_time_and_nothing_else(store: RunStore) -> None:
     ids = make_stored(store.paths.root, 30)
-    shutil.rmtree(store.paths.index.parent, ignore_errors=True)
-    store.paths.index.parent.write_text("in the way", encoding="utf-8")
+    shutil.rmtree(store.paths.index.path, ignore_errors=True)
+    store.paths.index.path.write_text("in the way", encoding="utf-8")
     assert found(store) == ids[::-1]
     assert list(islice(StoredRuns(store.paths).newest_first(), 2)) == [ids[-1], ids[-2]]
 
@@ -118,15 +118,15 @@ def test_several_who_need_it_at_once_all_get_it(store: RunStore) -> None:
 
 def test_names_of_a_large_root_are_kept_only_as_long_as_it_is_at_rest(store: RunStore) -> None:
     ids = make_stored(store.paths.root, 2_100)
-    stored = StoredRuns(store.paths)
+    stored, newest = StoredRuns(store.paths), store.paths.index.path / "newest.json"
     assert list(islice(stored.newest_first(), 3)) == ids[:-4:-1]
-    assert not store.paths.newest.exists(), "the root has just changed: a further change could go unseen"
+    assert not newest.exists(), "the root has just changed: a further change could go unseen"
 
     os.utime(store.paths.root, (1, 1))
     assert list(stored.newest_first()) == ids[::-1]
-    assert store.paths.newest.exists()
+    assert newest.exists()
     assert list(stored.newest_first()) == ids[::-1]
-    store.paths.newest.write_bytes(b"{")
+    newest.write_bytes(b"{")
     assert list(islice(stored.newest_first(), 1)) == ids[-1:]
     shutil.rmtree(store.paths.run(ids[-1]).directory)
     assert list(islice(stored.newest_first(), 1)) == [ids[-2]]

@@ -9,6 +9,7 @@ from subagent_server.domain import events
 from subagent_server.domain.errors import UnknownRun, UnreadableMeta
 from subagent_server.domain.records import RunMeta
 from subagent_server.host import atomic
+from subagent_server.host.directory import Entry
 from subagent_server.store.last_state import TRUSTED_SECONDS, LastState
 from subagent_server.store.runs import RunStore
 from tests.helpers.runs import LATER, RUN_ID, STARTED, make_meta, start_run
@@ -30,12 +31,12 @@ class Clock:
 def path(store: RunStore) -> Path:
     """The state of a run."""
     start_run(store)
-    return store.paths.run(RUN_ID).meta
+    return store.paths.run(RUN_ID).meta.path
 
 
 def written(path: Path, revision: int) -> None:
     """Replace a state by one that is as long."""
-    atomic.write_durably(path, make_meta().model_copy(update={"revision": revision}).to_json())
+    atomic.write_durably(Entry.at(path), make_meta().model_copy(update={"revision": revision}).to_json())
 
 
 def aged(path: Path) -> None:
@@ -98,5 +99,5 @@ def test_a_run_that_went_or_was_spoilt_meanwhile_is_refused_as_ever(store: RunSt
     path.unlink()
     with pytest.raises(UnknownRun):
         last.read()
-    atomic.write_durably(path, make_meta().to_json())
+    atomic.write_durably(Entry.at(path), make_meta().to_json())
     assert last.read() == make_meta()

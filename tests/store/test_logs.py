@@ -32,7 +32,7 @@ def write(run: RunPaths, *happened: tuple[str, dict[str, Any]]) -> None:
 def events_of(run: RunPaths) -> list[dict[str, Any]]:
     """Return the events that can be read."""
     found = []
-    for line in run.events.read_text(encoding="utf-8").splitlines():
+    for line in run.events.path.read_text(encoding="utf-8").splitlines():
         try:
             found.append(json.loads(line))
         except ValueError:
@@ -58,7 +58,7 @@ def test_a_later_writer_goes_on_with_the_numbers(run: RunPaths) -> None:
 @pytest.mark.parametrize("left", ["", "{", '{"seq": 3, "at"', '{"seq": 3', "\0\0\0", '{"seq": 3}x'])
 def test_numbers_are_dense_after_a_torn_line(run: RunPaths, left: str) -> None:
     write(run, ("turn", {}), ("turn", {}))
-    with run.events.open("a", encoding="utf-8") as file:
+    with run.events.path.open("a", encoding="utf-8") as file:
         file.write(left)
     write(run, ("run_ended", {"status": "failed"}))
     assert [event["seq"] for event in events_of(run)] == [1, 2, 3]
@@ -66,7 +66,7 @@ def test_numbers_are_dense_after_a_torn_line(run: RunPaths, left: str) -> None:
 
 def test_numbers_are_dense_after_a_line_that_lacks_only_its_newline(run: RunPaths) -> None:
     write(run, ("turn", {}), ("turn", {}))
-    run.events.write_bytes(run.events.read_bytes()[:-1])
+    run.events.path.write_bytes(run.events.path.read_bytes()[:-1])
     write(run, ("run_ended", {"status": "failed"}))
     assert [event["seq"] for event in events_of(run)] == [1, 2, 3]
 
@@ -85,7 +85,7 @@ def test_a_text_that_is_too_long_is_cut_in_the_middle_and_says_so(run: RunPaths)
 
 def test_the_log_says_the_same_as_the_journal_for_people(run: RunPaths) -> None:
     write(run, ("turn", {"turn": 1}), ("text", {"text": "Two\nlines"}))
-    assert run.log.read_text(encoding="utf-8").splitlines() == [
+    assert run.log.path.read_text(encoding="utf-8").splitlines() == [
         "09:30:15 ── turn 1",
         "09:30:15 Two",
         "           lines",
@@ -94,10 +94,13 @@ def test_the_log_says_the_same_as_the_journal_for_people(run: RunPaths) -> None:
 
 def test_a_torn_line_of_the_log_does_not_swallow_the_next(run: RunPaths) -> None:
     write(run, ("turn", {"turn": 1}))
-    with run.log.open("a", encoding="utf-8") as file:
+    with run.log.path.open("a", encoding="utf-8") as file:
         file.write("09:30:16 cut o")
     write(run, ("turn", {"turn": 2}))
-    assert run.log.read_text(encoding="utf-8").splitlines()[1:] == ["09:30:16 cut o", "09:30:15 ── turn 2"]
+    assert run.log.path.read_text(encoding="utf-8").splitlines()[1:] == [
+        "09:30:16 cut o",
+        "09:30:15 ── turn 2",
+    ]
 
 
 def test_the_end_of_a_run_is_found_in_its_journal(run: RunPaths) -> None:
@@ -115,7 +118,7 @@ def test_the_usage_of_a_run_is_what_its_journal_told_last(run: RunPaths) -> None
 
 
 def test_a_damaged_usage_is_none(run: RunPaths) -> None:
-    run.events.write_text('{"seq": 1, "type": "usage", "inputTokens": "many"}\n', encoding="utf-8")
+    run.events.path.write_text('{"seq": 1, "type": "usage", "inputTokens": "many"}\n', encoding="utf-8")
     assert logs.recorded_usage(run) is None
 
 
@@ -135,7 +138,7 @@ def test_a_transcript_is_read_back_without_what_was_torn(run: RunPaths) -> None:
     transcript = Transcript(run)
     for message in messages:
         transcript.append(message)
-    with run.transcript.open("a", encoding="utf-8") as file:
+    with run.transcript.path.open("a", encoding="utf-8") as file:
         file.write('{"role": "user", "cont')
     assert list(read_transcript(run)) == messages
     Transcript(run).append({"role": "user"})

@@ -22,8 +22,8 @@ def left_by_version_1(store: RunStore, **changes: Any) -> Path:
     run = store.paths.run(RUN_ID)
     run.directory.mkdir()
     data = {**json.loads(VERSION_1.read_bytes()), **changes}
-    run.meta.write_text(json.dumps({k: v for k, v in data.items() if v is not None}), encoding="utf-8")
-    return run.meta
+    run.meta.path.write_text(json.dumps({k: v for k, v in data.items() if v is not None}), encoding="utf-8")
+    return run.meta.path
 
 
 def test_a_state_of_version_1_loads_with_all_it_says(store: RunStore) -> None:

@@ -31,14 +31,14 @@ DOCUMENTED = {
 
 @pytest.mark.parametrize(("name", "file"), DOCUMENTED.items())
 def test_every_file_of_a_run_lies_where_the_contract_says(tmp_path: Path, name: str, file: str) -> None:
-    assert getattr(RootPaths(tmp_path).run(RUN_ID), name) == tmp_path / RUN_ID / file
+    assert getattr(RootPaths(tmp_path).run(RUN_ID), name).path == tmp_path / RUN_ID / file
 
 
 def test_a_run_knows_its_id_and_its_root(tmp_path: Path) -> None:
     run = RootPaths(tmp_path).run(RUN_ID)
     assert run.run_id == RUN_ID
-    assert root_of(run) == RootPaths(tmp_path)
-    assert run == RunPaths(tmp_path / RUN_ID)
+    assert root_of(run).root == tmp_path
+    assert run.directory == tmp_path / RUN_ID
 
 
 def test_who_sleeps_on_a_run_is_found_by_the_name_of_its_fifo(tmp_path: Path) -> None:
@@ -58,6 +58,6 @@ def test_no_path_is_made_of_what_is_no_run_id(tmp_path: Path, run_id: str) -> No
 
 def test_our_own_folders_have_names_that_no_run_can_have(tmp_path: Path) -> None:
     root = RootPaths(tmp_path)
-    for path in (root.changes, root.slots, root.gitignore):
+    for folder in (root.changes, root.slots, root.index, root.removed, root.backoff):
         with pytest.raises(InvalidRunId):
-            root.run(path.name)
+            root.run(folder.path.name)

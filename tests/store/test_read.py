@@ -90,13 +90,13 @@ def test_a_state_that_cannot_be_read_is_named_with_its_file_and_changed_by_nobod
 ) -> None:
     start_run(store)
     path = store.paths.run(RUN_ID).meta
-    path.write_bytes(CORRUPT[what])
+    path.path.write_bytes(CORRUPT[what])
     for ask in ("read", "update", "roll_forward"):
         with pytest.raises(UnreadableMeta) as unreadable:
             ASKS[ask](store, RUN_ID)
         assert f"The state of run {RUN_ID} cannot be read ({path}: " in unreadable.value.sentence
         assert unreadable.value.sentence.isprintable()
-    assert path.read_bytes() == CORRUPT[what]
+    assert path.path.read_bytes() == CORRUPT[what]
 
 
 def test_unreadable_runs_are_listed_and_do_not_hide_the_others(store: RunStore) -> None:
@@ -104,7 +104,7 @@ def test_unreadable_runs_are_listed_and_do_not_hide_the_others(store: RunStore) 
     for number, content in enumerate(CORRUPT.values()):
         run_id = f"b-{number:02d}"
         start_run(store, run_id)
-        store.paths.run(run_id).meta.write_bytes(content)
+        store.paths.run(run_id).meta.path.write_bytes(content)
     start_run(store, "c-last")
     found = list(store.metas())
     assert [meta.run_id for meta in found if isinstance(meta, RunMeta)] == ["c-last", "a-first"]
@@ -112,8 +112,8 @@ def test_unreadable_runs_are_listed_and_do_not_hide_the_others(store: RunStore) 
 
 
 def test_a_directory_in_the_place_of_the_state_is_unreadable(store: RunStore) -> None:
-    (store.create(make_request()).meta).mkdir()
-    with pytest.raises(UnreadableMeta, match="Is a directory"):
+    (store.create(make_request()).meta).path.mkdir()
+    with pytest.raises(UnreadableMeta, match="it is a directory"):
         store.read(RUN_ID)
 
 
@@ -132,9 +132,9 @@ def test_what_stands_among_the_marks_and_is_no_run_id_is_passed_over(store: RunS
     start_run(store, "parent")
     start_run(store, "child")
     for directory in (store.paths.changes, store.paths.run("parent").children):
-        directory.mkdir(exist_ok=True)
-        (directory / "Not a run").touch()
-        (directory / "child").touch()
+        directory.path.mkdir(exist_ok=True)
+        (directory.path / "Not a run").touch()
+        (directory.path / "child").touch()
     assert store.live_ids() == ["child", "parent"]
     assert store.children_of("parent") == ["child"]
 
@@ -145,13 +145,13 @@ def test_a_result_that_cannot_be_read_is_named_and_nothing_is_made_of_it(
 ) -> None:
     before = start_run(store, RUN_ID, STARTED)
     path = store.paths.run(RUN_ID).result
-    path.write_bytes(content)
+    path.path.write_bytes(content)
     with pytest.raises(UnreadableMeta, match=r"result\.json"):
         store.read_result(RUN_ID)
     with pytest.raises(UnreadableMeta, match=r"result\.json"):
         store.update(RUN_ID, events.StopRequested(), LATER)
     assert store.read(RUN_ID) == before
-    assert path.read_bytes() == content
+    assert path.path.read_bytes() == content
 
 
 def test_a_run_without_result_or_payload_has_none(store: RunStore) -> None:
@@ -172,7 +172,7 @@ def test_a_payload_that_cannot_be_read_is_named(store: RunStore, damage: str) ->
         "no gzip": b"text",
         "a flipped byte": bytes(flipped),
     }
-    store.paths.run(RUN_ID).payload.write_bytes(content[damage])
+    store.paths.run(RUN_ID).payload.path.write_bytes(content[damage])
     with pytest.raises(UnreadableMeta, match=r"payload\.gz"):
         store.read_payload(RUN_ID)
 
@@ -180,7 +180,7 @@ def test_a_payload_that_cannot_be_read_is_named(store: RunStore, damage: str) ->
 @pytest.mark.parametrize("content", [b"", b"{}", b"null"])
 def test_a_request_that_cannot_be_read_is_named(store: RunStore, content: bytes) -> None:
     start_run(store)
-    store.paths.run(RUN_ID).request.write_bytes(content)
+    store.paths.run(RUN_ID).request.path.write_bytes(content)
     with pytest.raises(UnreadableMeta, match=r"request\.json"):
         store.read_request(RUN_ID)
 
@@ -198,7 +198,7 @@ def test_a_lock_file_that_cannot_be_opened_refuses_the_change(store: RunStore) -
     before = start_run(store, RUN_ID, STARTED)
     run = store.paths.run(RUN_ID)
     run.meta_lock.unlink()
-    run.meta_lock.mkdir()
+    run.meta_lock.path.mkdir()
     with pytest.raises(StorageFailed):
         store.update(RUN_ID, events.StopRequested(), LATER)
     assert store.read(RUN_ID) == before

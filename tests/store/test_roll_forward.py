@@ -58,8 +58,8 @@ def interrupted(store: RunStore, outcome: str, *happened: RunEvent, payload: byt
     start_run(store, RUN_ID, *(happened or (STARTED, ASKED)))
     run = store.paths.run(RUN_ID)
     if payload is not None:
-        run.payload.write_bytes(gzip.compress(payload))
-    run.result.write_bytes(RESULTS[outcome].to_json())
+        run.payload.path.write_bytes(gzip.compress(payload))
+    run.result.path.write_bytes(RESULTS[outcome].to_json())
 
 
 def check_ended_as(meta: RunMeta, outcome: str) -> None:
@@ -96,9 +96,9 @@ def test_a_result_that_the_state_lacks_is_applied_by_whoever_finds_it(store: Run
 def test_applying_a_result_twice_is_applying_it_once(store: RunStore) -> None:
     interrupted(store, "completed")
     once = store.roll_forward(RUN_ID, LATER)
-    written = store.paths.run(RUN_ID).meta.read_bytes()
+    written = store.paths.run(RUN_ID).meta.path.read_bytes()
     assert store.roll_forward(RUN_ID, LATER) == once
-    assert store.paths.run(RUN_ID).meta.read_bytes() == written
+    assert store.paths.run(RUN_ID).meta.path.read_bytes() == written
 
 
 def test_a_run_without_a_result_is_left_as_it_is(store: RunStore) -> None:
@@ -139,7 +139,7 @@ def test_usage_that_comes_after_the_result_is_added_to_the_ended_run(store: RunS
 @pytest.mark.parametrize("outcome", ["failed", "stopped"])
 def test_a_run_that_never_ran_can_have_ended_too(store: RunStore, outcome: str) -> None:
     start_run(store)
-    store.paths.run(RUN_ID).result.write_bytes(RESULTS[outcome].to_json())
+    store.paths.run(RUN_ID).result.path.write_bytes(RESULTS[outcome].to_json())
     assert store.roll_forward(RUN_ID, LATER).status == outcome
 
 

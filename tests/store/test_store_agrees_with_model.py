@@ -153,7 +153,7 @@ class StoreAgreesWithModel(RuleBasedStateMachine):
         run = self.store.paths.run(RUN_ID)
         known = {"request.json", "run.meta.json", "run.meta.lock", "result.json"}
         assert set(names(run.directory)) <= known
-        assert json.loads(run.meta.read_bytes())["runId"] == RUN_ID
+        assert json.loads(run.meta.path.read_bytes())["runId"] == RUN_ID
 
     def teardown(self) -> None:
         """Leave no file behind."""
@@ -167,7 +167,10 @@ class StoreAgreesWithModel(RuleBasedStateMachine):
 
     def happens(self, event: RunEvent, expected: str, result: RunResult | None = None) -> None:
         """Let `event` happen to the run, and compare how it went."""
-        before, written = self.store.read(RUN_ID).revision, self.store.paths.run(RUN_ID).meta.read_bytes()
+        before, written = (
+            self.store.read(RUN_ID).revision,
+            self.store.paths.run(RUN_ID).meta.path.read_bytes(),
+        )
         try:
             after = self.store.update(RUN_ID, event, self.now, result=result)
             assert expected != "refused"
@@ -175,7 +178,7 @@ class StoreAgreesWithModel(RuleBasedStateMachine):
         except CallerError:
             assert expected == "refused"
         if before == self.model.revision:
-            assert self.store.paths.run(RUN_ID).meta.read_bytes() == written
+            assert self.store.paths.run(RUN_ID).meta.path.read_bytes() == written
 
 
 def result_of(outcome: str) -> RunResult:

@@ -49,11 +49,14 @@ class ByProcesses(StoreAgreesWithModel):
 
     def happens(self, event: RunEvent, expected: str, result: RunResult | None = None) -> None:
         """Let `event` happen to the run, and compare how it went."""
-        before, written = self.store.read(RUN_ID).revision, self.store.paths.run(RUN_ID).meta.read_bytes()
+        before, written = (
+            self.store.read(RUN_ID).revision,
+            self.store.paths.run(RUN_ID).meta.path.read_bytes(),
+        )
         said = self.by_another(event, result)
         assert said == ("refused" if expected == "refused" else str(self.model.revision))
         if before == self.model.revision:
-            assert self.store.paths.run(RUN_ID).meta.read_bytes() == written
+            assert self.store.paths.run(RUN_ID).meta.path.read_bytes() == written
 
     @rule()
     def worker_dies_once_its_question_is_written(self) -> None:

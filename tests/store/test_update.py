@@ -42,7 +42,7 @@ def test_a_change_is_what_everybody_reads_from_then_on(store: RunStore) -> None:
     returned = store.update(RUN_ID, STARTED, LATER)
     assert returned.status is Status.RUNNING
     assert RunStore(store.paths.root).read(RUN_ID) == store.read(RUN_ID) == returned
-    assert json.loads(store.paths.run(RUN_ID).meta.read_bytes())["worker"]["pid"] == WORKER.pid
+    assert json.loads(store.paths.run(RUN_ID).meta.path.read_bytes())["worker"]["pid"] == WORKER.pid
 
 
 def test_the_revision_counts_the_changes_one_by_one(store: RunStore) -> None:
@@ -63,7 +63,7 @@ def test_the_revision_counts_the_changes_one_by_one(store: RunStore) -> None:
 def test_a_file_is_replaced_whole_and_nothing_else_is_left_in_the_directory(store: RunStore) -> None:
     start_run(store, RUN_ID, STARTED)
     run = store.paths.run(RUN_ID)
-    with run.meta.open("rb") as reader:
+    with run.meta.path.open("rb") as reader:
         store.update(RUN_ID, ASKED, LATER)
         assert json.load(reader)["status"] == "running"
     assert names(run.directory) == OF_ITS_OWN
@@ -73,10 +73,10 @@ def test_a_file_is_replaced_whole_and_nothing_else_is_left_in_the_directory(stor
 def test_a_refused_event_changes_no_byte(store: RunStore, event: RunEvent, error: type[Exception]) -> None:
     start_run(store, RUN_ID, STARTED, ASKED, BLUE)
     run = store.paths.run(RUN_ID)
-    before = untouched(run.meta)
+    before = untouched(run.meta.path)
     with pytest.raises(error):
         store.update(RUN_ID, event, LATER, result=DONE, payload=b"x")
-    assert untouched(run.meta) == before
+    assert untouched(run.meta.path) == before
     assert names(run.directory) == OF_ITS_OWN
 
 
@@ -84,9 +84,9 @@ def test_a_refused_event_changes_no_byte(store: RunStore, event: RunEvent, error
 def test_an_event_that_has_already_happened_writes_nothing(store: RunStore, event: RunEvent) -> None:
     before = start_run(store, RUN_ID, STARTED, ASKED, BLUE)
     run = store.paths.run(RUN_ID)
-    written = untouched(run.meta)
+    written = untouched(run.meta.path)
     assert store.update(RUN_ID, event, LATER) == before
-    assert untouched(run.meta) == written
+    assert untouched(run.meta.path) == written
 
 
 def test_the_result_is_there_when_the_run_has_ended(store: RunStore) -> None:
@@ -108,9 +108,9 @@ def test_the_first_result_is_never_replaced(store: RunStore, late: RunEvent) -> 
     start_run(store, RUN_ID, STARTED)
     ended = store.update(RUN_ID, events.Finished(), T0, result=DONE, payload=b"first")
     run = store.paths.run(RUN_ID)
-    before = [untouched(path) for path in (run.meta, run.result, run.payload)]
+    before = [untouched(path.path) for path in (run.meta, run.result, run.payload)]
     assert store.update(RUN_ID, late, LATER, result=BROKEN, payload=b"second") == ended
-    assert [untouched(path) for path in (run.meta, run.result, run.payload)] == before
+    assert [untouched(path.path) for path in (run.meta, run.result, run.payload)] == before
     assert len(names(run.directory)) == 5
 
 
@@ -129,7 +129,7 @@ def test_a_payload_is_stored_compressed_and_named_with_its_size(store: RunStore,
     run = store.paths.run(RUN_ID)
     assert ended.payload is not None
     assert (ended.payload.size, ended.payload.path) == (len(payload), "payload.gz")
-    assert gzip.decompress(run.payload.read_bytes()) == store.read_payload(RUN_ID) == payload
+    assert gzip.decompress(run.payload.path.read_bytes()) == store.read_payload(RUN_ID) == payload
     assert store.read(RUN_ID).summary == "done"
 
 
@@ -143,9 +143,9 @@ def test_usage_can_be_settled_after_the_end(store: RunStore) -> None:
 def test_the_state_of_a_later_version_is_read_as_far_as_known_and_never_written(store: RunStore) -> None:
     start_run(store, RUN_ID, STARTED)
     run = store.paths.run(RUN_ID)
-    newer = {**json.loads(run.meta.read_bytes()), "schemaVersion": SCHEMA_VERSION + 1, "mood": "good"}
-    run.meta.write_text(json.dumps(newer), encoding="utf-8")
-    before = untouched(run.meta)
+    newer = {**json.loads(run.meta.path.read_bytes()), "schemaVersion": SCHEMA_VERSION + 1, "mood": "good"}
+    run.meta.path.write_text(json.dumps(newer), encoding="utf-8")
+    before = untouched(run.meta.path)
     assert store.read(RUN_ID).status is Status.RUNNING
     assert store.read(RUN_ID).schema_version == SCHEMA_VERSION + 1
     changes: list[Callable[[], object]] = [
@@ -155,7 +155,7 @@ def test_the_state_of_a_later_version_is_read_as_far_as_known_and_never_written(
     for change in changes:
         with pytest.raises(NewerSchema, match=r"schema 3, this one knows 2\): upgrade subagent-server"):
             change()
-    assert untouched(run.meta) == before
+    assert untouched(run.meta.path) == before
     assert names(run.directory) == OF_ITS_OWN
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.domain.secrets import Masker
+from subagent_server.host.directory import Directory
 from subagent_server.toolkit.outputs import MOST_BASE64, KeptOutputs
 from subagent_server.toolkit.tool import ToolResult
 
@@ -20,14 +21,14 @@ def image(characters: int) -> dict[str, object]:
 
 def test_what_is_short_enough_stays_as_it_is(tmp_path: Path) -> None:
     result = ToolResult([{"type": "text", "text": "x" * 100}, image(400)], is_error=True)
-    assert KeptOutputs(tmp_path / "outputs").shortened(result, 100) is result
+    assert KeptOutputs(Directory(tmp_path / "outputs")).shortened(result, 100) is result
     assert not (tmp_path / "outputs").exists()
 
 
 def test_a_long_text_is_cut_to_head_and_tail_and_the_file_holds_all_of_it_but_the_secrets(
     tmp_path: Path,
 ) -> None:
-    kept = KeptOutputs(tmp_path / "outputs", Masker([SECRET]))
+    kept = KeptOutputs(Directory(tmp_path / "outputs"), Masker([SECRET]))
     text = "begin " + "ü" * 3_000_000 + SECRET + " end"
     result = kept.shortened(ToolResult.failure(text), 1000)
     assert result.is_error and len(result.text) < 1300
@@ -39,7 +40,7 @@ def test_a_long_text_is_cut_to_head_and_tail_and_the_file_holds_all_of_it_but_th
 
 def test_many_texts_count_together_and_other_blocks_stay(tmp_path: Path) -> None:
     blocks = [{"type": "text", "text": f"line {n}"} for n in range(1000)]
-    result = KeptOutputs(tmp_path).shortened(ToolResult([*blocks, image(400)]), 500)
+    result = KeptOutputs(Directory(tmp_path)).shortened(ToolResult([*blocks, image(400)]), 500)
     text, picture = result.content
     assert picture == image(400) and text["text"].startswith("line 0\n\nline 1")
     (file,) = tmp_path.iterdir()
@@ -48,7 +49,7 @@ def test_many_texts_count_together_and_other_blocks_stay(tmp_path: Path) -> None
 
 def test_an_image_that_the_api_would_refuse_is_kept_and_named(tmp_path: Path) -> None:
     big = image(MOST_BASE64["image"] + 4)
-    result = KeptOutputs(tmp_path).shortened(ToolResult([big]), 1000)
+    result = KeptOutputs(Directory(tmp_path)).shortened(ToolResult([big]), 1000)
     (file,) = tmp_path.iterdir()
     assert str(file) in result.text and file.suffix == ".png" and "too big" in result.text
     assert file.read_bytes().startswith(b"ppp")
@@ -58,5 +59,7 @@ def test_an_image_that_the_api_would_refuse_is_kept_and_named(tmp_path: Path) ->
 def test_where_nothing_can_be_kept_the_model_is_told_so(place: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     directory = tmp_path / "file" / "outputs" if place == "file" else None
-    result = KeptOutputs(directory).shortened(ToolResult([{"type": "text", "text": "x" * 9_000}]), 1000)
+    result = KeptOutputs(None if directory is None else Directory(directory)).shortened(
+        ToolResult([{"type": "text", "text": "x" * 9_000}]), 1000
+    )
     assert "could not be kept" in result.text and len(result.text) < 1300

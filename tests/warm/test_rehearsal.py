@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from subagent_server.settings import OUR_RUNS_MARK
+from subagent_server.store.root import CHANGES
 from tests.helpers.processes import run_python
 
 REHEARSE = """
@@ -57,7 +57,7 @@ WATCH = """
 
 
 def test_a_rehearsal_leaves_no_file_thread_or_descriptor_behind(tmp_path: Path) -> None:
-    place, others = tmp_path / "place", tmp_path / "runs" / OUR_RUNS_MARK
+    place, others = tmp_path / "place", tmp_path / "runs" / CHANGES
     place.mkdir()
     others.mkdir(parents=True)  # runs of a project in which it happens to be
     done = run_python(REHEARSE, place)

@@ -64,7 +64,7 @@ def test_the_journal_tells_a_run_in_its_order_and_the_log_reads_well(world: Worl
     literal, preamble = request["system"]
     assert literal["text"] == prompt and run_id in preamble["text"]
     assert request["model"] == started["model"] and request["max_tokens"] == 777
-    log = world.paths(run_id).log.read_text(encoding="utf-8")
+    log = world.paths(run_id).log.path.read_text(encoding="utf-8")
     for words in (
         "Paint it.",
         "? q1: Which colour?",

@@ -23,7 +23,7 @@ def test_a_run_that_is_told_to_wait_holds_the_others_back_and_stop_and_time_end_
     second, hasty = world.start(), world.start(agent="hasty")
     wait_for(lambda: world.events(second, "warning"), BOUND, "the second run to be held back")
     assert "other runs met a busy API" in world.events(second, "warning")[0]["message"]
-    assert "other runs met a busy API" in world.paths(second).log.read_text(encoding="utf-8")
+    assert "other runs met a busy API" in world.paths(second).log.path.read_text(encoding="utf-8")
     assert world.failed(hasty)[0] == "timeout"
     assert world.stop(second).meta.status is Status.STOPPED
     world.gone(second)

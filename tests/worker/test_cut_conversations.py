@@ -57,7 +57,7 @@ class WrittenRun(ScriptedRun):
         self._note()
 
     def _note(self) -> None:
-        self.written.append((_size(self._run.transcript), _size(self._run.events)))
+        self.written.append((_size(self._run.transcript.path), _size(self._run.events.path)))
 
 
 def _cut(path: Path, whole: bytes, size: int) -> None:
@@ -87,7 +87,8 @@ class Recorded:
             asyncio.run(self._work(simulator.base_url))
         failure = Failure(code="crashed", message="It was killed.")
         store.update(RUN_ID, events.RunFailed(failure=failure), T0)
-        self.transcript, self.journal = self.run.transcript.read_bytes(), self.run.events.read_bytes()
+        self.transcript = self.run.transcript.path.read_bytes()
+        self.journal = self.run.events.path.read_bytes()
 
     async def _work(self, base_url: str) -> None:
         tools = [ScriptedTool("work", echo), ScriptedTool("ordered", echo, sequential=True)]
@@ -102,8 +103,8 @@ class Recorded:
 
     def resumed(self, transcript: int, journal: int, **opening: Any) -> Resumed:
         """Return the conversation as it is carried on when so many bytes of the files are left."""
-        _cut(self.run.transcript, self.transcript, transcript)
-        _cut(self.run.events, self.journal, journal)
+        _cut(self.run.transcript.path, self.transcript, transcript)
+        _cut(self.run.events.path, self.journal, journal)
         return self.carried_on(read_past(self.store, RUN_ID), **opening)
 
     def carried_on(self, past: list[PastRun], **opening: Any) -> Resumed:

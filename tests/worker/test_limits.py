@@ -91,7 +91,7 @@ def test_a_budget_ends_the_run_and_everybody_sees_what_it_cost(world: World) -> 
     assert 1 <= first < second == cost
     assert f"{cost}" in world.cli("show", run_id, "--json").stdout
     assert dollars(cost) in world.cli("show", run_id).stdout
-    assert dollars(cost) in world.paths(run_id).log.read_text(encoding="utf-8")
+    assert dollars(cost) in world.paths(run_id).log.path.read_text(encoding="utf-8")
 
 
 def test_a_budget_that_cannot_be_kept_refuses_the_run_before_any_call(world: World) -> None:
@@ -125,7 +125,7 @@ def test_much_output_of_a_program_becomes_neither_memory_nor_transcript(world: W
     assert world.completed(run_id) == "Done."
     (told,) = tool_results(simulator.requests[1].body)
     assert len(told) < 40_000 and "209,715,200 bytes are in" in told
-    (kept,) = world.paths(run_id).outputs.iterdir()
+    (kept,) = world.paths(run_id).outputs.path.iterdir()
     assert str(kept) in told and kept.stat().st_size == 64 << 20, "whole up to the limit that is told"
     small = (world.paths(run_id).transcript, world.paths(run_id).events, world.paths(run_id).log)
     assert sum(path.stat().st_size for path in small) < 1 << 20

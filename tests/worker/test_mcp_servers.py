@@ -58,9 +58,9 @@ def test_an_agent_file_is_enough_to_give_a_model_the_tools_of_servers_that_nobod
 
     said = [(event["server"], event["text"]) for event in world.events(run_id, "server_log")]
     assert ("noisy", "ready to serve") in said and ("noisy", "my token is ***") in said
-    log = world.paths(run_id).log.read_text(encoding="utf-8")
+    log = world.paths(run_id).log.path.read_text(encoding="utf-8")
     assert "[noisy] ready to serve" in log
-    kept = world.paths(run_id).server_logs / "noisy.log"
+    kept = world.paths(run_id).server_logs.path / "noisy.log"
     assert kept.read_text(encoding="utf-8").splitlines() == ["ready to serve", "my token is ***"]
     (warning,) = world.events(run_id, "warning")
     assert "a.b" in warning["message"] and "a_b" in warning["message"]

@@ -3,10 +3,13 @@
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from subagent_server.domain.past import StoredFile
+
 Block = dict[str, Any]
+LARGEST_INPUT = 32 << 20
+"""In bytes: more than a start takes."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class Task:
     system_prompt: str
     prompt: str
     cwd: str
-    inputs: tuple[tuple[Path, str], ...] = ()
+    inputs: tuple[tuple[StoredFile, str], ...] = ()
     continues: str | None = None
 
 
@@ -57,23 +60,22 @@ def preamble(task: Task, *, may_ask: bool, structured: bool) -> str:
     return "\n".join(lines)
 
 
-def task_blocks(prompt: str, inputs: Sequence[tuple[Path, str]]) -> list[Block]:
+def task_blocks(prompt: str, inputs: Sequence[tuple[StoredFile, str]]) -> list[Block]:
     """Return the inputs and the prompt behind them; a run that carries another on may have neither.
 
     Raises:
         OSError: a copied input cannot be read.
     """
-    blocks = [block for path, media_type in inputs for block in _input_blocks(path, media_type)]
+    blocks = [block for file, media_type in inputs for block in _input_blocks(file, media_type)]
     return [*blocks, *([{"type": "text", "text": prompt}] if prompt.strip() else [])]
 
 
-def _input_blocks(path: Path, media_type: str) -> list[Block]:
-    name = path.name.split("-", 1)[-1]
+def _input_blocks(file: StoredFile, media_type: str) -> list[Block]:
+    name = file.name.split("-", 1)[-1]
+    content = file.read(LARGEST_INPUT)
     if media_type == "text/plain":
-        return [
-            {"type": "text", "text": f"<input name={name!r}>\n{path.read_text(encoding='utf-8')}\n</input>"}
-        ]
-    data = base64.standard_b64encode(path.read_bytes()).decode("ascii")
+        return [{"type": "text", "text": f"<input name={name!r}>\n{content.decode('utf-8')}\n</input>"}]
+    data = base64.standard_b64encode(content).decode("ascii")
     source = {"type": "base64", "media_type": media_type, "data": data}
     kind = "document" if media_type == "application/pdf" else "image"
     return [{"type": "text", "text": f"Input {name!r}:"}, {"type": kind, "source": source}]

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from mcp.shared.dispatcher import ProgressFnT
@@ -12,6 +11,7 @@ from mcp_types import CallToolResult, Tool
 
 from subagent_server.domain.definitions import ServerDefinition
 from subagent_server.domain.secrets import Masker
+from subagent_server.host.directory import Directory
 from subagent_server.toolkit.mcp_servers.reasons import ServerLost, ServerTrouble
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
 from subagent_server.toolkit.mcp_servers.session import Mode, Place, Session
@@ -29,7 +29,7 @@ class Surroundings:
     place: Place
     tell: Callable[..., None]
     masker: Masker = field(default_factory=Masker)
-    logs: Path | None = None
+    logs: Directory | None = None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import mimetypes
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from mcp_types import (
@@ -28,6 +27,8 @@ from mcp_types import (
 from subagent_server.domain.errors import BadArgument
 from subagent_server.domain.images import media_type
 from subagent_server.domain.secrets import Masker
+from subagent_server.host.directory import Directory
+from subagent_server.toolkit.kept_files import new_file
 from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace.images import image_block
 from subagent_server.toolkit.workspace.output import KEPT_BYTES
@@ -39,7 +40,7 @@ Block = dict[str, Any]
 class Shelf:
     """Where a run keeps what its model cannot be shown. With no directory nothing is kept."""
 
-    directory: Path | None = None
+    directory: Directory | None = None
     masker: Masker = field(default_factory=Masker)
 
     def keep(self, data: bytes, media: str | None) -> str:
@@ -50,24 +51,12 @@ class Shelf:
             return f"not kept: more than {KEPT_BYTES:,} bytes"
         suffix = mimetypes.guess_extension((media or "").partition(";")[0].strip()) or ".bin"
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            path = _new_path(self.directory, suffix)
-            path.write_bytes(self.masker.stream(data, last=True)[0])
+            path, file = new_file(self.directory, "file", suffix)
+            with file:
+                file.write(self.masker.stream(data, last=True)[0])
         except OSError as error:
             return f"not kept: {error.strerror or error}"
         return f"kept in {path}"
-
-
-def _new_path(directory: Path, suffix: str) -> Path:
-    number = 1
-    while True:
-        path = directory / f"file-{number:04d}{suffix}"
-        try:
-            path.touch(mode=0o600, exist_ok=False)
-        except FileExistsError:
-            number += 1
-            continue
-        return path.absolute()
 
 
 def converted(result: CallToolResult, shelf: Shelf) -> ToolResult:

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 from subagent_server.domain.secrets import Masker
+from subagent_server.host.directory import Directory
 
 KEPT_BYTES = 16 << 20
 TOLD_LINES = 200
@@ -18,12 +18,12 @@ class ServerLog:
     """Takes what one server prints to stderr, over all its lives. `tell` gets each line for the log."""
 
     def __init__(
-        self, server: str, directory: Path | None, masker: Masker, tell: Callable[[str, str], None]
+        self, server: str, directory: Directory | None, masker: Masker, tell: Callable[[str, str], None]
     ) -> None:
         self._server = server
         self._masker = masker
         self._tell = tell
-        self._path = directory / f"{_file_name(server)}.log" if directory is not None else None
+        self._file = directory.entry(f"{_file_name(server)}.log") if directory is not None else None
         self._written = 0
         self._told = 0
         self._unmasked = b""
@@ -79,20 +79,20 @@ class ServerLog:
         if self._told <= TOLD_LINES:
             self._tell(self._server, line)
         elif self._told == TOLD_LINES + 1:
-            where = f"what it says from here on is in {self._path}" if self._path else "it says more"
+            where = f"what it says from here on is in {self._file}" if self._file else "it says more"
             self._tell(self._server, f"({where})")
 
     def _store(self, data: bytes) -> None:
         """Append to the file. A disk that refuses costs the file, never the run."""
         room = KEPT_BYTES - self._written
-        if self._path is None or room <= 0:
+        if self._file is None or room <= 0:
             return
         try:
-            self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            with self._path.open("ab") as file:
+            self._file.directory.make()
+            with self._file.appender() as file:
                 self._written += file.write(data[:room])
         except OSError as error:
-            self._path = None
+            self._file = None
             self._tell(self._server, f"(what it says cannot be kept: {error.strerror or error})")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from subagent_server.domain.errors import BadArgument
 from subagent_server.domain.secrets import Masker
+from subagent_server.host.directory import Directory
 from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace.arguments import Arguments, parse_arguments
 from subagent_server.toolkit.workspace.off_loop import off_loop
@@ -38,7 +39,7 @@ class BashTool:
         *,
         cwd: Path,
         environment: Mapping[str, str],
-        output_dir: Path,
+        output_dir: Directory,
         timeout: float = 120.0,
         grace: float = 2.0,
         shown_characters: int = SHOWN_CHARACTERS,

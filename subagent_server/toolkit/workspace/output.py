@@ -1,11 +1,12 @@
 """What a program printed: head and tail for the model, the whole in a file, never all of it in memory."""
 
 import codecs
-import os
 from pathlib import Path
 from typing import BinaryIO
 
 from subagent_server.domain.secrets import Masker
+from subagent_server.host.directory import Directory
+from subagent_server.toolkit.kept_files import new_file
 
 SHOWN_CHARACTERS = 30_000
 KEPT_BYTES = 64 << 20
@@ -21,7 +22,7 @@ class Capture:
 
     def __init__(
         self,
-        directory: Path | None,
+        directory: Directory | None,
         *,
         characters: int = SHOWN_CHARACTERS,
         kept: int = KEPT_BYTES,
@@ -93,8 +94,7 @@ class Capture:
         if self._trouble is not None or self._directory is None:
             return
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            self._path, self._file = _new_file(self._directory)
+            self._path, self._file = new_file(self._directory, "output", ".txt")
         except OSError as error:
             self._trouble = error.strerror or str(error)
             return
@@ -110,18 +110,6 @@ class Capture:
             self._written += self._file.write(masked[:room])
         except OSError as error:
             self._trouble = error.strerror or str(error)
-
-
-def _new_file(directory: Path) -> tuple[Path, BinaryIO]:
-    number = 1 + sum(1 for _ in directory.glob("output-*.txt"))
-    while True:
-        path = directory / f"output-{number:04d}.txt"
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except FileExistsError:
-            number += 1
-            continue
-        return path.absolute(), os.fdopen(descriptor, "wb", buffering=0)
 
 
 def _decode_head(data: bytes | bytearray) -> str:

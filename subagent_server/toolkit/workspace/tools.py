@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from subagent_server.domain.secrets import Masker
+from subagent_server.host.directory import Directory
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.bash import BashTool
 from subagent_server.toolkit.workspace.editor import EditorTool
@@ -17,7 +18,7 @@ def make_workspace_tools(
     cwd: Path,
     environment: Mapping[str, str],
     read_only: Sequence[Path],
-    output_dir: Path,
+    output_dir: Directory,
     masker: Masker | None = None,
 ) -> list[Tool]:
     """Return the selected tools for a run that works in `cwd`; nothing is started before it is called.

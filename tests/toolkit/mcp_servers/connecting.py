@@ -9,6 +9,7 @@ from typing import Any
 
 from subagent_server.domain.definitions import ServerDefinition
 from subagent_server.domain.secrets import Masker
+from subagent_server.host.directory import Directory
 from subagent_server.toolkit.mcp_servers.connection import Surroundings
 from subagent_server.toolkit.mcp_servers.offer import Wanted
 from subagent_server.toolkit.mcp_servers.results import Shelf
@@ -54,12 +55,12 @@ async def connected(
     """Connect to servers, given by the keys of an agent file."""
     field = Field(home)
     place = Place({"PATH": os.environ["PATH"], "HOME": str(home)}, home)
-    around = Surroundings(place, field.tell, Masker(secrets), home / "mcp")
+    around = Surroundings(place, field.tell, Masker(secrets), Directory(home / "mcp"))
     definitions = {name: ServerDefinition.model_validate(keys) for name, keys in servers.items()}
     async with asyncio.timeout(BOUND):
         field.servers = await connect(definitions, around)
     try:
-        tools, warnings = field.servers.tools(Wanted(), (), Shelf(home / "outputs"))
+        tools, warnings = field.servers.tools(Wanted(), (), Shelf(Directory(home / "outputs")))
         field.tools = {tool.name: tool for tool in tools}
         for warning in warnings:
             field.tell("warning", message=warning)

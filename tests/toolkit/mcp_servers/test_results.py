@@ -8,6 +8,7 @@ import pytest
 from mcp_types import CallToolResult
 
 from subagent_server.domain.secrets import Masker
+from subagent_server.host.directory import Directory
 from subagent_server.simulator.checks import check_request
 from subagent_server.toolkit.mcp_servers.results import Shelf, converted
 from subagent_server.toolkit.tool import ToolResult
@@ -19,7 +20,9 @@ SECRET = b"a-secret-of-the-run"
 
 def shown(result: dict[str, Any], directory: Path) -> ToolResult:
     """Return what the model is shown, once the API has taken it."""
-    found = converted(CallToolResult.model_validate(result), Shelf(directory, Masker([SECRET.decode()])))
+    found = converted(
+        CallToolResult.model_validate(result), Shelf(Directory(directory), Masker([SECRET.decode()]))
+    )
     content = found.content or [{"type": "text", "text": "(empty)"}]
     block = {"type": "tool_result", "tool_use_id": "t1", "content": content, "is_error": found.is_error}
     use = {"type": "tool_use", "id": "t1", "name": "t", "input": {}}

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from subagent_server.host.directory import Directory
 from subagent_server.toolkit.workspace.bash import BashTool
 from tests.toolkit.workspace.calls import ENVIRONMENT, a_shell, call, run, run_texts, with_shell
 
 
 def test_it_is_the_shell_tool_that_models_know(tmp_path: Path) -> None:
-    tool = BashTool(cwd=tmp_path, environment={}, output_dir=tmp_path)
+    tool = BashTool(cwd=tmp_path, environment={}, output_dir=Directory(tmp_path))
     assert tool.definition() == {"type": "bash_20250124", "name": "bash"}
 
 
@@ -189,7 +190,7 @@ def test_a_background_job_may_print_more_than_a_pipe_holds(tmp_path: Path) -> No
     ],
 )
 def test_wrong_arguments_are_told_in_a_sentence(tmp_path: Path, arguments: dict[str, Any], word: str) -> None:
-    tool = BashTool(cwd=tmp_path, environment=ENVIRONMENT, output_dir=tmp_path)
+    tool = BashTool(cwd=tmp_path, environment=ENVIRONMENT, output_dir=Directory(tmp_path))
     result = call(tool, **arguments)
     assert result.is_error
     assert word in result.text
@@ -197,7 +198,7 @@ def test_wrong_arguments_are_told_in_a_sentence(tmp_path: Path, arguments: dict[
 
 
 def test_a_missing_directory_is_told(tmp_path: Path) -> None:
-    tool = BashTool(cwd=tmp_path / "gone", environment=ENVIRONMENT, output_dir=tmp_path)
+    tool = BashTool(cwd=tmp_path / "gone", environment=ENVIRONMENT, output_dir=Directory(tmp_path))
     result = call(tool, command="true")
     assert result.is_error
     assert str(tmp_path / "gone") in result.text

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from subagent_server.host.directory import Directory
 from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace.bash import BashTool
 from tests.helpers.wait import wait_for
@@ -219,7 +220,7 @@ def test_closing_ends_the_shell_and_its_background_jobs(tmp_path: Path) -> None:
 
 def test_closing_what_was_never_used_or_closed_before_is_nothing(tmp_path: Path) -> None:
     async def main() -> None:
-        tool = BashTool(cwd=tmp_path, environment=ENVIRONMENT, output_dir=tmp_path / "outputs")
+        tool = BashTool(cwd=tmp_path, environment=ENVIRONMENT, output_dir=Directory(tmp_path / "outputs"))
         await tool.aclose()
         await tool.aclose()
 
@@ -228,7 +229,7 @@ def test_closing_what_was_never_used_or_closed_before_is_nothing(tmp_path: Path)
 
 
 def test_a_shell_serves_event_loops_one_after_the_other(tmp_path: Path) -> None:
-    tool = BashTool(cwd=tmp_path, environment=ENVIRONMENT, output_dir=tmp_path / "outputs")
+    tool = BashTool(cwd=tmp_path, environment=ENVIRONMENT, output_dir=Directory(tmp_path / "outputs"))
     try:
         call(tool, command="A=kept")
         assert call(tool, command="echo $A").text == "kept"

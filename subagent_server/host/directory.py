@@ -1,0 +1,255 @@
+"""Reaching files by the directory that holds them: by descriptor, never through a link, never blocking.
+
+A path is resolved anew at each use, so a link in it decides where a reader or a writer ends. Here a directory
+is opened once; names in it are opened below its descriptor (openat(2)) without following links, and what
+comes is looked at before anybody gets it: kind, owner, and number of names. Standard library only: the shim
+imports this module.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
+"""Of what is made here. No usual umask takes anything from them."""
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+_KINDS = {
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFLNK: "a link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+_OPENING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class NotPlain(OSError):
+    """There is something of that name, and it is not what a run has there: `strerror` says what it is."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(errno.EINVAL, why, str(path))
+
+
+class _Descriptor:
+    """An open descriptor that is closed with its last user, in the process that opened it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._process = os.getpid()
+
+    def __del__(self) -> None:
+        if os.getpid() == self._process:  # a fork may have closed it, and opened another of that number
+            with suppress(OSError):
+                os.close(self.number)
+
+
+class Directory:
+    """A directory that is opened at its first use and stays that very one, whatever its path leads to later.
+
+    With a `parent` it is opened below that one. `path` is for messages, and for those who are told where to
+    look. `owners` and `forbidden` are known once it is open, and those of the parent.
+    """
+
+    def __init__(self, path: Path, parent: "Directory | None" = None) -> None:
+        self.path = path
+        self.owners: frozenset[int] | None = None
+        """Who may own what is opened here; None for anybody."""
+        self.forbidden: Exception | None = None
+        """Raised instead of a change; None if changes are allowed."""
+        self._parent = parent
+        self._opened: _Descriptor | None = None
+
+    @property
+    def descriptor(self) -> int:
+        """The open directory.
+
+        Raises:
+            OSError: it is missing, or (NotPlain) not a directory of an owner that counts here.
+        """
+        if self._opened is None:
+            self._opened = _Descriptor(self._open())
+        return self._opened.number
+
+    def _open(self) -> int:
+        if self._parent is None:
+            return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = self._parent.open(self.path.name, kind=stat.S_IFDIR)
+        self.owners, self.forbidden = self._parent.owners, self._parent.forbidden
+        self._parent = None  # not needed any more, and it may be open
+        return descriptor
+
+    def writable(self) -> int:
+        """Return the open directory, for a change in it. Raises what forbids changes here, and OSError."""
+        descriptor = self.descriptor
+        if self.forbidden is not None:
+            raise self.forbidden
+        return descriptor
+
+    def entry(self, name: str) -> "Entry":
+        """Return a name in this directory; there may be nothing of that name."""
+        return Entry(self, name)
+
+    def below(self, name: str) -> "Directory":
+        """Return a directory in this one; it may be missing."""
+        return Directory(self.path / name, self)
+
+    def open(self, name: str, flags: int = os.O_RDONLY, kind: int = stat.S_IFREG) -> int:
+        """Open a name in this directory and return the descriptor. A file that is made has mode 0600.
+
+        Raises:
+            FileNotFoundError: there is nothing of that name, and `flags` make nothing.
+            NotPlain: it is a link, of another kind or owner, or a file with several names.
+            OSError: the system refuses.
+        """
+        directory = self.writable() if flags & WRITING else self.descriptor
+        try:
+            descriptor = os.open(name, flags | _OPENING, FILE_MODE, dir_fd=directory)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO):
+                self._check(name, os.stat(name, dir_fd=directory, follow_symlinks=False), kind)
+            raise
+        try:
+            self._check(name, os.fstat(descriptor), kind)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _check(self, name: str, found: os.stat_result, kind: int) -> None:
+        if stat.S_IFMT(found.st_mode) != kind:
+            raise NotPlain(self.path / name, f"it is {_KINDS.get(stat.S_IFMT(found.st_mode), 'odd')}")
+        if self.owners is not None and found.st_uid not in self.owners:
+            raise NotPlain(self.path / name, f"it belongs to another user ({found.st_uid})")
+        if kind != stat.S_IFDIR and found.st_nlink > 1:
+            raise NotPlain(self.path / name, f"it has {found.st_nlink} names (hard links)")
+
+    def names(self) -> list[str]:
+        """Return the names in this directory, in no order. Raises OSError."""
+        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
+        try:
+            return os.listdir(descriptor)  # noqa: PTH208 - a descriptor of its own has a place of its own
+        finally:
+            os.close(descriptor)
+
+    def exists(self) -> bool:
+        """Whether it is there, and is a directory that may be entered."""
+        try:
+            return self.descriptor >= 0
+        except OSError:
+            return False
+
+    def make(self) -> None:
+        """Make this directory, with mode 0700, if it is missing. Raises OSError."""
+        with suppress(FileExistsError):
+            self.make_new()
+
+    def make_new(self) -> None:
+        """Make this directory, with mode 0700. Raises OSError, FileExistsError where it is there."""
+        if self._opened is not None:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.path))
+        if self._parent is None:
+            self.path.mkdir(DIRECTORY_MODE)
+        else:
+            os.mkdir(self.path.name, DIRECTORY_MODE, dir_fd=self._parent.writable())
+
+    def sync(self) -> None:
+        """Make the names in this directory durable. Raises OSError."""
+        os.fsync(self.descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A name in a directory: a file, or nothing yet."""
+
+    directory: Directory
+    name: str
+
+    @classmethod
+    def at(cls, path: Path) -> "Entry":
+        """Return the file at a path that is trusted up to its directory."""
+        return cls(Directory(path.parent), path.name)
+
+    @property
+    def path(self) -> Path:
+        """Where it is, for messages; nobody opens this."""
+        return self.directory.path / self.name
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def open(self, flags: int = os.O_RDONLY, kind: int = stat.S_IFREG) -> int:
+        """Open it and return the descriptor. Raises as `Directory.open` does."""
+        return self.directory.open(self.name, flags, kind)
+
+    @contextmanager
+    def reader(self) -> Iterator[BinaryIO]:
+        """Give it open for reading. Raises as `Directory.open` does."""
+        with os.fdopen(self.open(), "rb") as file:
+            yield file
+
+    @contextmanager
+    def appender(self) -> Iterator[BinaryIO]:
+        """Give it open for appending, made if it is missing. Raises as `Directory.open` does."""
+        with os.fdopen(self.open(os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
+            yield file
+
+    def read(self, limit: int) -> bytes:
+        """Return its content. Raises as `Directory.open` does, NotPlain if it has more than `limit` bytes."""
+        descriptor = self.open()
+        try:
+            size = os.fstat(descriptor).st_size
+            content = b""
+            while size <= limit and (part := os.read(descriptor, max(size - len(content), 4_096) + 1)):
+                content += part
+                size = max(size, len(content))
+            if size > limit:
+                raise NotPlain(self.path, f"it has more than the {limit:,} bytes that are read of it")
+            return content
+        finally:
+            os.close(descriptor)
+
+    def stat(self) -> os.stat_result:
+        """Return what the system says of it; of a link, not of what that leads to. Raises OSError."""
+        return os.stat(self.name, dir_fd=self.directory.descriptor, follow_symlinks=False)
+
+    def exists(self) -> bool:
+        """Whether there is something of that name, whatever it is."""
+        try:
+            self.stat()
+        except OSError:
+            return False
+        return True
+
+    def touch(self) -> None:
+        """Make it, empty, or set its times to now. Raises OSError."""
+        descriptor = self.open(os.O_WRONLY | os.O_CREAT)
+        try:
+            os.utime(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def make_fifo(self) -> None:
+        """Make it a FIFO. Raises OSError."""
+        os.mkfifo(self.name, FILE_MODE, dir_fd=self.directory.writable())
+
+    def unlink(self) -> None:
+        """Remove the name, if it is there. Raises OSError."""
+        directory = self.directory.writable()
+        with suppress(FileNotFoundError):
+            os.unlink(self.name, dir_fd=directory)
+
+    def rename(self, to: "Entry") -> None:
+        """Give it another name, in the place of what has that name. Raises OSError."""
+        here, there = self.directory.writable(), to.directory.writable()
+        os.rename(self.name, to.name, src_dir_fd=here, dst_dir_fd=there)
+
+    def beside(self, name: str) -> "Entry":
+        """Return another name in the same directory."""
+        return Entry(self.directory, name)
