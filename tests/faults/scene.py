@@ -4,7 +4,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ HEALTHY = "20261122-healthy"
 FAULT = "a fault of the server"
 _LIMITED = ["/bin/sh", "-c", 'ulimit -v 6000000; ulimit -c 0; exec "$@"', "sh"]
 _STREAMS = ("log", "events", "result", "payload")
-_DOCUMENTS = ("meta", "log", "result")
 
 
 class Scene:
@@ -31,7 +30,7 @@ class Scene:
     def __init__(self, home: Path, stack: ExitStack, *, ours: bool, root: Path | None = None) -> None:
         self.home, self.root, self.work = home, root or home / "runs", home / "work"
         self.work.mkdir()
-        self._write_agents()
+        self._write_agents(startable=ours)
         if ours:
             RunStore(self.root).make_root()
         else:
@@ -100,10 +99,12 @@ class Scene:
         assert "Traceback" not in told, told[-3000:]
         assert SECRET not in told
 
-    def _write_agents(self) -> None:
+    def _write_agents(self, *, startable: bool) -> None:
+        """Write an agent, whose runs are refused if not `startable`: so no test leaves a process behind."""
         agents = self.home / "agents"
         agents.mkdir()
-        for name, more in ((AGENT, ""), ("refused", "sandboxLimits: {processes: 1}\n")):
+        unsupported = "sandboxLimits: {processes: 1}\n"
+        for name, more in ((AGENT, "" if startable else unsupported), ("refused", unsupported)):
             front = f"---\nname: {name}\ndescription: Does the work.\n{more}---\nYou do it.\n"
             (agents / f"{name}.md").write_text(front, encoding="utf-8")
 
@@ -113,6 +114,7 @@ class Asker:
 
     def __init__(self, server: RawServer, numbers: Iterator[int]) -> None:
         self._server, self._numbers = server, numbers
+        self._documents = cycle(("meta", "log", "result"))
         self.heard: list[str] = []
 
     def __call__(self, *requests: dict[str, Any]) -> list[dict[str, Any]]:
@@ -132,10 +134,11 @@ class Asker:
         return result
 
     def looks_at(self, run_id: str) -> None:
-        """Ask for everything that is shown of a run."""
+        """Ask for all pages of a run, and for one of its documents."""
         pages = [tool_call(0, "get_logs", runId=run_id, stream=stream) for stream in _STREAMS]
-        uris = [request(0, "resources/read", uri=f"run://{run_id}/{kind}") for kind in _DOCUMENTS]
-        self(tool_call(0, "check_status", runId=run_id), *pages, *uris)
+        kind = next(self._documents)
+        document = request(0, "resources/read", uri=f"run://{run_id}/{kind}")
+        self(tool_call(0, "check_status", runId=run_id), *pages, document)
 
 
 def sentence(result: dict[str, Any]) -> str:
