@@ -53,7 +53,7 @@ class Identity:
         """Return the identity that `data` describes, or None where it describes none."""
         try:
             return cls(str(data["host"]), int(data["pid"]), int(data["startTime"]), str(data["bootId"]))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return None
 
 

@@ -58,6 +58,6 @@ def stop_children(store: RunStore, run_id: str) -> None:
 def _read_object(file: Entry) -> dict[str, Any] | None:
     try:
         data = json.loads(file.read(RECORD_BYTES))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None

@@ -1,5 +1,6 @@
 """A home with a runs root that has been planted into, the command and the server in it, and the judge."""
 
+import fcntl
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -8,7 +9,6 @@ from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
-from subagent_server.host import locks
 from subagent_server.store.runs import RunStore
 from tests.faults.canaries import SECRET, Outside, changed, holders_of_secret, tree
 from tests.faults.planted import AGENT, FILE_KINDS, Kind, Planted, plant, write_run
@@ -58,9 +58,9 @@ class Scene:
         return [plant(self.root, kind, self.outside, self.work) for kind in kinds]
 
     def hold(self, run_id: str) -> None:
-        """Hold the `live.lock` of a run, as its shim would, until the end of the test or `let_go`."""
-        descriptor = locks.take(self.root / run_id / "live.lock")
-        assert descriptor is not None
+        """Hold the `live.lock` of a run, as its shim would, until the end of the test."""
+        descriptor = os.open(self.root / run_id / "live.lock", os.O_RDWR)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._stack.callback(os.close, descriptor)
 
     # -- the judge
