@@ -34,12 +34,7 @@ class Outside:
         self._made = 0
         self.trace = place / "EXECUTED"
         """Comes into being if a planted command is executed."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
-        )
-        bystander = processes.identify(self._process.pid)
-        assert bystander is not None
-        self.bystander = bystander
+        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -47,10 +42,9 @@ class Outside:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()
-        self._process.wait()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
 
     # -- what is planted leads here
 
@@ -82,6 +76,16 @@ class Outside:
         """A command that leaves a trace, as the definition of an MCP server has it."""
         return {"command": "/bin/sh", "args": ["-c", f"touch {self.trace}"]}
 
+    @property
+    def bystander(self) -> processes.Identity:
+        """A process that has nothing to do with any run, started when it is first named."""
+        if self._process is None:
+            wait = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+            self._process = subprocess.Popen(wait, stdin=subprocess.PIPE)
+        identity = processes.identify(self._process.pid)
+        assert identity is not None
+        return identity
+
     def _name(self) -> Path:
         self._made += 1
         return self.place / f"canary-{self._made}"
@@ -90,8 +94,12 @@ class Outside:
 
     def snapshot(self) -> dict[str, Facts]:
         """Return everything that must not change: kinds, contents, modes, owners, times, and who lives."""
-        alive = processes.is_alive(self.bystander) and not processes.is_stopped(self.bystander)
-        return {**tree(self.place), "bystander lives": (alive,)}
+        named = self._process is not None
+        lives = named and processes.is_alive(self.bystander) and not processes.is_stopped(self.bystander)
+        return {
+            **tree(self.place),
+            "the bystander": ("unnamed" if not named else "lives" if lives else "ended",),
+        }
 
     def inodes(self) -> set[tuple[int, int]]:
         """Return the files of the canaries, to tell their hard links from copies."""

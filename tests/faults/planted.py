@@ -133,8 +133,8 @@ def state(run_id: str, base: str) -> Json:
 
 @cache
 def ended_process() -> Json:
-    """Return a process of this boot that has ended, as files name it: no process begins before the boot."""
-    return processes.Identity(processes.host_name(), 4711, 0, processes.boot_id()).to_json()
+    """Return a process of this boot that is not there, as files name it: it has not begun for ages."""
+    return processes.Identity(processes.host_name(), 4711, 1 << 62, processes.boot_id()).to_json()
 
 
 def to_json(value: Any, indent: int | None = 1) -> bytes:

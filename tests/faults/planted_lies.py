@@ -231,9 +231,10 @@ def plant_root_name(root: Path, name: str, shape: str, outside: Outside, *inside
         SHAPES[shape](root / name, outside)
 
 
-def plant_many(root: Path, count: int) -> None:
-    """Make `count` entries that never became runs, and marks of as many others that may live."""
-    for number in range(count):
-        os.mkdir(f"{root}/20260103-{number:06d}", 0o700)  # noqa: PTH102 - half the time, 100,000 times
+def plant_many(root: Path, marks: int, entries: int) -> None:
+    """Make marks of runs that may live and are not there, and entries that never became runs."""
+    for number in range(entries):
+        os.mkdir(f"{root}/20260103-{number:06d}", 0o700)  # noqa: PTH102 - half the time, for so many
+    for number in range(marks):
         descriptor = os.open(f"{root}/.changes/20260104-{number:06d}", os.O_CREAT | os.O_WRONLY, 0o600)
         os.close(descriptor)

@@ -139,11 +139,17 @@ class Swift:
             assert pipe is not None
             pipe.close()
 
-    def __call__(self, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Ended:
+    def __call__(
+        self,
+        *words: str,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        seconds: int = HANG_SECONDS,
+    ) -> Ended:
         """Run the command to its end.
 
         Raises:
-            AssertionError: it did not end within the bound, or died.
+            AssertionError: it did not end within `seconds`, or died.
         """
         files = {"out": str(self._home / "swift.out"), "err": str(self._home / "swift.err")}
         order = {
@@ -151,14 +157,14 @@ class Swift:
             "words": words,
             "cwd": str(cwd or self._home),
             "environment": {**self._environment, **(env or {})},
-            "seconds": HANG_SECONDS,
+            "seconds": seconds,
             "memory": self._memory,
         }
         answer = self._answered(json.dumps(order).encode())
         said = [Path(path).read_bytes().decode("utf-8", "replace") for path in files.values()]
         ended = Ended(words, answer["code"], said[0], said[1], answer["seconds"])
         self.slowest = sorted([*self.slowest, ended], key=lambda one: -one.seconds)[:3]
-        assert ended.code != -signal.SIGALRM, f"not over after {HANG_SECONDS} s: {ended}"
+        assert ended.code != -signal.SIGALRM, f"not over after {seconds} s: {ended}"
         assert ended.code >= 0, f"died: {ended}"
         assert "Traceback" not in ended.said, str(ended)
         return ended
