@@ -130,6 +130,19 @@ def test_a_run_starts_works_and_ends_beside_planted_ones(scene: Scene, is_warm: 
     scene.check(ended.said)
 
 
+@pytest.mark.parametrize("shape", ["link", "dirlink", "fifo", "kind"])
+def test_what_stands_in_the_place_of_a_slot_holds_up_nobody(scene: Scene, shape: str) -> None:
+    (scene.root / ".slots" / "root.queue").mkdir()
+    queue = "root.queue" if shape in ("dirlink", "kind") else f"root.queue/{HEALTHY}"
+    for name in ("root.0", "starting.0", queue):
+        plant_root_name(scene.root, f".slots/{name}", shape, scene.outside, HEALTHY)
+    scene.seen()
+    with Simulator({"turns": [says("It is done.")]}) as simulator:
+        ended = scene.call("run", AGENT, "Do it.", env={"ANTHROPIC_BASE_URL": simulator.base_url})
+    assert (ended.code, ended.out) == (0, "It is done.\n"), str(ended)
+    scene.check(ended.said)
+
+
 @pytest.mark.parametrize("name", ROOT_NAMES)
 def test_a_planted_name_of_the_root_leads_nobody_out_of_it(tmp_path: Path, name: str) -> None:
     for shape in ROOT_SHAPES:
