@@ -11,7 +11,7 @@ from subagent_server.catalog.parts import Draft, Reading, fill, put, read_part, 
 from subagent_server.catalog.problems import Notes, shown
 from subagent_server.catalog.schemas import BadSchema, inline_schema, schema_file
 from subagent_server.catalog.servers import is_http_url, read_servers
-from subagent_server.catalog.values import Block, Plain, Value, WrongValue, as_text, is_null
+from subagent_server.catalog.values import Block, Plain, Value, WrongValue, as_paths, as_text, is_null
 from subagent_server.domain.definitions import AgentDefinition, CodeMode, JsonSchema, Limits, SandboxLimits
 from subagent_server.domain.errors import shorten
 
@@ -155,6 +155,15 @@ def _sandbox_limits(name: str, value: Value, line: int, job: _Job) -> None:
     _set(job, name, read_part(SandboxLimits, value, "sandboxLimits", line, job.reading), line)
 
 
+def _sandbox_write(name: str, value: Value, line: int, job: _Job) -> None:
+    try:
+        paths = as_paths(value)
+    except WrongValue as error:
+        job.notes.fault(f"sandboxWrite {error}", line)
+        return
+    _set(job, name, paths, line)
+
+
 def _code_mode(name: str, value: Value, line: int, job: _Job) -> None:
     _set(job, name, read_code_mode(value, line, job.reading), line)
 
@@ -204,6 +213,7 @@ _READERS: Mapping[str, Callable[[str, Value, int, _Job], None]] = {
     "limits": _limits,
     "mcp_servers": _servers,
     "sandbox_limits": _sandbox_limits,
+    "sandbox_write": _sandbox_write,
     "code_mode": _code_mode,
     "output_schema": _schema,
     "output_schema_path": _schema_path,

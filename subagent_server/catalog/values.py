@@ -6,7 +6,10 @@ Only where a field wants a number or a truth value is the text read as one.
 
 import math
 import re
+from pathlib import PurePosixPath
 from typing import TypeAlias
+
+from subagent_server.domain.errors import shorten
 
 Value: TypeAlias = "str | list[Value] | Block"
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -115,6 +118,20 @@ def as_names(value: Value) -> list[str]:
         return []
     words = (word.strip("[]\"'") for word in _NAME.findall(as_text(value)))
     return list(dict.fromkeys(word for word in words if word and word != "-"))
+
+
+def as_paths(value: Value) -> list[str]:
+    """Return paths below a directory, given as a list or as one text with commas between them.
+
+    Raises:
+        WrongValue: it is a mapping, a list of anything but text, or a path that is not below the directory.
+    """
+    given = value if isinstance(value, list) else [Plain(item) for item in as_text(value).split(",")]
+    paths = [PurePosixPath(as_text(item).strip()) for item in given if not is_null(item)]
+    for path in paths:
+        if path.is_absolute() or not path.parts or ".." in path.parts or path.parts[0] == "~":
+            raise WrongValue(f"must be paths below the working directory, not {shorten(str(path))}")
+    return list(dict.fromkeys(str(path) for path in paths))
 
 
 def _names_of(item: Value) -> list[str]:

@@ -60,6 +60,8 @@ class AgentDefinition(Record):
     `tools` is None where the file has no such key: everything is offered. `faults` are mistakes in the file
     that make its run be refused with `config`; `warnings` are worth telling and stop nothing; `unknown`
     keeps the keys nobody here knows. `named_servers` are defined elsewhere and looked up when a run starts.
+    `sandbox_write` are paths below the working directory that the editor writes although other programs
+    execute what lies there, or although agents lie there.
     """
 
     name: str
@@ -80,6 +82,7 @@ class AgentDefinition(Record):
     sandbox: Literal["auto", "bwrap", "none"] = "auto"
     network: bool = True
     sandbox_limits: SandboxLimits | None = None
+    sandbox_write: list[str] = Field(default_factory=list)
     output_schema: JsonSchema | None = None
     limits: Limits = Limits()
     max_concurrent: int | None = Field(default=None, ge=1)

@@ -123,6 +123,8 @@ class Directory:
         return descriptor
 
     def _check(self, name: str, found: os.stat_result, kind: int) -> None:
+        if kind == stat.S_IFDIR and stat.S_ISREG(found.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.path / name))
         if stat.S_IFMT(found.st_mode) != kind:
             raise NotPlain(self.path / name, f"it is {_KINDS.get(stat.S_IFMT(found.st_mode), 'odd')}")
         if self.owners is not None and found.st_uid not in self.owners:

@@ -1,6 +1,7 @@
 """Carrying a run on: a new run that has the whole conversation of one that has ended (SPEC section 6)."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from subagent_server.domain.states import Status
 from subagent_server.service.access import USER, Caller, check_open
 from subagent_server.service.context import Service
 from subagent_server.service.ending import read_exit
+from subagent_server.service.places import cwd_of_agent
 from subagent_server.service.reconcile import Observed, observe
 from subagent_server.service.start import Continuation, StartOrder, start_agent
 
@@ -47,8 +49,9 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
     """Start a run that carries another one on, and return its first state.
 
     It has the conversation and the working directory of the old run, the environment and the parent of the
-    caller, and the agent as its file is now. It waits in `ready` until no process of the old run is left. One
-    run may be carried on several times; the new runs know nothing of each other.
+    caller, and the agent as its file is now; a caller that is a run stays in its own directory. It waits in
+    `ready` until no process of the old run is left. One run may be carried on several times;
+    the new runs know nothing of each other.
 
     Raises:
         UnknownRun, InvalidRunId, UnreadableMeta, NewerSchema, NotEnded: it cannot be carried on, or not yet.
@@ -68,7 +71,7 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
         agent=agent.name,
         prompt=prompt,
         inputs=order.inputs,
-        cwd=request.cwd,
+        cwd=None if caller.is_child and _author_put_it_there(service, agent, request) else request.cwd,
         label=order.label or observed.meta.label,
         trace=order.trace,
     )
@@ -120,6 +123,13 @@ def _check_place(request: RunRequest) -> None:
             f"The directory {shorten(request.cwd)} in which run {request.run_id} worked is gone: "
             "make it again, or start a new run."
         )
+
+
+def _author_put_it_there(service: Service, agent: AgentDefinition, request: RunRequest) -> bool:
+    """Whether the run worked where its agent file says: that holds for a continuation by a run too."""
+    with suppress(BadArgument):  # the directory of the file is gone
+        return cwd_of_agent(service, agent) == Path(request.cwd)
+    return False
 
 
 def _check_runner(request: RunRequest, agent: AgentDefinition) -> None:

@@ -1,14 +1,18 @@
 """Input files: checked and copied at the start, so that what a run reads is what it was given."""
 
 import os
-import shutil
+import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from subagent_server.domain.errors import BadArgument, StorageFailed, shorten
-from subagent_server.domain.images import MOST_BYTES, check_image
+from subagent_server.domain.images import check_image
 from subagent_server.domain.images import media_type as image_type
 from subagent_server.host.directory import Entry
+from subagent_server.host.inside import LeadsOutside, inside, is_text
+from subagent_server.service.places import ParentPlaces
 from subagent_server.store.paths import RunPaths
 
 MAX_TEXT_BYTES = 2_000_000
@@ -21,15 +25,24 @@ _MAX_NAME_BYTES = 200
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file that a run may read: where it is, its media type, and how many bytes of a request it takes."""
+    """A file that a run may read, as it was when it was checked: its path, media type and content."""
 
     path: Path
     media_type: str
-    sent_bytes: int
+    data: bytes
+
+    @property
+    def sent_bytes(self) -> int:
+        """How many bytes of a request it takes."""
+        size = len(self.data)
+        return size if self.media_type == "text/plain" else (size + 2) // 3 * 4
 
 
-def check_inputs(paths: list[str], cwd: Path) -> list[InputFile]:
-    """Return the files that `paths` name, relative to `cwd`, with their media types.
+def check_inputs(paths: list[str], cwd: Path, places: ParentPlaces | None = None) -> list[InputFile]:
+    """Return the files that `paths` name, relative to `cwd`, with their media types and contents.
+
+    Each is opened once: what was checked is what is copied. For a run, `places` are where they have to lie;
+    for a user links are followed.
 
     Raises:
         BadArgument: one cannot be read, is neither text, PDF nor image, or is too big, alone or with those
@@ -41,7 +54,7 @@ def check_inputs(paths: list[str], cwd: Path) -> list[InputFile]:
         )
     files: list[InputFile] = []
     for name in paths:
-        files.append(_checked(name, cwd))
+        files.append(_checked(name, cwd, places))
         total = sum(file.sent_bytes for file in files)
         if total > MAX_TOTAL_BYTES:
             raise BadArgument(
@@ -59,13 +72,13 @@ def copy_inputs(files: list[InputFile], run: RunPaths) -> None:
     """
     if not files:
         return
+    copies = {f"{n:02d}-{_copy_name(file.path)}": file.data for n, file in enumerate(files, start=1)}
     try:
         inputs = run.inputs
         inputs.make_new()
-        for number, file in enumerate(files, start=1):
-            copy = inputs.open(f"{number:02d}-{_copy_name(file.path)}", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            with os.fdopen(copy, "wb") as target, file.path.open("rb") as source:
-                shutil.copyfileobj(source, target)
+        for name, data in copies.items():
+            with os.fdopen(inputs.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy:
+                copy.write(data)
     except OSError as error:
         raise StorageFailed(run.inputs.path, error.strerror or str(error)) from error
 
@@ -102,38 +115,91 @@ def _kind(copy: Entry) -> str:
         return media_type(file.read(8192)) or "text/plain"
 
 
-def _checked(name: str, cwd: Path) -> InputFile:
+def _checked(name: str, cwd: Path, places: ParentPlaces | None) -> InputFile:
     if "\0" in name or not name:
         raise BadArgument("An input path is empty or holds a NUL byte: name a file.")
     path, shown = cwd / name, shorten(name, 200)
+    if not is_text(name):
+        raise BadArgument(f"Input {shown} has a name that is not UTF-8: rename it.")
     try:
-        if path.is_dir():
-            raise BadArgument(f"Input {shown} is a directory: name its files one by one.")
-        if not path.is_file():
-            raise BadArgument(f"Input {shown} is no file in {cwd}: paths are relative to cwd; check it.")
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            head = file.read(8192)
+        with os.fdopen(_opened(path, shown, places), "rb") as file:
+            kind, data = _read(file, shown)
     except OSError as error:
         raise BadArgument(f"Input {shown} cannot be read ({error.strerror}): check the path.") from error
-    kind = media_type(head)
-    if kind is None or (kind == "text/plain" and not _is_utf8(path, size)):
-        raise BadArgument(f"Input {shown} is neither UTF-8 text, PDF nor image: give one of these.")
-    if kind.startswith("image/"):
-        check_image(f"Input {shown}", path.read_bytes() if size <= MOST_BYTES else head, size)
+    if kind == "text/plain" and not _is_utf8(data):
+        raise _unreadable(shown)
+    return InputFile(path, kind, data)
+
+
+def _read(file: BinaryIO, shown: str) -> tuple[str, bytes]:
+    """Return media type and content, with never more than the limit of its kind in memory."""
+    size = os.fstat(file.fileno()).st_size
+    data = file.read(8192)
+    kind = media_type(data)
+    if kind is None:
+        raise _unreadable(shown)
     limit = MAX_TEXT_BYTES if kind == "text/plain" else MAX_BINARY_BYTES
+    if kind.startswith("image/"):
+        check_image(f"Input {shown}", data, size)
+    if size <= limit:
+        data += file.read(limit + 1 - len(data))
+        size = len(data)  # files such as those of /proc do not say how much they hold
     if size > limit:
         raise BadArgument(
             f"Input {shown} has {size:,} bytes, more than the {limit:,} allowed: give a part of it."
         )
-    return InputFile(path, kind, size if kind == "text/plain" else (size + 2) // 3 * 4)
+    if kind.startswith("image/"):
+        check_image(f"Input {shown}", data)
+    return kind, data
 
 
-def _is_utf8(path: Path, size: int) -> bool:
-    if size > MAX_TEXT_BYTES:
-        return True  # refused for its size, which is the better reason
+def _opened(path: Path, shown: str, places: ParentPlaces | None) -> int:
+    """Open a regular file once, never waiting for the other end of a FIFO. Raises OSError, BadArgument."""
+    if places is None:
+        _check_regular(_status(path), path, shown)  # before it is opened: opening a device can do things
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    else:
+        descriptor = _opened_inside(path, shown, places)
     try:
-        path.read_bytes().decode("utf-8")
+        _check_regular(os.fstat(descriptor), path, shown)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _opened_inside(path: Path, shown: str, places: ParentPlaces) -> int:
+    for root in (places.cwd, *places.kept):
+        with suppress(LeadsOutside, FileNotFoundError), inside(root, str(path)) as place:
+            _check_regular(place.status(), path, shown)
+            return place.open(os.O_RDONLY)
+    raise BadArgument(
+        f"Input {shown} leads outside {shorten(str(places.cwd), 200)}, where run {places.run_id} works, and "
+        "is not in its inputs/ or outputs/ either: give a file of these."
+    )
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _check_regular(status: os.stat_result | None, path: Path, shown: str) -> None:
+    if status is not None and stat.S_ISDIR(status.st_mode):
+        raise BadArgument(f"Input {shown} is a directory: name its files one by one.")
+    if status is None or not stat.S_ISREG(status.st_mode):
+        raise BadArgument(f"Input {shown} is no file in {path.parent}: paths are relative to cwd; check it.")
+
+
+def _unreadable(shown: str) -> BadArgument:
+    return BadArgument(f"Input {shown} is neither UTF-8 text, PDF nor image: give one of these.")
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode("utf-8")
     except UnicodeDecodeError:
         return False
     return True

@@ -11,7 +11,7 @@ from subagent_server.catalog.redact import redact
 from subagent_server.catalog.variables import expand_definition
 from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import BadArgument, CallerError, SubagentError, shorten
+from subagent_server.domain.errors import BadArgument, CallerError, SubagentError
 from subagent_server.domain.ids import make_run_id
 from subagent_server.domain.records import Failure, LaunchInfo, RunMeta, RunRequest
 from subagent_server.domain.trace_context import carried
@@ -22,6 +22,7 @@ from subagent_server.service.access import USER, Caller, new_token, token_hash
 from subagent_server.service.context import Service
 from subagent_server.service.inputs import InputFile, check_inputs, copy_inputs
 from subagent_server.service.nesting import check_may_start, publish_counted
+from subagent_server.service.places import ParentPlaces, cwd_of_agent, cwd_of_child, cwd_of_user, places_of
 from subagent_server.service.support import refusals
 from subagent_server.store.paths import RunPaths
 
@@ -32,6 +33,8 @@ MAX_LABEL_CHARACTERS = 200
 @dataclass(frozen=True)
 class StartOrder:
     """What somebody wants done. `inputs` are paths relative to `cwd`, which is relative to the caller's.
+
+    From a run, both have to lie in its own `cwd` (`service/places.py`).
 
     `trace` is the trace context that the run belongs to, where it is another than that of the environment.
     """
@@ -75,9 +78,10 @@ def start_agent(
 ) -> RunMeta:
     """Start a run of this agent, as `start` and `continue_run` do. Raises as they do."""
     parent = check_may_start(service, caller, agent.name)
-    cwd = _checked_cwd(service, order, agent)
+    places = None if parent is None else places_of(service, parent)
+    cwd = _checked_cwd(service, order, agent, places)
     _check_texts(order)
-    files = check_inputs(order.inputs, cwd)
+    files = check_inputs(order.inputs, cwd, places)
     request = _request(agent, order, cwd, files, parent, continuation)
     token = new_token()
     meta = _first_state(service, request, token)
@@ -119,7 +123,7 @@ def _launch(
         reason = f"run {meta.parent_run_id}, which started it, has ended"
         return service.store.update(run.run_id, events.StopRequested(reason=reason), now())
     try:
-        package = _package(service, run, agent, token, cwd, meta.continues_run_id)
+        package = _package(service, meta, agent, token, cwd)
     except CallerError as error:
         return _refuse(service, run, reservation, error.sentence)
     reasons = refusals(agent)
@@ -151,24 +155,20 @@ def _refuse(service: Service, run: RunPaths, reservation: Reservation, why: str)
         reservation.give_up()
 
 
-def _checked_cwd(service: Service, order: StartOrder, agent: AgentDefinition) -> Path:
+def _checked_cwd(
+    service: Service, order: StartOrder, agent: AgentDefinition, places: ParentPlaces | None
+) -> Path:
+    """Return where the run works: as was ordered, else as its agent file says, else where the caller is.
+
+    With a parent it is a real path in that run's own directory, unless the agent file says otherwise.
+    """
     named = order.cwd if order.cwd is not None else agent.cwd
     if named is not None and ("\0" in named or not named):
         raise BadArgument("cwd is empty or holds a NUL byte: name a directory.")
-    try:
-        cwd = service.settings.cwd / Path(named).expanduser() if named else service.settings.cwd
-        exists = cwd.is_dir()
-    except (OSError, RuntimeError) as error:  # a name too long for any file system, or the home of nobody
-        raise BadArgument(
-            f"cwd {shorten(named or '')} cannot be entered ({_why(error)}): name another."
-        ) from error
-    if not exists:
-        raise BadArgument(f"cwd {str(cwd)[:200]!r} is no directory: name one that exists.")
-    return Path(os.path.normpath(cwd))
-
-
-def _why(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error).rstrip(".")
+    if places is None:
+        return cwd_of_user(service, named)
+    own = cwd_of_agent(service, agent) if order.cwd is None else None
+    return own or cwd_of_child(service, order.cwd, places)
 
 
 def _check_texts(order: StartOrder) -> None:
@@ -224,15 +224,13 @@ def _first_state(service: Service, request: RunRequest, token: str) -> RunMeta:
     )
 
 
-def _package(
-    service: Service, run: RunPaths, agent: AgentDefinition, token: str, cwd: Path, after: str | None
-) -> LaunchPackage:
+def _package(service: Service, meta: RunMeta, agent: AgentDefinition, token: str, cwd: Path) -> LaunchPackage:
     agent = with_named_servers(agent, service.settings.cwd, service.settings.environment)
     agent = expand_definition(agent, service.settings.environment)
     environment = {
         **service.settings.environment,
         **agent.env,
-        "SUBAGENT_RUN_ID": run.run_id,
+        "SUBAGENT_RUN_ID": meta.run_id,
         "SUBAGENT_RUN_TOKEN": token,
         "SUBAGENT_RUNS": str(service.settings.runs_root),
         "SUBAGENT_AGENTS": os.pathsep.join(str(path) for path in service.settings.agent_directories),
@@ -242,9 +240,9 @@ def _package(
         definition=_dumped(agent),
         environment=environment,
         token=token,
-        cwd=str(cwd),
+        cwd=str(cwd) if meta.parent_run_id else os.path.realpath(cwd),  # real since it was checked
         slots=_slots(service, agent),
-        after=after,
+        after=meta.continues_run_id,
     )
 
 

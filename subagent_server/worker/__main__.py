@@ -21,6 +21,7 @@ from subagent_server.domain.errors import StorageFailed
 from subagent_server.domain.records import Failure
 from subagent_server.domain.secrets import Masker, secret_values
 from subagent_server.service.own_run import OwnRun, reconcile_directory, settle_directory
+from subagent_server.service.places import enter
 from subagent_server.worker.tracing import collector_secrets
 
 _HEAVY = "subagent_server.worker.life"
@@ -56,7 +57,7 @@ def work(own: OwnRun, package: dict[str, Any], environment: dict[str, str]) -> N
         own.leave_unbegun()
         return
     try:
-        os.chdir(package["cwd"])
+        enter(package["cwd"])
     except OSError as error:
         why = f"cwd {package['cwd']} cannot be entered: {error.strerror}."
         own.leave_unbegun(Failure(code="config", message=why))

@@ -72,10 +72,11 @@ async def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: S
     selection = _selection(agent)
     workspace = make_workspace_tools(
         selection,
-        cwd=Path(request.cwd),
+        cwd=Path.cwd(),
         environment=around.environment,
         read_only=around.read_only,
         output_dir=own.outputs,
+        lifted=agent.sandbox_write,
         masker=own.masker,
     )
     _record_start(agent, request, door, settings.model)

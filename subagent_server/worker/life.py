@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import RunRefused, SubagentError
+from subagent_server.domain.executed_files import is_lifted
 from subagent_server.domain.records import Failure, RunMeta, Usage
 from subagent_server.runners.outcome import Outcome
 from subagent_server.service.own_run import OwnRun
@@ -111,9 +112,14 @@ class Life:
         return Delegate(service, self.own.run_id, door.clock)
 
     def _read_only(self) -> list[Path]:
-        """The runs and the agents: no tool of a run may change these."""
-        agents = self.environment.get("SUBAGENT_AGENTS", "").split(os.pathsep)
-        return [self.own.root, *(Path(name) for name in agents if name)]
+        """The runs, and the agents unless their author says so: no tool of a run may change these."""
+        agents = [Path(n) for n in self.environment.get("SUBAGENT_AGENTS", "").split(os.pathsep) if n]
+        return [self.own.root, *(path for path in agents if not self._may_write(path))]
+
+    def _may_write(self, path: Path) -> bool:
+        """Whether the author of the agent names this directory, below the run's own, in `sandboxWrite`."""
+        here, real = Path.cwd(), Path(os.path.realpath(path))
+        return real.is_relative_to(here) and is_lifted(real.relative_to(here).parts, self.agent.sandbox_write)
 
     async def _watched(self, door: Door, doing: Coroutine[Any, Any, T]) -> T:
         """Let something be done until it ends, the run is ended, or its time is over."""

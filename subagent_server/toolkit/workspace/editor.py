@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.domain.images import media_type
+from subagent_server.host.inside import Place
 from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace import edits
 from subagent_server.toolkit.workspace.arguments import Arguments, parse_arguments
@@ -15,7 +16,7 @@ from subagent_server.toolkit.workspace.files import TextFile, as_text, read_file
 from subagent_server.toolkit.workspace.images import image_block
 from subagent_server.toolkit.workspace.listing import list_directory
 from subagent_server.toolkit.workspace.off_loop import off_loop
-from subagent_server.toolkit.workspace.paths import Place, Workspace
+from subagent_server.toolkit.workspace.paths import Workspace
 
 _VIEW_ONLY: dict[str, Any] = {
     "description": (
@@ -56,7 +57,9 @@ class _EditorArguments(Arguments):
 
 
 class EditorTool:
-    """Views and edits what lies in `cwd`, never anything else; `read_only` roots are viewed only.
+    """Views and edits what lies in `cwd`, a real path; never anything else.
+
+    `read_only` roots are viewed only, and so is what other programs execute, but for the `lifted` paths.
 
     Without `edit` it offers `view` alone, by a definition of its own, and refuses the other commands; without
     `view` it refuses that, and shows nothing of what it has changed.
@@ -66,9 +69,15 @@ class EditorTool:
     sequential = True
 
     def __init__(
-        self, *, cwd: Path, read_only: Sequence[Path] = (), view: bool = True, edit: bool = True
+        self,
+        *,
+        cwd: Path,
+        read_only: Sequence[Path] = (),
+        lifted: Sequence[str] = (),
+        view: bool = True,
+        edit: bool = True,
     ) -> None:
-        self._workspace = Workspace(cwd, tuple(read_only))
+        self._workspace = Workspace(cwd, tuple(read_only), tuple(lifted))
         self._may_view = view
         writers = {"create": self._create, "str_replace": self._replace, "insert": self._insert}
         self._commands: Mapping[str, Callable[[_EditorArguments], ToolResult]] = {

@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from subagent_server.domain.errors import BadArgument
-from subagent_server.toolkit.workspace.paths import Place, kind
+from subagent_server.host.inside import Place
+from subagent_server.toolkit.workspace.paths import kind
 
 MOST_BYTES = 32 << 20
 _BOM = b"\xef\xbb\xbf"
@@ -69,10 +70,13 @@ def as_text(place: Place, data: bytes) -> TextFile:
 def write_file(place: Place, data: bytes) -> bool:
     """Give `place` the content `data` at once for every reader; an existing file keeps mode and owner.
 
+    As with write(2), it is not setuid or setgid any more. Another name of an existing file (a hard link)
+    keeps the old content, so nothing outside the working directory is changed through one.
+
     Return whether the file is new.
 
     Raises:
-        BadArgument: something that is no regular file is there.
+        BadArgument: something that is not a regular file is there.
         OSError: the system refused; what was there is whole.
     """
     before = place.status()
@@ -100,7 +104,7 @@ def _write(temporary: Place, data: bytes, like: os.stat_result | None) -> None:
         if like is not None:
             with suppress(PermissionError):  # only the superuser gives files away
                 os.fchown(descriptor, like.st_uid, like.st_gid)
-            os.fchmod(descriptor, stat.S_IMODE(like.st_mode))
+            os.fchmod(descriptor, stat.S_IMODE(like.st_mode) & ~(stat.S_ISUID | stat.S_ISGID))
         os.fsync(descriptor)
 
 

@@ -3,7 +3,7 @@
 import os
 from itertools import islice
 
-from subagent_server.toolkit.workspace.paths import Place, printable
+from subagent_server.host.inside import Place, printable
 
 _MOST_ENTRIES = 1000
 _MOST_READ = 20_000

@@ -1,213 +1,84 @@
-"""Staying inside: from a path that a model wrote to an open directory and a name in it.
+"""The directory that a run works in, and what of it may be written."""
 
-A path is walked component by component on open directories (openat(2) with O_NOFOLLOW), and symbolic links
-are followed by hand, so nothing that is swapped meanwhile can lead out of the root. A link may point to any
-place inside the root.
-"""
-
-import errno
 import os
 import stat
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass
+from pathlib import Path
 
 from subagent_server.domain.errors import BadArgument, shorten
-
-_MOST_LINKS = 40
-_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-@dataclass(frozen=True)
-class Place:
-    """A name (`.`: the directory itself) in an open directory; never a symbolic link when it was found."""
-
-    directory: int
-    name: str
-    parts: tuple[str, ...]
-
-    @property
-    def shown(self) -> str:
-        """The path relative to the root, for people and models."""
-        return printable("/".join(self.parts)) or "."
-
-    def status(self) -> os.stat_result | None:
-        """Return what is there, without following a link; None where nothing is."""
-        try:
-            return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
-        except FileNotFoundError:
-            return None
-
-    def open(self, flags: int, mode: int = 0o666) -> int:
-        """Open it: never through a link, never waiting for the other end of a FIFO."""
-        safe = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        return os.open(self.name, flags | safe, mode, dir_fd=self.directory)
-
-    def open_directory(self) -> int:
-        """Open it as a directory that can be listed."""
-        return self.open(os.O_RDONLY | os.O_DIRECTORY)
+from subagent_server.domain.executed_files import GIT, Executed, executed_by, is_lifted
+from subagent_server.host.inside import Place, Reached, inside
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """The directory a run works in. What lies in a `read_only` root can be read and not written."""
+    """The directory a run works in, by its real path.
+
+    What lies in a `read_only` root can be read and not written, and so can what other programs execute.
+    `lifted` are paths below the directory that are written nevertheless, because the author says so.
+    """
 
     root: Path
     read_only: Sequence[Path] = ()
+    lifted: Sequence[str] = ()
 
     @contextmanager
     def place(self, path: str, *, writing: bool = False, make_parents: bool = False) -> Iterator[Place]:
         """Find `path`, relative to the root or absolute inside it; it need not exist, its directory must.
 
         Raises:
-            BadArgument: it leaves the root, is not to be written, or its directory is missing or none.
+            BadArgument: it leaves the root, is not to be written, or its directory is missing or is a file.
             OSError: the system refused.
         """
-        walk = _Walk(self, writing=writing, make_parents=make_parents)
-        try:
-            yield walk.to(path)
-        finally:
-            walk.close()
+        check = self._check_writable if writing else None
+        with inside(self.root, path, check=check, make_parents=make_parents) as place:
+            yield place
 
-    def remainder(self, path: PurePosixPath) -> tuple[str, ...] | None:
-        """Return the part of an absolute path below the root, by whatever name it reaches the root."""
-        try:
-            root = self.root.stat()
-        except OSError:
-            return None
-        for parent in [path, *path.parents]:
+    def _check_writable(self, reached: Reached) -> None:
+        self._check_read_only(reached)
+        by = executed_by(reached.parts, self.lifted, is_directory=reached.is_directory)
+        by = by or self._in_repository(reached)
+        if by is not None:
+            raise BadArgument(
+                f"{shorten(reached.asked)} is read-only here, because such files are executed by {by.by}: "
+                "leave it as it is, and say in your answer what should stand in it."
+            )
+
+    def _check_read_only(self, reached: Reached) -> None:
+        target = self.root.joinpath(*reached.parts)
+        on_the_way = {(status.st_dev, status.st_ino) for status in map(os.fstat, reached.directories)}
+        for root in self.read_only:
+            covered = target.is_relative_to(os.path.realpath(root))
             with suppress(OSError):
-                if os.path.samestat(Path(parent).stat(), root):
-                    return path.relative_to(parent).parts
+                status = root.stat()
+                covered = covered or (status.st_dev, status.st_ino) in on_the_way
+            if covered:
+                raise BadArgument(
+                    f"{shorten(reached.asked)} is read-only here, because {shorten(str(root))} belongs to "
+                    "the runs and agents of the server: write somewhere else."
+                )
+
+    def _in_repository(self, reached: Reached) -> Executed | None:
+        """Return git if a directory on the way is one of its own, whatever it is called."""
+        for depth, directory in enumerate(reached.directories):
+            if _is_repository(directory) and not is_lifted(reached.parts, self.lifted, below=depth - 1):
+                return GIT
         return None
 
 
-@dataclass
-class _Walk:
-    """One walk: the directories from the root down to where it stands, all open."""
+def _is_repository(directory: int) -> bool:
+    """Whether git takes this directory itself for a repository (is_git_directory in its setup.c)."""
 
-    workspace: Workspace
-    writing: bool
-    make_parents: bool
-    asked: str = ""
-    stack: list[int] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    links: int = 0
-
-    def to(self, path: str) -> Place:
-        if not path or "\0" in path:
-            raise BadArgument(f"{shorten(path)} is not a path: give one relative to the working directory.")
-        if path.split("/")[0] == "~":
-            raise BadArgument(f"{shorten(path)} is not expanded here: give a path in the working directory.")
-        self.asked = path
-        self.stack.append(os.open(self.workspace.root, _DIRECTORY & ~os.O_NOFOLLOW))
-        todo = deque(self._parts(path))
-        while todo:
-            part = todo.popleft()
-            if part == "..":
-                self._up()
-            elif (target := _link_target(part, self.stack[-1])) is not None:
-                self._follow(target, todo)
-            elif todo:
-                self._down(part)
-            else:
-                return self._found(part, [*self.names, part])
-        return self._found(".", self.names)
-
-    def close(self) -> None:
-        while self.stack:
-            os.close(self.stack.pop())
-
-    def _found(self, name: str, parts: list[str]) -> Place:
-        if self.writing:
-            self._check_writable(parts)
-        return Place(self.stack[-1], name, tuple(parts))
-
-    def _parts(self, path: str) -> tuple[str, ...]:
-        pure = PurePosixPath(path)
-        if not pure.is_absolute():
-            return pure.parts
-        parts = self.workspace.remainder(pure)
-        if parts is None:
-            raise self._outside()
-        return parts
-
-    def _up(self) -> None:
-        if not self.names:
-            raise self._outside()
-        os.close(self.stack.pop())
-        self.names.pop()
-
-    def _follow(self, target: str, todo: deque[str]) -> None:
-        self.links += 1
-        if self.links > _MOST_LINKS:
-            raise BadArgument(
-                f"{shorten(self.asked)} runs through too many symbolic links: use the path they stand for."
-            )
-        parts = self._parts(target)
-        if target.startswith("/"):
-            while self.names:
-                self._up()
-        todo.extendleft(reversed(parts))
-
-    def _down(self, part: str) -> None:
+    def is_there(name: str) -> bool:
         try:
-            self.stack.append(os.open(part, _DIRECTORY, dir_fd=self.stack[-1]))
-        except FileNotFoundError:
-            if not self.make_parents:
-                raise BadArgument(f"There is no directory {self._here(part)}: check the path.") from None
-            self._make(part)
-        except OSError as error:
-            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
-                raise
-            raise BadArgument(f"{self._here(part)} is not a directory: check the path.") from None
-        self.names.append(part)
+            os.stat(name, dir_fd=directory)
+        except OSError:
+            return False
+        return True
 
-    def _make(self, part: str) -> None:
-        self._check_writable([*self.names, part])
-        with suppress(FileExistsError):
-            os.mkdir(part, dir_fd=self.stack[-1])
-        self.stack.append(os.open(part, _DIRECTORY, dir_fd=self.stack[-1]))
-
-    def _check_writable(self, parts: list[str]) -> None:
-        target = Path(os.path.realpath(self.workspace.root)).joinpath(*parts)
-        on_the_way = {(status.st_dev, status.st_ino) for status in map(os.fstat, self.stack)}
-        for root in self.workspace.read_only:
-            inside = target.is_relative_to(os.path.realpath(root))
-            with suppress(OSError):
-                status = root.stat()
-                inside = inside or (status.st_dev, status.st_ino) in on_the_way
-            if inside:
-                raise BadArgument(
-                    f"{shorten(self.asked)} is read-only here, because {shorten(str(root))} belongs to the "
-                    "runs and agents of the server: write somewhere else."
-                )
-
-    def _here(self, part: str) -> str:
-        return printable("/".join([*self.names, part]))
-
-    def _outside(self) -> BadArgument:
-        return BadArgument(
-            f"{shorten(self.asked)} leads outside the working directory {self.workspace.root}, where nothing "
-            "can be read or written: use a path inside it."
-        )
-
-
-def _link_target(name: str, directory: int) -> str | None:
-    try:
-        return os.readlink(name, dir_fd=directory)
-    except OSError as error:
-        if error.errno in (errno.EINVAL, errno.ENOENT):
-            return None
-        raise
-
-
-def printable(path: str) -> str:
-    """Return a path as text for one line of valid Unicode, whatever bytes its name holds."""
-    text = path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+    return is_there("HEAD") and (is_there("commondir") or (is_there("objects") and is_there("refs")))
 
 
 def kind(mode: int) -> str:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.domain.errors import BadArgument
+from subagent_server.host.inside import Place
 from subagent_server.toolkit.workspace.off_loop import off_loop
-from subagent_server.toolkit.workspace.paths import Place, Workspace, kind
+from subagent_server.toolkit.workspace.paths import Workspace, kind
 
 _PACKAGES = Path(__file__).parents[3]
 _PROGRAM = (

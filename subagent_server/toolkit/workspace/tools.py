@@ -19,19 +19,23 @@ def make_workspace_tools(
     environment: Mapping[str, str],
     read_only: Sequence[Path],
     output_dir: Directory,
+    lifted: Sequence[str] = (),
     masker: Masker | None = None,
 ) -> list[Tool]:
     """Return the selected tools for a run that works in `cwd`; nothing is started before it is called.
 
-    `environment` is all that the shell gets. What lies in a `read_only` root is not written by the editor
-    (the shell is held back by the sandbox alone). Long outputs of the shell go to files in `output_dir`,
-    without the secrets that `masker` knows.
+    `cwd` is a real path, which the editor and the searches open without following links. `environment` is
+    all that the shell gets. What lies in a `read_only` root, and what other programs execute, is not written
+    by the editor (the shell is held back by the sandbox alone), except for the paths that are `lifted`. Long
+    outputs of the shell go to files in `output_dir`, without the secrets that `masker` knows.
     """
     tools: list[Tool] = []
     if selection.bash:
         tools.append(BashTool(cwd=cwd, environment=environment, output_dir=output_dir, masker=masker))
     if selection.view or selection.edit:
-        tools.append(EditorTool(cwd=cwd, read_only=read_only, view=selection.view, edit=selection.edit))
+        tools.append(
+            EditorTool(cwd=cwd, read_only=read_only, lifted=lifted, view=selection.view, edit=selection.edit)
+        )
     if selection.grep:
         tools.append(GrepTool(cwd=cwd))
     if selection.glob:

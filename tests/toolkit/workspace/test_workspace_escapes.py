@@ -123,14 +123,26 @@ def test_links_inside_are_followed(cwd: Path) -> None:
 
 def test_any_name_of_the_working_directory_will_do(cwd: Path, tmp_path: Path) -> None:
     (tmp_path / "alias").symlink_to(cwd)
-    for root in (cwd, tmp_path / "alias"):
-        editor = EditorTool(cwd=root)
-        for path in (
-            cwd / "sub/inner.txt",
-            tmp_path / "alias/sub/inner.txt",
-            tmp_path / "cwd/../cwd/sub/inner.txt",
-        ):
-            assert text_of(editor, command="view", path=str(path)) == "     1\tinner"
+    editor = EditorTool(cwd=cwd)
+    for path in (
+        cwd / "sub/inner.txt",
+        tmp_path / "alias/sub/inner.txt",
+        tmp_path / "cwd/../cwd/sub/inner.txt",
+    ):
+        assert text_of(editor, command="view", path=str(path)) == "     1\tinner"
+
+
+def test_a_working_directory_that_is_a_link_now_is_not_entered(cwd: Path) -> None:
+    (cwd / "sub/inner.txt").rename(cwd / "sub/secret.txt")
+    tools: list[Tool] = [EditorTool(cwd=cwd / "sub"), GrepTool(cwd=cwd / "sub")]
+    assert text_of(tools[0], command="view", path="secret.txt") == "     1\tinner"
+    (cwd / "sub").rename(cwd / "aside")
+    (cwd / "sub").symlink_to("../outside")
+    for path in ("secret.txt", str(cwd / "sub/secret.txt")):
+        assert "SECRET" not in fault_of(tools[0], command="view", path=path)
+        assert "SECRET" not in fault_of(tools[1], pattern="S", path=path)
+    assert "changed" in fault_of(tools[0], command="create", path="new.txt", file_text="x")
+    assert_untouched(cwd)
 
 
 def swapping(cwd: Path, use: Callable[[], None]) -> None:

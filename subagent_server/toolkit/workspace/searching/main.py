@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from subagent_server.toolkit.workspace.paths import printable
+from subagent_server.host.inside import printable
 from subagent_server.toolkit.workspace.searching.answer import Answer
 from subagent_server.toolkit.workspace.searching.find import find
 from subagent_server.toolkit.workspace.searching.globs import BadGlob, Globs

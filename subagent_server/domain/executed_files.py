@@ -1,0 +1,123 @@
+"""The files that other programs execute, which an agent's editor therefore does not write (SPEC section 13).
+
+Whoever writes one of them has a program started without asking: at the next commit, when a directory is
+opened in an editor, at the next login. What a person runs knowingly (`Makefile`, `package.json`,
+`conftest.py`) is not here. The table is for the editor, and for a sandbox to protect by mounts.
+"""
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+
+@dataclass(frozen=True)
+class Executed:
+    """Who executes some files. Each of `paths` may lie at any depth; all below it counts too.
+
+    A part of a path may be a glob. `files` are names of files alone: a directory may be called so.
+    """
+
+    by: str
+    paths: tuple[str, ...]
+    files: tuple[str, ...] = ()
+
+
+GIT = Executed("git", (".git", "git~1", ".gitmodules"), files=("HEAD", "commondir"))
+"""`git~1` is the short name of `.git` on disks of Windows. `HEAD` makes a bare repository of its directory,
+and `commondir` turns to one elsewhere: both bring a `config` that names programs."""
+
+EXECUTED_FILES: tuple[Executed, ...] = (
+    GIT,
+    Executed(
+        "git, at the next commit",
+        (
+            ".husky",
+            ".pre-commit-config.yaml",
+            ".lefthook",
+            "lefthook.y*ml",
+            ".lefthook.y*ml",
+            ".overcommit.yml",
+        ),
+    ),
+    Executed("Mercurial", (".hg",)),
+    Executed("Jujutsu", (".jj",)),
+    Executed("whatever starts MCP servers", (".mcp.json",)),
+    Executed("Claude Code", (".claude", ".claude.json")),
+    Executed("Codex", (".codex",)),
+    Executed("Gemini CLI", (".gemini",)),
+    Executed("Cursor", (".cursor",)),
+    Executed(
+        "another coding agent",
+        (
+            ".amazonq",
+            ".continue",
+            ".kiro",
+            ".opencode",
+            "opencode.json",
+            "opencode.jsonc",
+            ".roo",
+            ".windsurf",
+        ),
+    ),
+    Executed("Visual Studio Code", (".vscode", ".vscode-server", "*.code-workspace")),
+    Executed("whatever opens development containers", (".devcontainer", ".devcontainer.json")),
+    Executed("JetBrains IDEs", (".idea", ".fleet")),
+    Executed("Zed", (".zed",)),
+    Executed(
+        "Vim", (".exrc", ".vimrc", ".gvimrc", ".vim", ".nvimrc", ".nvim.lua", ".lvimrc", ".config/nvim")
+    ),
+    Executed("Emacs", (".dir-locals.el", ".dir-locals-2.el", ".emacs", ".emacs.d")),
+    Executed("a debugger", (".gdbinit", ".lldbinit")),
+    Executed("direnv", (".envrc",)),
+    Executed("Bash", (".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases")),
+    Executed("Zsh", (".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout")),
+    Executed("fish", (".config/fish",)),
+    Executed("the shell", (".profile", ".kshrc", ".cshrc", ".tcshrc", ".login", ".logout")),
+    Executed(
+        "the desktop, at the next login",
+        (".xprofile", ".xinitrc", ".xsession", ".xsessionrc", ".pam_environment", ".config/autostart"),
+    ),
+    Executed("systemd", (".config/systemd", ".config/environment.d")),
+    Executed("git", (".gitconfig", ".config/git")),
+    Executed("ssh", (".ssh",)),
+)
+
+
+def executed_by(
+    parts: Sequence[str], lifted: Sequence[str] = (), *, is_directory: bool = False
+) -> Executed | None:
+    """Return who executes the file at `parts`, a path below a working directory; None if nobody does.
+
+    `lifted` are paths below the same directory that the author of the agent gives free: each frees the entry
+    that it lies in, from itself downward, and nothing beside it.
+    """
+    names = [_folded(part) for part in parts]
+    for start in range(len(names)):
+        for entry in EXECUTED_FILES:
+            if _begins(entry, names[start:], is_directory) and not is_lifted(parts, lifted, below=start):
+                return entry
+    return None
+
+
+def is_lifted(parts: Sequence[str], lifted: Sequence[str], *, below: int = 0) -> bool:
+    """Whether `parts` lies in one of the `lifted` paths that has more than `below` parts."""
+    freed = [path.strip("/").split("/") for path in lifted]
+    return any(len(path) > below and list(parts[: len(path)]) == path for path in freed)
+
+
+def _begins(entry: Executed, names: Sequence[str], is_directory: bool) -> bool:
+    patterns = [_folded(path).split("/") for path in entry.paths]
+    if not is_directory and len(names) == 1:
+        patterns += [[_folded(name)] for name in entry.files]
+    return any(len(names) >= len(pattern) and all(map(fnmatchcase, names, pattern)) for pattern in patterns)
+
+
+def _folded(name: str) -> str:
+    """Return one form of all names that some file system takes for the same.
+
+    Upper case, composed letters, characters that are not seen, dots and spaces at the end, streams after a
+    colon: `.GIT`, `.g\\u200cit`, `.git.`, `.git::$INDEX_ALLOCATION`.
+    """
+    seen = "".join(c for c in unicodedata.normalize("NFKC", name) if unicodedata.category(c) != "Cf")
+    return seen.casefold().partition(":")[0].rstrip(" .")

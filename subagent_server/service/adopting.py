@@ -1,0 +1,83 @@
+"""Taking over a runs root that is not marked as ours: first what is in it, then the mark.
+
+It is how a root that an earlier version has made, a copy, or one that a CI job has brought, becomes the
+user's: nobody else can say that it is (SPEC section 13).
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from subagent_server.domain.errors import BadArgument, StorageFailed
+from subagent_server.domain.ids import is_run_id
+from subagent_server.store.facts import read_facts
+from subagent_server.store.paths import RootPaths
+from subagent_server.store.root import RootDirectory
+from subagent_server.store.runs import RunStore
+
+_OURS = frozenset(
+    {".changes", ".slots", ".index", ".removed", ".backoff", ".gitignore", ".root", "README.md"}
+)
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What is in a runs root: how many runs of each status, and the names that belong to none.
+
+    `unreadable` are directories named like runs without a state that can be read.
+    """
+
+    path: Path
+    is_ours: bool
+    statuses: Mapping[str, int]
+    unreadable: int
+    others: tuple[str, ...]
+
+    @property
+    def runs(self) -> int:
+        """How many runs there are."""
+        return sum(self.statuses.values()) + self.unreadable
+
+
+def take_inventory(path: Path) -> Inventory:
+    """Return what is in the runs root at `path`. Nothing is changed.
+
+    Raises:
+        BadArgument: there is no directory.
+    """
+    root = RootPaths(path)
+    directory = root.open()
+    try:
+        names = sorted(directory.names())
+    except OSError as error:
+        raise BadArgument(
+            f"{path} cannot be looked into ({error.strerror or error}): name the directory with the runs."
+        ) from error
+    statuses: Counter[str] = Counter()
+    unreadable = 0
+    for name in filter(is_run_id, names):
+        try:
+            facts = read_facts(root.run(name))
+        except OSError:
+            facts = None
+        if facts is None:
+            unreadable += 1
+        else:
+            statuses[facts.status.value] += 1
+    others = tuple(name for name in names if not is_run_id(name) and name not in _OURS)
+    return Inventory(path, directory.forbidden is None, dict(statuses), unreadable, others)
+
+
+def adopt(path: Path) -> None:
+    """Mark the runs root at `path` as ours, and close it to others.
+
+    Raises:
+        UnsafeRoot: it belongs to another user, or others can write to it all the same.
+        StorageFailed: it cannot be marked.
+    """
+    try:
+        RootDirectory(path).adopt()
+    except OSError as error:
+        raise StorageFailed(path, error.strerror or str(error)) from error
+    RunStore(path).make_root()
