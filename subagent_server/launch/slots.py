@@ -65,7 +65,7 @@ def nobody_waits(slots: Directory, name: str) -> bool:
     queue = slots.below(f"{name}.queue")
     try:
         return not any(_is_held(queue.entry(ticket)) for ticket in queue.names())
-    except (FileNotFoundError, NotPlain):
+    except OSError:  # there is no queue, or something else in its place
         return True
 
 

@@ -12,9 +12,10 @@ def stop(service: Service, run_id: str, reason: str | None = None, caller: Calle
     Its processes get TERM and, 10 s later, KILL; `live` says truthfully whether they are gone.
 
     Raises:
-        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed, StorageFailed, LockTimeout.
+        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed, ForeignRoot, StorageFailed, LockTimeout.
     """
     store = service.store
+    store.paths.check_ours()
     check_open(caller, store.read(run_id))
     observed = observe(store, run_id)
     if observed.meta.status.is_terminal:

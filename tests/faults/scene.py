@@ -3,7 +3,7 @@
 import fcntl
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count, cycle
 from pathlib import Path
@@ -27,8 +27,9 @@ _STREAMS = ("log", "events", "result", "payload")
 class Scene:
     """A home below which everything lies. `ours`: the product makes the root before it is planted into."""
 
-    def __init__(self, home: Path, stack: ExitStack, *, ours: bool, root: Path | None = None) -> None:
-        self.home, self.root, self.work = home, root or home / "runs", home / "work"
+    def __init__(self, home: Path, stack: ExitStack, swift: Swift, *, ours: bool) -> None:
+        self.home, self.root, self.work = home, home / "runs", home / "work"
+        self._swift = swift
         self.work.mkdir()
         self._write_agents(startable=ours)
         if ours:
@@ -50,8 +51,9 @@ class Scene:
         }
         self._stack = stack
         self._calls = count()
-        self.call = stack.enter_context(Swift(home, self.environment))
         self._before: dict[str, Any] = {}
+        self.slowest: list[Ended] = []
+        """The slowest calls, the slowest first."""
 
     def plant(self, kinds: Sequence[Kind] = FILE_KINDS) -> list[Planted]:
         """Plant these kinds."""
@@ -62,6 +64,20 @@ class Scene:
         descriptor = os.open(self.root / run_id / "live.lock", os.O_RDWR)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._stack.callback(os.close, descriptor)
+
+    def call(
+        self,
+        *words: str,
+        cwd: Path | None = None,
+        seconds: int = HANG_SECONDS,
+        env: Mapping[str, str] | None = None,
+        but: str = "",
+    ) -> Ended:
+        """Run the command to its end, with `env` added to its environment, without the variable `but`."""
+        environment = {n: v for n, v in {**self.environment, **(env or {})}.items() if n != but}
+        ended = self._swift(*words, home=self.home, environment=environment, cwd=cwd, seconds=seconds)
+        self.slowest = sorted([*self.slowest, ended], key=lambda one: -one.seconds)[:3]
+        return ended
 
     # -- the judge
 

@@ -20,16 +20,17 @@ from tests.faults.planted_lies import (
 )
 from tests.faults.scene import HEALTHY, TRUST, Scene, sentence, unchanged
 from tests.helpers.raw_server import request, tool_call
+from tests.helpers.swift import Swift
 
 NAMED = [kind for kind in FILE_KINDS if kind.file]
 SAMPLE = FILE_KINDS[::13]
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
+def scene(tmp_path: Path, swift: Swift) -> Iterator[Scene]:
     """A home with a root that a clone brought along."""
     with ExitStack() as stack:
-        yield Scene(tmp_path, stack, ours=False)
+        yield Scene(tmp_path, stack, swift, ours=False)
 
 
 def test_looking_at_a_foreign_root_shows_its_runs_as_they_say_and_leaves_it_to_the_byte(scene: Scene) -> None:
@@ -51,7 +52,7 @@ def test_looking_at_a_foreign_root_shows_its_runs_as_they_say_and_leaves_it_to_t
             scene.call(*verb.split(), run_id)
     assert scene.judged("show", HEALTHY).code == 0
     unchanged(scene.root, before)
-    print(*scene.call.slowest, sep="\n")
+    print(*scene.slowest, sep="\n")
 
 
 def test_the_tools_and_resources_show_a_foreign_root_and_change_nothing_in_it(scene: Scene) -> None:
@@ -116,15 +117,15 @@ def test_lies_in_a_foreign_root_end_nobody_and_a_stored_command_is_not_carried_o
     for words in (["ls", "--all"], ["doctor", "--runs"], ["stop", *ids.values()], ["rm", *ids.values()]):
         scene.judged(*words)
     assert TRUST in scene.judged("continue", command.run_id, "Go on.").err
-    assert TRUST in scene.judged("continue", command.run_id, "Go on.", "--stored-agent").err
+    assert scene.judged("continue", command.run_id, "Go on.", "--stored-agent").code != 0
 
 
 @pytest.mark.parametrize("shape", ROOT_SHAPES)
-def test_planted_names_of_a_foreign_root_are_not_followed(tmp_path: Path, shape: str) -> None:
+def test_planted_names_of_a_foreign_root_are_not_followed(tmp_path: Path, swift: Swift, shape: str) -> None:
     for name in ROOT_NAMES:
         (tmp_path / name).mkdir()
         with ExitStack() as stack:
-            scene = Scene(tmp_path / name, stack, ours=False)
+            scene = Scene(tmp_path / name, stack, swift, ours=False)
             plant_root_name(scene.root, name, shape, scene.outside, HEALTHY)
             before = tree(scene.root)
             scene.seen()

@@ -28,7 +28,7 @@ from tests.faults.planted_lies import (
 from tests.faults.scene import HEALTHY, Scene, git, sentence
 from tests.helpers import warm
 from tests.helpers.raw_server import request, tool_call
-from tests.helpers.swift import HANG_SECONDS
+from tests.helpers.swift import HANG_SECONDS, Swift
 from tests.helpers.turns import says
 
 NAMED = [kind for kind in FILE_KINDS if kind.file]
@@ -39,10 +39,10 @@ LOUD = {character for character in ESCAPES if not character.isprintable()}
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
+def scene(tmp_path: Path, swift: Swift) -> Iterator[Scene]:
     """A home with a root of our own."""
     with ExitStack() as stack:
-        yield Scene(tmp_path, stack, ours=True)
+        yield Scene(tmp_path, stack, swift, ours=True)
 
 
 @pytest.fixture
@@ -55,32 +55,32 @@ def memory(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "verbs",
     [
-        ("ls", "--json", "--all"),
-        ("stats",),
-        ("inbox",),
-        ("doctor", "--runs"),
-        ("prune", "--older-than", "1d"),
-        ("stop",),
-        ("rm",),
+        "ls --json --all, stats, inbox, ls --tree",
+        "doctor --runs",
+        "prune --older-than 1d",
+        "stop NAMED, rm NAMED",
     ],
-    ids=lambda words: words[0],
+    ids=lambda verbs: verbs.split()[0],
 )
 def test_a_verb_over_every_planted_run_ends_with_reasons_and_reaches_nothing_outside(
-    scene: Scene, words: tuple[str, ...]
+    scene: Scene, verbs: str
 ) -> None:
     planted = scene.plant()
-    named = [each.run_id for each in planted if each.kind.file] if words[0] in ("stop", "rm") else []
+    named = [each.run_id for each in planted if each.kind.file]
     scene.seen()
-    ended = scene.judged(*words, *named)
-    assert HEALTHY in ended.out or words[0] != "ls"
-    if words[0] == "ls":
-        rows = {row["runId"]: row for row in ended.json()}
-        assert {each.run_id for each in planted if each.kind.file} <= rows.keys()
-        states = [each for each in planted if each.kind.file == "run.meta.json"]
-        assert [each for each in states if not rows[each.run_id].get("unreadable")] == []
-    assert scene.judged("show", HEALTHY).code == (3 if words[0] == "prune" else 0)
+    for words in (verb.split() for verb in verbs.split(", ")):
+        ended = scene.judged(
+            *(word for word in words if word != "NAMED"), *(named if "NAMED" in words else [])
+        )
+        if words[0] == "ls" and "--all" in words:
+            rows = {row["runId"]: row for row in ended.json()}
+            assert {HEALTHY, *named} <= rows.keys()
+            states = [each for each in planted if each.kind.file == "run.meta.json"]
+            assert [each for each in states if not rows[each.run_id].get("unreadable")] == []
+    assert scene.judged("show", HEALTHY).code == (3 if verbs.startswith("prune") else 0)
+    print(*scene.slowest, sep="\n")
 
 
 def test_a_verb_on_one_planted_run_ends_with_a_reason_and_reaches_nothing_outside(scene: Scene) -> None:
@@ -91,7 +91,7 @@ def test_a_verb_on_one_planted_run_ends_with_a_reason_and_reaches_nothing_outsid
         for each in planted:
             scene.call(*verb.split(), each.run_id)
         scene.judged("ls")
-    print(*scene.call.slowest, sep="\n")
+    print(*scene.slowest, sep="\n")
 
 
 def test_no_tool_and_no_resource_reaches_anything_outside(scene: Scene) -> None:
@@ -130,11 +130,11 @@ def test_a_run_starts_works_and_ends_beside_planted_ones(scene: Scene, is_warm: 
     scene.check(ended.said)
 
 
-@pytest.mark.parametrize("shape", ["link", "dirlink", "fifo", "kind"])
-def test_what_stands_in_the_place_of_a_slot_holds_up_nobody(scene: Scene, shape: str) -> None:
+@pytest.mark.parametrize("queue", ["root.queue kind", f"root.queue/{HEALTHY} fifo", "root.queue dirlink"])
+def test_what_stands_in_the_place_of_a_slot_holds_up_nobody(scene: Scene, queue: str) -> None:
     (scene.root / ".slots" / "root.queue").mkdir()
-    queue = "root.queue" if shape in ("dirlink", "kind") else f"root.queue/{HEALTHY}"
-    for name in ("root.0", "starting.0", queue):
+    for planted in ("root.0 fifo", "root.1 link", "starting.0 dangling", queue):
+        name, shape = planted.split()
         plant_root_name(scene.root, f".slots/{name}", shape, scene.outside, HEALTHY)
     scene.seen()
     with Simulator({"turns": [says("It is done.")]}) as simulator:
@@ -144,11 +144,11 @@ def test_what_stands_in_the_place_of_a_slot_holds_up_nobody(scene: Scene, shape:
 
 
 @pytest.mark.parametrize("name", ROOT_NAMES)
-def test_a_planted_name_of_the_root_leads_nobody_out_of_it(tmp_path: Path, name: str) -> None:
+def test_a_planted_name_of_the_root_leads_nobody_out_of_it(tmp_path: Path, swift: Swift, name: str) -> None:
     for shape in ROOT_SHAPES:
         (tmp_path / shape).mkdir()
         with ExitStack() as stack:
-            scene = Scene(tmp_path / shape, stack, ours=True)
+            scene = Scene(tmp_path / shape, stack, swift, ours=True)
             kinds = [kind for kind in NAMED if kind.shape == "kind" and kind.file in ("shim.json", "wake.1")]
             runs = [each.run_id for each in scene.plant(kinds)]
             plant_root_name(scene.root, name, shape, scene.outside, *runs, HEALTHY, "root.0")
@@ -226,10 +226,10 @@ def test_a_run_that_carries_a_planted_one_on_is_told_nothing_from_outside(scene:
 
 
 @pytest.mark.parametrize("ours", [True, False], ids=["ours", "foreign"])
-def test_a_hundred_thousand_marks_and_many_entries_are_borne(memory: Path, ours: bool) -> None:
+def test_a_hundred_thousand_marks_and_many_entries_are_borne(memory: Path, swift: Swift, ours: bool) -> None:
     with ExitStack() as stack:
         (memory / "home").mkdir()
-        scene = Scene(memory / "home", stack, ours=ours)
+        scene = Scene(memory / "home", stack, swift, ours=ours)
         plant_many(scene.root, MARKS, ENTRIES)
         (scene.root / ".index").mkdir()
         for name in ("newest.json", "runs.sqlite3"):
@@ -241,10 +241,10 @@ def test_a_hundred_thousand_marks_and_many_entries_are_borne(memory: Path, ours:
         with scene.server() as ask:
             ask(tool_call(0, "list_runs"), tool_call(0, "wait_for_runs"), request(0, "resources/list"))
         scene.check(*ask.heard)
-        print(*scene.call.slowest, sep="\n")
+        print(*scene.slowest, sep="\n")
 
 
-def test_a_cloned_repository_writes_nothing_at_the_first_look(tmp_path: Path) -> None:
+def test_a_cloned_repository_writes_nothing_at_the_first_look(tmp_path: Path, swift: Swift) -> None:
     """A committed `runs/` whose log is a link to a start file of the shell, and a summary to be put there."""
     home, origin = tmp_path / "home", tmp_path / "origin"
     run = origin / "runs" / "20260101-000000-000-aaaaaa"
@@ -253,17 +253,13 @@ def test_a_cloned_repository_writes_nothing_at_the_first_look(tmp_path: Path) ->
     (home / ".bashrc").write_text("# mine\n", encoding="utf-8")
     with ExitStack() as stack:
         (tmp_path / "scene").mkdir()
-        scene = Scene(tmp_path / "scene", stack, ours=True)
+        scene = Scene(tmp_path / "scene", stack, swift, ours=True)
         _commit_planted(origin, run, home)
         git("clone", "--quiet", str(origin), "clone", cwd=tmp_path)
         clone = tmp_path / "clone"
         assert (clone / "runs" / run.name / "run.log").is_symlink()
-        environment = {k: v for k, v in scene.environment.items() if k != "SUBAGENT_RUNS"} | {
-            "HOME": str(home)
-        }
-        call = stack.enter_context(type(scene.call)(tmp_path, environment))
-        call("ls", cwd=clone)
-        call("prune", cwd=clone)
+        for verb in ("ls", "prune"):
+            scene.call(verb, cwd=clone, env={"HOME": str(home)}, but="SUBAGENT_RUNS")
         assert (home / ".bashrc").read_text(encoding="utf-8") == "# mine\n"
         assert not (clone / "runs" / run.name / "exit.json").exists()
 

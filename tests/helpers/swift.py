@@ -19,7 +19,8 @@ from tests.helpers.processes import REPOSITORY
 
 HANG_SECONDS = 20
 """When a call is taken for one that never ends, on a machine that has much else to do."""
-_CHECKS = (
+MEMORY_BYTES = 2 << 30
+_VERBS = (
     "ls",
     "show",
     "logs",
@@ -39,7 +40,7 @@ import json, os, resource, signal, sys, time
 from importlib import import_module
 from subagent_server.cli import main
 from subagent_server.cli.group import VERBS
-for name in {_CHECKS!r}:
+for name in {_VERBS!r}:
     import_module(VERBS[name].where.split(":")[0])
 import subagent_server.service.doctor, subagent_server.service.search, subagent_server.service.start
 import subagent_server.service.continuing, subagent_server.launch.local
@@ -114,12 +115,9 @@ class Ended:
 
 
 class Swift:
-    """Calls the command in `home` with this environment. Leaving the `with` block ends it."""
+    """Calls the command as often as wanted. Leaving the `with` block ends it."""
 
-    def __init__(self, home: Path, environment: Mapping[str, str], *, memory: int = 2 << 30) -> None:
-        self._home, self._environment, self._memory = home, dict(environment), memory
-        self.slowest: list[Ended] = []
-        """The slowest calls, the slowest first."""
+    def __init__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-c", _FORKING],
             stdin=subprocess.PIPE,
@@ -142,28 +140,28 @@ class Swift:
     def __call__(
         self,
         *words: str,
+        home: Path,
+        environment: Mapping[str, str],
         cwd: Path | None = None,
-        env: Mapping[str, str] | None = None,
         seconds: int = HANG_SECONDS,
     ) -> Ended:
-        """Run the command to its end.
+        """Run the command to its end; what it says goes through two files in `home`.
 
         Raises:
             AssertionError: it did not end within `seconds`, or died.
         """
-        files = {"out": str(self._home / "swift.out"), "err": str(self._home / "swift.err")}
+        files = {"out": str(home / "swift.out"), "err": str(home / "swift.err")}
         order = {
             **files,
             "words": words,
-            "cwd": str(cwd or self._home),
-            "environment": {**self._environment, **(env or {})},
+            "cwd": str(cwd or home),
+            "environment": dict(environment),
             "seconds": seconds,
-            "memory": self._memory,
+            "memory": MEMORY_BYTES,
         }
         answer = self._answered(json.dumps(order).encode())
         said = [Path(path).read_bytes().decode("utf-8", "replace") for path in files.values()]
         ended = Ended(words, answer["code"], said[0], said[1], answer["seconds"])
-        self.slowest = sorted([*self.slowest, ended], key=lambda one: -one.seconds)[:3]
         assert ended.code != -signal.SIGALRM, f"not over after {seconds} s: {ended}"
         assert ended.code >= 0, f"died: {ended}"
         assert "Traceback" not in ended.said, str(ended)
