@@ -8,9 +8,10 @@ only the head looks for a free slot. Standard library only: the shim imports thi
 import os
 import signal
 import threading
+from contextlib import suppress
 
 from subagent_server.host import locks
-from subagent_server.host.directory import Directory, Entry
+from subagent_server.host.directory import Directory, Entry, NotPlain
 
 
 class Ticket:
@@ -35,9 +36,10 @@ class Ticket:
         """Return the nearest earlier ticket that is held, or None at the head of the queue."""
         for name in sorted((name for name in self._queue.names() if name < self._file.name), reverse=True):
             ticket = self._queue.entry(name)
-            if locks.is_held(ticket):
+            if _is_held(ticket):
                 return ticket
-            ticket.unlink()
+            with suppress(OSError):  # it is no ticket, and stays: it holds up nobody
+                ticket.unlink()
         return None
 
     def leave(self) -> None:
@@ -49,7 +51,10 @@ class Ticket:
 def try_take(slots: Directory, name: str, limit: int) -> int | None:
     """Return the descriptor of a free slot, locked, or None where all `limit` are held."""
     for number in range(limit):
-        descriptor = locks.take(slots.entry(f"{name}.{number}"))
+        try:
+            descriptor = locks.take(slots.entry(f"{name}.{number}"))
+        except NotPlain:
+            continue  # it is no lock file, so it can be nobody's slot
         if descriptor is not None:
             return descriptor
     return None
@@ -59,8 +64,8 @@ def nobody_waits(slots: Directory, name: str) -> bool:
     """Whether no run stands in the queue, so that a free slot may be taken at once."""
     queue = slots.below(f"{name}.queue")
     try:
-        return not any(locks.is_held(queue.entry(ticket)) for ticket in queue.names())
-    except FileNotFoundError:
+        return not any(_is_held(queue.entry(ticket)) for ticket in queue.names())
+    except OSError:  # there is no queue, or something else in its place
         return True
 
 
@@ -80,4 +85,12 @@ def is_waiting(slots: Directory, run_id: str) -> bool:
         queues = [slots.below(name) for name in slots.names() if name.endswith(".queue")]
     except OSError:
         return False
-    return any(locks.is_held(queue.entry(run_id)) for queue in queues)
+    return any(_is_held(queue.entry(run_id)) for queue in queues)
+
+
+def _is_held(ticket: Entry) -> bool:
+    """Whether somebody holds a ticket; what is no plain file, or in no directory, is nobody's."""
+    try:
+        return locks.is_held(ticket)
+    except OSError:
+        return False

@@ -131,10 +131,15 @@ class Listing:
 
 
 def _settled(run: RunPaths, facts: RunFacts, *, is_marked: bool) -> bool | None:
-    """Whether a run lives, where there is nothing to reconcile; None where that takes more than a look.
+    """Whether a run lives, where there is nothing to reconcile; None where that takes more than a look."""
+    try:
+        return _looked(run, facts, is_marked=is_marked)
+    except OSError:
+        return None
 
-    The looks are those of `service/reconcile.py`, in its order.
-    """
+
+def _looked(run: RunPaths, facts: RunFacts, *, is_marked: bool) -> bool | None:
+    """The same. The looks are those of `service/reconcile.py`, in its order."""
     if facts.status.is_terminal:
         return False if not is_marked and tree_is_gone(run) else None
     if facts.host != processes.host_name() or run.result.exists() or run.exit.exists():

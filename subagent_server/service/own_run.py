@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from subagent_server.domain import events
-from subagent_server.domain.errors import IllegalTransition, SubagentError
+from subagent_server.domain.errors import IllegalTransition, StorageFailed, SubagentError
 from subagent_server.domain.events import RunEvent
 from subagent_server.domain.limits import cut
 from subagent_server.domain.past import PastRun
@@ -25,7 +25,7 @@ from subagent_server.domain.records import (
 from subagent_server.domain.secrets import Masker
 from subagent_server.host import die, locks, process_scan, processes
 from subagent_server.host.clock import now
-from subagent_server.host.directory import Directory, Entry
+from subagent_server.host.directory import Directory, Entry, NotPlain
 from subagent_server.host.sleeper import Sleeper
 from subagent_server.host.telling import MaskedText, flush, tell_exception
 from subagent_server.launch import marks
@@ -112,14 +112,23 @@ class OwnRun:
         return True
 
     def starting_place(self) -> int:
-        """Return a held lock, one of as many as there are cores; where all are taken, wait for one."""
+        """Return a held lock, one of as many as there are cores; where all are taken, wait for one.
+
+        Raises:
+            StorageFailed: none of them is a lock file.
+        """
         slots = root_of(self._run).slots
-        places = [slots.entry(f"starting.{number}") for number in range(os.cpu_count() or 1)]
-        for place in places:
-            descriptor = locks.take(place)
-            if descriptor is not None:
-                return descriptor
-        descriptor = locks.open_lock(random.choice(places))
+        taken: list[Entry] = []
+        for number in range(os.cpu_count() or 1):
+            place = slots.entry(f"starting.{number}")
+            with suppress(NotPlain):
+                descriptor = locks.take(place)
+                if descriptor is not None:
+                    return descriptor
+                taken.append(place)
+        if not taken:
+            raise StorageFailed(slots.path, "it holds something else than lock files")
+        descriptor = locks.open_lock(random.choice(taken))
         locks.lock(descriptor)
         return descriptor
 

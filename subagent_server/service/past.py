@@ -1,10 +1,11 @@
 """Reading what a run has left, for the run that carries it on. Its files are data: any may be damaged."""
 
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from subagent_server.domain.definitions import tool_name
-from subagent_server.domain.errors import SubagentError
+from subagent_server.domain.errors import SubagentError, UnreadableMeta
 from subagent_server.domain.past import PastCall, PastChild, PastRun
 from subagent_server.domain.records import RunMeta
 from subagent_server.host import journal, processes
@@ -31,7 +32,13 @@ def read_past(store: RunStore, run_id: str) -> list[PastRun]:
     named: str | None = run_id
     while named is not None and len(found) < LONGEST_CHAIN:
         meta = store.read(named)
-        found.append(_past_run(store, meta))
+        try:
+            found.append(_past_run(store, meta))
+        except OSError as error:
+            place = store.paths.run(named).directory
+            raise UnreadableMeta(
+                named, Path(error.filename or place), error.strerror or str(error)
+            ) from error
         named = None if found[-1].messages else store.read_request(named).continues_run_id
     return found[::-1]
 

@@ -2,9 +2,11 @@
 
 from datetime import timedelta
 
+from pydantic import ValidationError
+
 from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import BadArgument, MessageClosed
+from subagent_server.domain.errors import BadArgument, MessageClosed, UnreadableMeta
 from subagent_server.domain.limits import check_answer, check_question
 from subagent_server.domain.records import Message, RunMeta
 from subagent_server.host.clock import now
@@ -41,14 +43,24 @@ def ask_as_child(
     """Record a question that a run asks through a tool; it waits as long as its agent's file says.
 
     Raises:
-        BadArgument, TooManyQuestions, IllegalTransition, InvalidRunId, UnknownRun, NotAllowed.
+        BadArgument, TooManyQuestions, IllegalTransition, InvalidRunId, UnknownRun, UnreadableMeta.
+        NotAllowed: it is another run's.
     """
     check_open(caller, service.store.read(run_id))
     observe(service.store, run_id)
-    agent = AgentDefinition.model_validate(service.store.read_request(run_id).agent)
     masker = masker_at_door(service, run_id)
     question, masked = masker.text(question), masker.data(options)
-    return ask(service.store, run_id, question, masked, agent.limits.ask_timeout_seconds)
+    return ask(service.store, run_id, question, masked, _patience(service.store, run_id))
+
+
+def _patience(store: RunStore, run_id: str) -> float:
+    """Return how long a question of a run waits for its answer, in seconds."""
+    try:
+        agent = AgentDefinition.model_validate(store.read_request(run_id).agent)
+    except ValidationError as error:
+        path = store.paths.run(run_id).request.path
+        raise UnreadableMeta(run_id, path, "the agent in it is none") from error
+    return agent.limits.ask_timeout_seconds
 
 
 def reply(

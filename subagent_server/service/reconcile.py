@@ -6,10 +6,11 @@ The order of the looks is what keeps a run that finished from being called lost 
 import json
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from subagent_server.domain import events
-from subagent_server.domain.errors import StorageFailed, SubagentError, UnknownRun
+from subagent_server.domain.errors import StorageFailed, SubagentError, UnknownRun, UnreadableMeta
 from subagent_server.domain.records import SCHEMA_VERSION, Failure, RunMeta
 from subagent_server.domain.states import MessageStatus
 from subagent_server.host import atomic, die, locks, process_scan, processes
@@ -46,10 +47,14 @@ def observe(store: RunStore, run_id: str) -> Observed:
     """
     try:
         return _observed(store, run_id)
-    except (FileNotFoundError, StorageFailed) as error:
-        if store.paths.run(run_id).directory.exists():
+    except (OSError, StorageFailed) as error:
+        directory = store.paths.run(run_id).directory
+        if not directory.exists():  # it was removed while it was looked at
+            raise UnknownRun(run_id, store.paths.root) from error
+        if isinstance(error, StorageFailed):
             raise
-        raise UnknownRun(run_id, store.paths.root) from error  # it was removed while it was looked at
+        reason = error.strerror or str(error)
+        raise UnreadableMeta(run_id, Path(error.filename or directory), reason) from error
 
 
 def _observed(store: RunStore, run_id: str) -> Observed:
@@ -134,10 +139,11 @@ def _verdict(run: RunPaths, ended: dict[str, Any] | None) -> Failure:
 
 
 def _crashed(run: RunPaths, ended: dict[str, Any]) -> Failure:
-    if "signal" in ended:
-        how = f"was killed by {_signal_name(int(ended['signal']))}"
+    number, code = ended.get("signal"), ended.get("exitCode")
+    if isinstance(number, int):
+        how = f"was killed by {_signal_name(number)}"
     else:
-        how = f"ended with exit code {ended.get('exitCode')}"
+        how = f"ended with exit code {code if isinstance(code, int) else 'that nobody can read'}"
     return Failure(
         code="crashed",
         message=f"The worker {how} without a result.",

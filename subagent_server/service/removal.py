@@ -21,6 +21,7 @@ from subagent_server.domain.errors import (
 from subagent_server.domain.ids import is_run_id
 from subagent_server.host import locks
 from subagent_server.host.clock import now
+from subagent_server.host.directory import NotPlain
 from subagent_server.host.removing import remove_tree
 from subagent_server.launch import marks
 from subagent_server.service.reconcile import observe
@@ -200,7 +201,7 @@ def _lives(store: RunStore, run_id: str) -> bool:
     except UnknownRun:
         return False
     except UnreadableMeta:
-        return locks.is_held(store.paths.run(run_id).live_lock)
+        return _is_held(store.paths.run(run_id))
     return observed.live is not False or not observed.meta.status.is_terminal
 
 
@@ -213,8 +214,16 @@ def _check_never_was(run: RunPaths) -> None:
 
 def _check_nobody(run: RunPaths) -> None:
     """Refuse to remove a run whose state says nothing while anything of it lives."""
-    if locks.is_held(run.live_lock) or marks.processes_of(run.run_id):
+    if _is_held(run) or marks.processes_of(run.run_id):
         raise StillNeeded(f"The state of run {run.run_id} cannot be read, but its processes live: end them.")
+
+
+def _is_held(run: RunPaths) -> bool:
+    """Whether somebody keeps a run; what stands in the place of its lock and is no file is held by nobody."""
+    try:
+        return locks.is_held(run.live_lock)
+    except NotPlain:
+        return False
 
 
 # -- how

@@ -15,10 +15,11 @@ def stop(service: Service, run_id: str, reason: str | None = None, caller: Calle
 
     Raises:
         BadArgument: the reason is too long.
-        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed, StorageFailed, LockTimeout.
+        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed, ForeignRoot, StorageFailed, LockTimeout.
     """
     check_reason(reason)
     store = service.store
+    store.paths.check_ours()
     check_open(caller, store.read(run_id))
     observed = observe(store, run_id)
     if observed.meta.status.is_terminal:

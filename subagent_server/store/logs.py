@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from subagent_server.domain.errors import UnreadableMeta
 from subagent_server.domain.records import Usage, timestamp
 from subagent_server.domain.subagent_events import KIND
 from subagent_server.host import journal
@@ -53,21 +54,28 @@ def next_seq(run: RunPaths) -> int:
 
 def has_ended(run: RunPaths) -> bool:
     """Whether the journal says how the run ended."""
-    return "run_ended" in journal.latest(run.events, frozenset({"run_ended"}), within=50)
+    try:
+        return "run_ended" in journal.latest(run.events, frozenset({"run_ended"}), within=50)
+    except OSError:
+        return False
 
 
 def recorded_usage(run: RunPaths) -> Usage | None:
     """Return the run's usage as its journal last told it: newer than the meta file while it works."""
-    event = journal.last_of(run.events, "usage")
     try:
+        event = journal.last_of(run.events, "usage")
         return None if event is None else Usage.model_validate(event)
-    except ValidationError:
-        return None  # a journal is data: a line that is damaged must not keep a run from being stopped
+    except (OSError, ValidationError):
+        return None  # a journal is data: one that is damaged must not keep a run from being stopped
 
 
 def latest_words(run: RunPaths) -> str | None:
-    """Return what the agent said or did last, for a preview."""
-    for line in reversed(journal.tail(run.events, 60).lines):
+    """Return what the agent said or did last, for a preview; None if nobody can tell."""
+    try:
+        lines = journal.tail(run.events, 60).lines
+    except OSError:
+        return None
+    for line in reversed(lines):
         event = journal.parse(line)
         if event is not None and event.get("type") in _WORDS:
             return render(event)[9:].rstrip("\n")
@@ -75,8 +83,11 @@ def latest_words(run: RunPaths) -> str | None:
 
 
 def page(file: Entry, cursor: int | None, lines: int) -> journal.Page:
-    """Return a page of a line file: its last lines, or the lines from `cursor` on."""
-    return journal.tail(file, lines) if cursor is None else journal.read_from(file, cursor, lines)
+    """Return a page of a line file: its last lines, or the lines from `cursor` on. Raises UnreadableMeta."""
+    try:
+        return journal.tail(file, lines) if cursor is None else journal.read_from(file, cursor, lines)
+    except OSError as error:
+        raise UnreadableMeta(file.directory.path.name, file.path, error.strerror or str(error)) from error
 
 
 def _cut(facts: dict[str, Any]) -> dict[str, Any]:

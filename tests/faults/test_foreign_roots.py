@@ -1,0 +1,134 @@
+"""A runs root that we did not make can be looked at and nothing more, whatever is in it."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.faults.canaries import tree
+from tests.faults.planted import AGENT, FILE_KINDS
+from tests.faults.planted_lies import (
+    LIES,
+    ROOT_NAMES,
+    ROOT_SHAPES,
+    TEXTS,
+    Place,
+    plant_command,
+    plant_lies,
+    plant_root_name,
+)
+from tests.faults.scene import HEALTHY, TRUST, Scene, sentence, unchanged
+from tests.helpers.raw_server import request, tool_call
+from tests.helpers.swift import Swift
+
+NAMED = [kind for kind in FILE_KINDS if kind.file]
+SAMPLE = FILE_KINDS[::13]
+
+
+@pytest.fixture
+def scene(tmp_path: Path, swift: Swift) -> Iterator[Scene]:
+    """A home with a root that a clone brought along."""
+    with ExitStack() as stack:
+        yield Scene(tmp_path, stack, swift, ours=False)
+
+
+def test_looking_at_a_foreign_root_shows_its_runs_as_they_say_and_leaves_it_to_the_byte(scene: Scene) -> None:
+    planted = scene.plant()
+    lies = plant_lies(scene.root, LIES | TEXTS, scene.outside, scene.work)
+    before = tree(scene.root)
+    scene.seen()
+    rows = {row["runId"]: row for row in scene.judged("ls", "--json", "--all").json()}
+    assert {HEALTHY, *lies.values(), *(each.run_id for each in planted if each.kind.file)} <= rows.keys()
+    for each in planted:
+        row = rows.get(each.run_id, {})
+        if each.kind.base in ("running", "waiting") and "unreadable" not in row:
+            at_work = ("running", "waiting_parent_reply")
+            assert row["status"] in at_work and not row.get("live"), (str(each.kind), row)
+    for words in (["ls"], ["stats"], ["inbox"], ["doctor", "--runs"], ["ls", "--tree"]):
+        scene.judged(*words)
+    for run_id in (HEALTHY, *lies.values(), *(each.run_id for each in planted[::13])):
+        for verb in ("show", "show --json", "logs", "logs --json"):
+            scene.call(*verb.split(), run_id)
+    assert scene.judged("show", HEALTHY).code == 0
+    unchanged(scene.root, before)
+    print(*scene.slowest, sep="\n")
+
+
+def test_the_tools_and_resources_show_a_foreign_root_and_change_nothing_in_it(scene: Scene) -> None:
+    planted = scene.plant()
+    before = tree(scene.root)
+    scene.seen()
+    with scene.server() as ask:
+        ask(tool_call(0, "list_runs", limit=500), request(0, "resources/list"))
+        for each in planted[::2]:
+            ask.looks_at(each.run_id)
+        for each in planted[::13]:
+            for tool, more in (
+                ("reply_subagent", {"answer": "blue"}),
+                ("stop_run", {}),
+                ("continue_run", {}),
+            ):
+                sentence(ask.tool(tool, runId=each.run_id, **more))
+        running = next(each.run_id for each in planted if each.kind.file == "worker.out")
+        for tool, more in (("stop_run", {}), ("continue_run", {"prompt": "Go on."})):
+            assert TRUST in sentence(ask.tool(tool, runId=running, **more))
+        assert TRUST in sentence(ask.tool(f"run_{AGENT}", prompt="Do it."))
+    scene.check(*ask.heard)
+    unchanged(scene.root, before)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", AGENT, "Do it.", "--detach"],
+        ["stop", "RUNNING"],
+        ["reply", "WAITING", "blue"],
+        ["continue", HEALTHY, "Go on."],
+        ["rm", HEALTHY],
+        ["prune"],
+        ["prune", "--dry-run"],
+        ["wait", "RUNNING", "--timeout", "1"],
+    ],
+    ids=lambda words: "-".join(words[:1]),
+)
+def test_a_verb_that_changes_is_refused_in_a_foreign_root_and_names_what_adopts_it(
+    scene: Scene, words: list[str]
+) -> None:
+    kinds = {"RUNNING": ("worker.out", "running"), "WAITING": ("wake.1", "waiting")}
+    runs = {
+        name: each.run_id
+        for name, (file, base) in kinds.items()
+        for each in scene.plant([next(k for k in NAMED if (k.file, k.base, k.shape) == (file, base, "fifo"))])
+    }
+    before = tree(scene.root)
+    scene.seen()
+    refused = scene.judged(*(runs.get(word, word) for word in words))
+    if "--dry-run" not in words:
+        assert refused.code not in (0, 124) and TRUST in refused.err, str(refused)
+    unchanged(scene.root, before)
+
+
+def test_lies_in_a_foreign_root_end_nobody_and_a_stored_command_is_not_carried_out(scene: Scene) -> None:
+    ids = plant_lies(scene.root, LIES, scene.outside, scene.work)
+    command = Place(scene.root, "20260102-command", scene.outside, scene.work)
+    plant_command(command)
+    scene.seen()
+    for words in (["ls", "--all"], ["doctor", "--runs"], ["stop", *ids.values()], ["rm", *ids.values()]):
+        scene.judged(*words)
+    assert TRUST in scene.judged("continue", command.run_id, "Go on.").err
+    assert scene.judged("continue", command.run_id, "Go on.", "--stored-agent").code != 0
+
+
+@pytest.mark.parametrize("shape", ROOT_SHAPES)
+def test_planted_names_of_a_foreign_root_are_not_followed(tmp_path: Path, swift: Swift, shape: str) -> None:
+    for name in ROOT_NAMES:
+        (tmp_path / name).mkdir()
+        with ExitStack() as stack:
+            scene = Scene(tmp_path / name, stack, swift, ours=False)
+            plant_root_name(scene.root, name, shape, scene.outside, HEALTHY)
+            before = tree(scene.root)
+            scene.seen()
+            for words in (["ls"], ["show", HEALTHY], ["stats"], ["doctor", "--runs"], ["prune"]):
+                scene.judged(*words)
+            unchanged(scene.root, before)

@@ -1,0 +1,276 @@
+"""A root of our own in which somebody has planted: no look changes or shows what is outside."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from subagent_server.simulator import Simulator
+from tests.faults.canaries import SECRET
+from tests.faults.planted import AGENT, FILE_KINDS, state, to_json
+from tests.faults.planted import request as asked
+from tests.faults.planted_lies import (
+    ESCAPES,
+    HELD_LIES,
+    LIES,
+    ROOT_NAMES,
+    ROOT_SHAPES,
+    TEXTS,
+    Place,
+    plant_command,
+    plant_lies,
+    plant_many,
+    plant_root_name,
+)
+from tests.faults.scene import HEALTHY, Scene, git, sentence
+from tests.helpers import warm
+from tests.helpers.raw_server import request, tool_call
+from tests.helpers.swift import HANG_SECONDS, Swift
+from tests.helpers.turns import says
+
+NAMED = [kind for kind in FILE_KINDS if kind.file]
+SAMPLE = FILE_KINDS[::13]
+"""A few of each file and of each shape: for verbs that take one run, and a process each."""
+MARKS, ENTRIES = 100_000, 20_000
+LOUD = {character for character in ESCAPES if not character.isprintable()}
+
+
+@pytest.fixture
+def scene(tmp_path: Path, swift: Swift) -> Iterator[Scene]:
+    """A home with a root of our own."""
+    with ExitStack() as stack:
+        yield Scene(tmp_path, stack, swift, ours=True)
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory if there is such a place: a disk takes minutes to forget 100,000 names."""
+    place = Path("/dev/shm")
+    directory = Path(tempfile.mkdtemp(prefix="subagent-planted-", dir=place if place.is_dir() else tmp_path))
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize(
+    "verbs",
+    [
+        "ls --json --all, stats, inbox, ls --tree",
+        "doctor --runs",
+        "prune --older-than 1d",
+        "stop NAMED, rm NAMED",
+    ],
+    ids=lambda verbs: verbs.split()[0],
+)
+def test_a_verb_over_every_planted_run_ends_with_reasons_and_reaches_nothing_outside(
+    scene: Scene, verbs: str
+) -> None:
+    planted = scene.plant()
+    named = [each.run_id for each in planted if each.kind.file]
+    scene.seen()
+    for words in (verb.split() for verb in verbs.split(", ")):
+        ended = scene.judged(
+            *(word for word in words if word != "NAMED"), *(named if "NAMED" in words else [])
+        )
+        if words[0] == "ls" and "--all" in words:
+            rows = {row["runId"]: row for row in ended.json()}
+            assert {HEALTHY, *named} <= rows.keys()
+            states = [each for each in planted if each.kind.file == "run.meta.json"]
+            assert [each for each in states if not rows[each.run_id].get("unreadable")] == []
+    assert scene.judged("show", HEALTHY).code == (3 if verbs.startswith("prune") else 0)
+    print(*scene.slowest, sep="\n")
+
+
+def test_a_verb_on_one_planted_run_ends_with_a_reason_and_reaches_nothing_outside(scene: Scene) -> None:
+    planted = scene.plant(SAMPLE)
+    scene.seen()
+    verbs = ("show", "show --json", "logs", "logs --json", "logs -f", "wait --timeout 1", "stop", "rm")
+    for verb in verbs:
+        for each in planted:
+            scene.call(*verb.split(), each.run_id)
+        scene.judged("ls")
+    print(*scene.slowest, sep="\n")
+
+
+def test_no_tool_and_no_resource_reaches_anything_outside(scene: Scene) -> None:
+    planted = scene.plant()
+    for each in planted:
+        if each.kind.base == "waiting" and each.kind.file != "live.lock":
+            scene.hold(each.run_id)
+    scene.seen()
+    with scene.server() as ask:
+        ask(tool_call(0, "list_runs", limit=500), request(0, "resources/list"))
+        for each in planted:
+            ask.looks_at(each.run_id)
+        scene.check(*ask.heard)
+        for each in planted:
+            ask(
+                tool_call(0, "reply_subagent", runId=each.run_id, answer="blue"),
+                tool_call(0, "wait_for_runs", runIds=[each.run_id], waitSeconds=0),
+                tool_call(0, "stop_run", runId=each.run_id),
+            )
+        scene.check(*ask.heard)
+        listed = ask.tool("list_runs", limit=500)["structuredContent"]["runs"]
+        assert HEALTHY in [row["runId"] for row in listed]
+
+
+@pytest.mark.parametrize("is_warm", [False, True], ids=["plain", "warm"])
+def test_a_run_starts_works_and_ends_beside_planted_ones(scene: Scene, is_warm: bool) -> None:
+    scene.plant()
+    for name in (".removed", ".index", ".backoff"):
+        plant_root_name(scene.root, name, "dirlink", scene.outside)
+    scene.seen()
+    with Simulator({"turns": [says("It is done.")]}) as simulator:
+        way = warm.settings() | {"SUBAGENT_WARM": "1"} if is_warm else {}
+        env = {"ANTHROPIC_BASE_URL": simulator.base_url, **way}
+        ended = scene.call("run", AGENT, "Do it.", env=env)
+    assert (ended.code, ended.out) == (0, "It is done.\n"), str(ended)
+    scene.check(ended.said)
+
+
+@pytest.mark.parametrize("queue", ["root.queue kind", f"root.queue/{HEALTHY} fifo", "root.queue dirlink"])
+def test_what_stands_in_the_place_of_a_slot_holds_up_nobody(scene: Scene, queue: str) -> None:
+    (scene.root / ".slots" / "root.queue").mkdir()
+    for planted in ("root.0 fifo", "root.1 link", "starting.0 dangling", queue):
+        name, shape = planted.split()
+        plant_root_name(scene.root, f".slots/{name}", shape, scene.outside, HEALTHY)
+    scene.seen()
+    with Simulator({"turns": [says("It is done.")]}) as simulator:
+        ended = scene.call("run", AGENT, "Do it.", env={"ANTHROPIC_BASE_URL": simulator.base_url})
+    assert (ended.code, ended.out) == (0, "It is done.\n"), str(ended)
+    scene.check(ended.said)
+
+
+@pytest.mark.parametrize("name", ROOT_NAMES)
+def test_a_planted_name_of_the_root_leads_nobody_out_of_it(tmp_path: Path, swift: Swift, name: str) -> None:
+    for shape in ROOT_SHAPES:
+        (tmp_path / shape).mkdir()
+        with ExitStack() as stack:
+            scene = Scene(tmp_path / shape, stack, swift, ours=True)
+            kinds = [kind for kind in NAMED if kind.shape == "kind" and kind.file in ("shim.json", "wake.1")]
+            runs = [each.run_id for each in scene.plant(kinds)]
+            plant_root_name(scene.root, name, shape, scene.outside, *runs, HEALTHY, "root.0")
+            scene.seen()
+            for words in (
+                ["ls"],
+                ["show", runs[0]],
+                ["run", "refused", "Do it.", "--detach"],
+                ["stop", *runs],
+            ):
+                scene.judged(*words)
+            for words in (["doctor", "--runs"], ["stats"], ["rm", *runs], ["prune", "--older-than", "1d"]):
+                scene.judged(*words)
+
+
+def test_lies_about_processes_end_nobody(scene: Scene) -> None:
+    ids = plant_lies(scene.root, LIES, scene.outside, scene.work)
+    for name in HELD_LIES:
+        scene.hold(ids[name])
+    scene.seen()
+    listed = scene.judged("ls", "--json", "--all").json()
+    assert set(ids.values()) <= {row["runId"] for row in listed}
+    with scene.server() as ask:
+        for run_id in ids.values():
+            ask(tool_call(0, "check_status", runId=run_id), tool_call(0, "stop_run", runId=run_id))
+    scene.check()
+    for words in (["doctor", "--runs"], ["rm", *ids.values()], ["prune", "--older-than", "1d"]):
+        scene.judged(*words)
+
+
+def test_hostile_texts_and_figures_are_a_reason_or_are_shown_escaped(scene: Scene) -> None:
+    ids = plant_lies(scene.root, TEXTS, scene.outside, scene.work)
+    scene.seen()
+    listed = scene.judged("ls", "--json", "--all")
+    assert {HEALTHY, *ids.values()} <= {row["runId"] for row in listed.json()}
+    said = [listed, *(scene.judged(*words) for words in (["ls"], ["inbox"], ["stats"], ["doctor", "--runs"]))]
+    for run_id in ids.values():
+        said += [scene.judged(verb, run_id) for verb in ("show", "logs", "wait", "stop")]
+    loud = [ended for ended in said if LOUD & set(ended.said)]
+    assert loud == [], str(loud[0])
+    with scene.server() as ask:
+        for run_id in ids.values():
+            ask.looks_at(run_id)
+        ask(tool_call(0, "list_runs"), tool_call(0, "wait_for_runs", waitSeconds=0))
+    scene.check(*ask.heard)
+
+
+def test_a_stored_command_is_carried_out_by_nobody_who_did_not_say_so(scene: Scene) -> None:
+    place = Place(scene.root, "20260102-command", scene.outside, scene.work)
+    plant_command(place)
+    scene.seen()
+    assert scene.judged("continue", place.run_id, "Go on.").code != 0
+    with scene.server() as ask:
+        refused = ask.tool("continue_run", runId=place.run_id, prompt="Go on.")
+        assert "storedAgent" in sentence(refused)
+    scene.check()
+
+
+def test_a_run_that_carries_a_planted_one_on_is_told_nothing_from_outside(scene: Scene) -> None:
+    shapes = {
+        "transcript.jsonl": ("link", "hardlink", "fifo"),
+        "inputs/01-note.txt": ("link",),
+        "inputs": ("dirlink",),
+    }
+    planted = scene.plant([kind for kind in NAMED if kind.shape in shapes.get(kind.file, ())])
+    for each in planted:
+        if each.kind.file != "transcript.jsonl":  # without a conversation it is told what that run was given
+            (scene.root / each.run_id / "transcript.jsonl").unlink()
+    scene.seen()
+    with Simulator({"turns": [says("It is done.")]}) as simulator:
+        for each in planted:
+            env = {"ANTHROPIC_BASE_URL": simulator.base_url}
+            scene.check(scene.call("continue", each.run_id, "Go on.", env=env).said)
+        assert SECRET not in str([sent.body for sent in simulator.requests])
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["ours", "foreign"])
+def test_a_hundred_thousand_marks_and_many_entries_are_borne(memory: Path, swift: Swift, ours: bool) -> None:
+    with ExitStack() as stack:
+        (memory / "home").mkdir()
+        scene = Scene(memory / "home", stack, swift, ours=ours)
+        plant_many(scene.root, MARKS, ENTRIES)
+        (scene.root / ".index").mkdir()
+        for name in ("newest.json", "runs.sqlite3"):
+            (scene.root / ".index" / name).symlink_to(scene.outside.file())
+        scene.seen()
+        for words in (["ls"], ["inbox"], ["stats"], ["doctor", "--runs"], ["prune", "--older-than", "1d"]):
+            ended = scene.call(*words, seconds=3 * HANG_SECONDS)
+            assert ended.code in (0, 1) or not ours, str(ended)
+        with scene.server() as ask:
+            ask(tool_call(0, "list_runs"), tool_call(0, "wait_for_runs"), request(0, "resources/list"))
+        scene.check(*ask.heard)
+        print(*scene.slowest, sep="\n")
+
+
+def test_a_cloned_repository_writes_nothing_at_the_first_look(tmp_path: Path, swift: Swift) -> None:
+    """A committed `runs/` whose log is a link to a start file of the shell, and a summary to be put there."""
+    home, origin = tmp_path / "home", tmp_path / "origin"
+    run = origin / "runs" / "20260101-000000-000-aaaaaa"
+    for directory in (home, origin / "runs" / ".changes", run):
+        directory.mkdir(parents=True)
+    (home / ".bashrc").write_text("# mine\n", encoding="utf-8")
+    with ExitStack() as stack:
+        (tmp_path / "scene").mkdir()
+        scene = Scene(tmp_path / "scene", stack, swift, ours=True)
+        _commit_planted(origin, run, home)
+        git("clone", "--quiet", str(origin), "clone", cwd=tmp_path)
+        clone = tmp_path / "clone"
+        assert (clone / "runs" / run.name / "run.log").is_symlink()
+        for verb in ("ls", "prune"):
+            scene.call(verb, cwd=clone, env={"HOME": str(home)}, but="SUBAGENT_RUNS")
+        assert (home / ".bashrc").read_text(encoding="utf-8") == "# mine\n"
+        assert not (clone / "runs" / run.name / "exit.json").exists()
+
+
+def _commit_planted(origin: Path, run: Path, home: Path) -> None:
+    """Commit a completed run, with a link to the shell's start file in the place of its log."""
+    told = state(run.name, "completed") | {"summary": f"x\ntouch {home}/PWNED", "launch": None}
+    (run / "run.meta.json").write_bytes(to_json(told))
+    (run / "request.json").write_bytes(to_json(asked(run.name, origin)))
+    (run / "run.log").symlink_to(home / ".bashrc")
+    (run.parent / ".changes" / run.name).touch()
+    git("init", "--quiet", cwd=origin)
+    git("add", "--force", "runs", cwd=origin)
+    git("commit", "--quiet", "--message", "A project", cwd=origin)
