@@ -32,6 +32,11 @@ from subagent_server.service.continuing import ContinueOrder, continue_run
 @click.option(
     "-l", "--label", type=TEXT, metavar="TEXT", help="What `subagent ls` calls it.  [default: as before]"
 )
+@click.option(
+    "--stored-agent",
+    is_flag=True,
+    help="If the file of the agent is gone, take the definition that the run was started with.",
+)
 @detach_option
 @wait_option
 @json_option
@@ -42,6 +47,7 @@ def continue_(
     prompt: str | None,
     inputs: tuple[str, ...],
     label: str | None,
+    stored_agent: bool,
     detach: bool,
     seconds: float | None,
     as_json: bool,
@@ -58,6 +64,7 @@ def continue_(
         None if prompt is None else argument_or_stdin(prompt, "prompt"),
         from_here(session, inputs),
         label,
+        stored_agent,
     )
     how = Attendance(detach=detach, seconds=seconds, as_json=as_json)
     return attend(session, lambda: continue_run(session.service, order, session.caller), how)

@@ -215,7 +215,11 @@ class Desk:
 
     async def _continue(self, call: Call) -> Answer:
         order = ContinueOrder(
-            call.arguments["runId"], call.get("prompt"), call.get("inputs", []), trace=call.trace
+            call.arguments["runId"],
+            call.get("prompt"),
+            call.get("inputs", []),
+            stored_agent=call.get("storedAgent", False),
+            trace=call.trace,
         )
         meta = await asyncio.to_thread(continue_run, self._service, order, self._caller)
         self._unfinished.shown(meta.run_id, ended=False)

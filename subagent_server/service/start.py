@@ -46,10 +46,14 @@ class StartOrder:
 
 @dataclass(frozen=True)
 class Continuation:
-    """Which run is carried on, and what the new run's log shall warn of."""
+    """Which run is carried on, and what the new run's log shall warn of.
+
+    `stored_agent` says that somebody asked for the definition that the old run was started with.
+    """
 
     run_id: str
     warnings: list[str] = field(default_factory=list)
+    stored_agent: bool = False
 
 
 def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta:
