@@ -31,7 +31,8 @@ class Session:
     @cached_property
     def settings(self) -> Settings:
         """What flags, environment and working directory say. Raises BadArgument."""
-        return read_settings(agents=self._flags.agents, runs=self._flags.runs, max_runs=self._flags.max_runs)
+        flags = self._flags
+        return read_settings(agents=flags.agents, runs=flags.runs, max_runs=flags.max_runs, trust=flags.trust)
 
     @cached_property
     def service(self) -> "Service":

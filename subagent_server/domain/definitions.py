@@ -60,6 +60,7 @@ class AgentDefinition(Record):
     `tools` is None where the file has no such key: everything is offered. `faults` are mistakes in the file
     that make its run be refused with `config`; `warnings` are worth telling and stop nothing; `unknown`
     keeps the keys nobody here knows. `named_servers` are defined elsewhere and looked up when a run starts.
+    `read_from` says which files the values of keys such as `systemPromptPath` were read from, links resolved.
     """
 
     name: str
@@ -89,6 +90,7 @@ class AgentDefinition(Record):
     command: str | None = None
     args: list[str] = Field(default_factory=list)
     source: Path | None = None
+    read_from: dict[str, Path] = Field(default_factory=dict)
     faults: list[str] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
     unknown: dict[str, object] = Field(default_factory=dict)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from subagent_server.catalog.named_servers import with_named_servers
+from subagent_server.catalog.named_servers import UnknownServer
+from subagent_server.catalog.problems import AgentFileError
 from subagent_server.catalog.redact import redact
 from subagent_server.catalog.variables import expand_definition
 from subagent_server.domain import events
@@ -22,7 +23,9 @@ from subagent_server.service.access import USER, Caller, new_token, token_hash
 from subagent_server.service.context import Service
 from subagent_server.service.inputs import InputFile, check_inputs, copy_inputs
 from subagent_server.service.nesting import check_may_start, publish_counted
+from subagent_server.service.origin import agents_from
 from subagent_server.service.support import refusals
+from subagent_server.service.trusting import Judge
 from subagent_server.store.paths import RunPaths
 
 MAX_PROMPT_CHARACTERS = 1_000_000
@@ -62,7 +65,7 @@ def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta
     A definition that asks for what cannot be done gives a run that has failed with `config` already.
 
     Raises:
-        UnknownAgent, NotAllowed, BadArgument: nothing was made.
+        UnknownAgent, NotAllowed, NotTrusted, BadArgument: nothing was made.
         StorageFailed, LaunchFailed: the machine refused; nothing half-made is left.
     """
     if not order.prompt.strip():
@@ -79,10 +82,11 @@ def start_agent(
 ) -> RunMeta:
     """Start a run of this agent, as `start` and `continue_run` do. Raises as they do."""
     parent = check_may_start(service, caller, agent.name)
+    equipped = _equipped(service, agent, is_asked_for=continuation is not None and continuation.stored_agent)
     cwd = _checked_cwd(service, order, agent)
     _check_texts(order)
     files = check_inputs(order.inputs, cwd)
-    request = _request(agent, order, cwd, files, parent, continuation)
+    request = _request(service, agent, order, cwd, files, parent, continuation)
     token = new_token()
     meta = _first_state(service, request, token)
     with service.launcher.starting() as starting:
@@ -93,7 +97,30 @@ def start_agent(
         except SubagentError:
             service.store.discard(run, meta.parent_run_id)
             raise
-    return _launch(_traced(service, order.trace), run, meta, agent, reservation, token, cwd)
+    return _launch(_traced(service, order.trace), run, meta, equipped, reservation, token, cwd)
+
+
+@dataclass(frozen=True)
+class _Equipped:
+    """An agent with the MCP servers that it names, or with why they are not to be had."""
+
+    agent: AgentDefinition
+    problem: CallerError | None = None
+
+
+def _equipped(service: Service, agent: AgentDefinition, *, is_asked_for: bool) -> _Equipped:
+    """Return an agent that may be used, with its servers; what is read here is what the run gets.
+
+    Raises:
+        NotTrusted.
+    """
+    judge = Judge(service)
+    if not is_asked_for:
+        judge.check(agent)
+    try:
+        return _Equipped(judge.equipped(agent))
+    except (UnknownServer, AgentFileError) as error:
+        return _Equipped(agent, error)
 
 
 def _traced(service: Service, trace: Mapping[str, str]) -> Service:
@@ -105,7 +132,7 @@ def _launch(
     service: Service,
     run: RunPaths,
     meta: RunMeta,
-    agent: AgentDefinition,
+    equipped: _Equipped,
     reservation: Reservation,
     token: str,
     cwd: Path,
@@ -123,10 +150,10 @@ def _launch(
         reason = f"run {meta.parent_run_id}, which started it, has ended"
         return service.store.update(run.run_id, events.StopRequested(reason=reason), now())
     try:
-        package = _package(service, run, agent, token, cwd, meta.continues_run_id)
+        package = _package(service, run, equipped, token, cwd, meta.continues_run_id)
     except CallerError as error:
         return _refuse(service, run, reservation, error.sentence)
-    reasons = refusals(agent)
+    reasons = refusals(equipped.agent)
     if reasons:
         return _refuse(service, run, reservation, " ".join(reasons))
     try:
@@ -186,6 +213,7 @@ def _check_texts(order: StartOrder) -> None:
 
 
 def _request(
+    service: Service,
     agent: AgentDefinition,
     order: StartOrder,
     cwd: Path,
@@ -206,6 +234,7 @@ def _request(
         parent_run_id=parent.run_id if parent else None,
         root_run_id=parent.root_run_id if parent else run_id,
         depth=parent.depth + 1 if parent else 0,
+        agents_from=agents_from(service.settings),
         created_at=moment,
         warnings=continuation.warnings if continuation else [],
     )
@@ -229,10 +258,11 @@ def _first_state(service: Service, request: RunRequest, token: str) -> RunMeta:
 
 
 def _package(
-    service: Service, run: RunPaths, agent: AgentDefinition, token: str, cwd: Path, after: str | None
+    service: Service, run: RunPaths, equipped: _Equipped, token: str, cwd: Path, after: str | None
 ) -> LaunchPackage:
-    agent = with_named_servers(agent, service.settings.cwd, service.settings.environment)
-    agent = expand_definition(agent, service.settings.environment)
+    if equipped.problem is not None:
+        raise equipped.problem
+    agent = expand_definition(equipped.agent, service.settings.environment)
     environment = {
         **service.settings.environment,
         **agent.env,
