@@ -21,6 +21,7 @@ from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.service.access import Caller
 from subagent_server.service.agents import AgentShelf
 from subagent_server.service.context import Service, open_service
+from subagent_server.service.origin import may_serve
 from subagent_server.settings import Role, Settings
 
 
@@ -92,8 +93,11 @@ def _enter(directory: Path) -> None:
 
 def _service(session: Session, config: Path | None, max_wait: float | None) -> Service:
     settings = replace(session.settings, max_wait_seconds=max_wait)
-    if config is not None and settings.is_of_a_run:
-        raise BadArgument("A run brings no agents in, so it has no --config: leave it out.")
+    if config is not None and not may_serve(settings, config):
+        raise BadArgument(
+            "A run brings no agents in, and no MCP server of its own agent is told to serve "
+            f"{shorten(str(config))}: leave --config out."
+        )
     shelf = None if config is None else AgentShelf.of_one(_only_agent(config, settings))
     return open_service(settings, shelf=shelf)
 

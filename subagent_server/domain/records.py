@@ -197,7 +197,8 @@ class AgentsFrom(Record):
     """Where the agents of a tree of runs come from: fixed by its first run, the same for all below.
 
     `project` is the directory whose usual places the `directories` are, or None if a person named them.
-    `home` and `trust_file` are the user's; `trusts_all` is the flag `--trust`.
+    `home` and `trust_file` are the user's; `trusts_all` is the flag `--trust`. `configs` are of one run
+    alone: the files that its agent's own MCP servers are told to serve (`subagent serve --config FILE`).
     """
 
     directories: list[str]
@@ -205,6 +206,7 @@ class AgentsFrom(Record):
     home: str | None = None
     trust_file: str | None = None
     trusts_all: bool = False
+    configs: list[str] = Field(default_factory=list)
 
 
 class RunRequest(Record):

@@ -26,11 +26,12 @@ def open_service(
 ) -> Service:
     """Return the verbs' context for these settings; runs are processes of this machine by default.
 
-    For a process of a run the agents are those of its tree, whatever the settings say.
+    For a process of a run the agents are those of its tree, whatever the settings say. A `shelf` of one
+    agent is given only after `may_serve` has allowed it.
     """
     store = RunStore(settings.runs_root)
     if settings.is_of_a_run:
-        settings, shelf = confined(settings, store), None
+        settings = confined(settings, store)
     return Service(
         settings=settings,
         store=store,

@@ -14,7 +14,7 @@ from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, CallerError, SubagentError, shorten
 from subagent_server.domain.ids import make_run_id
-from subagent_server.domain.records import Failure, LaunchInfo, RunMeta, RunRequest
+from subagent_server.domain.records import AgentsFrom, Failure, LaunchInfo, RunMeta, RunRequest
 from subagent_server.domain.trace_context import carried
 from subagent_server.host import processes
 from subagent_server.host.clock import now
@@ -86,7 +86,8 @@ def start_agent(
     cwd = _checked_cwd(service, order, agent)
     _check_texts(order)
     files = check_inputs(order.inputs, cwd)
-    request = _request(service, agent, order, cwd, files, parent, continuation)
+    origin = agents_from(service.settings, equipped.agent, cwd)
+    request = _request(origin, agent, order, cwd, files, parent, continuation)
     token = new_token()
     meta = _first_state(service, request, token)
     with service.launcher.starting() as starting:
@@ -213,7 +214,7 @@ def _check_texts(order: StartOrder) -> None:
 
 
 def _request(
-    service: Service,
+    origin: AgentsFrom,
     agent: AgentDefinition,
     order: StartOrder,
     cwd: Path,
@@ -234,7 +235,7 @@ def _request(
         parent_run_id=parent.run_id if parent else None,
         root_run_id=parent.root_run_id if parent else run_id,
         depth=parent.depth + 1 if parent else 0,
-        agents_from=agents_from(service.settings),
+        agents_from=origin,
         created_at=moment,
         warnings=continuation.warnings if continuation else [],
     )

@@ -85,9 +85,8 @@ def test_a_file_that_is_odd_is_trust_in_nothing_with_one_sentence_and_is_not_wri
     SPOILT[what](file)
     book = read_book(file)
     assert book.projects == {} and book.trouble is not None
-    assert (
-        str(file) in book.trouble and book.trouble.endswith("then trust again.") and len(book.trouble) < 300
-    )
+    assert str(file) in book.trouble and book.trouble.endswith("then trust again.")
+    assert len(book.trouble) < len(str(file)) + 200
     with pytest.raises(TrustNotKept):
         trust_project(file, Path("/q"), {}, MOMENT)
 
