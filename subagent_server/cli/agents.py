@@ -49,7 +49,7 @@ def _print(session: Session, judge: Judge, found: list[AgentDefinition], problem
     for agent, line in zip(found, table(rows, _LIMITS), strict=True):
         lines += [line, *(f"{GAP}{coloured('✘ refused:', 'red')} {one_line(why)}" for why in refusals(agent))]
         if (doubt := judge.doubt(agent)) is not None:
-            lines.append(f"{GAP}{coloured('! not trusted:', 'yellow')} {one_line(doubt.sentence)}")
+            lines.append(f"{GAP}{coloured('! not trusted:', 'yellow')} {one_line(doubt.remark)}")
     if problems:
         lines += ["", "PROBLEMS"] if lines else ["PROBLEMS"]
         lines += [_problem(session, problem) for problem in problems]

@@ -132,7 +132,7 @@ def _not_trusted(session: Session, agents: list[AgentDefinition]) -> Iterator[Pr
     judge = Judge(session.service)
     for agent in agents:
         if (doubt := judge.doubt(agent)) is not None:
-            reason = f"not trusted: {doubt.sentence}"
+            reason = f"not trusted: {doubt.remark}"
             yield Problem(agent.source or Path(agent.name), None, "warning", reason, agent.name)
 
 

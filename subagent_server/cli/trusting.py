@@ -13,7 +13,10 @@ from subagent_server.service.trusting import Coverage, NotTrusted, coverage, tru
 
 T = TypeVar("T")
 
+_MOST_QUESTIONS = 2
+"""An agent and the servers that it names may come with two directories."""
 _MAX_LINES = 200
+_MAX_NAMES = 50
 _COLOURS = {"+": "green", "-": "red"}
 
 
@@ -25,23 +28,25 @@ def with_trust(session: Session, act: Callable[[], T], *, may_ask: bool = True) 
     Raises:
         NotTrusted: nobody can be asked, or the answer is no.
     """
-    try:
-        return act()
-    except NotTrusted as doubt:
-        if not (may_ask and somebody_is_there()) or session.settings.is_of_a_run:
-            raise
-        covered = coverage(session.settings, doubt.project)
-        for line in covered_lines(covered):
-            talk(line)
-        if not click.confirm("Trust this directory?", err=True):
-            raise
-        trust(session.settings, covered)
+    for _ in range(_MOST_QUESTIONS):
+        try:
+            return act()
+        except NotTrusted as doubt:
+            if not (may_ask and somebody_is_there()) or session.settings.is_of_a_run:
+                raise
+            covered = coverage(session.settings, doubt.project)
+            for line in covered_lines(covered):
+                talk(line)
+            if not click.confirm("Trust this directory?", err=True):
+                raise
+            trust(session.settings, covered)
     return act()
 
 
 def covered_lines(covered: Coverage) -> list[str]:
     """Return what trust in a directory covers, in words for a terminal."""
-    agents = ", ".join(one_line(name) for name in covered.agents) or "none yet"
+    agents = ", ".join(one_line(name) for name in covered.agents[:_MAX_NAMES]) or "none yet"
+    agents += f" and {more:,} more" if (more := len(covered.agents) - _MAX_NAMES) > 0 else ""
     begin = "What has changed in" if covered.is_trusted else "To be trusted:"
     lines = [f"{begin} {one_line(str(covered.project))}", f"  agents: {agents}"]
     for change in covered.changes[:_MAX_LINES]:

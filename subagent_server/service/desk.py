@@ -317,7 +317,7 @@ class Desk:
 def _without_words(agent: AgentDefinition, doubt: NotTrusted | None) -> AgentDefinition:
     if doubt is None:
         return agent
-    description = f"Not trusted, so a call is refused. {doubt.sentence}"
+    description = f"A call is refused, because {doubt.remark}"
     return agent.model_copy(update={"description": description, "output_schema": None})
 
 

@@ -61,6 +61,8 @@ def _on_record(settings: Settings, store: RunStore) -> AgentsFrom | None:
 
 def _configs(agent: AgentDefinition, settings: Settings, cwd: Path) -> Iterator[str]:
     """Yield the files that the servers of an agent get as `--config`, links resolved."""
+    if not agent.mcp_servers:
+        return
     try:
         servers = expand_definition(agent, settings.environment).mcp_servers
     except MissingVariable:

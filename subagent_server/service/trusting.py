@@ -28,6 +28,7 @@ from subagent_server.settings import DEFAULT_AGENT_DIRECTORIES, Settings
 
 _USERS_AGENTS = Path(".claude", "agents")
 _MAX_KEYS = 5
+_MAX_NAME = 150
 
 
 class NotTrusted(CallerError):
@@ -37,6 +38,7 @@ class NotTrusted(CallerError):
 
     def __init__(self, what: str, project: Path, changed: list[str], trouble: str | None) -> None:
         command = f"subagent trust {shlex.quote(shown(project))}"
+        what = what if what.isprintable() and len(what) <= _MAX_NAME else shorten(what)
         if changed:
             keys = ", ".join(shorten(key) for key in changed[:_MAX_KEYS])
             more = f" and {len(changed) - _MAX_KEYS} more" if len(changed) > _MAX_KEYS else ""
@@ -45,11 +47,10 @@ class NotTrusted(CallerError):
         else:
             why = f"{what} comes with {shown(project)}, which is not trusted"
             todo = f"look at what is there, then `{command}` trusts it"
-        super().__init__(
-            f"Nothing was started, because {why}: {todo} (--trust does so for one command)."
-            + (f" {trouble}" if trouble else "")
-        )
+        self.remark = f"{why}: {todo} (--trust does so for one command).{f' {trouble}' if trouble else ''}"
+        """The same for lists, where nothing was to be started."""
         self.project = project
+        super().__init__(f"Nothing was started, because {self.remark}")
 
 
 @dataclass(frozen=True)

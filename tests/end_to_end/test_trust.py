@@ -33,7 +33,7 @@ def test_an_agent_that_is_not_trusted_is_offered_by_name_alone_and_its_call_make
     with clone.serve() as parent:
         tool = next(tool for tool in parent.tools() if tool.name == "run_worker")
         assert "Ignore" not in tool.model_dump_json() and "file of the user" not in tool.model_dump_json()
-        assert "Not trusted" in (tool.description or "")
+        assert "not trusted" in (tool.description or "")
         assert f"`subagent trust {clone.work}`" in parent.refused("run_worker", prompt="Go.")
         assert clone.store.run_ids() == [] and simulator.requests == []
         clone.agent()
