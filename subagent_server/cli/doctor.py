@@ -19,6 +19,7 @@ from subagent_server.service.context import warm_start
 from subagent_server.service.doctor import Finding, examine
 from subagent_server.service.status import open_run
 from subagent_server.service.support import refusals
+from subagent_server.service.trusting import Judge
 
 _EVERY_RUN = "*"
 """What `--runs` without a value means; no run id can be this."""
@@ -52,8 +53,9 @@ def doctor(session: Session, file: str | None, name: str | None, as_json: bool) 
         return _check_runs(session, name, as_json)
     if file is not None:
         return _check_agents(session, *_of_file(session.settings.cwd / file), as_json)
-    shelf = session.service.shelf
-    return _check_agents(session, shelf.agents(), shelf.catalog().problems, as_json, _warm_start(session))
+    agents, problems = session.service.shelf.agents(), session.service.shelf.catalog().problems
+    found = [*problems, *_not_trusted(session, agents)]
+    return _check_agents(session, agents, found, as_json, _warm_start(session))
 
 
 def _warm_start(session: Session) -> str:
@@ -140,6 +142,15 @@ def _check_agents(
             out(_line(session, problem))
         talk(_summary(len(agents), "agent", len(findings)))
     return ExitCode.FAILED if findings else ExitCode.OK
+
+
+def _not_trusted(session: Session, agents: list[AgentDefinition]) -> Iterator[Problem]:
+    """Yield the agents that would not be started before the user says so; nothing has to be mended."""
+    judge = Judge(session.service)
+    for agent in agents:
+        if (doubt := judge.doubt(agent)) is not None:
+            reason = f"not trusted: {doubt.remark}"
+            yield Problem(agent.source or Path(agent.name), None, "warning", reason, agent.name)
 
 
 def _refused(agents: list[AgentDefinition]) -> Iterator[Problem]:

@@ -29,6 +29,7 @@ from subagent_server.service.report import update_status
 from subagent_server.service.start import StartOrder, start
 from subagent_server.service.status import check_status, list_runs, open_run
 from subagent_server.service.stop import stop
+from subagent_server.service.trusting import Judge, NotTrusted
 from subagent_server.service.views import RunView, run_view
 from subagent_server.service.waiting import Changes, Wait, wait_until
 
@@ -95,6 +96,15 @@ class Desk:
         """Return the agents that the caller may start, by name."""
         allowed = agents_of(self._service, self._caller)
         return [agent for agent in self._service.shelf.agents() if agent.name in allowed]
+
+    def shown(self) -> list[AgentDefinition]:
+        """Return the agents that the caller may start, as models may see them.
+
+        Of one that is not trusted nothing but the name is told: a description is the text of a stranger, and
+        a schema may come from any file that this user can read.
+        """
+        judge = Judge(self._service)
+        return [_without_words(agent, judge.doubt(agent)) for agent in self.agents()]
 
     async def call(self, name: str, call: Call) -> Answer:
         """Call a tool and return its answer.
@@ -215,7 +225,11 @@ class Desk:
 
     async def _continue(self, call: Call) -> Answer:
         order = ContinueOrder(
-            call.arguments["runId"], call.get("prompt"), call.get("inputs", []), trace=call.trace
+            call.arguments["runId"],
+            call.get("prompt"),
+            call.get("inputs", []),
+            stored_agent=call.get("storedAgent", False),
+            trace=call.trace,
         )
         meta = await asyncio.to_thread(continue_run, self._service, order, self._caller)
         self._unfinished.shown(meta.run_id, ended=False)
@@ -298,6 +312,13 @@ class Desk:
         await self._waited(closed, wait)
         view = await asyncio.to_thread(check_status, self._service, run_id, message_id, self._caller)
         return _noted(view, call.wait_note(default))
+
+
+def _without_words(agent: AgentDefinition, doubt: NotTrusted | None) -> AgentDefinition:
+    if doubt is None:
+        return agent
+    description = f"A call is refused, because {doubt.remark}"
+    return agent.model_copy(update={"description": description, "output_schema": None})
 
 
 def _beside(call: Call, run_ids: Collection[str]) -> AbstractAsyncContextManager[None]:

@@ -110,6 +110,7 @@ INPUTS: Mapping[str, Schema] = {
         runId=RUN_ID,
         prompt=text("What to do next; without it the run goes on where it was cut"),
         inputs=TEXTS,
+        storedAgent={"type": "boolean", "description": "If its file is gone: as the run had it"},
         waitSeconds=wait(0),
     ),
     "ask_parent": arguments(
