@@ -21,7 +21,7 @@ def prepare(file: Entry, data: bytes) -> Entry:
     Raises:
         StorageFailed: the disk refused; nothing is left behind.
     """
-    temporary = file.beside(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    temporary = file.directory.entry(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     _make(temporary, data, file)
     return temporary
 

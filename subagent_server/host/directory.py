@@ -19,8 +19,13 @@ FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
 """Of what is made here. No usual umask takes anything from them."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _KINDS = {
-    **{stat.S_IFREG: "a file", stat.S_IFDIR: "a directory", stat.S_IFLNK: "a link", stat.S_IFIFO: "a FIFO"},
-    **{stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"},
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFLNK: "a link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
 }
 _OPENING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -242,7 +247,3 @@ class Entry:
         """Give it another name, in the place of what has that name. Raises OSError."""
         here, there = self.directory.writable(), to.directory.writable()
         os.rename(self.name, to.name, src_dir_fd=here, dst_dir_fd=there)
-
-    def beside(self, name: str) -> "Entry":
-        """Return another name in the same directory."""
-        return Entry(self.directory, name)
