@@ -80,10 +80,11 @@ def reply(
     Repeating the same answer succeeds and changes nothing.
 
     Raises:
-        BadArgument, UnknownMessage, MessageClosed, InvalidRunId, UnknownRun, NotAllowed.
+        BadArgument, UnknownMessage, MessageClosed, InvalidRunId, UnknownRun, NotAllowed, ForeignRoot.
     """
     if len(answer) > MAX_ANSWER_CHARACTERS:
         raise BadArgument(f"The answer has more than {MAX_ANSWER_CHARACTERS:,} characters: shorten it.")
+    service.store.paths.check_ours()
     check_open(caller, service.store.read(run_id))
     if caller.run_id == run_id:
         raise NotAllowed(f"Run {run_id} asked that itself: its answer comes from its parent; wait for it.")

@@ -184,9 +184,9 @@ def test_hostile_texts_and_figures_are_a_reason_or_are_shown_escaped(scene: Scen
     scene.seen()
     listed = scene.judged("ls", "--json", "--all")
     assert {HEALTHY, *ids.values()} <= {row["runId"] for row in listed.json()}
-    said = [listed, *(scene.judged(*words) for words in (["ls"], ["inbox"], ["stats"], ["doctor", "--runs"]))]
+    said = [listed, *(scene.call(*words) for words in (["ls"], ["inbox"], ["stats"], ["doctor", "--runs"]))]
     for run_id in ids.values():
-        said += [scene.judged(verb, run_id) for verb in ("show", "logs", "wait", "stop")]
+        said += [scene.call(verb, run_id) for verb in ("show", "logs", "wait", "stop")]
     loud = [ended for ended in said if LOUD & set(ended.said)]
     assert loud == [], str(loud[0])
     with scene.server() as ask:
