@@ -45,11 +45,12 @@ format: $(VENV)/.installed-dev  ## put the code into its form
 	$(BIN)/ruff check --fix .
 
 lock: $(VENV)/.installed-dev  ## resolve the dependencies of pyproject.toml anew
-	$(BIN)/pip install --quiet pip-tools==7.6.2
-	$(BIN)/pip-compile --quiet $(COMPILE) --output-file requirements.lock pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-tools.lock
+	$(BIN)/pip-compile --quiet $(COMPILE) --build-deps-for editable --output-file requirements.lock pyproject.toml
 	$(BIN)/pip-compile --quiet $(COMPILE) --extra dev --extra otel --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
+	@echo pip-tools | $(BIN)/pip-compile --quiet $(COMPILE) --constraint requirements.lock --output-file requirements-tools.lock -
 
-COMPILE := --upgrade --generate-hashes --strip-extras --no-header --no-annotate \
+COMPILE := --upgrade --generate-hashes --allow-unsafe --no-build-isolation --strip-extras --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
 clean:  ## remove the environment and the caches
@@ -61,7 +62,7 @@ $(VENV)/.made:
 
 $(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml setup.py subagent_server/host/_pristine.c
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.lock

@@ -81,6 +81,7 @@ def bench_world(script: dict[str, Any] | Respond, agents: Sequence[str]) -> Iter
             **os.environ,
             "ANTHROPIC_BASE_URL": simulator.base_url,
             "ANTHROPIC_API_KEY": "scripted",
+            "SUBAGENT_AGENTS": str(directory / "agents"),
             "SUBAGENT_MAX_RUNS": str(MAX_RUNS),
             "SUBAGENT_RUNTIME_DIR": str(directory / "warm"),
         }

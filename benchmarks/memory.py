@@ -1,5 +1,6 @@
 """What processes weigh and work, and what the machine has left, read from `/proc`."""
 
+import math
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -10,11 +11,21 @@ _NANOSECONDS = 1_000_000_000
 
 
 def proportional_mib(identity: processes.Identity | None) -> float:
-    """Return the memory of a process in MiB, what it shares with others divided among them (PSS)."""
+    """Return the memory of a process in MiB, what it shares with others divided among them (PSS).
+
+    Of the processes of a run only root may see it: for anybody else it is not a number.
+    """
     if identity is None:
         return 0.0
-    text = Path(f"/proc/{identity.pid}/smaps_rollup").read_text(encoding="ascii")
+    try:
+        text = _smaps(identity)
+    except PermissionError:
+        return math.nan
     return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1024
+
+
+def _smaps(identity: processes.Identity) -> str:
+    return Path(f"/proc/{identity.pid}/smaps_rollup").read_text(encoding="ascii")
 
 
 def available_mib() -> float:

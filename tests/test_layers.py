@@ -28,7 +28,7 @@ FLOORS: dict[str, set[str]] = {
     "server": ABOVE_THE_VERBS,
     "tui": ABOVE_THE_VERBS,
     "web": ABOVE_THE_VERBS,
-    "worker": ABOVE_THE_VERBS | {"runners", "toolkit"},
+    "worker": ABOVE_THE_VERBS | {"runners", "toolkit", "host.dumpable"},
     "cli": {
         *("service", "catalog", "domain", "settings", "host", "store", "launch", "toolkit", "runners"),
         *("simulator", "server", "tui", "web", "worker"),

@@ -1,7 +1,9 @@
 """From the keys of an agent file, whichever format it has, to the one `AgentDefinition` (SPEC section 3)."""
 
+import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,6 +40,7 @@ class _Job:
     reading: Reading
     draft: Draft = field(default_factory=Draft)
     limits: Draft = field(default_factory=lambda: Draft("limits"))
+    read_from: dict[str, Path] = field(default_factory=dict)
 
     @property
     def notes(self) -> Notes:
@@ -62,7 +65,7 @@ def read_definition(block: Block, origin: Origin, notes: Notes) -> AgentDefiniti
     definition = settle(AgentDefinition, job.draft, notes)
     _check(definition, job)
     job.reading.report_unknown()
-    return definition.model_copy(update={"unknown": job.reading.unknown})
+    return definition.model_copy(update={"unknown": job.reading.unknown, "read_from": job.read_from})
 
 
 def _report_repeated(block: Block, notes: Notes) -> None:
@@ -188,7 +191,8 @@ def _schema(_: str, value: Value, line: int, job: _Job) -> None:
 
 def _schema_path(_: str, value: Value, line: int, job: _Job) -> None:
     try:
-        schema = schema_file(as_text(value), job.origin.path.parent)
+        path = _named_file("outputSchemaPath", value, job)
+        schema = schema_file(path)
     except (BadSchema, WrongValue) as error:
         job.notes.fault(f"outputSchemaPath {error}", line)
         return
@@ -197,7 +201,7 @@ def _schema_path(_: str, value: Value, line: int, job: _Job) -> None:
 
 def _prompt_path(_: str, value: Value, line: int, job: _Job) -> None:
     try:
-        path = job.origin.path.parent / as_text(value)
+        path = _named_file("systemPromptPath", value, job)
     except WrongValue as error:
         job.notes.fault(f"systemPromptPath {error}", line)
         return
@@ -205,6 +209,15 @@ def _prompt_path(_: str, value: Value, line: int, job: _Job) -> None:
         _set(job, "system_prompt", read_text(path).strip("\n"), line)
     except Unreadable as error:
         job.notes.fault(f"systemPromptPath {shown(path)}: {error.reason}", line)
+
+
+def _named_file(key: str, value: Value, job: _Job) -> Path:
+    """Return the file that a key names, links resolved, and keep it: trust looks at which file was read."""
+    path = job.origin.path.parent / as_text(value)
+    with suppress(ValueError):  # a NUL: reading says what is wrong with it
+        path = Path(os.path.realpath(path))
+    job.read_from[key] = path
+    return path
 
 
 _READERS: Mapping[str, Callable[[str, Value, int, _Job], None]] = {

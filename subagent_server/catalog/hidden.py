@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from subagent_server.catalog.redact import MASK, redact
+from subagent_server.catalog.redact import redact
 from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.secrets import MASK
 
 _PATH = re.compile(r"(--?[\w-]+=)?(~|\.{0,2})/\S*")
 """A directory may have a name that looks random, and a conversation without its paths is of no use."""

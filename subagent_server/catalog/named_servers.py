@@ -6,7 +6,9 @@ repository that an agent is sent into must not choose the programs that a name s
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +38,20 @@ class UnknownServer(CallerError):
         )
 
 
-def with_named_servers(
+@dataclass(frozen=True)
+class FoundServer:
+    """A server that an agent names, and the file that defines it: a project's, or the user's own."""
+
+    name: str
+    definition: ServerDefinition
+    path: Path
+    is_users: bool
+
+
+def find_named_servers(
     definition: AgentDefinition, directory: Path, environment: Mapping[str, str]
-) -> AgentDefinition:
-    """Return `definition` with the servers that it names; `directory` is where this process was started.
+) -> list[FoundServer]:
+    """Return the servers that `definition` names; `directory` is where this process was started.
 
     A process that belongs to a run (`SUBAGENT_RUN_ID`) stands in that run's directory, which does not count.
 
@@ -48,12 +60,27 @@ def with_named_servers(
         AgentFileError: the file that defines it cannot be read, or breaks a rule there.
     """
     if not definition.named_servers:
-        return definition
+        return []
     started = None if environment.get("SUBAGENT_RUN_ID") else directory
     own = definition.source.parent if definition.source else None
-    files = list(dict.fromkeys(_files([started, own], environment)))
-    found = {name: _look_up(name, files) for name in definition.named_servers}
-    servers = {**definition.mcp_servers, **found}
+    home = environment.get("HOME")
+    users = Path(home) / USER_FILE if home else None
+    files = list(dict.fromkeys(_files([started, own], users)))
+    return [_look_up(name, files, users) for name in definition.named_servers]
+
+
+def with_named_servers(
+    definition: AgentDefinition, directory: Path, environment: Mapping[str, str]
+) -> AgentDefinition:
+    """Return `definition` with the servers that it names, to be looked at. Raises as `find_named_servers`."""
+    return with_servers(definition, find_named_servers(definition, directory, environment))
+
+
+def with_servers(definition: AgentDefinition, found: Iterable[FoundServer]) -> AgentDefinition:
+    """Return `definition` with the servers that it names beside those that it defines itself."""
+    if not definition.named_servers:
+        return definition
+    servers = {**definition.mcp_servers, **{server.name: server.definition for server in found}}
     return definition.model_copy(update={"mcp_servers": servers, "named_servers": []})
 
 
@@ -66,11 +93,31 @@ def read_server_file(path: Path, *, only: str | None = None) -> dict[str, Server
         AgentFileError: the file cannot be read, or breaks a rule.
     """
     servers = _block_of(path).get("mcpServers", Block())
-    if only is not None and isinstance(servers, Block):
-        chosen = Block()
-        if only in servers:
-            chosen.put(only, servers[only], servers.lines[only])
-        servers = chosen
+    return _read(path, _alone(servers, only) if only is not None else servers)
+
+
+def usable_servers(path: Path) -> dict[str, ServerDefinition]:
+    """Return the servers of a file that break no rule; what is wrong with it, or with others, is no error."""
+    found: dict[str, ServerDefinition] = {}
+    with suppress(AgentFileError):
+        servers = _block_of(path).get("mcpServers", Block())
+        for name in servers if isinstance(servers, Block) else ():
+            with suppress(AgentFileError):
+                found |= _read(path, _alone(servers, name))
+    return found
+
+
+def _alone(servers: Value, name: str) -> Value:
+    """Return one server of a mapping of servers; what is no mapping is for the reader to refuse."""
+    if not isinstance(servers, Block):
+        return servers
+    chosen = Block()
+    if name in servers:
+        chosen.put(name, servers[name], servers.lines[name])
+    return chosen
+
+
+def _read(path: Path, servers: Value) -> dict[str, ServerDefinition]:
     reading = Reading(Notes())
     found = read_servers(servers, None, reading)
     faults = [note for note in reading.notes.found if note.kind == "fault"]
@@ -79,19 +126,18 @@ def read_server_file(path: Path, *, only: str | None = None) -> dict[str, Server
     return found
 
 
-def _files(directories: list[Path | None], environment: Mapping[str, str]) -> Iterator[Path]:
+def _files(directories: list[Path | None], users: Path | None) -> Iterator[Path]:
     for directory in filter(None, directories):
         upwards = (place / PROJECT_FILE for place in (directory, *directory.parents))
         yield from [path for path in upwards if path.is_file()][:1]
-    home = environment.get("HOME")
-    if home and (user := Path(home) / USER_FILE).is_file():
-        yield user
+    if users is not None and users.is_file():
+        yield users
 
 
-def _look_up(name: str, files: list[Path]) -> ServerDefinition:
+def _look_up(name: str, files: list[Path], users: Path | None) -> FoundServer:
     for path in files:
         if (server := read_server_file(path, only=name).get(name)) is not None:
-            return server
+            return FoundServer(name, server, path, is_users=path == users)
     raise UnknownServer(name, files)
 
 

@@ -13,8 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from subagent_server.catalog.variables import REFERENCE
 from subagent_server.domain.definitions import AgentDefinition
-
-MASK = "***"
+from subagent_server.domain.secrets import MASK, TOKENS
 
 _SECRET_NAME = re.compile(
     r"token|secret|passw|passphrase|credential|authori[sz]ation|api_?key|private_?key", re.I
@@ -29,13 +28,6 @@ _HARMLESS_ENDINGS = frozenset(
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _HARMLESS_VALUE = re.compile(r"(?i:true|false|yes|no|none|auto)?")
 
-_TOKENS = re.compile(
-    r"\bsk-[\w-]{6,}|\bgh[opusr]_\w{6,}|\bgithub_pat_\w{6,}|\bglpat-[\w-]{6,}|\bxox[a-z]-[\w-]{6,}"
-    r"|\b(?:AKIA|ASIA)[0-9A-Z]{12,}|\bAIza[\w-]{20,}|\b(?:hf|npm)_\w{12,}|\bpypi-[\w-]{12,}"
-    r"|(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z)",
-    re.DOTALL,
-)
 _SCHEME = re.compile(r"(?i:\b(bearer|basic)\s+)([^\s,;\"'$]{4,})")
 _RUN = re.compile(r"[A-Za-z0-9_+=-]{20,}")
 _HEX = re.compile(r"[0-9a-fA-F-]{28,}")
@@ -88,7 +80,7 @@ def _scrubbed(node: Any) -> Any:
         return {key: _scrubbed(child) for key, child in node.items()}
     if isinstance(node, list):
         return [_scrubbed(child) for child in node]
-    return _TOKENS.sub(MASK, node) if isinstance(node, str) else node
+    return TOKENS.sub(MASK, node) if isinstance(node, str) else node
 
 
 def is_secret_name(name: str) -> bool:
@@ -160,7 +152,7 @@ def _mask_literal(text: str) -> str:
 
 def _word(text: str) -> str:
     """Mask each run of characters in `text` that looks random."""
-    return _RUN.sub(lambda match: MASK if looks_random(match[0]) else match[0], _TOKENS.sub(MASK, text))
+    return _RUN.sub(lambda match: MASK if looks_random(match[0]) else match[0], TOKENS.sub(MASK, text))
 
 
 def looks_random(run: str) -> bool:

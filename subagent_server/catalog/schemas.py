@@ -33,13 +33,12 @@ def inline_schema(value: Value) -> JsonSchema:
     return _checked(content, "")
 
 
-def schema_file(text: str, directory: Path) -> JsonSchema:
-    """Return the schema in the JSON file `text`, a path relative to `directory`.
+def schema_file(path: Path) -> JsonSchema:
+    """Return the schema in a JSON file.
 
     Raises:
         BadSchema: the file cannot be read, is not JSON, or is not a JSON Schema 2020-12.
     """
-    path = directory / text
     where = f"{shown(path)}: "
     try:
         return _checked(_parsed(read_text(path), where), where)

@@ -1,17 +1,24 @@
 """The files of a directory tree that may be agents, whatever else is in there."""
 
-import stat
+import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from subagent_server.catalog.loading import CONFIGURATION, MARKDOWN
 from subagent_server.catalog.problems import Kind, Problem, shown, why
 
 MAX_ENTRIES = 20_000
-"""Directory entries looked at in one tree: a link to `/` ends there, and is told of."""
+"""Directory entries looked at in one tree; what is left out then is told."""
+MAX_SECONDS = 1.0
+"""How long the names of one tree are read, without the time for the files themselves."""
 
 Identity = tuple[int, int]
+_SUFFIXES = MARKDOWN | CONFIGURATION
+_HIDDEN = "hidden files and directories are not read"
+_NOT_BELOW = "the files in it are read, its sub-directories are not"
 
 
 @dataclass(frozen=True)
@@ -22,68 +29,95 @@ class Finding:
     problem: Problem | None = None
 
 
-def agent_files(directory: Path, seen: dict[Identity, Path]) -> Iterator[Finding]:
-    """Yield what is in `directory` and below it by the suffix of an agent file, sorted within each directory.
+def agent_files(directory: Path, seen: dict[Identity, Path]) -> list[Finding]:
+    """Return what a directory and those below it have by the suffix of an agent file, sorted in each of them.
 
-    Links are followed. What was reached before, by whatever name, is not read again: `seen` remembers it
-    across calls, by device and inode. Hidden files and directories are listed as skipped.
+    Links to files are followed. Of a directory outside to which a link leads the files are read, and not its
+    sub-directories: a link to `/` is not the whole disk. What was reached before, by whatever name, is not
+    read again: `seen` remembers it across calls, by device and inode. Hidden files and directories are listed
+    as skipped.
     """
-    yield from _Walk(directory, seen).findings()
+    return list(_Walk(directory, seen).findings())
 
 
 def _problem(path: Path, kind: Kind, reason: str) -> Finding:
     return Finding(path, Problem(path, None, kind, reason))
 
 
-def _is_directory(path: Path) -> bool:
-    """Whether `path` is one; no where the system will not say (`Path.is_dir` raises there)."""
+def _is_directory(entry: "os.DirEntry[str]") -> bool:
+    """Whether an entry is one, or a link to one; no where the system will not say."""
     try:
-        return stat.S_ISDIR(path.stat().st_mode)
+        return entry.is_dir()
     except OSError:
         return False
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A directory to read; `outside` if a link has led out of the tree."""
+
+    path: Path
+    outside: bool = False
 
 
 class _Walk:
     def __init__(self, top: Path, seen: dict[Identity, Path]) -> None:
         self._seen = seen
         self._left = MAX_ENTRIES
-        self._pending = [top]
+        self._until = time.monotonic() + MAX_SECONDS
+        self._pending = [_Place(top)]
         self._top = top
+        self._real_top = os.path.realpath(top)
 
     def findings(self) -> Iterator[Finding]:
         while self._pending:
-            directory = self._pending.pop()
+            place = self._pending.pop()
             try:
-                yield from self._directory(directory)
+                yield from self._directory(place)
             except FileNotFoundError:
-                yield _problem(directory, "warning", "there is no such directory")
+                yield _problem(place.path, "warning", "there is no such directory")
             except OSError as error:
-                yield _problem(directory, "error", f"the directory cannot be read ({why(error)})")
+                yield _problem(place.path, "error", f"the directory cannot be read ({why(error)})")
 
-    def _directory(self, directory: Path) -> Iterator[Finding]:
-        earlier = self._earlier(directory)
+    def _directory(self, place: _Place) -> Iterator[Finding]:
+        earlier = self._earlier(place.path)
         if earlier is not None:
-            yield _problem(directory, "skipped", f"it is {shown(earlier)}, which was read already")
+            yield _problem(place.path, "skipped", f"it is {shown(earlier)}, which was read already")
             return
-        below: list[Path] = []
-        for entry in sorted(directory.iterdir()):
+        below: list[_Place] = []
+        with os.scandir(place.path) as entries:
+            here = sorted(islice(entries, self._left + 1), key=lambda entry: entry.name)
+        for entry in here:
             self._left -= 1
-            if self._left < 0:
-                yield _problem(self._top, "error", f"more than {MAX_ENTRIES} entries: the rest is not read")
+            if excess := self._excess():
+                yield _problem(self._top, "error", f"{excess}: the rest is not read")
                 self._pending.clear()
                 return
-            if _is_directory(entry) and not entry.name.startswith("."):
-                below.append(entry)
+            if not _is_directory(entry):
+                if os.path.splitext(entry.name)[1].lower() in _SUFFIXES:  # noqa: PTH122 - of 20,000
+                    yield from self._file(Path(entry.path))
+            elif entry.name.startswith("."):
+                yield _problem(Path(entry.path), "skipped", _HIDDEN)
             else:
-                yield from self._entry(entry)
-        self._pending += reversed(below)
+                below.append(_Place(Path(entry.path), outside=self._leads_out(entry)))
+        if place.outside and below:
+            yield _problem(place.path, "skipped", f"a link leads out of {shown(self._top)}: {_NOT_BELOW}")
+        else:
+            self._pending += reversed(below)
 
-    def _entry(self, path: Path) -> Iterator[Finding]:
-        is_directory = _is_directory(path)
-        if not is_directory and path.suffix.lower() not in MARKDOWN | CONFIGURATION:
-            return
+    def _excess(self) -> str | None:
+        if self._left < 0:
+            return f"more than {MAX_ENTRIES} entries"
+        if time.monotonic() > self._until:
+            return f"its names could not be read within {MAX_SECONDS:g} s"
+        return None
+
+    def _leads_out(self, entry: "os.DirEntry[str]") -> bool:
+        return entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(self._real_top)
+
+    def _file(self, path: Path) -> Iterator[Finding]:
         if path.name.startswith("."):
-            yield _problem(path, "skipped", "hidden files and directories are not read")
+            yield _problem(path, "skipped", _HIDDEN)
             return
         try:
             earlier = self._earlier(path)

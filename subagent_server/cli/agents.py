@@ -13,6 +13,7 @@ from subagent_server.cli.session import Session, pass_session
 from subagent_server.cli.text import GAP, coloured, one_line, table
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.service.support import refusals
+from subagent_server.service.trusting import Judge
 
 _LIMITS = (24, 40)
 _BREAKING = frozenset({"error", "duplicate", "clash", "fault"})
@@ -31,30 +32,31 @@ def agents(session: Session, strict: bool, as_json: bool) -> ExitCode:
 
     No file is left out silently: one that cannot be used is listed with its line and the reason.
     """
-    shelf = session.service.shelf
+    shelf, judge = session.service.shelf, Judge(session.service)
     found, problems = shelf.agents(), shelf.catalog().problems
     if as_json:
-        out_json(
-            {"agents": [_wire(agent) for agent in found], "problems": [problem_wire(p) for p in problems]}
-        )
+        wire = [{**_wire(agent), "trusted": judge.doubt(agent) is None} for agent in found]
+        out_json({"agents": wire, "problems": [problem_wire(p) for p in problems]})
     else:
-        _print(session, found, problems)
+        _print(session, judge, found, problems)
     broken = any(p.kind in _BREAKING for p in problems) or any(refusals(agent) for agent in found)
     return ExitCode.USAGE if strict and broken else ExitCode.OK
 
 
-def _print(session: Session, found: list[AgentDefinition], problems: list[Problem]) -> None:
+def _print(session: Session, judge: Judge, found: list[AgentDefinition], problems: list[Problem]) -> None:
     rows = [_cells(session, agent) for agent in found]
     lines: list[str] = []
     for agent, line in zip(found, table(rows, _LIMITS), strict=True):
         lines += [line, *(f"{GAP}{coloured('✘ refused:', 'red')} {one_line(why)}" for why in refusals(agent))]
+        if (doubt := judge.doubt(agent)) is not None:
+            lines.append(f"{GAP}{coloured('! not trusted:', 'yellow')} {one_line(doubt.remark)}")
     if problems:
         lines += ["", "PROBLEMS"] if lines else ["PROBLEMS"]
         lines += [_problem(session, problem) for problem in problems]
     if lines:
         out("\n".join(lines))
     if not found:
-        where = ", ".join(session.shown(path) for path in session.settings.agent_directories)
+        where = ", ".join(session.shown(path) for path in session.service.settings.agent_directories)
         talk(f"No agents in {one_line(where)}: write agents/NAME.md, or name a directory with --agents.")
 
 

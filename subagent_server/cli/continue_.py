@@ -11,9 +11,10 @@ from subagent_server.cli.attend import (
     wait_option,
 )
 from subagent_server.cli.exits import ExitCode
-from subagent_server.cli.flags import TEXT, json_option
+from subagent_server.cli.flags import TEXT, json_option, trust_option
 from subagent_server.cli.reading import argument_or_stdin
 from subagent_server.cli.session import Session, pass_session
+from subagent_server.cli.trusting import with_trust
 from subagent_server.service.continuing import ContinueOrder, continue_run
 
 
@@ -32,6 +33,12 @@ from subagent_server.service.continuing import ContinueOrder, continue_run
 @click.option(
     "-l", "--label", type=TEXT, metavar="TEXT", help="What `subagent ls` calls it.  [default: as before]"
 )
+@click.option(
+    "--stored-agent",
+    is_flag=True,
+    help="If the file of the agent is gone, take the definition that the run was started with.",
+)
+@trust_option
 @detach_option
 @wait_option
 @json_option
@@ -42,6 +49,7 @@ def continue_(
     prompt: str | None,
     inputs: tuple[str, ...],
     label: str | None,
+    stored_agent: bool,
     detach: bool,
     seconds: float | None,
     as_json: bool,
@@ -58,6 +66,11 @@ def continue_(
         None if prompt is None else argument_or_stdin(prompt, "prompt"),
         from_here(session, inputs),
         label,
+        stored_agent,
     )
     how = Attendance(detach=detach, seconds=seconds, as_json=as_json)
-    return attend(session, lambda: continue_run(session.service, order, session.caller), how)
+
+    def attended() -> ExitCode:
+        return attend(session, lambda: continue_run(session.service, order, session.caller), how)
+
+    return with_trust(session, attended, may_ask=not as_json)

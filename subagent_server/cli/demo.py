@@ -119,11 +119,13 @@ def _model(key: str | None) -> Iterator[dict[str, str]]:
 
 def _places(session: Session) -> list[str]:
     """Return the flags that give the server the same agents and runs as this command has."""
-    directories = [*session.settings.agent_directories, _SHIPPED_AGENTS]
+    settings = session.settings
+    named = () if settings.agents_by_default else settings.agent_directories
+    directories = [*named, _SHIPPED_AGENTS]  # to name others here would be to trust what lies around
     agents = [
         flag for directory in directories if directory.is_dir() for flag in ("--agents", str(directory))
     ]
-    return [*agents, "--runs", str(session.settings.runs_root)]
+    return [*agents, "--runs", str(settings.runs_root)]
 
 
 async def _delegate(service: Service, parameters: StdioServerParameters, repository: Path) -> dict[str, Any]:

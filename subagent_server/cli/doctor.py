@@ -15,9 +15,11 @@ from subagent_server.cli.session import Session, pass_session
 from subagent_server.cli.text import one_line
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import SubagentError
+from subagent_server.service.context import warm_start
 from subagent_server.service.doctor import Finding, examine
 from subagent_server.service.status import open_run
 from subagent_server.service.support import refusals
+from subagent_server.service.trusting import Judge
 
 _EVERY_RUN = "*"
 """What `--runs` without a value means; no run id can be this."""
@@ -41,9 +43,9 @@ _REMARKS = frozenset({"warning", "skipped", "shadowed"})
 def doctor(session: Session, file: str | None, name: str | None, as_json: bool) -> ExitCode:
     """Find what is wrong with agent files, or with runs.
 
-    Without arguments all agent files, else FILE. With --runs every run, or RUN: its steps, its questions, its
-    result, its journal, its processes, and that no secret of this environment stands in it. Leaves with 0
-    where nothing is wrong, else with 1 and a line for each finding.
+    Without arguments all agent files, and how runs will be started; else FILE. With --runs every run, or RUN:
+    its steps, its questions, its result, its journal, its processes, and that no secret of this environment
+    stands in it. Leaves with 0 where nothing is wrong, else with 1 and a line for each finding.
     """
     if name is not None:
         if file is not None:
@@ -51,9 +53,17 @@ def doctor(session: Session, file: str | None, name: str | None, as_json: bool) 
         return _check_runs(session, name, as_json)
     if file is not None:
         return _check_agents(session, *_of_file(session.settings.cwd / file), as_json)
-    return _check_agents(
-        session, session.service.shelf.agents(), session.service.shelf.catalog().problems, as_json
-    )
+    agents, problems = session.service.shelf.agents(), session.service.shelf.catalog().problems
+    found = [*problems, *_not_trusted(session, agents)]
+    return _check_agents(session, agents, found, as_json, _warm_start(session))
+
+
+def _warm_start(session: Session) -> str:
+    """Where the warm process is looked for, and why starts are plain if they are."""
+    warm = warm_start(session.settings)
+    if warm is None:
+        return "starts are plain: SUBAGENT_WARM is 0"
+    return f"{warm.directory}: {warm.outlook()}"
 
 
 # -- runs
@@ -114,17 +124,33 @@ def _of_file(path: Path) -> tuple[list[AgentDefinition], list[Problem]]:
 
 
 def _check_agents(
-    session: Session, agents: list[AgentDefinition], problems: list[Problem], as_json: bool
+    session: Session,
+    agents: list[AgentDefinition],
+    problems: list[Problem],
+    as_json: bool,
+    warm: str | None = None,
 ) -> ExitCode:
     every = [*problems, *_refused(agents)]
     findings = [problem for problem in every if problem.kind not in _REMARKS]
     if as_json:
-        out_json({"checked": len(agents), "problems": [problem_wire(problem) for problem in every]})
+        wire = {"checked": len(agents), "problems": [problem_wire(problem) for problem in every]}
+        out_json(wire if warm is None else {**wire, "warmStart": warm})
     else:
+        if warm is not None:
+            talk(one_line(f"Warm start: {warm}."))
         for problem in every:
             out(_line(session, problem))
         talk(_summary(len(agents), "agent", len(findings)))
     return ExitCode.FAILED if findings else ExitCode.OK
+
+
+def _not_trusted(session: Session, agents: list[AgentDefinition]) -> Iterator[Problem]:
+    """Yield the agents that would not be started before the user says so; nothing has to be mended."""
+    judge = Judge(session.service)
+    for agent in agents:
+        if (doubt := judge.doubt(agent)) is not None:
+            reason = f"not trusted: {doubt.remark}"
+            yield Problem(agent.source or Path(agent.name), None, "warning", reason, agent.name)
 
 
 def _refused(agents: list[AgentDefinition]) -> Iterator[Problem]:

@@ -17,6 +17,7 @@ class Flags:
     agents: tuple[Path, ...] = ()
     runs: Path | None = None
     max_runs: int | None = None
+    trust: bool = False
     debug: bool = False
 
 
@@ -104,3 +105,10 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
 
 
 _KEPT: dict[str, Any] = {"expose_value": False, "callback": _keep}
+
+trust_option = click.option(
+    "--trust",
+    is_flag=True,
+    help="Use the agents and MCP servers that come with this directory, for this command.",
+    **_KEPT,
+)

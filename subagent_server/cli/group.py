@@ -37,6 +37,7 @@ VERBS: dict[str, Verb] = {
     "stats": _verb("stats", "Sum up runs, tokens and cost by agent and day."),
     "agents": _verb("agents", "List the agents, and what is wrong with their files."),
     "mcp": _verb("mcp", "Try the MCP servers of an agent."),
+    "trust": _verb("trust", "Let the agents and MCP servers of a directory be used."),
     "doctor": _verb("doctor", "Find what is wrong with agent files, or with runs."),
     "init": _verb("init", "Tell an MCP client of this server."),
     "schema": _verb("schema", "Print the JSON Schema of a file of a run."),

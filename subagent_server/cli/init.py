@@ -14,6 +14,8 @@ from subagent_server.cli.output import out, out_json, talk
 from subagent_server.cli.own_command import own_command
 from subagent_server.cli.session import Session, pass_session
 from subagent_server.cli.text import coloured, escape_lines, one_line
+from subagent_server.cli.trusting import covered_lines
+from subagent_server.service.trusting import Coverage, coverage, trust
 from subagent_server.settings import Settings
 
 _COLOURS = {"+": "green", "-": "red"}
@@ -44,7 +46,8 @@ def init(
     """Tell an MCP client of this server, with the --agents, --runs and --max-runs of this call.
 
     CLIENT is claude (Claude Code), codex, gemini, cursor or claude-desktop. The change is shown before it is
-    made. Everything else in the file stays as it is, byte for byte.
+    made. Everything else in the file stays as it is, byte for byte. The yes also trusts the agents and MCP
+    servers that come with this directory, which are listed, unless --agents names others.
     """
     known = CLIENTS[client]
     entry = known.entry(_command(session.settings, known))
@@ -52,18 +55,23 @@ def init(
         out(snippet(known, entry).rstrip("\n"))
         return ExitCode.OK
     change = _planned(session, known, entry, scope or known.scopes[0], as_json)
+    covered = _to_be_trusted(session.settings)
     asking = not (yes or as_json) and somebody_is_there()
-    problem = _problem(session, change, force, yes or asking)
+    is_needed = change.is_needed or covered is not None
+    problem = _problem(session, change, force, is_needed, yes or asking)
     if not as_json:
-        _show(session, change)
-    if change.is_needed and problem is None:
-        if asking and not click.confirm("Write this?", err=True):
+        _show(session, change, covered)
+    if is_needed and problem is None:
+        if asking and not click.confirm(_question(change, covered), err=True):
             talk("Nothing was written.")
             return ExitCode.OK
-        write(change)
+        _carry_out(session, change, covered)
     if as_json:
-        state = "refused" if problem else "written" if change.is_needed else "current"
-        out_json(_wire(known, change.path, entry, state, list(change.diff(str(change.path)))))
+        state = "refused" if problem else "written" if is_needed else "current"
+        trusts = None if covered is None else str(covered.project)
+        out_json(
+            _wire(known, change.path, entry, state, list(change.diff(str(change.path)))) | {"trusts": trusts}
+        )
     elif problem is None:
         talk(_conclusion(session, change))
     if problem is not None:
@@ -80,8 +88,8 @@ def _command(settings: Settings, client: Client) -> list[str]:
     words = [*own_command(settings.environment, from_shell=client.knows_project), "serve", "--role", "parent"]
     if not client.knows_project:
         words += ["--cwd", str(settings.cwd)]
-    if flags.agents or not client.knows_project:
-        for directory in _agent_directories(settings):
+    if flags.agents or not (client.knows_project or settings.agents_by_default):
+        for directory in settings.agent_directories:
             words += ["--agents", str(directory)]
     if flags.runs or not client.knows_project:
         words += ["--runs", str(settings.runs_root)]
@@ -90,12 +98,16 @@ def _command(settings: Settings, client: Client) -> list[str]:
     return words
 
 
-def _agent_directories(settings: Settings) -> list[Path]:
-    """Those that were named, else those that are there, else the first that would be looked at."""
-    every = list(settings.agent_directories)
-    if not settings.agents_by_default:
-        return every
-    return [directory for directory in every if directory.is_dir()] or every[:1]
+def _to_be_trusted(settings: Settings) -> Coverage | None:
+    """Return what the server will need trust for; None if nothing, or if a person named the agents.
+
+    Raises:
+        BadArgument: the user's trust cannot be read.
+    """
+    if not settings.agents_by_default or settings.is_of_a_run:
+        return None
+    covered = coverage(settings, settings.cwd, leave_out=SERVER)
+    return covered if covered.is_new else None
 
 
 def _file(settings: Settings, client: Client, scope: Scope) -> Path:
@@ -130,27 +142,43 @@ def _planned(session: Session, client: Client, entry: Entry, scope: Scope, as_js
 # -- what is said
 
 
-def _problem(session: Session, change: Change, force: bool, is_allowed: bool) -> Leave | None:
-    """Return why the change is not made, if it must not be."""
-    if not change.is_needed:
-        return None
-    if change.replaces and not force:
+def _problem(
+    session: Session, change: Change, force: bool, is_needed: bool, is_allowed: bool
+) -> Leave | None:
+    """Return why nothing is done, if nothing must be."""
+    if change.is_needed and change.replaces and not force:
         return Leave(
             ExitCode.USAGE,
             f"{session.shown(change.path)} has another server called {SERVER} and was left as it is: "
             "add --force to replace it.",
         )
-    if not is_allowed:
+    if is_needed and not is_allowed:
         return Leave(
             ExitCode.NEEDS_ANSWER, "nothing was written: add --yes to write this without being asked."
         )
     return None
 
 
-def _show(session: Session, change: Change) -> None:
+def _question(change: Change, covered: Coverage | None) -> str:
+    if covered is None:
+        return "Write this?"
+    return "Write this? It trusts the directory too" if change.is_needed else "Trust this directory?"
+
+
+def _carry_out(session: Session, change: Change, covered: Coverage | None) -> None:
+    """Trust the directory, then tell the client of the server, which asks nothing from then on."""
+    if covered is not None:
+        trust(session.settings, covered)
+    if change.is_needed:
+        write(change)
+
+
+def _show(session: Session, change: Change, covered: Coverage | None) -> None:
     for line in change.diff(session.shown(change.path)):
         shown = escape_lines(line)
         out(coloured(shown, _COLOURS[shown[0]]) if shown[:1] in _COLOURS else shown)
+    for line in covered_lines(covered) if covered is not None else ():
+        out(line)
 
 
 def _conclusion(session: Session, change: Change) -> str:

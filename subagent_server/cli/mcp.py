@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from subagent_server.cli.exits import ExitCode
-from subagent_server.cli.flags import TEXT, common_options, json_option
+from subagent_server.cli.flags import TEXT, common_options, json_option, trust_option
 from subagent_server.cli.mcp_config import Chosen, all_servers, one_server
 from subagent_server.cli.mcp_text import Which, listed_server, wire_server
 from subagent_server.cli.output import out, out_json, talk
@@ -28,22 +28,20 @@ def mcp() -> None:
     """
 
 
+_agent_option = click.option("--agent", type=TEXT, metavar="NAME", help="The agent whose servers are meant.")
+_config_option = click.option(
+    "--config", type=click.Path(path_type=Path), metavar="FILE", help="The file whose servers are meant."
+)
+
+
 def _verb(name: str) -> Callable[[F], click.Command]:
     """Make a verb of the group, with the options that all of its verbs take."""
 
     def made(function: F) -> click.Command:
-        command: click.Command = mcp.command(name)(
-            json_option(
-                click.option("--agent", type=TEXT, metavar="NAME", help="The agent whose servers are meant.")(
-                    click.option(
-                        "--config",
-                        type=click.Path(path_type=Path),
-                        metavar="FILE",
-                        help="The file whose servers are meant.",
-                    )(pass_session(function))
-                )
-            )
-        )
+        verb: Callable[..., Any] = pass_session(function)
+        for option in (_config_option, _agent_option, json_option, trust_option):
+            verb = option(verb)
+        command: click.Command = mcp.command(name)(verb)
         command.params += common_options()
         return command
 

@@ -15,6 +15,7 @@ from subagent_server.catalog.variables import expand_definition
 from subagent_server.cli.session import Session
 from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
 from subagent_server.domain.errors import BadArgument, shorten
+from subagent_server.service.trusting import Judge
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,16 @@ def all_servers(session: Session, agent: str | None, config: Path | None) -> dic
         click.UsageError: neither or both are given.
         UnknownAgent, AgentFileError, UnknownServer: they cannot be read.
     """
-    return _definition(session, agent, config).mcp_servers
+    return _definition(session, agent, config, judge=None).mcp_servers
 
 
 def one_server(session: Session, name: str, agent: str | None, config: Path | None) -> Chosen:
-    """Return one server, ready to be connected. Raises as `all_servers`, and BadArgument, MissingVariable."""
-    whole = _definition(session, agent, config)
+    """Return one server, ready to be connected.
+
+    Raises:
+        As `all_servers`; NotTrusted, BadArgument, MissingVariable.
+    """
+    whole = _definition(session, agent, config, Judge(session.service))
     server = whole.mcp_servers.get(name)
     if server is None:
         known = ", ".join(whole.mcp_servers) or "none"
@@ -60,23 +65,31 @@ def one_server(session: Session, name: str, agent: str | None, config: Path | No
     )
 
 
-def _definition(session: Session, agent: str | None, config: Path | None) -> AgentDefinition:
+def _definition(
+    session: Session, agent: str | None, config: Path | None, judge: Judge | None
+) -> AgentDefinition:
+    """Return whose servers are meant. With a judge they will be connected, so they have to be trusted."""
     if (agent is None) == (config is None):
         raise click.UsageError("say whose servers: --agent NAME or --config FILE.")
     if agent is not None:
-        return _checked(session, session.service.shelf.get(agent))
+        definition = session.service.shelf.get(agent)
+        if judge is not None:
+            judge.check(definition)
+        return _with_named(session, definition, judge)
     path = session.settings.cwd / (config or "")
     if path.suffix == ".json":
         return AgentDefinition(name=path.stem, mcp_servers=read_server_file(path))
     try:
-        return _checked(session, load_file(path).definition)
+        return _with_named(session, load_file(path).definition, judge)
     except NotAnAgent:
         return AgentDefinition(name=path.stem, mcp_servers=read_server_file(path))
 
 
-def _checked(session: Session, definition: AgentDefinition) -> AgentDefinition:
+def _with_named(session: Session, definition: AgentDefinition, judge: Judge | None) -> AgentDefinition:
     """Return a definition whose servers are as the rules have them, with those that it only names."""
     fault = next((fault for fault in definition.faults if "mcpServers" in fault), None)
     if fault is not None:
         raise AgentFileError(definition.source or Path(definition.name), fault)
+    if judge is not None:
+        return judge.equipped(definition)
     return with_named_servers(definition, session.settings.cwd, session.settings.environment)

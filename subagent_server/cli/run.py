@@ -13,10 +13,11 @@ from subagent_server.cli.attend import (
     wait_option,
 )
 from subagent_server.cli.exits import ExitCode
-from subagent_server.cli.flags import TEXT, json_option
+from subagent_server.cli.flags import TEXT, json_option, trust_option
 from subagent_server.cli.output import is_terminal
 from subagent_server.cli.reading import argument_or_stdin, stdin_text
 from subagent_server.cli.session import Session, pass_session
+from subagent_server.cli.trusting import with_trust
 from subagent_server.service.start import StartOrder, start
 
 
@@ -36,6 +37,7 @@ from subagent_server.service.start import StartOrder, start
 @click.option(
     "--cwd", type=TEXT, metavar="DIR", help="Where the agent works.  [default: as its file says, else here]"
 )
+@trust_option
 @detach_option
 @wait_option
 @json_option
@@ -62,11 +64,12 @@ def run(
     order = StartOrder(
         agent=agent, prompt=_prompt(prompt), inputs=from_here(session, inputs), cwd=cwd, label=label
     )
-    return attend(
-        session,
-        lambda: start(session.service, order, session.caller),
-        Attendance(detach=detach, seconds=seconds, as_json=as_json),
-    )
+    how = Attendance(detach=detach, seconds=seconds, as_json=as_json)
+
+    def attended() -> ExitCode:
+        return attend(session, lambda: start(session.service, order, session.caller), how)
+
+    return with_trust(session, attended, may_ask=not as_json)
 
 
 def _prompt(given: str | None) -> str:

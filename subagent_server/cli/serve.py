@@ -14,13 +14,14 @@ import click
 from subagent_server.catalog.loading import load_config
 from subagent_server.catalog.named_servers import with_named_servers
 from subagent_server.cli.exits import ExitCode
-from subagent_server.cli.flags import DIRECTORY, SECONDS
+from subagent_server.cli.flags import DIRECTORY, SECONDS, trust_option
 from subagent_server.cli.session import Session, pass_session
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.service.access import Caller
 from subagent_server.service.agents import AgentShelf
 from subagent_server.service.context import Service, open_service
+from subagent_server.service.origin import may_serve
 from subagent_server.settings import Role, Settings
 
 
@@ -48,6 +49,7 @@ from subagent_server.settings import Role, Settings
     metavar="DIR",
     help="Work there, as if started there: for clients that start servers elsewhere than in the project.",
 )
+@trust_option
 @pass_session
 def serve(
     session: Session,
@@ -91,6 +93,11 @@ def _enter(directory: Path) -> None:
 
 def _service(session: Session, config: Path | None, max_wait: float | None) -> Service:
     settings = replace(session.settings, max_wait_seconds=max_wait)
+    if config is not None and not may_serve(settings, config):
+        raise BadArgument(
+            "A run brings no agents in, and no MCP server of its own agent is told to serve "
+            f"{shorten(str(config))}: leave --config out."
+        )
     shelf = None if config is None else AgentShelf.of_one(_only_agent(config, settings))
     return open_service(settings, shelf=shelf)
 

@@ -33,7 +33,10 @@ class Session:
     @cached_property
     def settings(self) -> Settings:
         """What flags, environment and working directory say. Raises BadArgument."""
-        found = read_settings(agents=self._flags.agents, runs=self._flags.runs, max_runs=self._flags.max_runs)
+        flags = self._flags
+        found = read_settings(
+            agents=flags.agents, runs=flags.runs, max_runs=flags.max_runs, trust=flags.trust
+        )
         if found.passed_over is not None:
             complain(
                 f"{self.shown(found.passed_over, found.cwd)} is not marked as made here, so runs are in "
@@ -93,6 +96,11 @@ class Session:
         """Return a command that a person can type next, with the runs root where a flag named it."""
         root = ["--runs", str(self._flags.runs)] if self._flags.runs is not None else []
         return shlex.join(["subagent", *root, *words])
+
+    @property
+    def named_root(self) -> Path | None:
+        """The runs root that a flag names."""
+        return None if self._flags.runs is None else self.settings.runs_root
 
     def shown(self, path: Path, cwd: Path | None = None) -> str:
         """Return a path as it is shortest to read from here."""

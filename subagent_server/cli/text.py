@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from subagent_server.cli.output import is_terminal
 from subagent_server.domain.states import Status
+from subagent_server.domain.visible import OTHER_SPACES, visible
 
 GAP = "  "
 _COLOURS = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "grey": 90}
@@ -62,9 +63,7 @@ def look_of(status: Status | None, pending_questions: int, live: bool | None) ->
 
 def escape(text: str) -> str:
     """Return `text` with everything that does not print as an escape; tabs and line ends too."""
-    if text.isprintable():
-        return text
-    return "".join(c if _prints(c) else c.encode("unicode_escape").decode("ascii") for c in text)
+    return visible(text, OTHER_SPACES)
 
 
 def escape_lines(text: str, indent: str = "") -> str:
@@ -163,10 +162,6 @@ def facts(pairs: Iterable[tuple[str, str | None]]) -> str:
             first, *rest = value.split("\n")
             lines += [f"{name:<10}{first}", *(f"{'':<10}{line}" for line in rest)]
     return "\n".join(lines)
-
-
-def _prints(c: str) -> bool:
-    return c.isprintable() or unicodedata.category(c) == "Zs"  # other spaces of other scripts are harmless
 
 
 def _columns(c: str) -> int:

@@ -1,14 +1,15 @@
 """From one state of a run to the next: the only code that changes a `RunMeta`."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from subagent_server.domain import events
-from subagent_server.domain.errors import MessageClosed, UnknownMessage
+from subagent_server.domain.errors import MessageClosed, TooManyQuestions, UnknownMessage
 from subagent_server.domain.events import RunEvent
+from subagent_server.domain.limits import MAX_OPEN_QUESTIONS, MAX_QUESTIONS, PROGRESS_SECONDS
 from subagent_server.domain.records import Message, RunMeta, Transition, Usage
-from subagent_server.domain.states import MessageStatus, Status, is_settled, may_follow, next_status
+from subagent_server.domain.states import Event, MessageStatus, Status, is_settled, may_follow, next_status
 
 _OPEN = frozenset({MessageStatus.PENDING, MessageStatus.REPLIED})
 
@@ -21,9 +22,12 @@ def apply(meta: RunMeta, event: RunEvent, now: datetime, below: Usage | None = N
 
     The message table is asked first, so repeating an answer or an acknowledgement succeeds whatever the
     run's status. A second end of a run that has ended succeeds too (seed `agent_mcp_server`: idempotent).
+    A report of progress that says nothing new changes nothing; one within a second of the last transition
+    for a report leaves its summary and takes no transition of its own.
 
     Raises:
-        IllegalTransition, UnknownMessage, MessageClosed: the event is refused; `meta` is as it was.
+        IllegalTransition, UnknownMessage, MessageClosed, TooManyQuestions: the event is refused; `meta` is as
+            it was.
     """
     if is_settled(meta.status, event.event) or _is_known(meta, event, below):
         return meta
@@ -36,7 +40,14 @@ def apply(meta: RunMeta, event: RunEvent, now: datetime, below: Usage | None = N
         event.event,
         (m.message_status for m in changed.get("messages", meta.messages)),
     )
+    _check_room(meta, event)
     changed |= _facts(meta, event, now) | _costs(meta, event, below)
+    last_report = _last_report(meta) if isinstance(event, events.ProgressReported) else None
+    if last_report is not None:
+        if changed.get("summary", meta.summary) == meta.summary:
+            return meta
+        if now - last_report < timedelta(seconds=PROGRESS_SECONDS):
+            return meta.model_copy(update={**changed, "revision": meta.revision + 1})
     if status.is_terminal and not meta.status.is_terminal:
         changed["messages"] = [_cancelled(message) for message in changed.get("messages", meta.messages)]
         changed["stopped_at" if status is Status.STOPPED else "completed_at"] = now
@@ -49,6 +60,22 @@ def _is_known(meta: RunMeta, event: RunEvent, below: Usage | None) -> bool:
         return False
     costs = _costs(meta, event, below)
     return costs["usage"] == meta.usage and costs["with_descendants"] == meta.with_descendants
+
+
+def _check_room(meta: RunMeta, event: RunEvent) -> None:
+    """Refuse a question beyond the number that a run may have."""
+    if not isinstance(event, events.QuestionAsked):
+        return
+    if len(meta.pending) >= MAX_OPEN_QUESTIONS:
+        raise TooManyQuestions(meta.run_id, len(meta.pending), still_open=True)
+    if len(meta.messages) >= MAX_QUESTIONS:
+        raise TooManyQuestions(meta.run_id, len(meta.messages), still_open=False)
+
+
+def _last_report(meta: RunMeta) -> datetime | None:
+    """Return when a report of progress was last taken down as a transition."""
+    reports = (step.at for step in reversed(meta.transitions) if step.event is Event.PROGRESS_REPORTED)
+    return next(reports, None)
 
 
 def _costs(meta: RunMeta, event: RunEvent, below: Usage | None) -> dict[str, Usage]:

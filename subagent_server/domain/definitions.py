@@ -62,6 +62,7 @@ class AgentDefinition(Record):
     keeps the keys nobody here knows. `named_servers` are defined elsewhere and looked up when a run starts.
     `sandbox_write` are paths below the working directory that the editor writes although other programs
     execute what lies there, or although agents lie there.
+    `read_from` says which files the values of keys such as `systemPromptPath` were read from, links resolved.
     """
 
     name: str
@@ -92,6 +93,7 @@ class AgentDefinition(Record):
     command: str | None = None
     args: list[str] = Field(default_factory=list)
     source: Path | None = None
+    read_from: dict[str, Path] = Field(default_factory=dict)
     faults: list[str] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
     unknown: dict[str, object] = Field(default_factory=dict)

@@ -137,6 +137,21 @@ class MessageClosed(CallerError):
     code = "message_closed"
 
 
+class TooManyQuestions(CallerError):
+    """The run has as many questions as it may; nothing was changed."""
+
+    code = "too_many_questions"
+
+    def __init__(self, run_id: str, count: int, *, still_open: bool) -> None:
+        if still_open:
+            what = (
+                f"{count} open questions, and more may not wait at once: wait for an answer, then ask again"
+            )
+        else:
+            what = f"asked {count} questions, and more may not be: decide the rest, and say so in the result"
+        super().__init__(f"Run {run_id} has {what}.")
+
+
 class NewerSchema(CallerError):
     """The meta file was written by a later version; it can be read but not changed here."""
 

@@ -193,6 +193,22 @@ class RunMeta(Record):
         return next((m for m in self.messages if m.message_id == message_id), None)
 
 
+class AgentsFrom(Record):
+    """Where the agents of a tree of runs come from: fixed by its first run, the same for all below.
+
+    `project` is the directory whose usual places the `directories` are, or None if a person named them.
+    `home` and `trust_file` are the user's; `trusts_all` is the flag `--trust`. `configs` are of one run
+    alone: the files that its agent's own MCP servers are told to serve (`subagent serve --config FILE`).
+    """
+
+    directories: list[str]
+    project: str | None = None
+    home: str | None = None
+    trust_file: str | None = None
+    trusts_all: bool = False
+    configs: list[str] = Field(default_factory=list)
+
+
 class RunRequest(Record):
     """What was asked of a run: the content of `request.json`. Never changed after the start."""
 
@@ -206,6 +222,7 @@ class RunRequest(Record):
     parent_run_id: str | None = None
     root_run_id: str
     depth: int = 0
+    agents_from: AgentsFrom | None = None
     created_at: Moment
     warnings: list[str] = Field(default_factory=list)
 

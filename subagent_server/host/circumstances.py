@@ -11,6 +11,7 @@ import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
 _FENCES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
@@ -67,22 +68,45 @@ def _assume_signals(ignored: frozenset[int]) -> None:
                 continue  # one that the C library keeps for itself
 
 
-def difference(pid: int) -> str | None:
-    """Return in what another process is so unlike this one that no child of this can stand for its child.
+def other_rights(pid: int) -> str | None:
+    """Return in which rights another process is so unlike this one that no child of this can be its child.
 
     Raises:
         OSError: it cannot be looked at, or it is gone.
     """
-    for name in _FENCES:
-        if os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}"):  # noqa: PTH115
-            return f"another {name} namespace"
     mine, theirs = _status("self"), _status(str(pid))
-    for name in _RIGHTS:
-        if mine.get(name) != theirs.get(name):
-            return f"another {name}"
-    if os.readlink(f"/proc/{pid}/root") != os.readlink("/proc/self/root"):  # noqa: PTH115
-        return "another root directory"
-    return None
+    return next((f"another {name}" for name in _RIGHTS if mine.get(name) != theirs.get(name)), None)
+
+
+def open_place() -> list[int]:
+    """Return descriptors of the namespaces and of the root directory of this process, to show where it is.
+
+    Who is elsewhere cannot open them. They are not looked up by pid, because only root may see where a
+    process is that is not dumpable.
+
+    Raises:
+        OSError: there is no descriptor left.
+    """
+    opened: list[int] = []
+    try:
+        for path in _place():
+            opened.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        for descriptor in opened:
+            os.close(descriptor)
+        raise
+    return opened
+
+
+def is_place(descriptors: "Sequence[int]") -> bool:
+    """Whether these are what `open_place` returns in a process that is where this one is."""
+    seen = [os.fstat(descriptor) for descriptor in descriptors]
+    mine = [os.stat(path) for path in _place()]  # noqa: PTH116
+    return [(each.st_dev, each.st_ino) for each in seen] == [(each.st_dev, each.st_ino) for each in mine]
+
+
+def _place() -> list[str]:
+    return [*(f"/proc/self/ns/{name}" for name in _FENCES), "/"]
 
 
 def join_control_group(pid: int) -> None:

@@ -6,9 +6,11 @@ Standard library only, and little of it: the front of a server imports this modu
 import os
 import stat
 
+_LONGEST_SECRET = 64
+
 
 def open_private(path: str, *, make: bool = True) -> int:
-    """Find a directory of this user alone, or make it, and return its descriptor.
+    """Find a directory of this user alone, or make it and the one around it, and return its descriptor.
 
     Name files in it by `/proc/self/fd/<descriptor>/...`: nobody can put another directory in its place, and
     the name stays short enough for a socket.
@@ -17,6 +19,9 @@ def open_private(path: str, *, make: bool = True) -> int:
         OSError: it cannot be made, it is a link, it is another user's, or others may enter it.
     """
     if make and not os.path.lexists(path):
+        around = os.path.dirname(path)  # noqa: PTH120
+        if around and not os.path.lexists(around):
+            make_private(around)
         make_private(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     facts = os.fstat(descriptor)
@@ -32,6 +37,39 @@ def make_private(path: str) -> None:
         os.mkdir(path, 0o700)  # noqa: PTH102
     except FileExistsError:
         return
+
+
+def is_mine(path: str, others: int) -> bool:
+    """Whether this user has a directory, and others have none of the rights of `others` (mode bits) in it."""
+    try:
+        facts = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return False
+    mine = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid()
+    return mine and not facts.st_mode & others
+
+
+def write_secret(descriptor: int, name: str, secret: bytes) -> None:
+    """Put a secret into the directory of a descriptor, for this user alone, in the place of an older one.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(name, flags, 0o600, dir_fd=descriptor)
+    try:
+        os.write(file, secret)
+    finally:
+        os.close(file)
+
+
+def read_secret(descriptor: int, name: str) -> bytes:
+    """Return a secret of the directory of a descriptor. Raises OSError: it cannot be read."""
+    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor)
+    try:
+        return os.read(file, _LONGEST_SECRET)
+    finally:
+        os.close(file)
 
 
 def beneath(descriptor: int, name: str) -> str:

@@ -3,9 +3,33 @@
 Standard library only: the shim imports this module.
 """
 
+import io
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TextIO
+
+
+class MaskedText(io.TextIOBase):
+    """A stream for a file of a run: what is written to it passes through `mask`, which takes secrets out."""
+
+    def __init__(self, stream: TextIO, mask: Callable[[str], str]) -> None:
+        self._stream = stream
+        self._mask = mask
+
+    def write(self, text: str) -> int:
+        """Write `text` without its secrets."""
+        self._stream.write(self._mask(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Let nothing wait in memory."""
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        """Return the descriptor of the stream."""
+        return self._stream.fileno()
 
 
 def tell(sentence: str) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 
 from subagent_server.domain.errors import StorageFailed
 from subagent_server.domain.states import TERMINAL
-from subagent_server.host import atomic, die, locks, processes
+from subagent_server.host import atomic, die, locks, process_scan, processes
 from subagent_server.host.telling import tell
+from subagent_server.launch import marks
 from subagent_server.launch.program import EXIT_GATE_CLOSED, Program
 from subagent_server.store.paths import STATE_BYTES, RunPaths, root_of
 
@@ -119,13 +120,18 @@ def _status_of(run: RunPaths, program: Program, verb: str, *more: str) -> int:
 
 
 def _sweep(run: RunPaths, deadline: float) -> None:
-    """End all that the run has left behind, until two looks find nothing; other runs are spared."""
+    """End all that the run has left behind, until two looks find nothing; other runs are spared.
+
+    That is what is below this process, whatever it says of itself, and what carries the mark of the run.
+    """
     told: set[processes.Identity] = set()
-    marked = _marked(run)
+    marked = marks.marked(run.run_id, among_others=True)
+    is_spared = marks.shims_on_record(root_of(run))
     quiet = 0
     while quiet < 2:
         processes.reap_children()
-        left = _left_behind(marked)
+        below = process_scan.descendants([os.getpid()], spare=is_spared)  # it is the subreaper
+        left = list({*below, *marked.look()})
         quiet = 0 if left else quiet + 1
         number = signal.SIGKILL if time.monotonic() >= deadline else signal.SIGTERM
         for identity in left:
@@ -134,14 +140,4 @@ def _sweep(run: RunPaths, deadline: float) -> None:
                 told.add(identity)
         if left:
             signal.sigtimedwait({signal.SIGCHLD}, 0.05)
-            marked = _marked(run)
-
-
-def _left_behind(marked: processes.Marked) -> list[processes.Identity]:
-    """Return what is below this process (it is the subreaper) and what carries the mark of the run."""
-    below = processes.descendants([os.getpid()], spare=processes.SHIM_MARK)
-    return list({*below, *marked.look()})
-
-
-def _marked(run: RunPaths) -> processes.Marked:
-    return processes.Marked(f"SUBAGENT_RUN_ID={run.run_id}", but_set_apart=True)
+            marked = marks.marked(run.run_id, among_others=True)

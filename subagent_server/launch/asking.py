@@ -9,7 +9,7 @@ import os
 import sys
 
 from subagent_server.host import circumstances
-from subagent_server.host.private_directory import beneath, open_private
+from subagent_server.host.private_directory import beneath, is_mine, open_private, read_secret
 from subagent_server.launch import handover
 from subagent_server.launch.image_key import image_key
 
@@ -25,9 +25,24 @@ FAILURES = (OSError, ValueError, handover.Refused)
 
 
 def default_directory() -> str:
-    """Return one place for all processes of a user, whatever their environments have lost on the way."""
-    of_session = f"/run/user/{os.getuid()}"
-    return f"{of_session}/subagent" if os.access(of_session, os.W_OK) else f"/tmp/subagent-{os.getuid()}"
+    """Return one place for all processes of a user, whatever their environments have lost on the way.
+
+    It lies where only this user can make anything, so that nobody else takes the name first: in the directory
+    of the session, else in the cache, which machines may share. In /tmp it lies only if there is neither.
+    """
+    for session in (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.getuid()}"):
+        if session.startswith("/") and is_mine(session, 0o077):
+            return f"{session}/subagent"
+    cache = os.environ.get("XDG_CACHE_HOME", "") or os.path.expanduser("~/.cache")  # noqa: PTH111
+    if cache.startswith("/") and _may_use(cache):
+        return f"{cache}/subagent-{os.uname().nodename}"
+    return f"/tmp/subagent-{os.getuid()}"
+
+
+def _may_use(cache: str) -> bool:
+    """Whether the cache is for this user alone to write to; where there is none, the place to make it in."""
+    place = cache if os.path.lexists(cache) else os.path.dirname(cache)  # noqa: PTH120
+    return is_mine(place, 0o022) and os.access(place, os.W_OK)
 
 
 class Wanted:
@@ -87,17 +102,20 @@ def ask(
 def connected(directory: str, key: str) -> "Socket":
     """Call the warm process of a key: at the other end is soon a fork of it, which looks at its starter.
 
-    It leaves when the connection is closed before it was told to go.
+    What is said first is the secret that lies beside the socket: a program that is kept from reading files
+    can reach a socket all the same. The fork leaves when the connection is closed before it was told to go.
 
     Raises:
         OSError, ValueError: there is no warm process, or its directory is not to be trusted.
     """
     folder = open_private(directory)
     try:
+        secret = read_secret(folder, f"{key}.secret")
         connection = handover.new_connection()
         try:
             connection.settimeout(ANSWER_SECONDS)
             connection.connect(beneath(folder, f"{key}.sock"))
+            handover.send(connection, secret)
         except BaseException:
             connection.close()
             raise
@@ -114,12 +132,14 @@ def give_order(
     Raises:
         OSError, handover.Refused: it does not take it.
     """
-    place = os.open(cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    own = [os.open(cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
     try:
+        own += circumstances.open_place()
         handover.expect(connection, handover.HERE)
-        handover.send_order(connection, order, place, descriptors)
+        handover.send_order(connection, order, [*own, *descriptors])
     finally:
-        os.close(place)
+        for descriptor in own:
+            os.close(descriptor)
 
 
 def tell_to_go(connection: "Socket") -> int:

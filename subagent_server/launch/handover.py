@@ -52,20 +52,26 @@ def new_connection() -> _socket.socket:
     return _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
 
 
-def send_order(connection: _socket.socket, order: "Order", cwd: int, descriptors: "Sequence[int]") -> None:
-    """Send an order. Raises OSError."""
+def send_order(connection: _socket.socket, order: "Order", descriptors: "Sequence[int]") -> None:
+    """Send an order. Raises OSError.
+
+    `descriptors` are its working directory, the place of the starter (`circumstances.open_place`), and those
+    that the new process gets.
+    """
     memory = os.memfd_create("subagent-order", os.MFD_CLOEXEC)
     try:
         rest = marshal.dumps({**order})  # both sides are the same interpreter: that is what the key says
         while rest:
             rest = rest[os.write(memory, rest) :]
-        send(connection, _HELLO, (memory, cwd, *descriptors))
+        send(connection, _HELLO, (memory, *descriptors))
     finally:
         os.close(memory)
 
 
-def receive_order(connection: _socket.socket) -> "tuple[Order, int, list[int]]":
-    """Return an order, its working directory, and its descriptors, which are not inheritable.
+def receive_order(connection: _socket.socket) -> "tuple[Order, int, list[int], list[int]]":
+    """Return an order, its working directory, the place of the starter, and its own descriptors.
+
+    No descriptor is inheritable.
 
     Raises:
         OSError, Refused: none came.
@@ -76,7 +82,8 @@ def receive_order(connection: _socket.socket) -> "tuple[Order, int, list[int]]":
         data += part
     os.close(memory)
     order: Order = marshal.loads(data)
-    return order, cwd, descriptors
+    own = max(0, len(descriptors) - len(order["targets"]))
+    return order, cwd, descriptors[:own], descriptors[own:]
 
 
 def send(connection: _socket.socket, word: bytes, descriptors: "Sequence[int]" = ()) -> None:

@@ -11,7 +11,7 @@ import sys
 import time
 import zlib
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised whenever starters and warm processes would no longer understand each other."""
 
 _TICK_NS = 2_000_000_000

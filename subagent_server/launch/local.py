@@ -4,14 +4,14 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 from subagent_server.domain.errors import LaunchFailed, StorageFailed
 from subagent_server.host import die, locks
-from subagent_server.host.processes import SHIM_MARK
 from subagent_server.launch.asking import Wanted
-from subagent_server.launch.launcher import LaunchPackage
+from subagent_server.launch.launcher import LaunchPackage, Start
+from subagent_server.launch.marks import SHIM_FLAGS
 from subagent_server.launch.warm import WarmConnection, WarmStart
 from subagent_server.store.paths import RunPaths
 
@@ -33,7 +33,7 @@ class LocalLauncher:
         self.warm = warm
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def starting(self) -> "closing[LocalStart]":
+    def starting(self) -> AbstractContextManager[Start]:
         """Call the warm process: its fork gets ready while the run is made."""
         return closing(LocalStart(self))
 
@@ -136,7 +136,7 @@ class LocalReservation:
                     _WARM_LOCK: self.lock,
                     _WARM_MEMORY: fork.memory,
                 }
-                wanted = Wanted("shim", command, command[3:], _shim_environment(self.run.run_id))
+                wanted = Wanted("shim", command, command[3:], _shim_environment())
                 if connection.order(wanted, given):
                     return fork
         except OSError:  # the plain start meets it too, and says so
@@ -168,7 +168,7 @@ class LocalReservation:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env=_shim_environment(self.run.run_id),
+                    env=_shim_environment(),
                     cwd="/",
                     pass_fds=(self.lock, memory),
                     start_new_session=True,
@@ -202,7 +202,7 @@ class _Fork:
 
 
 def _command(run: RunPaths, lock: int, memory: int) -> list[str]:
-    return [sys.executable, "-I", "-S", str(_SHIM), str(run.directory), str(lock), str(memory)]
+    return [sys.executable, *SHIM_FLAGS, str(_SHIM), str(run.directory), str(lock), str(memory)]
 
 
 def _memory_file() -> int:
@@ -216,6 +216,5 @@ def _fill(memory: int, package: LaunchPackage) -> None:
         rest = rest[os.write(memory, rest) :]
 
 
-def _shim_environment(run_id: str) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    return {**kept, SHIM_MARK: run_id}
+def _shim_environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in _PASSED_ON if name in os.environ}

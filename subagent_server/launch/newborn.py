@@ -4,8 +4,11 @@ It takes everything from its starter, as a child would have it, and then does wh
 Standard library only.
 """
 
+import errno
 import fcntl
+import hmac
 import os
+import select
 import socket
 import struct
 import sys
@@ -14,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from subagent_server.host import circumstances
+from subagent_server.host import circumstances, dumpable
 from subagent_server.host.shown import Shown
 from subagent_server.launch import handover, image, shim
 from subagent_server.launch.leash import put_on_leash
@@ -25,6 +28,10 @@ ORDER_SECONDS = 10.0
 """How long a forked process waits for its starter's order and for the word to go."""
 _CREDENTIALS = struct.Struct("3i")
 _HIGH = 64
+_LONGEST_SECRET = 64
+_INT = 4
+_SO_PEERPIDFD = 77
+"""What socket(7) has since Linux 6.5, and the socket module has not yet."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +47,18 @@ Program = Callable[[Body, list[str]], int]
 
 
 class Newborn:
-    """A process just forked, which is nobody yet."""
+    """A process just forked, which is nobody yet.
 
-    def __init__(self, connection: socket.socket, body: Body, patience: float | None) -> None:
+    Where there is a `secret`, it takes an order only from a starter that says this first.
+    """
+
+    def __init__(
+        self, connection: socket.socket, body: Body, patience: float | None, secret: bytes | None = None
+    ) -> None:
         self._connection = connection
         self._body = body
         self._patience = patience
+        self._secret = secret
 
     def live(self, programs: Mapping[str, Program]) -> NoReturn:
         """Take an order, be what is ordered, and leave with its exit code. An order that fails is refused."""
@@ -76,15 +89,20 @@ class Newborn:
     def _prepared(self) -> "handover.Order":
         """Take over everything from the starter; nothing is done yet."""
         connection = self._connection
-        starter = peer(connection)[0]
-        unlike = circumstances.difference(starter)
+        self._hear_secret()
+        starter, process = peer(connection)[0], _pidfd_of_peer(connection)
+        unlike = circumstances.other_rights(starter)
         if unlike is not None:
             raise handover.Refused(unlike)
         handover.send(connection, handover.HERE)
-        order, cwd, descriptors = handover.receive_order(connection)
+        order, cwd, place, descriptors = handover.receive_order(connection)
+        if not circumstances.is_place(place):
+            raise handover.Refused("another namespace or root directory")
         if image.wants_own_start(order["environment"]):
             raise handover.Refused("an environment that wants an interpreter of its own")
         circumstances.join_control_group(starter)
+        if _has_ended(process):  # what was looked at by its pid may have been another process
+            raise handover.Refused("a starter that has left")
         os.setsid()
         os.fchdir(cwd)
         worker = {self._body.worker.descriptor} if self._body.worker else set()
@@ -92,6 +110,13 @@ class Newborn:
         circumstances.assume(order["circumstances"])
         image.settle(self._body.shown, order["command"], order["argv"], order["environment"])
         return order
+
+    def _hear_secret(self) -> None:
+        if self._secret is None:
+            return
+        said = self._connection.recv(_LONGEST_SECRET)
+        if not hmac.compare_digest(said, self._secret):
+            raise handover.Refused("a starter that does not know the secret")
 
 
 def _placed(
@@ -116,12 +141,33 @@ def peer(connection: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
+def _pidfd_of_peer(connection: socket.socket) -> int:
+    """Return a descriptor of the process that has made the connection, never of one that has its pid now.
+
+    A kernel before 6.5 cannot say it: there it is the process that has the pid at this moment.
+    """
+    try:
+        raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, _INT)
+    except OSError as error:
+        if error.errno != errno.ENOPROTOOPT:
+            raise
+        return os.pidfd_open(peer(connection)[0])
+    return int.from_bytes(raw, sys.byteorder)
+
+
+def _has_ended(process: int) -> bool:
+    looks = select.poll()
+    looks.register(process, select.POLLIN)
+    return bool(looks.poll(0))
+
+
 def as_command(main: Callable[[list[str]], int]) -> Program:
     """Return the command line."""
 
     def program(body: Body, arguments: list[str]) -> int:
         if body.worker is not None:
             body.worker.dismiss()
+        dumpable.let_others_in()  # as it is if it is started plainly
         return main(arguments)
 
     return program

@@ -23,7 +23,7 @@ if __name__ == "__main__":  # -I leaves out the directory of the package
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from subagent_server.domain.errors import StorageFailed
-from subagent_server.host import atomic, die, pristine, processes
+from subagent_server.host import atomic, die, dumpable, pristine, process_scan, processes
 from subagent_server.host.directory import Entry
 from subagent_server.host.telling import flush, tell
 from subagent_server.launch import predecessor, slots
@@ -185,7 +185,7 @@ class Shim:
             worker.let_begin()
         finally:
             worker.close_gate()
-        processes.set_apart(0)
+        process_scan.set_apart(0)
         return worker.pid
 
     def _recorded(self, invocation: Invocation) -> GatedWorker:
@@ -248,6 +248,8 @@ def _become_subreaper() -> None:
 
 def main(arguments: list[str], program: Program | None = None) -> int:
     """Keep the run named on the command line; `program` is how its worker is started."""
+    dumpable.keep_others_out()
+    dumpable.forbid_core_dumps()
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     run = RunPaths(Path(arguments[0]))
     lock, memory = int(arguments[1]), int(arguments[2])

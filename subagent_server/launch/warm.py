@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 PAUSE_SECONDS = 30.0
 """How long this process does without a zygote that has not answered."""
+_NOT_YET = "the next start is plain; it has the warm process started"
 _ENVIRONMENT_ROOM = 32 << 10
 _COMMAND_ROOM = 8 << 10
 _FILLER = "SUBAGENT_FILLER"
@@ -116,6 +117,28 @@ class WarmStart:
             cwd="/",
             start_new_session=True,
         )
+
+    def outlook(self) -> str:
+        """Say how the next start will be, and why if it is plain."""
+        if sys.platform != "linux":
+            return "starts are plain: warm ones are for Linux"
+        try:
+            os.close(open_private(str(self.directory), make=False))
+        except FileNotFoundError:
+            return _NOT_YET
+        except OSError as error:
+            why = error.strerror or str(error)
+            return f"starts are plain: {why}; mend it, or name another directory in SUBAGENT_RUNTIME_DIR"
+        zygote = self.zygote()
+        if zygote is None:
+            return _NOT_YET
+        try:
+            with closing(connected(str(self.directory), image_key())) as connection:
+                handover.expect(connection, handover.HERE)
+        except FAILURES as error:
+            why = str(error).removeprefix("Refused: ")
+            return f"starts are plain: the warm process (pid {zygote.pid}) refuses this one: {why}"
+        return f"starts are warm, from process {zygote.pid}"
 
     def zygote(self) -> processes.Identity | None:
         """Return the zygote of this installation, or None where there is none."""

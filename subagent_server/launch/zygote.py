@@ -21,10 +21,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from subagent_server.host import die, gaps, huge_pages, locks, pristine
+from subagent_server.host import die, dumpable, gaps, huge_pages, locks, pristine
 from subagent_server.host.directory import Entry
 from subagent_server.host.hot_pages import HotRun
-from subagent_server.host.private_directory import beneath, open_private
+from subagent_server.host.private_directory import beneath, open_private, write_secret
 from subagent_server.host.shown import Shown
 from subagent_server.host.telling import tell
 from subagent_server.launch.image_key import image_key
@@ -50,6 +50,7 @@ BREATH_SECONDS = 0.012
 For so long the starter and its fork work side by side, and a machine with two cores has none to spare. Who
 comes sooner is served by a fork made then, which takes some milliseconds longer.
 """
+SECRET_BYTES = 32
 _WARM_UP = "subagent_server.warm.warm_up"
 _REHEARSAL = "subagent_server.warm.rehearsal"
 _WORKER = "subagent_server.worker.__main__"
@@ -69,6 +70,7 @@ class Zygote:
         self._key = key
         self._idle = idle_seconds
         self._name = beneath(self._folder, f"{key}.sock")
+        self._secret = os.urandom(SECRET_BYTES)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._inode = 0
         self._shown = Shown()
@@ -104,7 +106,7 @@ class Zygote:
             held = locks.take(Entry.at(lock))
             if held is not None:
                 shutil.rmtree(lock.with_suffix(_PRACTICE), ignore_errors=True)
-                for suffix in (".sock", ".log", ".lock"):
+                for suffix in (".sock", ".secret", ".log", ".lock"):
                     lock.with_suffix(suffix).unlink(missing_ok=True)
                 os.close(held)
 
@@ -112,6 +114,7 @@ class Zygote:
         """Open for orders."""
         with suppress(FileNotFoundError):
             os.unlink(self._name)  # noqa: PTH108 - the name of a descriptor, not of a path
+        write_secret(self._folder, f"{self._key}.secret", self._secret)
         before = os.umask(0o177)
         self._listener.bind(self._name)
         os.umask(before)
@@ -161,10 +164,11 @@ class Zygote:
             spare = self._forked(programs)
             if spare is not None and spare.take(theirs):
                 theirs.close()
+                ours.send(self._secret)
                 self._hot = importlib.import_module(_REHEARSAL).pages_of_a_run(ours, self.place)
 
     def _live(self, line: socket.socket, worker: SpareWorker, programs: Mapping[str, Program]) -> NoReturn:
-        Newborn(line, Body(self._shown, worker), ORDER_SECONDS).live(programs)
+        Newborn(line, Body(self._shown, worker), ORDER_SECONDS, self._secret).live(programs)
 
     def _work(self, line: socket.socket, programs: Mapping[str, Program]) -> NoReturn:
         self._hot.worker.make_ready()
@@ -240,6 +244,7 @@ def _load_niced() -> None:
 
 def main(arguments: list[str]) -> None:
     """Be the zygote, unless there is one."""
+    dumpable.keep_others_out()
     directory, key, idle = Path(arguments[0]), arguments[1], float(arguments[2])
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGALRM):

@@ -54,7 +54,8 @@ async def _serve_client(desks: Desks, leaving: asyncio.Event) -> None:
 
     server = build_server(desks)
     stdin, stdout = claim()
-    incoming, outgoing = Incoming(stdin, at_end=leave), Outgoing(stdout, gone=leaving.set)
+    outgoing = Outgoing(stdout, gone=leaving.set)
+    incoming = Incoming(stdin, at_end=leave, answer=outgoing.send)
     await server.run(incoming, outgoing, initialization_options(server, desks))
 
 

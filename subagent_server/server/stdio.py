@@ -6,18 +6,21 @@ there, and writes what the pipe has room for; only the rest of a long answer to 
 
 import asyncio
 import fcntl
+import json
 import os
 import select
 import stat
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import anyio
 import mcp_types as types
 from mcp.shared.message import SessionMessage
+
+from subagent_server.server.refusals import is_request_in_disguise, refusal_of
 
 CHUNK_BYTES = 1 << 16
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
@@ -63,11 +66,21 @@ class _Stream:
 
 
 class Incoming(_Stream):
-    """The messages of a client. At their end `at_end` is awaited before that is told."""
+    """The messages of a client. At their end `at_end` is awaited before that is told.
 
-    def __init__(self, descriptor: int, at_end: Callable[[], Awaitable[None]]) -> None:
+    A line that is not a message is answered by `answer`, without a wait for the client to read that.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        at_end: Callable[[], Awaitable[None]],
+        answer: Callable[[SessionMessage], Coroutine[Any, Any, None]],
+    ) -> None:
         super().__init__(descriptor)
         self._at_end = at_end
+        self._answer = answer
+        self._answering: set[asyncio.Task[None]] = set()
         self._lines: deque[bytes] = deque()
         self._begun: list[bytes] = []
         self._ended = False
@@ -93,7 +106,24 @@ class Incoming(_Stream):
                 raise anyio.EndOfStream
             await self._until_readable()
             self._take(os.read(self._descriptor, CHUNK_BYTES))
-        return _parsed(self._lines.popleft())
+        line = self._lines.popleft()
+        message = _parsed(line)
+        if isinstance(message, Exception):
+            self._refuse(line)
+        return message
+
+    def _refuse(self, line: bytes) -> None:
+        refusal = refusal_of(line)
+        if refusal is None:
+            return
+
+        async def tell() -> None:
+            with suppress(anyio.BrokenResourceError):  # it is gone
+                await self._answer(SessionMessage(refusal))
+
+        task = asyncio.create_task(tell())
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
 
     async def _until_readable(self) -> None:
         loop = asyncio.get_running_loop()
@@ -140,7 +170,7 @@ class Outgoing(_Stream):
         Raises:
             anyio.BrokenResourceError: nobody reads it.
         """
-        data = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        data = _encoded(item.message) + b"\n"
         async with self._one_at_a_time:
             try:
                 rest = self._written(memoryview(data))
@@ -167,8 +197,20 @@ def _settle(readable: "asyncio.Future[None]") -> None:
 
 
 def _parsed(line: bytes) -> Message:
+    text = line.decode("utf-8", "replace")
     try:
-        message = types.jsonrpc_message_adapter.validate_json(line.decode("utf-8", "replace"), by_name=False)
+        message = types.jsonrpc_message_adapter.validate_json(text, by_name=False)
     except ValueError as error:
         return error
+    if is_request_in_disguise(message, text):
+        return ValueError("a request whose id cannot be one")
     return SessionMessage(message)
+
+
+def _encoded(message: types.JSONRPCMessage) -> bytes:
+    """Return a message as it is sent; of a path that is not text, the bytes that are none become `?`."""
+    try:
+        return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+    except ValueError:
+        facts = message.model_dump(by_alias=True, exclude_unset=True)
+        return json.dumps(facts, ensure_ascii=False).encode("utf-8", "replace")

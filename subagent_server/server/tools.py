@@ -70,7 +70,7 @@ class ToolDesk:
 
     def tools(self) -> list[types.Tool]:
         """Return the tools of this role: the agents by name, then the generic set, always in this order."""
-        agents = self._desk.agents()
+        agents = self._desk.shown()
         in_view = schemas.are_few(agents)
         tools = [self._agent_tool(agent, in_view) for agent in agents]
         return [*tools, *(self._generic_tool(name) for name in self._desk.names)]

@@ -35,6 +35,10 @@ class AgentShelf:
         """Return a shelf with exactly one agent (`serve --config`)."""
         return cls((), definition)
 
+    def is_named(self, agent: AgentDefinition) -> bool:
+        """Whether this very agent was named by a person (`serve --config`)."""
+        return agent is self._only
+
     @property
     def directories(self) -> tuple[Path, ...]:
         """Where agents are looked for, the earlier wins."""

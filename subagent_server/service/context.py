@@ -6,6 +6,7 @@ from subagent_server.launch.launcher import Launcher
 from subagent_server.launch.local import LocalLauncher
 from subagent_server.launch.warm import WarmStart
 from subagent_server.service.agents import AgentShelf
+from subagent_server.service.origin import confined
 from subagent_server.settings import Settings
 from subagent_server.store.runs import RunStore
 
@@ -23,10 +24,17 @@ class Service:
 def open_service(
     settings: Settings, launcher: Launcher | None = None, shelf: AgentShelf | None = None
 ) -> Service:
-    """Return the verbs' context for these settings; runs are processes of this machine by default."""
+    """Return the verbs' context for these settings; runs are processes of this machine by default.
+
+    For a process of a run the agents are those of its tree, whatever the settings say. A `shelf` of one
+    agent is given only after `may_serve` has allowed it.
+    """
+    store = RunStore(settings.runs_root)
+    if settings.is_of_a_run:
+        settings = confined(settings, store)
     return Service(
         settings=settings,
-        store=RunStore(settings.runs_root),
+        store=store,
         launcher=launcher or LocalLauncher(warm_start(settings)),
         shelf=shelf or AgentShelf(settings.agent_directories, looked_for=settings.agents_by_default),
     )

@@ -5,17 +5,33 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from subagent_server.catalog.redact import MASK
+from pydantic import ValidationError
+
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, CallerError, NewerSchema, UnknownAgent, shorten
 from subagent_server.domain.records import SCHEMA_VERSION, RunMeta, RunRequest
+from subagent_server.domain.secrets import MASK
 from subagent_server.domain.states import Status
-from subagent_server.service.access import USER, Caller, check_open
+from subagent_server.service.access import USER, Caller, NotAllowed, check_open
 from subagent_server.service.context import Service
 from subagent_server.service.ending import read_exit
 from subagent_server.service.places import cwd_of_agent
 from subagent_server.service.reconcile import Observed, observe
 from subagent_server.service.start import Continuation, StartOrder, start_agent
+
+
+class AgentGone(CallerError):
+    """The agent of a run has no file any more, and nobody asked for the definition that was stored."""
+
+    code = "agent_gone"
+
+    def __init__(self, request: RunRequest) -> None:
+        name, run_id = request.agent.get("name", ""), request.run_id
+        super().__init__(
+            f"The file of agent {shorten(str(name))} is gone, so run {run_id} was not continued: put it "
+            "back, or ask for the definition that the run was started with by storedAgent: true "
+            f"(`subagent continue --stored-agent {run_id}`)."
+        )
 
 
 class NotEnded(CallerError):
@@ -34,14 +50,16 @@ class NotEnded(CallerError):
 class ContinueOrder:
     """What somebody wants carried on. Without a `prompt` it goes on where it was cut.
 
-    `inputs` are paths relative to the old run's directory. Without a `label` it keeps the old one. `trace` is
-    the trace context that the new run belongs to, where it is another than that of the environment.
+    `inputs` are paths relative to the old run's directory. Without a `label` it keeps the old one. With
+    `stored_agent` an agent whose file is gone is taken as the old run had it. `trace` is the trace context
+    that the new run belongs to, if it is another than that of the environment.
     """
 
     run_id: str
     prompt: str | None = None
     inputs: list[str] = field(default_factory=list)
     label: str | None = None
+    stored_agent: bool = False
     trace: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -55,7 +73,8 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
 
     Raises:
         UnknownRun, InvalidRunId, UnreadableMeta, NewerSchema, NotEnded: it cannot be carried on, or not yet.
-        NotAllowed, UnknownAgent, BadArgument: not by this caller, or not so; nothing was made either way.
+        NotAllowed, UnknownAgent, AgentGone, NotTrusted, BadArgument: not by this caller, or not so; nothing
+            was made either way.
         ForeignRoot: the root is not ours.
         StorageFailed, LaunchFailed: the machine refused; nothing half-made is left.
     """
@@ -65,7 +84,7 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
     prompt = order.prompt if order.prompt and order.prompt.strip() else ""
     _check_can_go_on(service, observed, prompt, order.inputs)
     request = service.store.read_request(order.run_id)
-    agent, warnings = _agent_now(service, request)
+    agent, continuation = _agent_now(service, request, order, caller)
     _check_runner(request, agent)
     _check_place(request)
     # A worktree of the old run would be taken over here, once runs can have one.
@@ -77,7 +96,7 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
         label=order.label or observed.meta.label,
         trace=order.trace,
     )
-    return start_agent(service, agent, wanted, caller, Continuation(order.run_id, warnings))
+    return start_agent(service, agent, wanted, caller, continuation)
 
 
 def _check_can_go_on(service: Service, observed: Observed, prompt: str, inputs: list[str]) -> None:
@@ -97,26 +116,46 @@ def _check_can_go_on(service: Service, observed: Observed, prompt: str, inputs: 
         )
 
 
-def _agent_now(service: Service, request: RunRequest) -> tuple[AgentDefinition, list[str]]:
-    """Return the agent as its file is now; where that is gone, as the old run had it, with a warning.
+def _agent_now(
+    service: Service, request: RunRequest, order: ContinueOrder, caller: Caller
+) -> tuple[AgentDefinition, Continuation]:
+    """Return the agent as its file is now; if that is gone and the caller says so, as the old run had it.
+
+    What is stored in a run directory decides nothing by itself. A run may not ask for it: its agents
+    come from where those of its tree come from.
 
     Raises:
-        UnknownAgent: there is a file of that name, which cannot be read; or nothing usable was stored.
+        UnknownAgent: there is a file of that name, which cannot be read.
+        AgentGone: there is none, and nobody asked for the stored definition.
+        NotAllowed, BadArgument: a run asked for it, or it is none that can be used.
     """
     name = str(request.agent.get("name", ""))
     try:
-        return service.shelf.get(name), []
+        return service.shelf.get(name), Continuation(request.run_id)
     except UnknownAgent as error:
         if error.reason is not None:
             raise
+        if not order.stored_agent:
+            raise AgentGone(request) from error
+    if caller.is_child:
+        raise NotAllowed(
+            f"The file of agent {shorten(name)} is gone, and run {caller.run_id} is a subagent, which may "
+            "not use a stored definition: ask_parent reaches whoever can put the file back."
+        )
+    try:
         stored = AgentDefinition.model_validate(request.agent)
+    except ValidationError as error:
+        raise BadArgument(
+            f"What run {request.run_id} has stored of agent {shorten(name)} cannot be used: "
+            "put the file of the agent back."
+        ) from error
     warning = (
         f"The file of agent {name} is gone: this run has the definition that run {request.run_id} was "
         "started with."
     )
     if MASK in stored.model_dump_json():
         warning += f" What was secret in it is {MASK} now, so what needs that may fail."
-    return stored, [warning]
+    return stored, Continuation(request.run_id, [warning], stored_agent=True)
 
 
 def _check_place(request: RunRequest) -> None:

@@ -5,10 +5,10 @@ Both doors for models use it: the MCP server, and the loop of an agent that may 
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sized
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
@@ -29,6 +29,7 @@ from subagent_server.service.report import update_status
 from subagent_server.service.start import StartOrder, start
 from subagent_server.service.status import check_status, list_runs, open_run
 from subagent_server.service.stop import stop
+from subagent_server.service.trusting import Judge, NotTrusted
 from subagent_server.service.views import RunView, run_view
 from subagent_server.service.waiting import Changes, Wait, wait_until
 
@@ -95,6 +96,15 @@ class Desk:
         """Return the agents that the caller may start, by name."""
         allowed = agents_of(self._service, self._caller)
         return [agent for agent in self._service.shelf.agents() if agent.name in allowed]
+
+    def shown(self) -> list[AgentDefinition]:
+        """Return the agents that the caller may start, as models may see them.
+
+        Of one that is not trusted nothing but the name is told: a description is the text of a stranger, and
+        a schema may come from any file that this user can read.
+        """
+        judge = Judge(self._service)
+        return [_without_words(agent, judge.doubt(agent)) for agent in self.agents()]
 
     async def call(self, name: str, call: Call) -> Answer:
         """Call a tool and return its answer.
@@ -215,7 +225,11 @@ class Desk:
 
     async def _continue(self, call: Call) -> Answer:
         order = ContinueOrder(
-            call.arguments["runId"], call.get("prompt"), call.get("inputs", []), trace=call.trace
+            call.arguments["runId"],
+            call.get("prompt"),
+            call.get("inputs", []),
+            stored_agent=call.get("storedAgent", False),
+            trace=call.trace,
         )
         meta = await asyncio.to_thread(continue_run, self._service, order, self._caller)
         self._unfinished.shown(meta.run_id, ended=False)
@@ -300,6 +314,13 @@ class Desk:
         return _noted(view, call.wait_note(default))
 
 
+def _without_words(agent: AgentDefinition, doubt: NotTrusted | None) -> AgentDefinition:
+    if doubt is None:
+        return agent
+    description = f"A call is refused, because {doubt.remark}"
+    return agent.model_copy(update={"description": description, "output_schema": None})
+
+
 def _beside(call: Call, run_ids: Collection[str]) -> AbstractAsyncContextManager[None]:
     return nullcontext() if call.beside is None else call.beside(run_ids)
 
@@ -316,13 +337,24 @@ def _check(tool: str, arguments: Arguments, schema: tool_schemas.Schema) -> None
     """
     for name, value in arguments.items():
         if isinstance(value, float) and math.isnan(value):  # it passes every bound of a schema
-            raise BadArgument(f"{tool}: {name} is no number: mend the arguments and call again.")
+            raise BadArgument(f"{tool}: {name} is no number: mend the arguments, and call again.")
     error = best_match(Draft202012Validator(schema).iter_errors(arguments))
     if error is not None:
-        raise BadArgument(f"{tool}: {_told(error)}: mend the arguments and call again.")
+        raise BadArgument(f"{tool}: {_told(error)}, and call again.")
+
+
+_SIZES = {
+    "maxLength": ("characters", "shorten it, or put the material into a file that it names"),
+    "maxItems": ("entries", "leave some out"),
+}
+"""What is told of an excess; the validator would quote the whole of it."""
 
 
 def _told(error: ValidationError) -> str:
     where = ".".join(str(part) for part in error.absolute_path)
+    if error.validator in _SIZES:
+        unit, instead = _SIZES[str(error.validator)]
+        size = len(cast(Sized, error.instance))
+        return f"{where} has {size:,} of at most {error.validator_value:,} {unit}: {instead}"
     message = error.message if len(error.message) <= 300 else error.message[:300] + "…"
-    return f"{where}: {message}" if where else message
+    return f"{where}: {message}: mend the arguments" if where else f"{message}: mend the arguments"

@@ -24,6 +24,7 @@ from subagent_server.domain.states import (
 )
 from subagent_server.host import journal, locks, processes
 from subagent_server.host.directory import Directory, Entry
+from subagent_server.launch import marks
 from subagent_server.service.ending import read_exit, read_shim
 from subagent_server.service.reconcile import Observed, observe
 from subagent_server.service.tree import children, subtree
@@ -202,7 +203,7 @@ def _processes(case: _Case) -> Iterator[str]:
         yield f"it is {case.meta.status}, and nobody works on it"
     if not case.is_over:
         return
-    left = processes.marked(f"SUBAGENT_RUN_ID={case.meta.run_id}")
+    left = marks.processes_of(case.meta.run_id)
     if left:
         yield f"it is over, and {len(left)} of its processes live (pid {left[0].pid})"
     keeper = processes.Identity.from_json(read_shim(case.run).get("shim"))

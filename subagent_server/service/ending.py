@@ -1,4 +1,4 @@
-"""What every end of a run brings along: its keeper is told, and the runs it started end too."""
+"""What every end of a run brings along: its shim is told, and the runs it started end too."""
 
 import json
 import signal
@@ -11,6 +11,7 @@ from subagent_server.domain.records import RunMeta
 from subagent_server.host import processes
 from subagent_server.host.clock import now
 from subagent_server.host.directory import Entry
+from subagent_server.launch import marks
 from subagent_server.service.tree import settle_usage
 from subagent_server.store.logs import recorded_usage
 from subagent_server.store.paths import RECORD_BYTES, RunPaths
@@ -28,19 +29,19 @@ def read_shim(run: RunPaths) -> dict[str, Any]:
 
 
 def stop_run(store: RunStore, run_id: str, reason: str | None) -> RunMeta:
-    """Write the end of a run, tell its keeper, and stop the runs it started."""
+    """Write the end of a run, tell its shim, and stop the runs it started."""
     usage = recorded_usage(store.paths.run(run_id))
     meta = store.update(run_id, events.StopRequested(reason=reason, usage=usage), now())
-    tell_keeper(store, run_id)
+    tell_shim(store, run_id)
     stop_children(store, run_id)
-    with suppress(SubagentError):  # its keeper settles it again once all of it is gone
+    with suppress(SubagentError):  # its shim settles it again once all of it is gone
         settle_usage(store, run_id)
     return meta
 
 
-def tell_keeper(store: RunStore, run_id: str) -> None:
+def tell_shim(store: RunStore, run_id: str) -> None:
     """Send TERM to the shim of a run that has ended. One that is not recorded yet reads the status itself."""
-    shim = processes.Identity.from_json(read_shim(store.paths.run(run_id)).get("shim"))
+    shim = marks.recorded_shim(store.paths.run(run_id))
     if shim is not None:
         processes.send_signal(shim, signal.SIGTERM)
 

@@ -2,6 +2,8 @@
 
 import os
 import random
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -9,6 +11,7 @@ from typing import Any, NoReturn
 from subagent_server.domain import events
 from subagent_server.domain.errors import IllegalTransition, StorageFailed, SubagentError
 from subagent_server.domain.events import RunEvent
+from subagent_server.domain.limits import cut
 from subagent_server.domain.past import PastRun
 from subagent_server.domain.records import (
     Failure,
@@ -20,11 +23,12 @@ from subagent_server.domain.records import (
     WorkerIdentity,
 )
 from subagent_server.domain.secrets import Masker
-from subagent_server.host import die, locks, processes
+from subagent_server.host import die, locks, process_scan, processes
 from subagent_server.host.clock import now
 from subagent_server.host.directory import Directory, Entry, NotPlain
 from subagent_server.host.sleeper import Sleeper
-from subagent_server.host.telling import flush, tell_exception
+from subagent_server.host.telling import MaskedText, flush, tell_exception
+from subagent_server.launch import marks
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.ending import stop_children
 from subagent_server.service.inputs import copied_inputs
@@ -77,6 +81,11 @@ class OwnRun:
         return self._run.outputs
 
     @property
+    def other_shims(self) -> Callable[[processes.Identity], bool]:
+        """Whether a process is the shim of a run of this root, by the record: no run ends another's shim."""
+        return marks.shims_on_record(self._store.paths)
+
+    @property
     def server_logs(self) -> Directory:
         """Where what its MCP servers print goes."""
         return self._run.server_logs
@@ -99,7 +108,7 @@ class OwnRun:
         except IllegalTransition:
             return False
         die.may_die("worker.started")
-        processes.set_apart(0)
+        process_scan.set_apart(0)
         return True
 
     def starting_place(self) -> int:
@@ -173,6 +182,10 @@ class OwnRun:
             observe(self._store, self._parent or "")
 
     # -- telling
+
+    def mask_output(self) -> None:
+        """Let nothing secret into what this process prints, which is a file of the run."""
+        sys.stderr = MaskedText(sys.stderr, lambda text: self.masker.text(text))
 
     def meta(self) -> RunMeta:
         """Return the state of the run. Raises UnreadableMeta."""
@@ -253,9 +266,10 @@ class OwnRun:
         result = RunResult.model_validate(
             self.masker.data(result.model_dump(mode="json", exclude_unset=True))
         )
+        result = result if result.error is None else result.model_copy(update={"error": _cut(result.error)})
         event: RunEvent
         if result.error is None:
-            event = events.Finished(summary=self.masker.text(summary or "") or None, usage=usage)
+            event = events.Finished(summary=cut(self.masker.text(summary or "")) or None, usage=usage)
         else:
             event = events.RunFailed(failure=result.error, usage=usage)
         try:
@@ -292,6 +306,11 @@ class OwnRun:
 
     def _apply(self, event: RunEvent) -> RunMeta:
         return self._store.update(self.run_id, event, now())
+
+
+def _cut(failure: Failure) -> Failure:
+    hint = None if failure.hint is None else cut(failure.hint)
+    return failure.model_copy(update={"message": cut(failure.message), "hint": hint})
 
 
 def reconcile_directory(directory: Path, ended: dict[str, Any]) -> None:

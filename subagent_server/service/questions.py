@@ -7,15 +7,14 @@ from pydantic import ValidationError
 from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, MessageClosed, UnreadableMeta
+from subagent_server.domain.limits import check_answer, check_question
 from subagent_server.domain.records import Message, RunMeta
 from subagent_server.host.clock import now
 from subagent_server.service.access import USER, Caller, NotAllowed, check_open
 from subagent_server.service.context import Service
+from subagent_server.service.masking import masker_at_door
 from subagent_server.service.reconcile import Observed, observe
 from subagent_server.store.runs import RunStore
-
-MAX_QUESTION_CHARACTERS = 20_000
-MAX_ANSWER_CHARACTERS = 200_000
 
 
 def ask(
@@ -24,16 +23,11 @@ def ask(
     """Record a question and return it. `timeout_seconds` is how long an answer is waited for.
 
     Raises:
-        BadArgument: the question is empty or too long.
+        BadArgument: the question is empty or too long, or has too many options.
+        TooManyQuestions: the run has as many as it may.
         IllegalTransition: the run has ended or has not begun.
     """
-    if not question.strip():
-        raise BadArgument("The question is empty: say what the parent shall decide.")
-    if len(question) > MAX_QUESTION_CHARACTERS:
-        raise BadArgument(
-            f"The question has more than {MAX_QUESTION_CHARACTERS:,} characters: ask shorter, "
-            "and put the material into a file."
-        )
+    check_question(question, options or ())
     moment = now()
     event = events.QuestionAsked(
         question=question,
@@ -49,11 +43,14 @@ def ask_as_child(
     """Record a question that a run asks through a tool; it waits as long as its agent's file says.
 
     Raises:
-        BadArgument, IllegalTransition, InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
+        BadArgument, TooManyQuestions, IllegalTransition, InvalidRunId, UnknownRun, UnreadableMeta.
+        NotAllowed: it is another run's.
     """
     check_open(caller, service.store.read(run_id))
     observe(service.store, run_id)
-    return ask(service.store, run_id, question, options, _patience(service.store, run_id))
+    masker = masker_at_door(service, run_id)
+    question, masked = masker.text(question), masker.data(options)
+    return ask(service.store, run_id, question, masked, _patience(service.store, run_id))
 
 
 def _patience(store: RunStore, run_id: str) -> float:
@@ -77,20 +74,20 @@ def reply(
 ) -> Observed:
     """Record an answer. `message_id` may be left out where exactly one question is open.
 
-    Repeating the same answer succeeds and changes nothing.
+    Repeating the same answer succeeds and changes nothing. A secret in it is masked, as everywhere on disk.
 
     Raises:
         BadArgument, UnknownMessage, MessageClosed, InvalidRunId, UnknownRun, NotAllowed, ForeignRoot.
     """
-    if len(answer) > MAX_ANSWER_CHARACTERS:
-        raise BadArgument(f"The answer has more than {MAX_ANSWER_CHARACTERS:,} characters: shorten it.")
+    check_answer(answer)
     service.store.paths.check_ours()
     check_open(caller, service.store.read(run_id))
     if caller.run_id == run_id:
         raise NotAllowed(f"Run {run_id} asked that itself: its answer comes from its parent; wait for it.")
     meta = observe(service.store, run_id).meta
     named = message_id or _the_only_open_one(meta)
-    event = events.ReplyGiven(message_id=named, answer=answer, answered_by=answered_by)
+    masked = masker_at_door(service, run_id).text(answer)
+    event = events.ReplyGiven(message_id=named, answer=masked, answered_by=answered_by)
     service.store.update(run_id, event, now())
     return observe(service.store, run_id)
 

@@ -4,7 +4,6 @@ The order of the looks is what keeps a run that finished from being called lost 
 """
 
 import json
-import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +13,14 @@ from subagent_server.domain import events
 from subagent_server.domain.errors import StorageFailed, SubagentError, UnknownRun, UnreadableMeta
 from subagent_server.domain.records import SCHEMA_VERSION, Failure, RunMeta
 from subagent_server.domain.states import MessageStatus
-from subagent_server.host import atomic, die, locks, processes
+from subagent_server.host import atomic, die, locks, process_scan, processes
 from subagent_server.host.clock import now
 from subagent_server.host.exclusive import exclusive
-from subagent_server.service.ending import read_exit, read_shim, stop_children, tell_keeper
+from subagent_server.launch import marks
+from subagent_server.service.ending import read_exit, read_shim, stop_children, tell_shim
 from subagent_server.service.tree import settle_usage
 from subagent_server.store.logs import RunJournal, has_ended, recorded_usage
-from subagent_server.store.paths import RunPaths
+from subagent_server.store.paths import RunPaths, root_of
 from subagent_server.store.runs import RunStore
 
 OVERDUE_SECONDS = 5.0
@@ -162,7 +162,7 @@ def _settle_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
     ended = read_exit(run)
     if held:
         if ended is None and _is_overdue(meta):
-            tell_keeper(store, run.run_id)
+            tell_shim(store, run.run_id)
         return True
     if ended is not None and ended.get("treeGone"):
         if store.paths.change_mark(run.run_id).exists():
@@ -199,23 +199,21 @@ def _is_overdue(meta: RunMeta) -> bool:
 
 
 def sweep_orphans(run: RunPaths) -> None:
-    """Kill what is left of a run whose keeper is gone: its worker, all below it, and all that carry its mark.
+    """Kill what is left of a run whose shim is gone: its worker, all with its mark, and all below these.
 
     Other runs' shims and their trees are spared. Two looks that find nothing end it. The processes of a
-    copied run directory belong to the original.
+    copied run directory belong to the original, and what the record names is looked at too (`marks.py`).
     """
-    if read_shim(run).get("directory") not in (None, os.fstat(run.files.descriptor).st_ino):
+    if not marks.is_original(run):
         return
-    worker = processes.Identity.from_json(read_shim(run).get("worker"))
-    marked = processes.Marked(f"SUBAGENT_RUN_ID={run.run_id}")
+    marked, is_spared = marks.marked(run.run_id), marks.shims_on_record(root_of(run))
     quiet = 0
     while quiet < 2:
-        left = marked.look()
-        if worker is not None and processes.is_alive(worker):
-            left += [worker, *processes.descendants([worker.pid], spare=processes.SHIM_MARK)]
-        for identity in left:
-            processes.send_signal(identity, signal.SIGKILL)
-        quiet = 0 if left else quiet + 1
+        worker = marks.recorded_worker(run)
+        left = [*marked.look(), *([] if worker is None else [worker])]
+        left += process_scan.descendants([identity.pid for identity in left], spare=is_spared)
+        told = [processes.send_signal(identity, signal.SIGKILL) for identity in dict.fromkeys(left)]
+        quiet = 0 if any(told) else quiet + 1  # what another user owns cannot be ended, and is not waited for
 
 
 def _close_journal(run: RunPaths, meta: RunMeta) -> None:

@@ -19,10 +19,11 @@ from subagent_server.domain.errors import (
     UnreadableMeta,
 )
 from subagent_server.domain.ids import is_run_id
-from subagent_server.host import locks, processes
+from subagent_server.host import locks
 from subagent_server.host.clock import now
 from subagent_server.host.directory import NotPlain
 from subagent_server.host.removing import remove_tree
+from subagent_server.launch import marks
 from subagent_server.service.reconcile import observe
 from subagent_server.store.facts import read_facts, tree_is_gone
 from subagent_server.store.paths import RunPaths
@@ -213,7 +214,7 @@ def _check_never_was(run: RunPaths) -> None:
 
 def _check_nobody(run: RunPaths) -> None:
     """Refuse to remove a run whose state says nothing while anything of it lives."""
-    if _is_held(run) or processes.marked(f"SUBAGENT_RUN_ID={run.run_id}"):
+    if _is_held(run) or marks.processes_of(run.run_id):
         raise StillNeeded(f"The state of run {run.run_id} cannot be read, but its processes live: end them.")
 
 

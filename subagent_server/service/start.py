@@ -6,14 +6,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from subagent_server.catalog.named_servers import with_named_servers
+from subagent_server.catalog.named_servers import UnknownServer
+from subagent_server.catalog.problems import AgentFileError
 from subagent_server.catalog.redact import redact
 from subagent_server.catalog.variables import expand_definition
 from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, CallerError, SubagentError
 from subagent_server.domain.ids import make_run_id
-from subagent_server.domain.records import Failure, LaunchInfo, RunMeta, RunRequest
+from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTERS, cut
+from subagent_server.domain.records import AgentsFrom, Failure, LaunchInfo, RunMeta, RunRequest
 from subagent_server.domain.trace_context import carried
 from subagent_server.host import processes
 from subagent_server.host.clock import now
@@ -21,13 +23,13 @@ from subagent_server.launch.launcher import LaunchPackage, Reservation
 from subagent_server.service.access import USER, Caller, new_token, token_hash
 from subagent_server.service.context import Service
 from subagent_server.service.inputs import InputFile, check_inputs, copy_inputs
+from subagent_server.service.masking import masker_at_door, masker_of
 from subagent_server.service.nesting import check_may_start, publish_counted
+from subagent_server.service.origin import agents_from
 from subagent_server.service.places import ParentPlaces, cwd_of_agent, cwd_of_child, cwd_of_user, places_of
 from subagent_server.service.support import refusals
+from subagent_server.service.trusting import Judge
 from subagent_server.store.paths import RunPaths
-
-MAX_PROMPT_CHARACTERS = 1_000_000
-MAX_LABEL_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,14 @@ class StartOrder:
 
 @dataclass(frozen=True)
 class Continuation:
-    """Which run is carried on, and what the new run's log shall warn of."""
+    """Which run is carried on, and what the new run's log shall warn of.
+
+    `stored_agent` says that somebody asked for the definition that the old run was started with.
+    """
 
     run_id: str
     warnings: list[str] = field(default_factory=list)
+    stored_agent: bool = False
 
 
 def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta:
@@ -61,7 +67,7 @@ def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta
     A definition that asks for what cannot be done gives a run that has failed with `config` already.
 
     Raises:
-        UnknownAgent, NotAllowed, BadArgument: nothing was made.
+        UnknownAgent, NotAllowed, NotTrusted, BadArgument: nothing was made.
         StorageFailed, LaunchFailed: the machine refused; nothing half-made is left.
     """
     if not order.prompt.strip():
@@ -78,11 +84,14 @@ def start_agent(
 ) -> RunMeta:
     """Start a run of this agent, as `start` and `continue_run` do. Raises as they do."""
     parent = check_may_start(service, caller, agent.name)
+    equipped = _equipped(service, agent, is_asked_for=continuation is not None and continuation.stored_agent)
     places = None if parent is None else places_of(service, parent)
     cwd = _checked_cwd(service, order, agent, places)
     _check_texts(order)
+    order = _masked(service, order, caller)
     files = check_inputs(order.inputs, cwd, places)
-    request = _request(agent, order, cwd, files, parent, continuation)
+    origin = agents_from(service.settings, equipped.agent, cwd)
+    request = _request(origin, agent, order, cwd, files, parent, continuation)
     token = new_token()
     meta = _first_state(service, request, token)
     with service.launcher.starting() as starting:
@@ -93,7 +102,30 @@ def start_agent(
         except SubagentError:
             service.store.discard(run, meta.parent_run_id)
             raise
-    return _launch(_traced(service, order.trace), run, meta, agent, reservation, token, cwd)
+    return _launch(_traced(service, order.trace), run, meta, equipped, reservation, token, cwd)
+
+
+@dataclass(frozen=True)
+class _Equipped:
+    """An agent with the MCP servers that it names, or with why they are not to be had."""
+
+    agent: AgentDefinition
+    problem: CallerError | None = None
+
+
+def _equipped(service: Service, agent: AgentDefinition, *, is_asked_for: bool) -> _Equipped:
+    """Return an agent that may be used, with its servers; what is read here is what the run gets.
+
+    Raises:
+        NotTrusted.
+    """
+    judge = Judge(service)
+    if not is_asked_for:
+        judge.check(agent)
+    try:
+        return _Equipped(judge.equipped(agent))
+    except (UnknownServer, AgentFileError) as error:
+        return _Equipped(agent, error)
 
 
 def _traced(service: Service, trace: Mapping[str, str]) -> Service:
@@ -105,7 +137,7 @@ def _launch(
     service: Service,
     run: RunPaths,
     meta: RunMeta,
-    agent: AgentDefinition,
+    equipped: _Equipped,
     reservation: Reservation,
     token: str,
     cwd: Path,
@@ -123,10 +155,10 @@ def _launch(
         reason = f"run {meta.parent_run_id}, which started it, has ended"
         return service.store.update(run.run_id, events.StopRequested(reason=reason), now())
     try:
-        package = _package(service, meta, agent, token, cwd)
+        package = _package(service, meta, equipped, token, cwd)
     except CallerError as error:
         return _refuse(service, run, reservation, error.sentence)
-    reasons = refusals(agent)
+    reasons = refusals(equipped.agent)
     if reasons:
         return _refuse(service, run, reservation, " ".join(reasons))
     try:
@@ -146,7 +178,7 @@ def _refuse(service: Service, run: RunPaths, reservation: Reservation, why: str)
     """End the run before it lives. The lock falls last, or a reader would call it dead for another reason."""
     failure = Failure(
         code="config",
-        message=why,
+        message=cut(why),
         hint="Mend the agent file (`subagent doctor` lists what is wrong with it), then start it again.",
     )
     try:
@@ -181,7 +213,19 @@ def _check_texts(order: StartOrder) -> None:
         raise BadArgument(f"The label has more than {MAX_LABEL_CHARACTERS} characters: shorten it.")
 
 
+def _masked(service: Service, order: StartOrder, caller: Caller) -> StartOrder:
+    """Return the order as it may stand on disk: of the prompt, what a run says is masked, as all its words.
+
+    The prompt of the user's own side is given to the run as it is, and `request.json` is how.
+    """
+    own = caller.run_id
+    masker = masker_of(None, service.settings.environment) if own is None else masker_at_door(service, own)
+    prompt = order.prompt if own is None else masker.text(order.prompt)
+    return replace(order, prompt=prompt, label=masker.data(order.label))
+
+
 def _request(
+    origin: AgentsFrom,
     agent: AgentDefinition,
     order: StartOrder,
     cwd: Path,
@@ -202,6 +246,7 @@ def _request(
         parent_run_id=parent.run_id if parent else None,
         root_run_id=parent.root_run_id if parent else run_id,
         depth=parent.depth + 1 if parent else 0,
+        agents_from=origin,
         created_at=moment,
         warnings=continuation.warnings if continuation else [],
     )
@@ -224,9 +269,10 @@ def _first_state(service: Service, request: RunRequest, token: str) -> RunMeta:
     )
 
 
-def _package(service: Service, meta: RunMeta, agent: AgentDefinition, token: str, cwd: Path) -> LaunchPackage:
-    agent = with_named_servers(agent, service.settings.cwd, service.settings.environment)
-    agent = expand_definition(agent, service.settings.environment)
+def _package(service: Service, meta: RunMeta, equipped: _Equipped, token: str, cwd: Path) -> LaunchPackage:
+    if equipped.problem is not None:
+        raise equipped.problem
+    agent = expand_definition(equipped.agent, service.settings.environment)
     environment = {
         **service.settings.environment,
         **agent.env,

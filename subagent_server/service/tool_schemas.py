@@ -3,6 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from subagent_server.domain.limits import (
+    MAX_ANSWER_CHARACTERS,
+    MAX_OPTION_CHARACTERS,
+    MAX_OPTIONS,
+    MAX_QUESTION_CHARACTERS,
+    MAX_SUMMARY_CHARACTERS,
+)
 from subagent_server.domain.states import Status
 
 Schema = dict[str, Any]
@@ -38,6 +45,12 @@ def wait(default: int) -> Schema:
 
 RUN_ID = text()
 TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
+SUMMARY = text(maxLength=MAX_SUMMARY_CHARACTERS)
+OPTIONS: Schema = {
+    "type": "array",
+    "items": {"type": "string", "maxLength": MAX_OPTION_CHARACTERS},
+    "maxItems": MAX_OPTIONS,
+}
 
 RUN_AGENT_CHECKED = arguments(
     ["prompt"], prompt=text(), inputs=TEXTS, waitSeconds=wait(0), label=text(), cwd=text()
@@ -88,23 +101,30 @@ INPUTS: Mapping[str, Schema] = {
         ["runId", "answer"],
         runId=RUN_ID,
         messageId=text("Needed where several are open"),
-        answer=text(),
+        answer=text(maxLength=MAX_ANSWER_CHARACTERS),
         waitSeconds=wait(0),
     ),
-    "stop_run": arguments(["runId"], runId=RUN_ID, reason=text()),
+    "stop_run": arguments(["runId"], runId=RUN_ID, reason=SUMMARY),
     "continue_run": arguments(
         ["runId"],
         runId=RUN_ID,
         prompt=text("What to do next; without it the run goes on where it was cut"),
         inputs=TEXTS,
+        storedAgent={"type": "boolean", "description": "If its file is gone: as the run had it"},
         waitSeconds=wait(0),
     ),
-    "ask_parent": arguments(["question"], runId=RUN_ID, question=text(), options=TEXTS, waitSeconds=wait(45)),
+    "ask_parent": arguments(
+        ["question"],
+        runId=RUN_ID,
+        question=text(maxLength=MAX_QUESTION_CHARACTERS),
+        options=OPTIONS,
+        waitSeconds=wait(45),
+    ),
     "update_status": arguments(
         ["status"],
         runId=RUN_ID,
         status={"enum": ["running", "completed", "failed"]},
-        summary=text(),
+        summary=SUMMARY,
         payload=text("The full result, stored compressed"),
     ),
 }

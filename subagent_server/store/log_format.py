@@ -5,10 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 from subagent_server.domain.money import dollars
+from subagent_server.domain.visible import visible
 
 Event = dict[str, Any]
 
 _INDENT = " " * 11
+_KEPT = "\t"
 _PREVIEW_LINES = 8
 _PREVIEW_WIDTH = 160
 
@@ -18,7 +20,8 @@ def render(event: Event) -> str:
     draw = _RENDERERS.get(event.get("type", ""), _other)
     head, *rest = draw(event).split("\n")
     clock = str(event.get("at", ""))[11:19]
-    return "\n".join([f"{clock} {_safe(head)}", *(_INDENT + _safe(line) for line in rest)]) + "\n"
+    lines = [f"{clock} {visible(head, _KEPT)}", *(_INDENT + visible(line, _KEPT) for line in rest)]
+    return "\n".join(lines) + "\n"
 
 
 def preview(text: str, lines: int = _PREVIEW_LINES) -> str:
@@ -61,15 +64,6 @@ def one_line(arguments: Any, width: int = _PREVIEW_WIDTH) -> str:
 
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def _safe(line: str) -> str:
-    """Escape what would move the cursor or colour the terminal of whoever reads the log."""
-    if line.isprintable():
-        return line
-    return "".join(
-        c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode("ascii") for c in line
-    )
 
 
 def _started(e: Event) -> str:

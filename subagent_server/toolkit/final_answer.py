@@ -8,24 +8,31 @@ from jsonschema.exceptions import ValidationError, best_match
 
 from subagent_server.domain.definitions import JsonSchema
 from subagent_server.domain.json_schema import embedded
+from subagent_server.host.killable import WorkDied, killable
 from subagent_server.toolkit.tool import ToolResult
 
 WRAPPER = "value"
+CHECK_SECONDS = 5.0
+"""How long an answer is held against its schema: a pattern in it can take for ever over a few characters."""
 _PLAIN_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 """The names of properties that the API takes in the schema of a tool, at its root."""
 
 
 class FinalAnswer:
-    """Keeps the arguments of the latest valid call. An invalid call is an error that the model may mend."""
+    """Keeps the arguments of the latest valid call. An invalid call is an error that the model may mend.
+
+    To hold one against `schema` takes `seconds` at most.
+    """
 
     name = "final_answer"
     sequential = True
 
-    def __init__(self, schema: JsonSchema) -> None:
+    def __init__(self, schema: JsonSchema, seconds: float = CHECK_SECONDS) -> None:
         self._wrapped = not _stands_alone(schema)
         self._schema = _in_object(schema) if self._wrapped else schema
         self._validator = Draft202012Validator(self._schema)
         self._answers: list[Any] = []
+        self._seconds = seconds
 
     @property
     def given(self) -> bool:
@@ -46,12 +53,18 @@ class FinalAnswer:
         }
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
-        """Take the answer if it is valid."""
-        return self.take(arguments)
-
-    def take(self, arguments: dict[str, Any]) -> ToolResult:
-        """Take the answer if it is valid."""
-        problem = self._problem(arguments)
+        """Take the answer if it is valid. It is checked in a process that can be killed."""
+        try:
+            problem = await killable(lambda: self._problem(arguments), self._seconds)
+        except TimeoutError:
+            return ToolResult.failure(
+                f"The answer could not be held against its schema within {self._seconds:g} s: call it again "
+                "with shorter and simpler values."
+            )
+        except (WorkDied, OSError) as error:
+            return ToolResult.failure(
+                f"The answer could not be held against its schema ({error}): call it again, with less in it."
+            )
         if problem is not None:
             return ToolResult.failure(
                 f"The answer does not fit its schema: {problem}. Call it again, mended."
@@ -89,5 +102,8 @@ def _in_object(schema: JsonSchema) -> dict[str, Any]:
 
 
 def _told(error: ValidationError) -> str:
-    message = error.message if len(error.message) <= 500 else error.message[:500] + "…"
-    return f"{error.json_path}: {message}"
+    return f"{_cut(error.json_path, 200)}: {_cut(error.message, 500)}"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most] + "…"

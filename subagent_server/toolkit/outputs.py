@@ -68,6 +68,8 @@ class KeptOutputs:
             data = base64.b64decode(source["data"])
         except (binascii.Error, ValueError):
             return "it is no base64"
+        if self._masker is not None:
+            data = self._masker.stream(data, last=True)[0]
         if len(data) > KEPT_BYTES:
             return f"it was not kept, as it has more than {KEPT_BYTES:,} bytes"
         suffix = str(source.get("media_type", "")).rpartition("/")[2]

@@ -3,6 +3,7 @@
 from typing import Any
 
 from subagent_server.domain.errors import CallerError
+from subagent_server.domain.limits import MAX_OPTION_CHARACTERS, MAX_OPTIONS, MAX_QUESTION_CHARACTERS
 from subagent_server.toolkit.run import RunDoor
 from subagent_server.toolkit.tool import ToolResult
 
@@ -30,10 +31,15 @@ class AskParent:
             "input_schema": {
                 "type": "object",
                 "properties": {
-                    "question": {"type": "string", "description": "The question, complete in itself."},
+                    "question": {
+                        "type": "string",
+                        "maxLength": MAX_QUESTION_CHARACTERS,
+                        "description": "The question, complete in itself.",
+                    },
                     "options": {
                         "type": "array",
-                        "items": {"type": "string"},
+                        "items": {"type": "string", "maxLength": MAX_OPTION_CHARACTERS},
+                        "maxItems": MAX_OPTIONS,
                         "description": "Likely answers, if there are any; the parent may answer otherwise.",
                     },
                 },

@@ -92,7 +92,9 @@ def _look_at_a_run(connection: socket.socket, place: Path) -> HotRun:
         try:
             model.wait_for_the_last_turn()
             keeper, worker = _keeper_and_worker(run)
-            return HotRun(HotPages.of(keeper), HotPages.of(worker))
+            with suppress(PermissionError):  # they are not dumpable: only root may look at their memory
+                return HotRun(HotPages.of(keeper), HotPages.of(worker))
+            return HotRun()
         finally:
             for pid in _keeper_and_worker(run):
                 _end(pid)

@@ -4,25 +4,28 @@ With `--reconcile RUN_DIRECTORY EXIT_FACTS` it writes how a run ended whose work
 `--settle RUN_DIRECTORY` it looks at a run as every reader does, which ends what nobody keeps any more.
 """
 
+import sys
+
+from subagent_server.host import dumpable
+
+if __name__ == "__main__":  # before the rest is imported: until now everybody could read its environment
+    dumpable.keep_others_out()
+
 import asyncio
 import gc
 import importlib
 import json
 import os
-import sys
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from subagent_server.catalog.hidden import hidden_values
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import StorageFailed
 from subagent_server.domain.records import Failure
-from subagent_server.domain.secrets import Masker, secret_values
+from subagent_server.service.masking import masker_of
 from subagent_server.service.own_run import OwnRun, reconcile_directory, settle_directory
 from subagent_server.service.places import enter
-from subagent_server.worker.tracing import collector_secrets
 
 _HEAVY = "subagent_server.worker.life"
 _SERVERS = "subagent_server.worker.servers"
@@ -32,6 +35,8 @@ _NICENESS = 10
 
 def main(arguments: list[str]) -> None:
     """Run or reconcile."""
+    dumpable.keep_others_out()
+    dumpable.forbid_core_dumps()
     if arguments[0] == "--reconcile":
         reconcile_directory(Path(arguments[1]), json.loads(arguments[2]))
         return
@@ -48,6 +53,8 @@ def main(arguments: list[str]) -> None:
 
 def work(own: OwnRun, package: dict[str, Any], environment: dict[str, str]) -> None:
     """Live the life of a run in this process, from its beginning to its end."""
+    own.masker = masker_of(None, environment)
+    own.mask_output()
     try:
         began = own.begin()
     except StorageFailed as error:
@@ -64,13 +71,8 @@ def work(own: OwnRun, package: dict[str, Any], environment: dict[str, str]) -> N
         return
     agent = AgentDefinition.model_validate(package["definition"])
     life = _import_gently(own, [_HEAVY, *([_SERVERS] if agent.mcp_servers else [])])
-    own.masker = Masker(_secrets(agent, environment))
+    own.masker = masker_of(agent, environment)
     asyncio.run(life.Life(own, agent, environment).live())
-
-
-def _secrets(agent: AgentDefinition, environment: Mapping[str, str]) -> set[str]:
-    named = secret_values(environment, [agent.api_key_env])
-    return {*named.values(), *collector_secrets(environment), *hidden_values(agent)}
 
 
 def _read_package(memory: int) -> dict[str, Any]:

@@ -33,6 +33,8 @@ from subagent_server.worker.beginning import Beginning, begin
 if TYPE_CHECKING:
     from subagent_server.worker.servers import ConnectedServers
 
+_AUTH_TOKEN = "ANTHROPIC_AUTH_TOKEN"
+"""The other variable by which programs call the Messages API."""
 SANDBOX_MARK = "none (unsandboxed: programs run with all rights of the user)"
 
 
@@ -73,18 +75,19 @@ async def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: S
     workspace = make_workspace_tools(
         selection,
         cwd=Path.cwd(),
-        environment=around.environment,
+        environment=_shell_environment(agent, around.environment),
         read_only=around.read_only,
         output_dir=own.outputs,
         lifted=agent.sandbox_write,
         masker=own.masker,
+        spare=own.other_shims,
     )
     _record_start(agent, request, door, settings.model)
     own_tools = [*workspace, *_companions(agent, door, around.delegation), *([final] if final else [])]
     task = _task(agent, request, own)
     leads = around.delegation is not None
     opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, leads)
-    beginning = begin(task.continues, own, door, opening)
+    beginning = await begin(task.continues, own, door, opening)
     servers = await _servers(agent, own, door, around, own_tools)  # from here on nothing may be refused
     tools = [*own_tools, *(servers.tools if servers else [])]
     pace = own.pace(settings.base_url or "", agent.api_key_env)
@@ -105,6 +108,18 @@ async def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: S
         door.record("warning", message=f"No price is known for {settings.model}, so no cost is told.")
     loop.text = beginning.text
     return Assembled(loop, beginning, servers)
+
+
+def _shell_environment(agent: AgentDefinition, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the shell: that of the run without the key of its model.
+
+    An agent that may start others keeps it, because a `subagent run` in its shell hands it on; so does one
+    whose own `env` gives it.
+    """
+    if agent.agents:
+        return dict(environment)
+    keys = {agent.api_key_env, _AUTH_TOKEN} - agent.env.keys()
+    return {name: value for name, value in environment.items() if name not in keys}
 
 
 def _model(settings: ModelSettings, run_id: str, tracer: Tracer, pace: Pace) -> Model:

@@ -19,7 +19,7 @@ class Beginning:
     outcome: Outcome | None = None
 
 
-def begin(continues: str | None, own: OwnRun, door: RunDoor, opening: Opening) -> Beginning:
+async def begin(continues: str | None, own: OwnRun, door: RunDoor, opening: Opening) -> Beginning:
     """Return the beginning of a run, written to its transcript.
 
     The transcript of a run that carries another on is whole from its first moment, so that it can itself be
@@ -32,7 +32,7 @@ def begin(continues: str | None, own: OwnRun, door: RunDoor, opening: Opening) -
         first = {"role": "user", "content": list(opening.words)}
         door.remember(first)
         return Beginning([first])
-    resumed = resume(own.past(continues), opening)
+    resumed = await resume(own.past(continues), opening)
     own.adopt(resumed.messages)
     if resumed.unknown:
         door.record("warning", message=_warning(continues, resumed.unknown))

@@ -28,7 +28,7 @@ class Delegate:
         """Return the tools: the agents that the run may start, and how to lead them."""
         agents = [
             _definition(agent.tool_name, agent.description, tool_schemas.RUN_AGENT)
-            for agent in self._desk.agents()
+            for agent in self._desk.shown()
         ]
         generic = [
             _definition(name, tool_schemas.DESCRIPTIONS[name][1], tool_schemas.INPUTS[name])

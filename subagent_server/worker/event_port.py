@@ -1,7 +1,8 @@
 """`POST .../subagent-events`: where programs that a run has started tell of their subagents (SPEC section 8).
 
 A loopback port of the worker with a path that nobody can guess. It takes small JSON bodies, a few at a time,
-each with a deadline, so it never holds up the run. Only what this takes of HTTP/1.1 is here.
+each with a deadline, so it never holds up the run. Any user of the machine can connect: if there are too many
+connections, the oldest that has not named the path yet is cut off. Only what this takes of HTTP/1.1 is here.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ MAX_BODY_BYTES = 256 * 1024
 MAX_HEAD_BYTES = 16 * 1024
 MAX_CONNECTIONS = 32
 DEADLINE_SECONDS = 10.0
+_ONCE = ("host", "content-length", "transfer-encoding")
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
@@ -42,6 +44,8 @@ class EventPort:
         self._path = f"/{secrets.token_urlsafe(24)}"
         self._server: asyncio.Server | None = None
         self._talking: set[asyncio.StreamWriter] = set()
+        self._strangers: dict[asyncio.StreamWriter, None] = {}
+        """Those of them that have not named the path yet, oldest first."""
         self.address = ""
         """Where to post, without `/subagent-events`; empty until it is open."""
 
@@ -64,14 +68,26 @@ class EventPort:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._talking.add(writer)
+        self._strangers[writer] = None
+        self._make_room(writer)
         try:
             async with asyncio.timeout(DEADLINE_SECONDS):
                 await self._answer(reader, writer)
         except (OSError, TimeoutError, EOFError):
             pass  # whoever called has left, or says nothing: there is nobody to tell
         finally:
-            self._talking.discard(writer)
+            self._forget(writer)
             writer.close()
+
+    def _make_room(self, newcomer: asyncio.StreamWriter) -> None:
+        oldest = next(iter(self._strangers))
+        if len(self._talking) > MAX_CONNECTIONS and oldest is not newcomer:
+            oldest.transport.abort()
+            self._forget(oldest)
+
+    def _forget(self, writer: asyncio.StreamWriter) -> None:
+        self._talking.discard(writer)
+        self._strangers.pop(writer, None)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         status, why = HTTPStatus.OK, "recorded"
@@ -98,6 +114,7 @@ class EventPort:
         wanted = f"{self._path}/subagent-events"
         if not hmac.compare_digest(path.partition("?")[0].encode(), wanted.encode()):
             raise Refused(HTTPStatus.NOT_FOUND, f"POST to the address in {VARIABLES[0]} + /subagent-events")
+        self._strangers.pop(writer, None)
         _check_source(headers)
         if method != "POST":
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "only POST is taken here")
@@ -121,8 +138,11 @@ async def _head(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]]
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
         raise Refused(HTTPStatus.BAD_REQUEST, "this is no HTTP/1.1 request")
-    headers = {name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
-    return words[0], words[1], headers
+    fields = [(name.strip().lower(), value.strip()) for name, _, value in (x.partition(":") for x in lines)]
+    for once in _ONCE:
+        if sum(name == once for name, _ in fields) > 1:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"there is more than one {once} line")
+    return words[0], words[1], dict(fields)
 
 
 def _check_source(headers: dict[str, str]) -> None:

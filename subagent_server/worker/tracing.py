@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
-from urllib.parse import unquote
 
 from subagent_server.catalog.models import resolve_model
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.records import RunMeta, Usage
-from subagent_server.domain.secrets import SHORTEST, Masker
+from subagent_server.domain.secrets import Masker
 from subagent_server.domain.states import Status
 from subagent_server.domain.trace_context import carried
 from subagent_server.toolkit import telemetry
@@ -22,7 +21,6 @@ from subagent_server.toolkit.telemetry import NO_TRACER, Span, Tracer, trace_hea
 DELIVERY_SECONDS = 2.0
 """How long the end of a worker waits for its spans to be taken."""
 
-_HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _PROTOCOL = "http/protobuf"
@@ -74,14 +72,6 @@ class Tracing:
     async def deliver(self) -> str | None:
         """Send what is left; return what to say of spans that were not taken."""
         return None if self.exporting is None else await self.exporting.deliver(DELIVERY_SECONDS)
-
-
-def collector_secrets(environment: Environment) -> list[str]:
-    """Return the headers that collectors ask for, `name=value,...`, and each value: keys are among them."""
-    lists = [said for name in _HEADERS if (said := environment.get(name, ""))]
-    values = [entry.partition("=")[2].strip() for said in lists for entry in said.split(",")]
-    every = [*lists, *values, *map(unquote, values)]
-    return [secret for secret in every if len(secret) >= SHORTEST]
 
 
 def open_tracing(

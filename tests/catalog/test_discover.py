@@ -180,6 +180,30 @@ def test_a_link_to_a_directory_elsewhere_is_followed(write: WriteFile, tmp_path:
     assert list(discover([tmp_path / "tree"]).agents) == ["a"]
 
 
+def test_behind_a_link_that_leads_out_only_the_files_are_read_and_the_listing_says_so(
+    write: WriteFile, tmp_path: Path
+) -> None:
+    write("elsewhere/a.md", agent())
+    write("elsewhere/deep/b.md", agent())
+    write("tree/inside/deep/c.md", agent())
+    (tmp_path / "tree" / "again").symlink_to("inside")
+    (tmp_path / "tree" / "link").symlink_to(tmp_path / "elsewhere")
+    catalog = discover([tmp_path / "tree"])
+    assert list(catalog.agents) == ["a", "c"]
+    assert listed(catalog) == [("skipped", "inside"), ("skipped", "link")]
+    assert "its sub-directories are not" in catalog.problems[1].reason
+
+
+def test_a_tree_whose_names_take_too_long_is_read_in_part_and_told_of(
+    write: WriteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("a.md", agent())
+    monkeypatch.setattr("subagent_server.catalog.walk.MAX_SECONDS", -1.0)
+    catalog = discover([tmp_path])
+    assert listed(catalog) == [("error", tmp_path.name)]
+    assert "the rest is not read" in catalog.problems[0].reason
+
+
 def test_one_file_under_two_names_is_one_agent(write: WriteFile, tmp_path: Path) -> None:
     original = write("a.md", agent("one"))
     (tmp_path / "b.md").symlink_to(original)

@@ -19,6 +19,8 @@ from subagent_server.domain.records import RunMeta, RunResult
 from subagent_server.domain.states import Status
 from subagent_server.host import locks
 from subagent_server.host.clock import now
+from subagent_server.service.trusting import coverage, trust
+from subagent_server.settings import read_settings
 from subagent_server.store.runs import RunStore
 from tests.helpers import warm
 from tests.helpers.runs import STARTED, make_meta, make_request
@@ -37,16 +39,24 @@ def run_name(tail: str) -> str:
 
 
 class Cli:
-    """Calls the command in `home`, where its runs and agents are."""
+    """Calls the command in `home`, where its runs and agents are; agents are trusted as they are written."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        self.trusts = True
         self.store = RunStore(home / "runs")
         (home / "agents").mkdir(exist_ok=True)
         kept = {
             n: v for n, v in os.environ.items() if not n.startswith(("SUBAGENT", "ANTHROPIC", "NO_COLOR"))
         }
-        self.environment = {**kept, **warm.settings(), "COLUMNS": "80", "PYTHONUTF8": "1"}
+        configuration = home.with_name(f"{home.name}.config")  # outside of the directory to be trusted
+        self.environment = {
+            **kept,
+            **warm.settings(),
+            "COLUMNS": "80",
+            "PYTHONUTF8": "1",
+            "XDG_CONFIG_HOME": str(configuration),
+        }
 
     def __call__(
         self,
@@ -69,9 +79,9 @@ class Cli:
         out, err = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
         return Completed(words, done.returncode, out, err)
 
-    def json(self, *words: str, code: int = 0) -> Any:
+    def json(self, *words: str, code: int = 0, env: Mapping[str, str] | None = None) -> Any:
         """Run the command with --json and return what it printed."""
-        done = self(*words, "--json")
+        done = self(*words, "--json", env=env)
         assert done.returncode == code, done.stderr
         return json.loads(done.stdout)
 
@@ -85,6 +95,13 @@ class Cli:
         lines = [f"{key}: {json.dumps(value)}" for key, value in front.items()]
         text = "\n".join(["---", *lines, "---", "You are an agent."])
         (self.home / "agents" / f"{name}.md").write_text(text, encoding="utf-8")
+        if self.trusts:
+            self.trust()
+
+    def trust(self) -> None:
+        """Trust the directory with what is there now, as its owner does."""
+        settings = read_settings(environment=self.environment, cwd=self.home)
+        trust(settings, coverage(settings, self.home))
 
     # -- runs made by hand
 
@@ -92,7 +109,9 @@ class Cli:
         """Make a run to which `happened` has happened since it was started, and return its id."""
         run_id = run_name(tail)
         asked_of = ("prompt", "parent_run_id")
-        self.store.create(make_request(run_id, **{k: v for k, v in facts.items() if k in asked_of}))
+        origin = {"directories": [str(self.home / "agents")]}
+        asked = {k: v for k, v in facts.items() if k in asked_of}
+        self.store.create(make_request(run_id, agents_from=origin, **asked))
         self.store.publish(make_meta(run_id, **{k: v for k, v in facts.items() if k != "prompt"}))
         for event in (STARTED, *happened):
             self.store.update(run_id, event, now())

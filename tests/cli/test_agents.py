@@ -71,3 +71,11 @@ def test_a_description_cannot_steer_the_terminal(cli: Cli) -> None:
     cli.agent("reviewer", description="red \x1b[31malert\n\u202eend")
     said = cli("agents").stdout + cli("agents", "--json").stdout
     assert all(c.isprintable() or c == "\n" for c in said)
+
+
+def test_a_link_to_the_whole_disk_is_a_line_of_the_listing_and_no_walk_through_it(cli: Cli) -> None:
+    cli.agent("reviewer")
+    (cli.home / "agents" / "all").symlink_to("/")
+    done = cli("agents")
+    assert done.returncode == 0 and done.stdout.startswith("reviewer")
+    assert "agents/all: skipped: a link leads out of" in done.stdout

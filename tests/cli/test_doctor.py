@@ -18,7 +18,18 @@ def test_where_nothing_is_wrong_with_the_agents_it_leaves_with_0(cli: Cli) -> No
     cli.agent("reviewer")
     done = cli("doctor")
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == "1 agent checked: nothing is wrong.\n"
+    assert done.stderr.endswith("\n1 agent checked: nothing is wrong.\n")
+
+
+def test_it_names_the_directory_of_the_warm_process_and_why_starts_are_plain_if_they_are(cli: Cli) -> None:
+    place = cli.home / "warm"
+    own = {"SUBAGENT_RUNTIME_DIR": str(place)}
+    assert f"Warm start: {place}: the next start is plain" in cli("doctor", env=own).stderr
+    assert not place.exists(), "looking does not make it"
+    place.mkdir(mode=0o755)
+    assert f"{place}: starts are plain: {place} is not private" in cli("doctor", env=own).stderr
+    told = cli.json("doctor", env={**own, "SUBAGENT_WARM": "0"})
+    assert told["warmStart"] == "starts are plain: SUBAGENT_WARM is 0"
 
 
 def test_each_file_that_cannot_be_used_is_told_with_its_place_and_reason(cli: Cli) -> None:

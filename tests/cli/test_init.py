@@ -195,8 +195,9 @@ def test_a_client_that_does_not_start_servers_in_the_project_is_told_where_all_i
 ) -> None:
     written(cli, "cursor")
     args = servers(cli.home / ".cursor" / "mcp.json")["subagents"]["args"]
-    places = ["--cwd", f"{cli.home}", "--agents", f"{cli.home}/agents", "--runs", f"{cli.home}/runs"]
-    assert args == [*SERVE, *places]
+    assert args == [*SERVE, "--cwd", f"{cli.home}", "--runs", f"{cli.home}/runs"], "its agents need trust"
+    named = written(cli, "cursor", "--force", "--agents", "mine")
+    assert "--agents" in named.stdout and f"{cli.home}/mine" in named.stdout
 
 
 def test_codex_passes_the_key_on_and_waits_as_long_as_the_server_does(cli: Cli, home: Path) -> None:

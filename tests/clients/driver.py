@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from subagent_server.cli.config_change import SERVER
-from subagent_server.host import processes
+from subagent_server.host import process_scan, processes
 from tests.clients.installed import Installed
 from tests.clients.parent_model import ParentModel, Plan
 from tests.clients.scene import Scene
@@ -138,7 +138,7 @@ class ParentClient(ABC):
         wait_for(lambda: not list(self._servers()), BOUND, f"the end of the server of {self.name}")
 
     def _servers(self) -> Iterator[processes.Identity]:
-        for identity in processes.marked(f"SUBAGENT_RUNS={self.scene.world.runs}"):
+        for identity in process_scan.marked(f"SUBAGENT_RUNS={self.scene.world.runs}"):
             with suppress(OSError):
                 words = Path(f"/proc/{identity.pid}/cmdline").read_bytes().split(b"\0")
                 if bytes(SCRIPT) in words and b"serve" in words:

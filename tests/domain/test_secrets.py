@@ -1,5 +1,7 @@
 """Secrets are taken out of whatever a run writes."""
 
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,13 +16,13 @@ def test_variables_hold_secrets_by_their_names_and_only_when_they_are_long() -> 
     assert secret_values(environment, ["ODD"]) == {"API_KEY": SECRET, "ODD": SECRET}
 
 
-def test_data_of_any_depth_is_masked_and_its_keys_are_not() -> None:
+def test_data_of_any_depth_is_masked_and_so_are_its_keys() -> None:
     data = {"text": f"it is {SECRET}.", "list": [{"deep": SECRET}], "number": 7, SECRET: None}
     assert Masker([SECRET]).data(data) == {
         "text": "it is ***.",
         "list": [{"deep": "***"}],
         "number": 7,
-        SECRET: None,
+        "***": None,
     }
 
 
@@ -34,6 +36,66 @@ def test_white_space_around_a_secret_is_none_of_it() -> None:
         masker.text(f"Illegal value {f'{SECRET}{chr(10)}'!r}, and more") == "Illegal value '***\\n', and more"
     )
     assert secret_values({"API_KEY": " " * 20 + "short"}) == {}
+
+
+KEY_BLOCK = (
+    "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nMIIEow+/a1==\n-----END RSA PRIVATE KEY-----"
+)
+TOKENS = [
+    *("sk-ant-api03-Abc_123", "ghp_0123456789abcdef", "github_pat_11ABC_def", "glpat-abc-123456"),
+    *("xoxb-1234-abcdef", "AKIAIOSFODNN7EXAMPLE", "AIzaSyA-0123456789abcdefghi", "hf_AbCdEfGhIjKlMnOp"),
+    *("npm_a1b2c3d4e5f6g7", "pypi-AgEIcHlwaS5vcmc", "eyJhbGciOiJI.eyJzdWIiOiIx.c2ln", KEY_BLOCK),
+]
+NAMES = [
+    *(
+        "npm_config_registry",
+        "hf_tokenizer_config",
+        "sk-circle-fade-dot",
+        "pypi-publish-action",
+        "risk-AVERSE1",
+    ),
+    *("a task-Runner-2000", "-----BEGIN CERTIFICATE-----", "the eyJ of a token", "xOAKIAIOSFODNN7EXAMPLE"),
+]
+
+
+def test_what_has_the_shape_of_a_token_is_masked_though_nobody_knows_its_value() -> None:
+    for token in TOKENS:
+        assert Masker().text(f"it is '{token}', or so") == "it is '***', or so"
+        assert Masker().stream(f"it is '{token}', or so".encode(), last=True) == (b"it is '***', or so", b"")
+    for name in NAMES:
+        assert Masker().text(name) == name, "a name that somebody gave is none"
+
+
+def test_the_data_of_a_picture_is_not_broken_by_letters_that_chance_put_together() -> None:
+    picture = "A+" * 600 + "AIzaSyA0123456789abcdefghi" + "A=" * 1
+    assert Masker().text(picture) == picture and Masker().text(picture[1190:]) != picture[1190:]
+
+
+def test_masking_takes_time_in_proportion_to_the_text() -> None:
+    """A hundredth of this takes for ever where a pattern tries again from every place."""
+    began = time.process_time()
+    for part in (
+        "sk-",
+        "x",
+        "eyJaaaaaaaa.",
+        "eyJaaaaaaaa.aa.",
+        "-----BEGIN ",
+        "-----BEGIN PRIVATE KEY-----a-",
+    ):
+        Masker().text(part * (2_000_000 // len(part)))
+    Masker().text("-----BEGIN " + "A" * 2_000_000)
+    assert time.process_time() - began < 10
+
+
+@given(st.lists(st.sampled_from([*TOKENS, " ", "words and\n", "a.b-c", "x" * 9_000]), max_size=12), st.data())
+def test_a_token_in_a_stream_is_masked_however_it_is_cut(parts: list[str], data: st.DataObject) -> None:
+    whole = " ".join(parts).encode()
+    masker, written, waiting = Masker([SECRET]), b"", b""
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=20)))
+    for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+        ready, waiting = masker.stream(waiting + whole[start:end])
+        written += ready
+    assert written + masker.stream(waiting, last=True)[0] == masker.stream(whole, last=True)[0]
 
 
 @given(st.lists(st.binary(max_size=8) | st.just(SECRET.encode()), max_size=30), st.integers(1, 25))

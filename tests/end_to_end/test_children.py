@@ -3,18 +3,20 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
+from subagent_server.domain.errors import BadArgument
 from subagent_server.domain.states import Status
-from subagent_server.host import processes
+from subagent_server.service.report import update_status
 from tests.helpers.mcp_client import BOUND, Parent
-from tests.helpers.turns import asks, says, shell, tool_results
+from tests.helpers.turns import asks, calls, says, shell, tool_results, use
 from tests.helpers.wait import wait_for
 from tests.helpers.world import World
 
 
 def environment_of(world: World, run_id: str) -> dict[str, str]:
     """Return what a run gives to the programs it starts."""
-    entries = [entry.decode().partition("=") for entry in processes.environment_of(world.worker(run_id).pid)]
-    return {name: value for name, _, value in entries if name.startswith("SUBAGENT_")}
+    return {name: value for name, value in world.given_to(run_id).items() if name.startswith("SUBAGENT_")}
 
 
 @contextmanager
@@ -85,6 +87,40 @@ def test_a_child_reports_how_far_it_is_and_ends_its_run_with_a_payload(world: Wo
         assert read == payload
     info = world.meta(run_id).payload
     assert info is not None and info.size == len(payload.encode())
+
+
+def test_whatever_a_child_gives_too_much_of_is_refused_with_the_bound_and_changes_nothing(
+    world: World,
+) -> None:
+    world.agent()
+    simulator = world.play(
+        calls(*[use("ask_parent", question=f"Number {n}?") for n in range(16)]), after="repeat_last"
+    )
+    run_id = world.start()
+    before = world.asking(run_id, 16)
+    with child_of(world, run_id) as child, world.serve("--role", "parent") as parent:
+        for tool, arguments, bound in (
+            ("ask_parent", {"question": "One more?"}, "16 open questions"),
+            ("ask_parent", {"question": "x" * 20_001}, "20,001 of at most 20,000 characters"),
+            ("ask_parent", {"question": "Which?", "options": ["x"] * 21}, "21 of at most 20 entries"),
+            (
+                "ask_parent",
+                {"question": "Which?", "options": ["x" * 201]},
+                "options.0 has 201 of at most 200",
+            ),
+            ("update_status", {"status": "running", "summary": "x" * 4_001}, "4,001 of at most 4,000"),
+            ("update_status", {"status": "failed", "summary": "x" * 4_001}, "4,001 of at most 4,000"),
+        ):
+            assert bound in child.refused(tool, **arguments)
+        assert "4,001 of at most 4,000" in parent.refused("stop_run", runId=run_id, reason="x" * 4_001)
+        assert world.meta(run_id) == before
+        for _ in range(5):
+            child.call("update_status", status="running", summary="still at it")
+    assert len(world.meta(run_id).transitions) == len(before.transitions) + 1
+    assert len(simulator.requests) == 1
+    with pytest.raises(BadArgument, match="67,108,865 of at most 67,108,864 bytes: leave it in a file"):
+        update_status(world.service, run_id, "completed", payload="x" * ((64 << 20) + 1))
+    assert world.meta(run_id).status is Status.WAITING
 
 
 def test_a_run_is_failed_from_outside_and_its_programs_end(world: World) -> None:

@@ -1,5 +1,6 @@
 """Runs that carry others on (SPEC sections 5 and 6)."""
 
+import json
 import signal
 import sys
 from typing import Any
@@ -216,7 +217,7 @@ def test_what_cannot_be_continued_is_refused_in_words_and_nothing_is_made(world:
     assert world.store.run_ids() == runs
 
 
-def test_without_its_file_an_agent_goes_on_as_it_was_with_a_warning_and_a_run_that_never_began_begins(
+def test_without_its_file_an_agent_goes_on_as_it_was_only_if_somebody_says_so_and_with_a_warning(
     world: World,
 ) -> None:
     world.agent(env={"TOOL_TOKEN": "a-literal-that-is-secret-4711"})
@@ -225,12 +226,17 @@ def test_without_its_file_an_agent_goes_on_as_it_was_with_a_warning_and_a_run_th
     refused = world.start("The task.")
     assert world.failed(refused)[0] == "config"
     (world.agents / "worker.md").unlink()
+    done = world.cli("continue", refused)
+    assert done.returncode == 2 and f"`subagent continue --stored-agent {refused}`" in done.stderr
     with world.serve() as parent:
-        again = parent.call("continue_run", runId=refused, waitSeconds=40)
+        sentence = parent.refused("continue_run", runId=refused)
+        assert "is gone" in sentence and "storedAgent: true" in sentence
+        assert world.store.run_ids() == [refused], "nothing was made"
+        again = parent.call("continue_run", runId=refused, storedAgent=True, waitSeconds=40)
     assert again["error"]["code"] == "config"
     world.environment["ANTHROPIC_API_KEY"] = key
-    with world.serve() as parent:
-        view = parent.call("continue_run", runId=again["runId"], prompt="And this.", waitSeconds=40)
+    done = world.cli("continue", again["runId"], "And this.", "--stored-agent", "--wait", "40", "--json")
+    view = json.loads(done.stdout)
     assert view["status"] == "completed" and "the file of agent worker is gone" in view["warnings"][0].lower()
     assert "***" in view["warnings"][0]
     (body,) = bodies(simulator)
@@ -258,3 +264,22 @@ def test_an_agent_carries_on_what_a_run_it_started_had_begun(world: World) -> No
     assert (world.meta(second).parent_run_id, world.meta(second).depth) == (run_id, 1)
     last = tool_results(bodies(simulator)[-1])
     assert '"result":"Helped."' in last[0]
+
+
+def test_a_run_does_not_bring_a_stored_definition_to_life(world: World) -> None:
+    world.agent("boss", agents=["helper"])
+    world.agent("helper", maxTurns=1)
+    boss = [
+        call("run_helper", prompt="Help.", waitSeconds=40),
+        shell(f"rm {world.agents}/helper.md"),
+        {
+            **call("continue_run", runId="${run}", prompt="Go on.", storedAgent=True),
+            "capture": {"run": '"runId": ?"([a-z0-9-]+)"'},
+        },
+        says("All done."),
+    ]
+    simulator = world.play(*boss, conversations=[{"turns": [says("Helped.")], "when": {"prompt": "Help"}}])
+    run_id = world.start("Lead.", agent="boss")
+    assert world.completed(run_id) == "All done."
+    assert "may not use a stored definition" in tool_results(bodies(simulator)[-1])[0]
+    assert len(world.store.children_of(run_id)) == 1

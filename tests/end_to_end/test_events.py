@@ -30,7 +30,14 @@ def talk(raw):
 kinds = ["subagent_start", "tool_call", "tool_result", "thought_trace", "subagent_end"]
 more = {"toolName": "grep", "toolCallId": "t1", "payload": {"a": [1]}, "executionTimeoutSeconds": 3,
         "reasoningType": "summary", "tokenUsage": {}}
+another = {**event, "type": "thought_trace", "subagentRunId": "another"}
+whole = json.dumps(another).encode()
+length = b"Content-Length: %d\\r\\n" % len(whole)
+slow = [socket.create_connection(address.split("/")[2].split(":")) for _ in range(80)]
 print(json.dumps({
+    "beside slow ones": [post(another) for _ in range(3)],
+    "twice": [talk(b"POST PATH/subagent-events HTTP/1.1\\r\\nHost: localhost\\r\\n" + line + length
+                   + b"\\r\\n" + whole) for line in (b"", b"Host: localhost\\r\\n", length)],
     "taken": [post({**event, "type": kind, **more}) for kind in kinds],
     "bad": [post(body) for body in (b"", b"{", b"[]", {}, {**event, "type": "other"}, {**event, "type": 1},
             {**event, "type": "tool_call", "subagentName": ""}, b"[" * 100000)],
@@ -67,6 +74,8 @@ def test_the_journal_of_a_run_tells_of_its_nested_runs_and_of_foreign_subagents(
     answered = json.loads(said)
     assert answered.pop("at once") in ([200], [200, 503])
     assert answered == {
+        "beside slow ones": [200] * 3,
+        "twice": ["200", "400", "400"],
         "taken": [200] * 5,
         "bad": [400] * 8,
         "other": [405] * 3,

@@ -1,10 +1,11 @@
 """Secrets reach the run and never the disk (SPEC sections 4 and 13)."""
 
+import json
 from pathlib import Path
 
-from subagent_server.host import processes
 from tests.helpers.turns import asks, says, shell, tool_results
-from tests.helpers.world import API_KEY, World
+from tests.helpers.wait import wait_for
+from tests.helpers.world import API_KEY, BOUND, PROGRAM, World
 
 LITERAL = "hunter2-correct-horse"
 EXPANDED = "of-the-environment-4711"
@@ -30,13 +31,12 @@ def test_nothing_under_runs_holds_a_key_a_token_or_a_secret_of_the_agent_file(wo
     simulator = world.play(has_them, prints_them, asks("Go on?"), says("Done."))
     run_id, refused = world.start(), world.start(agent="caller")
     world.asking(run_id)
-    environment = processes.environment_of(world.worker(run_id).pid)
-    (token,) = [entry.split(b"=", 1)[1] for entry in environment if entry.startswith(b"SUBAGENT_RUN_TOKEN=")]
+    token = world.given_to(run_id)["SUBAGENT_RUN_TOKEN"]
     world.reply(run_id, "yes")
     world.completed(run_id)
     world.gone(run_id)
     assert tool_results(simulator.requests[1].body) == [f"hello {len(EXPANDED)}"], "the run has them"
-    for secret in (API_KEY, token.decode(), LITERAL, EXPANDED, "header-secret"):
+    for secret in (API_KEY, token, LITERAL, EXPANDED, "header-secret"):
         assert holding(world.runs, secret) == []
     kept = world.store.read_request(run_id).agent["env"]
     assert kept == {"SERVICE_PASSWORD": "***", "OTHER_TOKEN": "${HOST_SECRET}", "GREETING": "hello"}
@@ -53,3 +53,68 @@ def test_a_key_that_cannot_be_one_is_refused_before_anything_quotes_it(world: Wo
         "ANTHROPIC_API_KEY holds characters that no key has, so the model cannot be called.",
     )
     assert holding(world.runs, API_KEY) == []
+
+
+TOKEN_SHAPED = "ghp_" + "a1B2" * 9
+PLAIN_KEY = "plain-words-of-a-gateway-4711"
+"""A key that has no shape: only its value is known."""
+
+
+def test_no_door_of_a_child_writes_a_secret_to_disk(world: World) -> None:
+    world.agent(env={"DB_PASSWORD": LITERAL})
+    world.agent("boss", agents=["worker"])
+    world.environment["ANTHROPIC_API_KEY"] = PLAIN_KEY
+    secret = f"{PLAIN_KEY} {LITERAL} {TOKEN_SHAPED}"
+    words = " ".join(PROGRAM)
+    command = (
+        f'{words} run worker "Use $ANTHROPIC_API_KEY and {TOKEN_SHAPED}" --label "{TOKEN_SHAPED}" --wait 60'
+    )
+    leads = [shell(command), asks("Enough?"), says("Done.")]
+    simulator = world.play(asks("Go on?"), conversations=[{"when": {"prompt": "Lead"}, "turns": leads}])
+    run_id, boss = world.start(), world.start("Lead.", agent="boss")
+    world.asking(run_id)
+    environment = dict(world.given_to(run_id))
+    with world.serve(env=environment) as child, world.serve("--role", "parent") as parent:
+        child.call("ask_parent", question=f"Is it {secret}?", options=[secret], waitSeconds=0)
+        child.call("update_status", status="running", summary=secret)
+        parent.call("reply_subagent", runId=run_id, messageId="q2", answer=f"It is {TOKEN_SHAPED}.")
+        child.call(
+            "update_status", status="completed", summary=secret, payload=json.dumps({secret: [secret]})
+        )
+    published = lambda: [c for c in world.store.children_of(boss) if world.store.exists(c)]  # noqa: E731
+    wait_for(published, BOUND, "a run that was started from the shell")
+    (nested,) = world.store.children_of(boss)
+    world.asking(nested)
+    stopped = world.cli("stop", nested, "--reason", secret, env={"DB_PASSWORD": LITERAL})
+    assert stopped.returncode == 0, stopped.stderr
+    world.asking(boss)
+    for each in (run_id, boss, nested):
+        world.stop(each)
+        world.gone(each)
+    meta = world.meta(run_id)
+    assert meta.messages[1].question_content == "Is it *** *** ***?" and meta.summary == "*** *** ***"
+    assert meta.messages[1].answer_content == "It is ***."
+    assert world.store.read_payload(run_id) == b'{"*** *** ***": ["*** *** ***"]}'
+    assert world.store.read_request(nested).prompt == "Use *** and ***", "it had the key to hand it on"
+    assert world.meta(nested).label == "***" and world.meta(nested).summary == "*** *** ***"
+    assert simulator.requests
+    for value in (PLAIN_KEY, LITERAL, TOKEN_SHAPED):
+        assert holding(world.runs, value) == []
+
+
+def test_the_shell_of_a_run_has_no_key_of_the_model_unless_its_file_gives_it_or_it_starts_others(
+    world: World,
+) -> None:
+    world.environment["ANTHROPIC_AUTH_TOKEN"] = "another-way-to-the-model"
+    prints = shell("echo ${ANTHROPIC_API_KEY:-none} ${ANTHROPIC_AUTH_TOKEN:-none}")
+    world.agent()
+    world.agent("given", env={"ANTHROPIC_API_KEY": "${ANTHROPIC_API_KEY}"})
+    world.agent("boss", agents=["worker"])
+    for name, told in (
+        ("worker", "none none"),
+        ("given", f"{API_KEY} none"),
+        ("boss", f"{API_KEY} another-way-to-the-model"),
+    ):
+        simulator = world.play(prints, says("Done."))
+        world.completed(world.start(agent=name))
+        assert tool_results(simulator.requests[1].body) == [told]

@@ -94,7 +94,7 @@ def test_runs_that_carry_on_and_the_calls_of_mcp_servers_are_below_the_calls_tha
 def test_contents_are_sent_where_the_variable_of_the_conventions_says_so_and_never_secrets(
     world: World,
 ) -> None:
-    world.agent(model="claude-test")
+    world.agent(model="claude-test", env={"ANTHROPIC_API_KEY": "${ANTHROPIC_API_KEY}"})
     world.play(
         shell("echo $ANTHROPIC_API_KEY; echo ${OTEL_EXPORTER_OTLP_HEADERS#*=}; env"),
         says(f"Painted with {API_KEY}."),

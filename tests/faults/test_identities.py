@@ -5,6 +5,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from subagent_server.domain.states import Status
 from subagent_server.host import locks, processes
 from subagent_server.host.clock import now
 from subagent_server.host.processes import Identity
+from subagent_server.launch.program import WORKER
 from subagent_server.service.doctor import examine
 from subagent_server.service.ending import stop_run
 from subagent_server.service.reconcile import observe
@@ -29,6 +32,22 @@ ASLEEP = """
     print("asleep", flush=True)
     sys.stdin.readline()
 """
+
+
+SHOWN_AS = """
+    import json, sys
+    from subagent_server.host.shown import Shown
+    Shown().command(json.loads(sys.argv[1]))
+    print("asleep", flush=True)
+    sys.stdin.readline()
+"""
+"""A process that shows another command line than its own, for which it has room in its last argument."""
+ROOM = "-" * 4000
+
+
+def shown_as_worker(directory: Path) -> Child:
+    """Start a process that carries the mark of the worker of a run."""
+    return Child(SHOWN_AS, json.dumps([*WORKER, str(directory), "3,4"]), ROOM)
 
 
 @pytest.fixture
@@ -52,17 +71,20 @@ def identity_of(child: Child) -> Identity:
     return identity
 
 
-def begun(store: RunStore, recorded: Identity, host: str | None = None) -> RunPaths:
-    """Make a run that works as far as its files tell, kept by `recorded`, whose lock nobody holds."""
+def begun(store: RunStore, recorded: Identity, host: str | None = None, **record: Any) -> RunPaths:
+    """Make a run that works as far as its files tell, kept by `recorded`, whose lock nobody holds.
+
+    `record` is what else `shim.json` says.
+    """
     launch = LaunchInfo(host=host or processes.host_name(), boot_id=recorded.boot_id)
     store.create(make_request())
     store.publish(make_meta(launch=launch))
     worker = WorkerIdentity.model_validate(recorded.to_json())
     store.update(RUN_ID, replace(STARTED, worker=worker), now())
     run = store.paths.run(RUN_ID)
-    run.shim.path.write_text(
-        json.dumps({"shim": recorded.to_json(), "worker": recorded.to_json()}), encoding="utf-8"
-    )
+    named = {"shim": recorded.to_json(), "worker": recorded.to_json()}
+    record = {"directory": run.directory.stat().st_ino, **named, **record}
+    run.shim.path.write_text(json.dumps(record), encoding="utf-8")
     run.live_lock.touch()
     return run
 
@@ -91,11 +113,54 @@ def test_whoever_got_the_pid_of_a_keeper_is_not_told_to_end(store: RunStore, bys
     assert lives(bystander)
 
 
-def test_a_worker_whose_keeper_is_dead_is_ended_by_whoever_reads(store: RunStore, bystander: Child) -> None:
-    begun(store, identity_of(bystander))
-    observed = observe(store, RUN_ID)
-    assert (observed.meta.status, observed.live) == (Status.FAILED, False)
-    assert bystander.wait() == -9
+def test_a_worker_whose_shim_is_dead_is_ended_by_whoever_reads(store: RunStore) -> None:
+    with shown_as_worker(store.paths.run(RUN_ID).directory) as worker:
+        assert worker.hear() == "asleep"
+        begun(store, identity_of(worker))
+        observed = observe(store, RUN_ID)
+        assert (observed.meta.status, observed.live) == (Status.FAILED, False)
+        assert worker.wait() == -9
+
+
+@pytest.mark.parametrize("record", [{}, {"directory": None}, {"worker": None}], ids=str)
+def test_a_process_without_the_mark_of_the_run_is_not_ended_whatever_the_record_says(
+    store: RunStore, bystander: Child, record: dict[str, Any]
+) -> None:
+    run = begun(store, identity_of(bystander), **record)
+    assert observe(store, RUN_ID).meta.status is Status.FAILED
+    held = locks.take(run.live_lock)
+    assert held is not None
+    run.exit.unlink()  # as if its shim were still there
+    stop_run(store, RUN_ID, "enough")
+    assert observe(store, RUN_ID).live is True
+    os.close(held)
+    bystander.tell()
+    assert bystander.wait() == 0, "no signal has reached it"
+
+
+@pytest.mark.parametrize("other", ["another-run", None], ids=["of-another-run", "of-a-copy"])
+def test_a_process_with_the_mark_of_a_run_is_not_ended_for_another_directory(
+    store: RunStore, other: str | None
+) -> None:
+    directory = store.paths.run(other or RUN_ID).directory
+    with shown_as_worker(directory) as worker:
+        assert worker.hear() == "asleep"
+        record: dict[str, Any] = {} if other else {"directory": 1}
+        begun(store, identity_of(worker), **record)
+        assert observe(store, RUN_ID).meta.status is Status.FAILED
+        worker.tell()
+        assert worker.wait() == 0, "no signal has reached it"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [b"[", b"[]", b'{"shim": 1, "worker": {"pid": 1e999}}', b"[" * 100_000, b"{}" + b" " * (1 << 20)],
+    ids=["torn", "list", "endless-pid", "deep", "long"],
+)
+def test_a_record_that_no_shim_has_written_names_nobody(store: RunStore, record: bytes) -> None:
+    run = begun(store, processes.this_process())
+    run.shim.path.write_bytes(record)
+    assert observe(store, RUN_ID).meta.status is Status.FAILED
 
 
 def test_a_run_of_another_host_is_unknown_and_never_declared_dead(store: RunStore, bystander: Child) -> None:
@@ -117,8 +182,9 @@ def test_a_run_of_another_host_is_unknown_and_never_declared_dead(store: RunStor
 
 KEEPER = """
     import fcntl, signal, sys
-    from pathlib import Path
+    from subagent_server.host.shown import Shown
     lock = open(sys.argv[1], "r+b")
+    Shown().command(["python", "-I", "-S", "launch/shim.py", sys.argv[2], "3", "4"])
     fcntl.flock(lock, fcntl.LOCK_EX)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     print("keeps", flush=True)
@@ -134,10 +200,11 @@ def test_what_outlives_its_run_is_told_again_whichever_way_the_clock_has_jumped(
     lock = store.paths.root / RUN_ID / "live.lock"
     store.create(make_request())
     lock.touch()
-    with Child(KEEPER, lock) as keeper:
+    directory = store.paths.run(RUN_ID).directory
+    with Child(KEEPER, lock, directory) as keeper:
         assert keeper.hear() == "keeps"
         store.publish(make_meta(launch=LaunchInfo(host=processes.host_name(), boot_id=processes.boot_id())))
-        facts = {"shim": identity_of(keeper).to_json()}
+        facts = {"shim": identity_of(keeper).to_json(), "directory": directory.stat().st_ino}
         store.paths.run(RUN_ID).shim.path.write_text(json.dumps(facts), encoding="utf-8")
         store.update(RUN_ID, STARTED, now())
         stopped_at = now() + jump  # whoever stopped it died before it told the keeper; then the clock jumped

@@ -18,11 +18,13 @@ WRITER = """
     from subagent_server.domain.records import RunResult
     from subagent_server.domain.states import Status
     from subagent_server.store.runs import RunStore
+    from datetime import timedelta
     from tests.helpers.runs import LATER
+    at = lambda number: LATER + timedelta(minutes=number)
     store, run_id, count = RunStore(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
     try:
         for number in range(count):
-            meta = store.update(run_id, events.ProgressReported(summary="x" * 100 * number), LATER)
+            meta = store.update(run_id, events.ProgressReported(summary="x" * 100 * number), at(number))
             print(meta.revision, flush=True)
         result = RunResult(outcome=Status.COMPLETED, text="Paid for.")
         print(store.update(run_id, events.Finished(), LATER, result=result).revision, flush=True)

@@ -67,7 +67,8 @@ async def _call_all(directory: Path, made: list[tuple[str, dict[str, Any]]]) -> 
     (directory / "agents").mkdir()
     for agent in ("other", "reviewer"):  # the second is that of the run, which may be continued
         (directory / "agents" / f"{agent}.md").write_text(REFUSED.format(agent), encoding="utf-8")
-    service = open_service(read_settings(environment={}, cwd=directory), LocalLauncher())
+    settings = read_settings(environment={"SUBAGENT_AGENTS": "agents"}, cwd=directory)
+    service = open_service(settings, LocalLauncher())
     start_run(service.store, RUN_ID, STARTED, ASKED)
     changes = Changes(service.store)
     desk = Desk(service, changes, USER, (*tool_schemas.PARENT_TOOLS, *tool_schemas.CHILD_TOOLS))

@@ -53,6 +53,8 @@ class RawServer:
             )
         self._heard = b""
         self._answers: dict[int | str, dict[str, Any]] = {}
+        self.nameless: list[dict[str, Any]] = []
+        """Errors that have come for no request that could be told."""
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +84,8 @@ class RawServer:
         """Return the answer to the request of this id. Answers come in any order."""
         while number not in self._answers:
             message = self._next()
+            if "error" in message and message["id"] is None:
+                self.nameless.append(message)
             if ("result" in message or "error" in message) and message["id"] is not None:
                 self._answers[message["id"]] = message
         return self._answers.pop(number)

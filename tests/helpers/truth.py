@@ -7,6 +7,7 @@ from typing import Any
 
 from subagent_server.domain.states import Status
 from subagent_server.host import processes
+from subagent_server.launch import marks
 from subagent_server.service.doctor import examine
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
@@ -21,10 +22,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def processes_of(run: RunPaths) -> list[processes.Identity]:
     """Return what lives of a run: its shim, its worker, and all that carries its mark."""
-    return [
-        *processes.marked(f"SUBAGENT_SHIM={run.run_id}"),
-        *processes.marked(f"SUBAGENT_RUN_ID={run.run_id}"),
-    ]
+    shim = marks.recorded_shim(run)
+    return [*([] if shim is None else [shim]), *marks.processes_of(run.run_id)]
 
 
 def check_ended(store: RunStore, run_id: str, environment: Mapping[str, str]) -> None:

@@ -9,14 +9,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from subagent_server.domain.records import RunMeta, RunResult
 from subagent_server.domain.states import Status
 from subagent_server.host import locks, processes
-from subagent_server.launch.local import LocalLauncher
+from subagent_server.launch.launcher import LaunchPackage, Reservation, Start
+from subagent_server.launch.local import LocalLauncher, LocalStart
 from subagent_server.service.context import Service, open_service, warm_start
 from subagent_server.service.ending import read_shim
 from subagent_server.service.questions import reply
@@ -46,10 +48,40 @@ class Launcher(LocalLauncher):
     def __init__(self) -> None:
         super().__init__()
         self.started: list[subprocess.Popen[bytes]] = []
+        self.given: dict[str, dict[str, str]] = {}
+        """The environment of each run that was started here. Only root may read it of the worker itself."""
 
     def adopt(self, process: "subprocess.Popen[bytes]") -> None:
         """Keep a process."""
         self.started.append(process)
+
+    def starting(self) -> AbstractContextManager[Start]:
+        """Start as ever, and keep what the run is given."""
+        return closing(_KeptStart(self))
+
+
+class _KeptStart:
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._start = LocalStart(launcher)
+        self.close = self._start.close
+
+    def reserve(self, run: RunPaths) -> Reservation:
+        return _KeptReservation(self._launcher, run.run_id, self._start.reserve(run))
+
+
+@dataclass(frozen=True)
+class _KeptReservation:
+    launcher: Launcher
+    run_id: str
+    reservation: Reservation
+
+    def start(self, package: LaunchPackage) -> None:
+        self.launcher.given[self.run_id] = {**package.environment, "SUBAGENT_RUN_ID": self.run_id}
+        self.reservation.start(package)
+
+    def give_up(self) -> None:
+        self.reservation.give_up()
 
 
 class World:
@@ -163,6 +195,10 @@ class World:
         assert result is not None, f"run {run_id} has no result"
         return result
 
+    def given_to(self, run_id: str) -> dict[str, str]:
+        """Return the environment of the worker of a run that was started in this process."""
+        return self._launcher.given[run_id]
+
     def keeper(self, run_id: str) -> processes.Identity:
         """Return the shim of a run, as soon as it is recorded."""
         return self._recorded(run_id, "shim")
@@ -192,9 +228,9 @@ class World:
         assert meta.status is Status.COMPLETED, meta.error
         return self.result(run_id).text
 
-    def failed(self, run_id: str) -> tuple[str, str]:
+    def failed(self, run_id: str, seconds: float = BOUND) -> tuple[str, str]:
         """Return code and message of a run that has to fail."""
-        meta = self.ended(run_id)
+        meta = self.ended(run_id, seconds)
         assert meta.error is not None, meta.status
         return meta.error.code, meta.error.message
 

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import textwrap
 import uuid
 from collections.abc import Iterator
@@ -11,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from subagent_server.host import processes
+from subagent_server.host import process_scan, processes
 from subagent_server.host.processes import Identity
+from tests.helpers.ordinary_user import UID, user
 from tests.helpers.processes import Child, run_python
 from tests.helpers.wait import wait_for
 
@@ -25,10 +28,8 @@ NODE = textwrap.dedent(
     """
     import json, os, subprocess, sys
     code, name, below = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-    plain = {key: value for key, value in os.environ.items() if key != "SPARED_MARK"}
     for child, more in below.items():
-        extra = {"SPARED_MARK": "somebody"} if child.startswith("foreign") else {}
-        subprocess.Popen([sys.executable, "-c", code, code, child, json.dumps(more)], env={**plain, **extra})
+        subprocess.Popen([sys.executable, "-c", code, code, child, json.dumps(more)])
     os.write(1, f"{name} {os.getpid()}\\n".encode())  # in one piece: they all write into one pipe
     sys.stdin.read()
     """
@@ -106,7 +107,7 @@ def test_no_name_of_a_process_misleads_about_its_state(name: str) -> None:
     with Child(code, name) as child:
         assert int(child.hear()) == os.getpid()
         assert processes.is_alive(identity_of(child.pid))
-        assert identity_of(child.pid) in processes.descendants([os.getpid()], spare="SPARED_MARK")
+        assert identity_of(child.pid) in process_scan.descendants([os.getpid()])
 
 
 def test_an_identity_survives_json(child: Child) -> None:
@@ -135,17 +136,17 @@ def test_marked_processes_are_found_by_the_environment_they_were_started_with() 
         for child in (one, other, longer, plain):
             child.hear()
         mark = f"{name}={value}"
-        assert {found.pid for found in processes.marked(mark)} == {one.pid, other.pid}
+        assert {found.pid for found in process_scan.marked(mark)} == {one.pid, other.pid}
         one.kill()
-        assert processes.marked(mark) == [identity_of(other.pid)]
-    assert processes.marked(mark) == []
+        assert process_scan.marked(mark) == [identity_of(other.pid)]
+    assert process_scan.marked(mark) == []
 
 
 def test_a_process_that_is_set_apart_is_passed_over_where_it_is_wanted_and_what_it_starts_is_not() -> None:
     name, value = "SUBAGENT_TEST_MARK", uuid.uuid4().hex
     code = """
         import subprocess, sys
-        from subagent_server.host.processes import set_apart
+        from subagent_server.host.process_scan import set_apart
         set_apart(0)
         child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True)
         print(child.pid, flush=True)
@@ -154,17 +155,40 @@ def test_a_process_that_is_set_apart_is_passed_over_where_it_is_wanted_and_what_
     with Child(code, "import sys; sys.stdin.read()", environment={name: value}, new_session=True) as parent:
         started = int(parent.hear())
         mark, both = f"{name}={value}", {parent.pid, started}
-        assert {found.pid for found in processes.marked(mark)} == both
-        looks = processes.Marked(mark, but_set_apart=True)
+        assert {found.pid for found in process_scan.marked(mark)} == both
+        looks = process_scan.Marked(mark, pass_over=process_scan.is_set_apart)
         assert [[found.pid for found in looks.look()] for _ in range(2)] == [[started], [started]]
-        processes.set_apart(started)
+        process_scan.set_apart(started)
         assert looks.look() == []
-        assert {found.pid for found in processes.Marked(mark).look()} == both
+        assert {found.pid for found in process_scan.Marked(mark).look()} == both
+
+
+def test_a_process_of_another_user_is_not_found_whatever_it_shows() -> None:
+    code = """
+        import sys
+        from subagent_server.host.shown import Shown
+        Shown().command(["python", "the mark"])
+        print("here", flush=True)
+        sys.stdin.read()
+    """
+    mark = f"SUBAGENT_TEST_MARK={uuid.uuid4().hex}"
+    looks = process_scan.Marked(mark, or_command=lambda command: b"the mark" in command)
+    with user(UID + 1) as somebody:
+        command = somebody.command([sys.executable, "-c", textwrap.dedent(code)])
+        environment = somebody.environment(dict([mark.split("=")]))
+        with subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as other:
+            assert other.stdout is not None and other.stdin is not None
+            assert other.stdout.readline() == b"here\n"
+            expected = [] if os.getuid() == 0 else [other.pid]  # then it is no other user
+            assert [found.pid for found in looks.look()] == expected
+            other.stdin.close()
 
 
 def test_looks_find_what_was_started_meanwhile() -> None:
     name, value = "SUBAGENT_TEST_MARK", uuid.uuid4().hex
-    looks = processes.Marked(f"{name}={value}")
+    looks = process_scan.Marked(f"{name}={value}")
     assert looks.look() == []
     with Child(WAIT, environment={name: value}) as child:
         child.hear()
@@ -180,7 +204,7 @@ def test_looks_find_processes_and_not_their_threads() -> None:
         print("there", flush=True)
         sys.stdin.read()
     """
-    looks = processes.Marked(f"{name}={value}")
+    looks = process_scan.Marked(f"{name}={value}")
     assert looks.look() == []
     with Child(code, environment={name: value}) as child:
         child.hear()
@@ -197,10 +221,10 @@ def test_looks_find_what_was_on_no_list_yet_when_its_parent_was_found(
         print(subprocess.Popen(waits, start_new_session=True).pid, flush=True)
         sys.stdin.read()
     """
-    looks, listed = processes.Marked(f"{name}={value}"), processes._pids
+    looks, listed = process_scan.Marked(f"{name}={value}"), process_scan._pids
     with Child(code, environment={name: value}) as parent:
         left, found = int(parent.hear()), identity_of(parent.pid)
-        monkeypatch.setattr(processes, "_pids", lambda: listed() - {left})  # as one that is amid its fork
+        monkeypatch.setattr(process_scan, "_pids", lambda: listed() - {left})  # as one that is amid its fork
         assert looks.look() == [found]
         monkeypatch.undo()
         os.kill(parent.pid, signal.SIGKILL)
@@ -215,7 +239,7 @@ def test_a_marked_zombie_is_not_found() -> None:
     with Child("pass", environment={name: value}) as child:
         identity = identity_of(child.pid)
         wait_for(lambda: not processes.is_alive(identity), 10, "the process to become a zombie")
-        assert processes.marked(f"{name}={value}") == []
+        assert process_scan.marked(f"{name}={value}") == []
 
 
 def test_descendants_are_all_below_but_what_is_spared_and_what_is_below_that() -> None:
@@ -224,25 +248,27 @@ def test_descendants_are_all_below_but_what_is_spared_and_what_is_below_that() -
     with Child(NODE, NODE, "root", json.dumps(family)) as root:
         pids = dict(_said(root.hear()) for _ in names)
         assert set(pids) == names
-        found = [identity.pid for identity in processes.descendants([root.pid], spare="SPARED_MARK")]
+        foreign = {pids["foreign"], pids["foreign-too"]}
+        spared = process_scan.descendants([root.pid], spare=lambda identity: identity.pid in foreign)
+        found = [identity.pid for identity in spared]
         assert len(found) == len(set(found))
         assert set(found) == {pids[name] for name in ("a", "a1", "a2", "a21", "b")}
         assert found.index(pids["a"]) < found.index(pids["a2"]) < found.index(pids["a21"])
-        all_of_them = processes.descendants([root.pid], spare="NOBODY_HAS_THIS")
+        all_of_them = process_scan.descendants([root.pid])
         assert {identity.pid for identity in all_of_them} == set(pids.values()) - {root.pid}
     wait_for(lambda: not any(map(processes.is_alive, all_of_them)), 10, "the family to leave")
 
 
 def test_a_process_without_children_has_no_descendants(child: Child) -> None:
-    assert processes.descendants([child.pid], spare="SPARED_MARK") == []
+    assert process_scan.descendants([child.pid]) == []
     child.kill()
-    assert processes.descendants([child.pid], spare="SPARED_MARK") == []
+    assert process_scan.descendants([child.pid]) == []
 
 
 def test_the_environment_of_a_process_that_is_gone_is_empty(child: Child) -> None:
-    assert processes.environment_of(child.pid)
+    assert process_scan.environment_of(child.pid)
     child.kill()
-    assert processes.environment_of(child.pid) == frozenset()
+    assert process_scan.environment_of(child.pid) == frozenset()
 
 
 def test_ended_children_are_collected_each_once_and_living_ones_are_left() -> None:

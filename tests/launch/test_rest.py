@@ -7,7 +7,7 @@ from subagent_server.host import processes
 from tests.helpers.turns import asks, says, tool_results
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
-from tests.launch.warm_place import WarmPlace
+from tests.launch.warm_place import WarmPlace, only_root
 
 
 def own_kib(identity: processes.Identity) -> int:
@@ -16,6 +16,7 @@ def own_kib(identity: processes.Identity) -> int:
     return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Anonymous:"))
 
 
+@only_root
 def test_a_run_that_waits_for_long_gives_memory_back_and_goes_on_as_if_it_had_not(
     world: World, place: WarmPlace
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.host import processes
+from subagent_server.host import process_scan, processes
 from tests.helpers.raw_server import HELLO, READY, RawServer, request, tool_call
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill
@@ -41,7 +41,7 @@ def test_a_server_is_forked_and_stands_where_its_client_started_it(world: World,
             assert "run_worker" in names and "ask_parent" not in names
             fork = forked_by(zygote)
             assert Path(f"/proc/{fork.pid}/cwd").readlink() == world.work
-            assert f"SUBAGENT_RUNS={world.runs}".encode() in processes.environment_of(fork.pid)
+            assert f"SUBAGENT_RUNS={world.runs}".encode() in process_scan.environment_of(fork.pid)
             if isinstance(leave, signal.Signals):
                 server.signal(leave)
             else:

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from subagent_server.domain.states import Status
-from subagent_server.host import die, locks, processes
+from subagent_server.host import die, locks
+from tests.helpers.truth import processes_of
 from tests.helpers.turns import asks, says, shell, tool_results
 from tests.helpers.wait import wait_for
 from tests.helpers.world import API_KEY, BOUND, World, kill
-from tests.launch.warm_place import WarmPlace, forks_of, is_fork
+from tests.launch.warm_place import WarmPlace, forks_of, is_fork, only_root
 
 VIEW = """
 import json, os, resource
@@ -69,6 +70,7 @@ def unusual_starter() -> Iterator[None]:
         os.umask(before)
 
 
+@only_root
 def test_what_a_program_of_a_run_inherits_is_the_same_warm_and_plain(world: World, place: WarmPlace) -> None:
     world.agent(env={"OF_THE_AGENT": "grün"})
     del world.environment["LANG"]
@@ -95,6 +97,7 @@ def test_what_a_program_of_a_run_inherits_is_the_same_warm_and_plain(world: Worl
     assert (seen[True]["umask"], seen[True]["environment"]["OF_THE_AGENT"]) == ("0027", "grün")
 
 
+@only_root
 def test_a_fork_shows_its_own_command_and_environment_and_holds_nothing_of_another(
     world: World, place: WarmPlace
 ) -> None:
@@ -104,8 +107,7 @@ def test_a_fork_shows_its_own_command_and_environment_and_holds_nothing_of_anoth
     one, other = place.started()[0], place.started()[0]
     for run_id, foreign in ((one, other), (other, one)):
         keeper, worker = world.keeper(run_id), world.worker(run_id)
-        assert processes.marked(f"SUBAGENT_SHIM={run_id}") == [keeper]
-        assert processes.marked(f"SUBAGENT_RUN_ID={run_id}") == [worker]
+        assert processes_of(world.paths(run_id)) == [keeper, worker]
         for identity, program in ((keeper, b"launch/shim.py"), (worker, b"subagent_server.worker")):
             command = Path(f"/proc/{identity.pid}/cmdline").read_bytes()
             assert program in command and run_id.encode() in command

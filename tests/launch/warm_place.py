@@ -1,8 +1,11 @@
 """A warm process of one test alone, and how to tell what it has forked."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from subagent_server.host import processes
 from subagent_server.launch.warm import WarmStart
@@ -11,9 +14,10 @@ from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
 IDLE_SECONDS = 600
+only_root = pytest.mark.skipif(os.getuid() != 0, reason="only root may look into the processes of a run")
 SPARE = b"subagent-spare"
-_FORKED_ROOM = 30_000
-"""`/proc` shows this much environment of a fork at least, most of it empty; of nothing else in a test."""
+_FORKED_ROOM = 8_000
+"""`/proc` shows this much command line of a fork at least, most of it empty; of nothing else in a test."""
 
 
 class WarmPlace:
@@ -67,7 +71,7 @@ def forks_of(zygote: processes.Identity) -> list[processes.Identity]:
 
 def is_fork(identity: processes.Identity) -> bool:
     """Whether a process is a fork of a warm one."""
-    return len(Path(f"/proc/{identity.pid}/environ").read_bytes()) > _FORKED_ROOM
+    return len(Path(f"/proc/{identity.pid}/cmdline").read_bytes()) > _FORKED_ROOM
 
 
 @contextmanager

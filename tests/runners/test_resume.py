@@ -1,5 +1,6 @@
 """What the model is told when it carries a conversation on, case by case."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -54,7 +55,7 @@ def past(*messages: Message, **facts: Any) -> PastRun:
 def carried_on(*runs: PastRun, prompt: str = "", **opening: Any) -> Resumed:
     """Return how the last of these runs is carried on, after the API was asked whether it takes it."""
     words = [{"type": "text", "text": prompt}] if prompt else []
-    found = resume(runs, Opening(**{"words": words, "model": "m", **opening}))
+    found = asyncio.run(resume(runs, Opening(**{"words": words, "model": "m", **opening})))
     check_messages(sendable(found.messages), allow_prefill=found.outcome is not None)
     return found
 

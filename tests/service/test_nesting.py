@@ -71,7 +71,8 @@ def service(tmp_path: Path) -> Iterator[Service]:
     text = "---\nname: again\ndescription: It goes on.\nagents: [again]\n---\nGo on."
     (tmp_path / "agents").mkdir()
     (tmp_path / "agents" / "again.md").write_text(text, encoding="utf-8")
-    settings = read_settings(environment={"SUBAGENT_MAX_DESCENDANTS": "3"}, cwd=tmp_path)
+    environment = {"SUBAGENT_MAX_DESCENDANTS": "3", "SUBAGENT_AGENTS": "agents"}
+    settings = read_settings(environment=environment, cwd=tmp_path)
     keeper = Keeper()
     yield open_service(settings, keeper)
     for descriptor in keeper.locks:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import RunMeta
-from subagent_server.host import die, processes
+from subagent_server.host import die, process_scan, processes
 from subagent_server.service.context import Service, open_service
 from subagent_server.settings import read_settings
 from subagent_server.store.runs import RunStore
@@ -107,7 +107,7 @@ class Field:
             if found is not None and processes.is_alive(found.identity):
                 zygotes += [found.identity.pid] if found.kind == "zygote" else []
                 yield found
-        for identity in processes.descendants(zygotes, spare=processes.SHIM_MARK):
+        for identity in process_scan.descendants(zygotes):
             if _command(identity.pid)[0] == _SPARE:
                 yield Found("spare", identity, None)
 
@@ -119,7 +119,7 @@ class Field:
     def _classified(self, identity: processes.Identity) -> Found | None:
         command = _command(identity.pid)
         environment = dict(
-            item.partition(b"=")[::2] for item in processes.environment_of(identity.pid) if b"=" in item
+            item.partition(b"=")[::2] for item in process_scan.environment_of(identity.pid) if b"=" in item
         )
         words = set(command)
         named = next((Path(w).name for w in command if w.startswith(f"{self.runs}/")), None)

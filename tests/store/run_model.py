@@ -21,6 +21,7 @@ class Model:
     status: str = "ready"
     revision: int = 0
     turns: int = 0
+    reported: bool = False
     questions: list[Question] = field(default_factory=list)
     unread_result: str | None = None
     stored_outcome: str | None = None
@@ -55,14 +56,19 @@ class Model:
 
     def ask(self) -> str:
         """The subagent asks."""
-        if self.status not in WORKING:
+        if self.status not in WORKING or self.pending >= 16 or len(self.questions) >= 200:
             return "refused"
         self.questions.append(Question())
         return self._step(self._derived())
 
     def progress(self) -> str:
-        """The subagent says how far it is."""
-        return self._step(self.status) if self.status in WORKING else "refused"
+        """The subagent says how far it is, in the same words each time."""
+        if self.status not in WORKING:
+            return "refused"
+        if self.reported:
+            return "nothing"
+        self.reported = True
+        return self._step(self.status)
 
     def settle(self, turns: int) -> str:
         """Usage is told, at any time; what is known already leaves no trace."""

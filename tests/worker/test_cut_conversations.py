@@ -109,7 +109,7 @@ class Recorded:
 
     def carried_on(self, past: list[PastRun], **opening: Any) -> Resumed:
         """Return the conversation as it is carried on, after the API has been asked whether it takes it."""
-        found = resume(past, Opening(**{"words": [], "model": MODEL, **opening}))
+        found = asyncio.run(resume(past, Opening(**{"words": [], "model": MODEL, **opening})))
         check_messages(sendable(found.messages), allow_prefill=found.outcome is not None)
         return found
 

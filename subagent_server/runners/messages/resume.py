@@ -45,7 +45,7 @@ class Resumed:
     outcome: Outcome | None = None
 
 
-def resume(past: Sequence[PastRun], opening: Opening) -> Resumed:
+async def resume(past: Sequence[PastRun], opening: Opening) -> Resumed:
     """Return the conversation of `past`, oldest run first, carried on with `opening`.
 
     Only the first of them may have a transcript; the others were over before they had begun.
@@ -62,7 +62,7 @@ def resume(past: Sequence[PastRun], opening: Opening) -> Resumed:
             _say(messages, first)
         _say(messages, _text(unfinished.lost(_known(messages))))
         unknown += unfinished.unknown
-    given = _given(messages, past[0], unfinished, opening)
+    given = await _given(messages, past[0], unfinished, opening)
     if given is not None:
         return Resumed(messages, _last_text(messages), unknown, given)
     _say(messages, _text(_stopped_children(past, opening)))
@@ -72,7 +72,9 @@ def resume(past: Sequence[PastRun], opening: Opening) -> Resumed:
     return Resumed(messages, "" if opening.words else _last_text(messages), unknown)
 
 
-def _given(messages: list[Message], run: PastRun, unfinished: Unfinished, opening: Opening) -> Outcome | None:
+async def _given(
+    messages: list[Message], run: PastRun, unfinished: Unfinished, opening: Opening
+) -> Outcome | None:
     """Return what the conversation has come to already, where only the end of the run is missing.
 
     A final answer that was not stored is taken now. Where it cannot be, the model is told to give it again.
@@ -81,7 +83,7 @@ def _given(messages: list[Message], run: PastRun, unfinished: Unfinished, openin
         return None
     if messages[-1]["role"] == "assistant":
         return _said(messages[-1], opening)
-    return _answered(messages, unfinished, opening)
+    return await _answered(messages, unfinished, opening)
 
 
 def _said(reply: Message, opening: Opening) -> Outcome | None:
@@ -90,7 +92,7 @@ def _said(reply: Message, opening: Opening) -> Outcome | None:
     return Outcome(text) if is_result and text else None
 
 
-def _answered(messages: list[Message], unfinished: Unfinished, opening: Opening) -> Outcome | None:
+async def _answered(messages: list[Message], unfinished: Unfinished, opening: Opening) -> Outcome | None:
     if len(messages) < 2 or messages[-2]["role"] != "assistant":
         return None
     calls, results = calls_of(messages[-2]), messages[-1]["content"]
@@ -104,7 +106,7 @@ def _answered(messages: list[Message], unfinished: Unfinished, opening: Opening)
         if call is None:
             continue
         if may_take and opening.final is not None:
-            results[number] = _taken(opening.final, call)
+            results[number] = await _taken(opening.final, call)
         elif not result.get("is_error"):
             results[number] = unfinished.answer(call)
     if opening.final is None or not opening.final.given:
@@ -112,8 +114,8 @@ def _answered(messages: list[Message], unfinished: Unfinished, opening: Opening)
     return Outcome(_last_text(messages), opening.final.answer, has_output=True)
 
 
-def _taken(final: FinalAnswer, call: Block) -> Block:
-    result = final.take(call["input"])
+async def _taken(final: FinalAnswer, call: Block) -> Block:
+    result = await final.call(call["input"])
     block: Block = {"type": "tool_result", "tool_use_id": call["id"], "content": result.content}
     return block | ({"is_error": True} if result.is_error else {})
 

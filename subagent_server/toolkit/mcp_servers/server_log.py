@@ -1,9 +1,14 @@
-"""What an MCP server says besides the protocol: whole in a file of the run, its beginning in the log."""
+"""What an MCP server says besides the protocol: whole in a file of the run, its beginning in the log.
 
+In the file control characters are made visible, because people read it on a terminal.
+"""
+
+import codecs
 import re
 from collections.abc import Callable
 
 from subagent_server.domain.secrets import Masker
+from subagent_server.domain.visible import visible
 from subagent_server.host.directory import Directory
 
 KEPT_BYTES = 16 << 20
@@ -24,6 +29,7 @@ class ServerLog:
         self._masker = masker
         self._tell = tell
         self._file = directory.entry(f"{_file_name(server)}.log") if directory is not None else None
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self._written = 0
         self._told = 0
         self._unmasked = b""
@@ -43,7 +49,7 @@ class ServerLog:
     def write(self, chunk: bytes) -> None:
         """Take the next bytes. Whole lines are let out at once: somebody may be waiting for them."""
         pending = self._unmasked + chunk
-        end = pending.rfind(b"\n") + 1
+        end = self._masker.settled(pending, pending.rfind(b"\n") + 1)
         lines, _ = self._masker.stream(pending[:end], last=True)
         self._take(lines)
         self._unmasked = pending[end:]
@@ -87,10 +93,11 @@ class ServerLog:
         room = KEPT_BYTES - self._written
         if self._file is None or room <= 0:
             return
+        text = self._decoder.decode(data).replace("\r\n", "\n")
         try:
             self._file.directory.make()
             with self._file.appender() as file:
-                self._written += file.write(data[:room])
+                self._written += file.write(visible(text, "\n\t").encode()[:room])
         except OSError as error:
             self._file = None
             self._tell(self._server, f"(what it says cannot be kept: {error.strerror or error})")

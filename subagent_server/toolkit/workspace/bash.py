@@ -15,6 +15,7 @@ from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace.arguments import Arguments, parse_arguments
 from subagent_server.toolkit.workspace.off_loop import off_loop
 from subagent_server.toolkit.workspace.output import KEPT_BYTES, SHOWN_CHARACTERS, Capture
+from subagent_server.toolkit.workspace.process_tree import Spare, nobody
 from subagent_server.toolkit.workspace.shell import Ending, Reason, Shell
 
 
@@ -28,7 +29,8 @@ class BashTool:
 
     A command that takes longer than `timeout` seconds is ended with all that the shell has started (TERM,
     after `grace` seconds KILL), and the next call gets a new shell. `output_dir` takes what is longer than
-    `shown_characters`, up to `kept_bytes` a command.
+    `shown_characters`, up to `kept_bytes` a command. Processes that are to be spared, such as the shims of
+    other runs, outlive the shell that has started them.
     """
 
     name = "bash"
@@ -45,8 +47,10 @@ class BashTool:
         shown_characters: int = SHOWN_CHARACTERS,
         kept_bytes: int = KEPT_BYTES,
         masker: Masker | None = None,
+        spare: Spare = nobody,
     ) -> None:
         self._cwd = cwd
+        self._spare = spare
         self._environment = dict(environment)
         self._new_capture = lambda: Capture(
             output_dir, characters=shown_characters, kept=kept_bytes, masker=masker
@@ -143,7 +147,7 @@ class BashTool:
 
     def _end_shell(self) -> int | None:
         shell, self._shell = self._shell, None
-        return None if shell is None else shell.close(self._grace)
+        return None if shell is None else shell.close(self._grace, self._spare)
 
     def _drop_shell(self) -> None:
         shell = self._shell

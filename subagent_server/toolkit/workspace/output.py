@@ -103,6 +103,9 @@ class Capture:
     def _store(self, chunk: bytes, *, last: bool = False) -> None:
         if self._file is None or self._trouble is not None:
             return
+        if self._written >= self._kept:
+            self._overflowed |= bool(chunk or self._unwritten)
+            return
         masked, self._unwritten = self._masker.stream(self._unwritten + chunk, last=last)
         try:
             room = self._kept - self._written

@@ -23,7 +23,7 @@ from enum import Enum
 from pathlib import Path
 
 from subagent_server.toolkit.workspace.output import Capture
-from subagent_server.toolkit.workspace.process_tree import end_tree
+from subagent_server.toolkit.workspace.process_tree import Spare, end_tree, nobody
 
 _CHUNK = 1 << 16
 _START_SECONDS = 60.0
@@ -141,13 +141,13 @@ class Shell:
             taken, self._capture = self._capture, self._new_capture()
         return taken
 
-    def close(self, grace: float) -> int | None:
-        """End the shell and what it has started: TERM, after `grace` seconds KILL.
+    def close(self, grace: float, spare: Spare = nobody) -> int | None:
+        """End the shell and what it has started, but for those to `spare`: TERM, after `grace` seconds KILL.
 
         Return the exit code (negative: the signal), None where the kernel would not let it go. `take_output`
         still works afterwards.
         """
-        end_tree(self._process.pid, grace)
+        end_tree(self._process.pid, grace, spare)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
         os.close(self._wake_end)

@@ -102,7 +102,10 @@ def test_an_old_server_that_ends_or_falls_silent_at_a_new_word_is_asked_in_the_o
 def test_what_a_server_prints_is_told_and_kept_and_never_takes_the_conversation_down(tmp_path: Path) -> None:
     async def work() -> None:
         server = scripted(
-            "t", stdout=["Welcome!", "{}", ""], stderr=["key: very-secret-key", "ü"], log="almost full"
+            "t",
+            stdout=["Welcome!", "{}", ""],
+            stderr=["key: very-secret-key", "ü", "\x1b]52;c;cm0=\x07\x9b31m\u202e\tred\r"],
+            log="almost full",
         )
         async with connected(tmp_path, ("very-secret-key",), **{"a b": server}) as field:
             assert (await field.call("t")).text == "{}"
@@ -113,6 +116,7 @@ def test_what_a_server_prints_is_told_and_kept_and_never_takes_the_conversation_
     (kept,) = (tmp_path / "mcp").iterdir()
     text = kept.read_text(encoding="utf-8")
     assert "key: ***\nü\n" in text and kept.name.startswith("a_b") and kept.suffix == ".log"
+    assert "\\x1b]52;c;cm0=\\x07\\x9b31m\\u202e\tred\n" in text
 
 
 def test_failures_of_calls_are_told_to_the_model_and_the_server_stays(tmp_path: Path) -> None:

@@ -1,0 +1,136 @@
+"""What an agent or a server would start, and where it would send a key: what trust holds on to.
+
+The prompt and the tools of a trusted agent may change at any time. What stands here asks once when it
+changes, so it is kept as a hash, with a text to show in which secrets are masked.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from subagent_server.catalog.redact import redact
+from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
+from subagent_server.domain.records import Record
+
+MAX_SHOWN = 2000
+"""Characters of a value that are kept to be shown."""
+
+
+class Pin(Record):
+    """One value as it was when somebody trusted it."""
+
+    hash: str
+    shown: str
+
+
+Pins = dict[str, Pin]
+"""The values of one agent or server, by their keys."""
+
+_PLAIN = ("runner", "command", "args", "baseUrl", "apiKeyEnv")
+_USUAL = AgentDefinition(name="").model_dump(mode="json")
+_SERVER_PLAIN = ("type", "command", "args", "url")
+_USUAL_SERVER = ServerDefinition().model_dump(mode="json")
+
+
+def pins_of_agent(agent: AgentDefinition, project: Path) -> Pins:
+    """Return what is pinned of an agent that comes with the directory `project`."""
+    narrow = AgentDefinition(
+        name=agent.name,
+        runner=agent.runner,
+        command=agent.command,
+        args=agent.args,
+        env=agent.env,
+        base_url=agent.base_url,
+        api_key_env=agent.api_key_env,
+        sandbox=agent.sandbox,
+        code_mode=agent.code_mode,
+        mcp_servers=agent.mcp_servers,
+    )
+    places = dict(_places_outside(agent, project))
+    return _pinned(
+        {**dict(_values(narrow.model_dump(mode="json"))), **places},
+        {**dict(_values(redact(narrow))), **places},
+    )
+
+
+def pins_of_server(name: str, server: ServerDefinition) -> Pins:
+    """Return what is pinned of a server that a file of a project defines."""
+    alone = AgentDefinition(name="", mcp_servers={name: server})
+    whole, masked = alone.model_dump(mode="json"), redact(alone)
+    return _pinned(
+        dict(_server_values(whole["mcpServers"][name])), dict(_server_values(masked["mcpServers"][name]))
+    )
+
+
+def differences(what: str, before: Mapping[str, Pin], after: Mapping[str, Pin]) -> list[str]:
+    """Return what has changed from `before` to `after`, a line each; `what` names whose values they are."""
+    lines: list[str] = []
+    for key in sorted(before.keys() | after.keys()):
+        old, new = before.get(key), after.get(key)
+        if old is not None and new is not None and old.hash == new.hash:
+            continue
+        if old is not None and new is not None and old.shown == new.shown:
+            lines.append(f"~ {what}: {key}: {new.shown} (what is hidden here has changed)")
+            continue
+        lines += [] if old is None else [f"- {what}: {key}: {old.shown}"]
+        lines += [] if new is None else [f"+ {what}: {key}: {new.shown}"]
+    return lines
+
+
+def _values(data: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    yield from ((key, data[key]) for key in _PLAIN if data[key] != _USUAL[key])
+    yield from ((f"env.{name}", value) for name, value in data["env"].items())
+    if data["sandbox"] == "none":
+        yield "sandbox", "none"
+    if data["codeMode"] and data["codeMode"]["python"]:
+        yield "codeMode.python", data["codeMode"]["python"]
+    for name, server in data["mcpServers"].items():
+        yield from ((f"mcpServers.{name}.{key}", value) for key, value in _server_values(server))
+
+
+def _server_values(server: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    yield from ((key, server[key]) for key in _SERVER_PLAIN if server[key] != _USUAL_SERVER[key])
+    for group in ("env", "headers"):
+        yield from ((f"{group}.{name}", value) for name, value in server[group].items())
+
+
+def _places_outside(agent: AgentDefinition, project: Path) -> Iterator[tuple[str, object]]:
+    """Yield the places of an agent that do not lie in the project, links resolved."""
+    top = os.path.realpath(project)
+    for key, path in agent.read_from.items():
+        if not path.is_relative_to(top):
+            yield key, str(path)
+    if agent.source is not None and not (real := Path(os.path.realpath(agent.source))).is_relative_to(top):
+        yield "file", str(real)
+    if agent.cwd is not None:
+        place = _directory(agent.cwd, project)
+        if place is None or not place.is_relative_to(top):
+            yield "cwd", agent.cwd if place is None else str(place)
+
+
+def _directory(text: str, project: Path) -> Path | None:
+    """Return where `cwd` leads; None if only the start of a run can say."""
+    if "${" in text:
+        return None
+    try:
+        return Path(os.path.realpath(project / Path(text).expanduser()))
+    except (RuntimeError, ValueError):  # the home of nobody, a NUL
+        return None
+
+
+def _pinned(values: Mapping[str, object], masked: Mapping[str, object]) -> Pins:
+    return {key: Pin(hash=_hash(value), shown=_shown(masked[key])) for key, value in values.items()}
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    if len(text) <= MAX_SHOWN:
+        return text
+    return f"{text[:MAX_SHOWN]}… ({len(text) - MAX_SHOWN:,} more characters)"

@@ -1,0 +1,173 @@
+"""Which directories the user trusts, and what was pinned when they did: `trust.json` of the user.
+
+The file is this user's alone (0600 in a directory of 0700), is opened without following links or waiting, and
+is read with a bound. A file that does not fit is trust in nothing, with a sentence that says why.
+"""
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from subagent_server.catalog.pins import Pins
+from subagent_server.catalog.problems import shown, why
+from subagent_server.domain.errors import HostError, StorageFailed
+from subagent_server.domain.records import Moment, Record
+from subagent_server.host import atomic, locks
+from subagent_server.host.directory import Entry
+from subagent_server.host.private_directory import beneath, open_private
+
+MAX_BYTES = 8 << 20
+_LOCK = "trust.lock"
+
+
+class TrustNotKept(HostError):
+    """The file of trusted directories cannot be changed."""
+
+    code = "trust_not_kept"
+
+
+class Project(Record):
+    """A directory that is trusted: since when, and the pins of its agents and servers by what they are of."""
+
+    trusted_at: Moment
+    pins: dict[str, Pins] = Field(default_factory=dict)
+
+
+class Book(Record):
+    """All that is trusted, by the real path of each directory; `trouble` is why nothing could be read."""
+
+    version: Literal[1] = 1
+    projects: dict[str, Project] = Field(default_factory=dict)
+    trouble: str | None = Field(default=None, exclude=True)
+
+
+class _Odd(Exception):
+    """Why a file of trusted directories is not believed."""
+
+
+def real_path(directory: Path) -> Path:
+    """Return the path that trust in a directory belongs to."""
+    return Path(os.path.realpath(directory))
+
+
+def read_book(path: Path | None) -> Book:
+    """Return what the user trusts; a file that is odd is trust in nothing, and says why in `trouble`."""
+    if path is None:
+        return Book(trouble="Nothing is trusted, because HOME names no directory: set it.")
+    try:
+        directory = open_private(str(path.parent), make=False)
+        try:
+            return _parsed(_content(directory, path.name))
+        finally:
+            os.close(directory)
+    except FileNotFoundError:
+        return Book()
+    except OSError as error:
+        reason = _reason(error)
+    except _Odd as error:
+        reason = str(error)
+    return Book(trouble=f"{shown(path)} is not believed ({reason}): mend or remove it, then trust again.")
+
+
+def trust_project(path: Path | None, project: Path, pins: Mapping[str, Pins], moment: datetime) -> None:
+    """Trust a directory, with these pins; what was pinned of agents that are not there now is kept.
+
+    Raises:
+        TrustNotKept.
+    """
+    with _changing(path) as projects:
+        before = projects.get(str(project))
+        kept = {**(before.pins if before else {}), **{what: each for what, each in pins.items() if each}}
+        projects[str(project)] = Project(trusted_at=moment, pins=kept)
+
+
+def forget_project(path: Path | None, project: Path) -> bool:
+    """Trust a directory no more; False if it was not trusted.
+
+    Raises:
+        TrustNotKept.
+    """
+    with _changing(path) as projects:
+        return projects.pop(str(project), None) is not None
+
+
+@contextmanager
+def _changing(path: Path | None) -> Iterator[dict[str, Project]]:
+    """Give the projects to change, and write them afterwards, in one hold of a lock."""
+    if path is None:
+        raise TrustNotKept("Trust cannot be kept, because HOME names no directory: set it.")
+    try:
+        path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory = open_private(str(path.parent))
+    except OSError as error:
+        raise _not_kept(path, error) from error
+    try:
+        lock = locks.open_lock(Entry.at(Path(beneath(directory, _LOCK))))
+        try:
+            locks.lock(lock)
+            book = read_book(path)
+            if book.trouble is not None:
+                raise TrustNotKept(book.trouble)
+            projects = dict(book.projects)
+            yield projects
+            _write(Entry.at(Path(beneath(directory, path.name))), projects, path)
+        finally:
+            os.close(lock)
+    except OSError as error:
+        raise _not_kept(path, error) from error
+    finally:
+        os.close(directory)
+
+
+def _write(file: Entry, projects: dict[str, Project], path: Path) -> None:
+    data = Book(projects=projects).to_json()
+    if len(data) > MAX_BYTES:
+        raise TrustNotKept(
+            f"{shown(path)} would be larger than {MAX_BYTES >> 20} MiB: trust smaller directories."
+        )
+    try:
+        atomic.write_durably(file, data)
+    except StorageFailed as error:
+        cause = error.__cause__
+        raise (_not_kept(path, cause) if isinstance(cause, OSError) else error) from error
+
+
+def _not_kept(path: Path, error: OSError) -> TrustNotKept:
+    return TrustNotKept(f"{shown(path)} cannot be written ({_reason(error)}): mend that, then try again.")
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.ELOOP:
+        return "it is a link"
+    return why(error) if error.errno else "its directory is another user's, or others may enter it"
+
+
+def _content(directory: int, name: str) -> bytes:
+    """Return the bytes of the file, without following a link or waiting for a writer."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    descriptor = os.open(name, flags, dir_fd=directory)
+    with os.fdopen(descriptor, "rb") as file:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            raise _Odd("it is not a regular file")
+        if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077 or facts.st_nlink != 1:
+            raise _Odd("it is not this user's alone: another user owns it or has rights, or it has two names")
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise _Odd(f"it is larger than {MAX_BYTES >> 20} MiB")
+    return data
+
+
+def _parsed(data: bytes) -> Book:
+    try:
+        return Book.model_validate(json.loads(data) | {"trouble": None})
+    except (ValueError, TypeError, RecursionError, ValidationError) as error:
+        raise _Odd("it does not say what is trusted in words that are known here") from error

@@ -1,0 +1,100 @@
+"""`subagent trust`: let the agents and MCP servers of a directory be used."""
+
+from pathlib import Path
+
+import click
+
+from subagent_server.catalog.trust import read_book
+from subagent_server.cli.adopting import adopt_root
+from subagent_server.cli.asking import somebody_is_there
+from subagent_server.cli.exits import ExitCode, Leave
+from subagent_server.cli.flags import DIRECTORY, json_option
+from subagent_server.cli.output import out, out_json, talk
+from subagent_server.cli.session import Session, pass_session
+from subagent_server.cli.text import one_line
+from subagent_server.cli.trusting import covered_lines
+from subagent_server.domain.records import timestamp
+from subagent_server.service.trusting import Coverage, check_may_trust, coverage, forget
+from subagent_server.service.trusting import trust as trust_now
+
+_HERE = Path()
+
+
+@click.command()
+@click.argument("directory", required=False, type=DIRECTORY, metavar="[DIR]")
+@click.option("--list", "is_list", is_flag=True, help="List the directories that are trusted.")
+@click.option("--remove", "is_removal", is_flag=True, help="Trust DIR no more.")
+@click.option("--yes", "-y", is_flag=True, help="Trust without asking.")
+@json_option
+@pass_session
+def trust(
+    session: Session, directory: Path | None, is_list: bool, is_removal: bool, yes: bool, as_json: bool
+) -> int:
+    """Trust the agents and MCP servers that come with a directory.
+
+    DIR is where agents/, .claude/agents/ or .mcp.json lie; without it, where you stand. What it covers is
+    shown first. Later changes of prompts and tools need nothing more; what starts a program or sends a key
+    elsewhere has to be trusted again when it changes. Without a terminal, to name DIR is the yes.
+
+    With --runs DIR: make a runs root yours that was not made here, or by an earlier version. What is in it is
+    shown first.
+    """
+    if session.named_root is not None:
+        if directory or is_list or is_removal:
+            raise click.UsageError("--runs names a runs root, which is trusted alone: leave the rest out.")
+        check_may_trust(session.settings)
+        return adopt_root(session, session.named_root, yes=yes, as_json=as_json)
+    if is_list and (directory or is_removal):
+        raise click.UsageError("--list lists all of them: leave the rest out.")
+    if is_list:
+        return _list(session, as_json)
+    check_may_trust(session.settings)
+    asking = not (yes or as_json) and somebody_is_there()
+    if directory is None and (is_removal or not (yes or asking)):
+        raise click.UsageError("name the directory: subagent trust DIR.")
+    if is_removal:
+        return _remove(session, directory or _HERE, as_json)
+    return _trust(session, coverage(session.settings, directory or _HERE), asking, as_json)
+
+
+def _trust(session: Session, covered: Coverage, asking: bool, as_json: bool) -> int:
+    if covered.is_new and not as_json:
+        for line in covered_lines(covered):
+            out(line)
+    if covered.is_new and asking and not click.confirm("Trust this directory?", err=True):
+        talk("Nothing was changed.")
+        return ExitCode.OK
+    if covered.is_new:
+        trust_now(session.settings, covered)
+    if as_json:
+        state = "trusted" if covered.is_new else "current"
+        out_json({"directory": str(covered.project), "state": state, "changes": covered.changes})
+    else:
+        done = "is trusted" if covered.is_new else "is trusted already: nothing to do"
+        talk(f"{one_line(str(covered.project))} {done}.")
+    return ExitCode.OK
+
+
+def _remove(session: Session, directory: Path, as_json: bool) -> int:
+    if not forget(session.settings, directory):
+        raise Leave(ExitCode.UNKNOWN, f"{directory} is not trusted: subagent trust --list shows what is.")
+    if as_json:
+        out_json({"directory": str(directory), "state": "removed"})
+    else:
+        talk(f"{one_line(str(directory))} is trusted no more.")
+    return ExitCode.OK
+
+
+def _list(session: Session, as_json: bool) -> int:
+    book = read_book(session.settings.trust_file)
+    if book.trouble is not None:
+        raise Leave(ExitCode.ENVIRONMENT, book.trouble)
+    since = {name: timestamp(project.trusted_at) for name, project in sorted(book.projects.items())}
+    if as_json:
+        out_json({"directories": [{"directory": name, "trustedAt": at} for name, at in since.items()]})
+        return ExitCode.OK
+    for name, at in since.items():
+        out(f"{at}  {one_line(name)}")
+    if not since:
+        talk("No directory is trusted.")
+    return ExitCode.OK

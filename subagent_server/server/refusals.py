@@ -1,0 +1,89 @@
+"""What is answered to a line that is not a message: whoever has sent a request waits for its answer."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import mcp_types as types
+
+_NOT_JSON = "the line is not JSON, or is nested too deeply: send one JSON-RPC message on each line"
+_NOT_ONE = "the line is not a JSON-RPC message: send one object on each line; batches are not taken"
+_LARGEST_ID = 1 << 63
+_MOST_DIGITS = 1_000
+
+
+def refusal_of(line: bytes) -> types.JSONRPCError | None:
+    """Return what to answer to a line that is not a message, or None if nobody waits for an answer.
+
+    It names the request if that has an id that can be told, and the value to blame if one is.
+    """
+    if not line.strip():
+        return None
+    try:
+        said = json.loads(line.decode("utf-8", "replace"), parse_int=_whole_number)
+    except (ValueError, RecursionError):
+        return _error(None, types.PARSE_ERROR, _NOT_JSON)
+    if not isinstance(said, dict):
+        return _error(None, types.INVALID_REQUEST, _NOT_ONE)
+    if "method" not in said and ("result" in said or "error" in said):
+        return None  # an answer to us
+    if "id" not in said and isinstance(said.get("method"), str):
+        return None  # a notification
+    number = said.get("id")
+    return _error(number if _is_id(number) else None, types.INVALID_REQUEST, _why(said))
+
+
+def is_request_in_disguise(message: types.JSONRPCMessage, line: str) -> bool:
+    """Whether a message is taken for a notification only because its id cannot be one."""
+    return isinstance(message, types.JSONRPCNotification) and '"id"' in line and "id" in json.loads(line)
+
+
+def _whole_number(digits: str) -> int | float:
+    """Return a number, or infinity if it has more digits than Python reads."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
+
+
+def _error(number: int | str | None, code: int, why: str) -> types.JSONRPCError:
+    return types.JSONRPCError(jsonrpc="2.0", id=number, error=types.ErrorData(code=code, message=f"{why}."))
+
+
+def _is_id(number: object) -> bool:
+    if isinstance(number, str):
+        return not _is_broken(number)
+    return isinstance(number, int) and not isinstance(number, bool) and abs(number) < _LARGEST_ID
+
+
+def _why(said: dict[str, Any]) -> str:
+    if not _is_id(said.get("id")):
+        return "id is neither text nor a whole number: give each request one of its own"
+    if said.get("jsonrpc") != "2.0":
+        return 'jsonrpc is not "2.0": send JSON-RPC 2.0'
+    if not isinstance(said.get("method"), str):
+        return "method is not text: name what is asked for"
+    if not isinstance(said.get("params", {}), dict | None):
+        return "params is not an object: send the arguments by name"
+    place = next(_broken_texts(said), None)
+    if place is not None:
+        return (
+            f"{place[:200]} holds half a character (a lone surrogate such as \\ud800): send whole characters"
+        )
+    return "the message holds a number that is too large, or is nested too deeply: make it simpler"
+
+
+def _broken_texts(said: dict[str, Any]) -> Iterator[str]:
+    """Yield the places of texts, and the places that hold names, of which a part is missing."""
+    pending: list[tuple[str, Any]] = [("", said)]
+    while pending:
+        place, value = pending.pop()
+        if isinstance(value, str) and _is_broken(value):
+            yield place
+        elif isinstance(value, list):
+            pending += [(f"{place}[{number}]", each) for number, each in enumerate(value)]
+        elif isinstance(value, dict):
+            if any(map(_is_broken, value)):
+                yield f"a name in {place or 'the message'}"
+            pending += [(f"{place}.{name}".lstrip("."), each) for name, each in value.items()]
+
+
+def _is_broken(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text)

@@ -1,0 +1,34 @@
+"""What every door of a run takes out of the words that it writes: the secrets that its process can know."""
+
+from collections.abc import Mapping
+
+from subagent_server.catalog.hidden import hidden_values
+from subagent_server.catalog.variables import MissingVariable, expand_definition
+from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.errors import SubagentError
+from subagent_server.domain.secrets import MASK, Masker, collector_secrets, secret_values
+from subagent_server.service.context import Service
+
+
+def masker_of(agent: AgentDefinition | None, environment: Mapping[str, str]) -> Masker:
+    """Return what masks the secrets of `environment`, and those that `agent` holds or names."""
+    if agent is None:
+        return Masker([*secret_values(environment).values(), *collector_secrets(environment)])
+    masked = [name for name, value in agent.env.items() if MASK in value]  # of a stored definition
+    named = secret_values(environment, [agent.api_key_env, *masked])
+    return Masker([*named.values(), *collector_secrets(environment), *hidden_values(agent)])
+
+
+def masker_at_door(service: Service, run_id: str) -> Masker:
+    """Return what masks the words that come for run `run_id` from outside its worker.
+
+    The worker knows the secrets of its agent file; here they are found as far as the environment has them.
+    """
+    environment = service.settings.environment
+    try:
+        stored = AgentDefinition.model_validate(service.store.read_request(run_id).agent)
+        return masker_of(expand_definition(stored, environment), environment)
+    except MissingVariable:
+        return masker_of(stored, environment)
+    except (SubagentError, ValueError):
+        return masker_of(None, environment)  # its request is damaged: the run can be stopped all the same

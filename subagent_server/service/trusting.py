@@ -1,0 +1,225 @@
+"""Whether an agent, and the MCP servers that it names, may be used: the one place that decides.
+
+They may if a person named them, if they are in the user's own configuration, or if the directory that they
+come with is trusted and what they start is what it was when it was trusted (SPEC section 13).
+"""
+
+import shlex
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from subagent_server.catalog.discover import discover
+from subagent_server.catalog.named_servers import (
+    PROJECT_FILE,
+    FoundServer,
+    find_named_servers,
+    usable_servers,
+    with_servers,
+)
+from subagent_server.catalog.pins import Pins, differences, pins_of_agent, pins_of_server
+from subagent_server.catalog.problems import shown
+from subagent_server.catalog.trust import Book, forget_project, read_book, real_path, trust_project
+from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.errors import BadArgument, CallerError, shorten
+from subagent_server.host.clock import now
+from subagent_server.service.context import Service
+from subagent_server.settings import DEFAULT_AGENT_DIRECTORIES, Settings
+
+_USERS_AGENTS = Path(".claude", "agents")
+_MAX_KEYS = 5
+_MAX_NAME = 150
+
+
+class NotTrusted(CallerError):
+    """An agent or a server comes with a directory that is not trusted, or has changed since it was."""
+
+    code = "not_trusted"
+
+    def __init__(self, what: str, project: Path, changed: list[str], trouble: str | None) -> None:
+        command = f"subagent trust {shlex.quote(shown(project))}"
+        what = what if what.isprintable() and len(what) <= _MAX_NAME else shorten(what)
+        if changed:
+            keys = ", ".join(shorten(key) for key in changed[:_MAX_KEYS])
+            more = f" and {len(changed) - _MAX_KEYS} more" if len(changed) > _MAX_KEYS else ""
+            why = f"what {what} starts or sends is not what was trusted ({keys}{more})"
+            todo = f"`{command}` shows the difference and trusts it"
+        else:
+            why = f"{what} comes with {shown(project)}, which is not trusted"
+            todo = f"look at what is there, then `{command}` trusts it"
+        self.remark = f"{why}: {todo} (--trust does so for one command).{f' {trouble}' if trouble else ''}"
+        """The same for lists, where nothing was to be started."""
+        self.project = project
+        super().__init__(f"Nothing was started, because {self.remark}")
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What trust in a directory covers now: its agents by name, and its pins by what they are of."""
+
+    project: Path
+    agents: list[str]
+    pins: dict[str, Pins]
+    changes: list[str]
+    """What would be trusted that is not yet, a line each."""
+    is_trusted: bool
+    """Whether the directory is trusted, with or without these changes."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether to trust it would change anything."""
+        return not self.is_trusted or bool(self.changes)
+
+
+class Judge:
+    """Says of the agents of a service whether they may be used. It reads the user's word once."""
+
+    def __init__(self, service: Service) -> None:
+        self._settings = service.settings
+        self._shelf = service.shelf
+
+    @cached_property
+    def _book(self) -> Book:
+        return read_book(self._settings.trust_file)
+
+    def doubt(self, agent: AgentDefinition) -> NotTrusted | None:
+        """Return why an agent may not be used; None if it may. Its named servers are judged as it starts."""
+        project = self._settings.project
+        if (
+            project is None
+            or self._settings.trusts_all
+            or self._shelf.is_named(agent)
+            or agent.source is None
+        ):
+            return None
+        if self._is_users(agent.source):
+            return None
+        real = real_path(project)
+        return self._compared(f"agent {agent.name}", real, pins_of_agent(agent, real))
+
+    def check(self, agent: AgentDefinition) -> None:
+        """Refuse an agent that may not be used.
+
+        Raises:
+            NotTrusted.
+        """
+        if (doubt := self.doubt(agent)) is not None:
+            raise doubt
+
+    def equipped(self, agent: AgentDefinition) -> AgentDefinition:
+        """Return an agent with the servers that it names, each of which may be used.
+
+        Raises:
+            NotTrusted.
+            UnknownServer, AgentFileError: one of them cannot be found or understood.
+        """
+        settings = self._settings
+        environment = {**settings.environment, "HOME": str(settings.home or "")}
+        found = find_named_servers(agent, settings.cwd, environment)
+        for server in found:
+            self._check_server(server)
+        return with_servers(agent, found)
+
+    def _check_server(self, server: FoundServer) -> None:
+        if server.is_users or self._settings.trusts_all or self._is_in_named_directory(server.path):
+            return
+        real = real_path(server.path.parent)
+        pins = pins_of_server(server.name, server.definition)
+        doubt = self._compared(f"server {server.name} of {PROJECT_FILE}", real, pins)
+        if doubt is not None:
+            raise doubt
+
+    def _compared(self, what: str, project: Path, pins: Pins) -> NotTrusted | None:
+        trouble = self._book.trouble or _brought_along(self._settings, project)
+        known = None if trouble else self._book.projects.get(str(project))
+        if known is None:
+            return NotTrusted(what, project, [], trouble)
+        before = known.pins.get(what, {})
+        changed = sorted(
+            key for key, pin in pins.items() if (b := before.get(key)) is None or b.hash != pin.hash
+        )
+        changed += sorted(before.keys() - pins.keys()) if pins else []
+        return NotTrusted(what, project, changed, None) if changed else None
+
+    def _is_users(self, source: Path) -> bool:
+        """Whether a file lies in the user's own agents, links resolved."""
+        home = self._settings.home
+        if home is None:
+            return False
+        return real_path(source).is_relative_to(real_path(home / _USERS_AGENTS))
+
+    def _is_in_named_directory(self, path: Path) -> bool:
+        if self._settings.project is not None:
+            return False
+        return any(path.is_relative_to(directory) for directory in self._settings.agent_directories)
+
+
+def coverage(settings: Settings, directory: Path, *, leave_out: str | None = None) -> Coverage:
+    """Return what trust in a directory covers, and what of that is new; `leave_out` names a server.
+
+    Raises:
+        BadArgument: it is no directory, or the trust would lie inside it.
+    """
+    project = real_path(settings.cwd / directory)
+    if not project.is_dir():
+        raise BadArgument(f"{shorten(str(directory))} is not a directory: name one that exists.")
+    book = read_book(settings.trust_file)
+    if (trouble := book.trouble or _brought_along(settings, project)) is not None:
+        raise BadArgument(trouble)
+    agents = discover(
+        [place for name in DEFAULT_AGENT_DIRECTORIES if (place := project / name).is_dir()]
+    ).agents
+    servers = usable_servers(project / PROJECT_FILE)
+    pins = {
+        **{f"agent {name}": pins_of_agent(agent, project) for name, agent in agents.items()},
+        **{
+            f"server {name} of {PROJECT_FILE}": pins_of_server(name, server)
+            for name, server in servers.items()
+            if name != leave_out
+        },
+    }
+    known = book.projects.get(str(project))
+    before = known.pins if known else {}
+    changes = [
+        line for what, each in pins.items() if each for line in differences(what, before.get(what, {}), each)
+    ]
+    return Coverage(project, list(agents), pins, changes, known is not None)
+
+
+def trust(settings: Settings, covered: Coverage) -> None:
+    """Trust a directory with what was shown of it.
+
+    Raises:
+        BadArgument: a run asks.
+        TrustNotKept: the file cannot be written.
+    """
+    check_may_trust(settings)
+    trust_project(settings.trust_file, covered.project, covered.pins, now())
+
+
+def forget(settings: Settings, directory: Path) -> bool:
+    """Trust a directory no more; False if it was not trusted. Raises as `trust` does."""
+    check_may_trust(settings)
+    return forget_project(settings.trust_file, real_path(settings.cwd / directory))
+
+
+def check_may_trust(settings: Settings) -> None:
+    """Refuse a run: trust is the word of a person.
+
+    Raises:
+        BadArgument.
+    """
+    if settings.is_of_a_run:
+        raise BadArgument("A run cannot trust a directory: ask_parent reaches whoever can.")
+
+
+def _brought_along(settings: Settings, project: Path) -> str | None:
+    """Return why the user's word is not believed of a project that may have brought it along."""
+    if settings.trust_file is None or not real_path(settings.trust_file).is_relative_to(project):
+        return None
+    if settings.home is not None and real_path(settings.home).is_relative_to(project):
+        return None
+    return (
+        f"{shown(settings.trust_file)} lies inside the directory that it would trust, so it is not believed: "
+        "let XDG_CONFIG_HOME name a place outside."
+    )

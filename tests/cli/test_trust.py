@@ -1,0 +1,159 @@
+"""Trust of a directory on the command line: a clone's agents are listed, and run only after a yes."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from subagent_server.service.access import token_hash
+from subagent_server.simulator import Simulator
+from tests.cli.command import BOUND, Cli
+from tests.cli.test_asking import person
+from tests.helpers.wait import wait_for
+
+RUN = ("run", "worker", "Do it.", "--wait", "30")
+SERVER = {"type": "http", "url": "http://127.0.0.1:9"}
+
+
+@pytest.fixture
+def clone(cli: Cli) -> Iterator[Cli]:
+    """The command in a directory that nobody has trusted, with an agent that would say what it was told."""
+    assert cli("trust", "--remove", ".").returncode == 0
+    cli.trusts = False
+    cli.agent("worker")
+    with Simulator({"turns": [{"text": "Done."}]}) as simulator:
+        cli.environment |= {"ANTHROPIC_BASE_URL": simulator.base_url, "ANTHROPIC_API_KEY": "k"}
+        yield cli
+
+
+def trusted(cli: Cli) -> list[str]:
+    """Return the directories that are trusted."""
+    return [each["directory"] for each in cli.json("trust", "--list")["directories"]]
+
+
+def test_an_agent_that_came_with_a_directory_is_listed_and_not_run_until_it_is_trusted(clone: Cli) -> None:
+    command = f"`subagent trust {clone.home}`"
+    (agent,) = clone.json("agents")["agents"]
+    assert (agent["name"], agent["trusted"]) == ("worker", False)
+    assert "not trusted" in clone("agents").stdout and "not trusted" in clone("doctor").stdout
+    refused = clone(*RUN)
+    assert refused.returncode == 2 and command in refused.stderr and clone.store.run_ids() == []
+    assert clone("trust").returncode == 2, "nobody is there to ask"
+    alias = clone.home / "alias"
+    alias.symlink_to(clone.home)
+    done = clone("trust", str(alias))
+    assert done.returncode == 0 and "agents: worker" in done.stdout
+    assert trusted(clone) == [str(clone.home)], "trust belongs to the real path"
+    assert clone(*RUN).stdout == "Done.\n"
+    assert "not trusted" not in clone("agents").stdout + clone("doctor").stdout
+    assert clone("trust", "--remove", ".").returncode == 0 and clone(*RUN).returncode == 2
+
+
+def test_for_one_command_trust_leaves_nothing_behind(clone: Cli) -> None:
+    before = Path(clone.environment["XDG_CONFIG_HOME"], "subagent", "trust.json").read_bytes()
+    assert clone(*RUN, "--trust").stdout == "Done.\n"
+    assert Path(clone.environment["XDG_CONFIG_HOME"], "subagent", "trust.json").read_bytes() == before
+    assert clone(*RUN).returncode == 2
+
+
+def test_a_person_is_asked_once_and_again_when_what_is_started_has_changed(clone: Cli) -> None:
+    with person(clone, *RUN) as terminal:
+        assert "agents: worker" in terminal.hear("Trust this directory?")
+        terminal.type("n\n")
+        assert "which is not trusted" in terminal.hear("one command")
+    assert clone.store.run_ids() == [] and trusted(clone) == []
+    with person(clone, *RUN) as terminal:
+        terminal.hear("Trust this directory?")
+        terminal.type("y\n")
+        assert terminal.command.hear("Done.")
+    clone.agent("worker", tools=["Read"], model="opus", description="Another text.")
+    assert clone(*RUN).stdout == "Done.\n", "prompts and tools change without a question"
+    address = clone.environment["ANTHROPIC_BASE_URL"]
+    clone.agent(
+        "worker", baseUrl=address, mcpServers={"x": {"command": "evil", "args": ["--token=abcdefgh"]}}
+    )
+    refused = clone(*RUN)
+    assert (
+        refused.returncode == 2 and "'baseUrl', 'mcpServers.x.args', 'mcpServers.x.command'" in refused.stderr
+    )
+    clone.agent("worker", baseUrl=address)
+    with person(clone, *RUN) as terminal:
+        assert f"+ agent worker: baseUrl: {address}" in terminal.hear("Trust this directory?")
+        terminal.type("y\n")
+        assert terminal.command.hear("Done.")
+    assert clone(*RUN).stdout == "Done.\n"
+    clone.agent("worker", baseUrl="http://127.0.0.1:9")
+    shown = clone("trust", ".").stdout
+    assert (
+        f"- agent worker: baseUrl: {address}" in shown
+        and "+ agent worker: baseUrl: http://127.0.0.1:9" in shown
+    )
+
+
+def test_the_yes_of_init_lists_what_it_covers_and_a_plain_server_asks_nothing_afterwards(clone: Cli) -> None:
+    clone.agent("worker", mcpServers={"x": {"command": "some-program"}})
+    refused = clone("init", "claude")
+    assert refused.returncode == 5 and "+ agent worker: mcpServers.x.command: some-program" in refused.stdout
+    assert trusted(clone) == []
+    with person(clone, "init", "claude") as terminal:
+        terminal.hear("It trusts the directory too")
+        terminal.type("y\n")
+        wait_for(lambda: terminal.command.process.poll() is not None, BOUND, "the end of init")
+    assert trusted(clone) == [str(clone.home)]
+    assert clone.json("agents")["agents"][0]["trusted"]
+    assert clone("trust", "--remove", ".").returncode == 0
+    assert clone("init", "cursor", "--yes", "--agents", "mine").returncode == 0
+    assert trusted(clone) == [], "who names agents does not speak of those that lie around"
+
+
+def test_a_server_that_is_named_comes_from_a_trusted_directory_and_is_what_was_trusted(clone: Cli) -> None:
+    clone.agent("worker", mcpServers=["files"])
+    (clone.home / ".mcp.json").write_text(json.dumps({"mcpServers": {"files": SERVER}}), encoding="utf-8")
+    named = ("--agents", "agents")
+    refused = clone(*RUN, *named)
+    assert refused.returncode == 2 and "server files of .mcp.json comes with" in refused.stderr
+    info = clone("mcp", "info", "files", "--agent", "worker", *named)
+    assert info.returncode == 2 and "Nothing was started" in info.stderr and clone.store.run_ids() == []
+    assert clone.json("mcp", "list-servers", "--agent", "worker")["servers"][0]["name"] == "files"
+    assert "server files of .mcp.json: url: http://127.0.0.1:9" in clone("trust", ".").stdout
+    assert clone(*RUN).returncode == 1, "it is started now, and nobody listens there"
+    runs = clone.store.run_ids()
+    (clone.home / ".mcp.json").write_text('{"mcpServers": {"files": {"command": "evil"}}}', encoding="utf-8")
+    refused = clone(*RUN, *named)
+    assert refused.returncode == 2 and "is not what was trusted ('command', 'type', 'url')" in refused.stderr
+    (clone.home / ".mcp.json").unlink()
+    home = clone.home / "home"
+    home.mkdir()
+    (home / ".claude.json").write_text(json.dumps({"mcpServers": {"files": SERVER}}), encoding="utf-8")
+    assert clone(*RUN, env={"HOME": str(home)}).returncode == 1, "the user's own needs no trust"
+    assert len(clone.store.run_ids()) == len(runs) + 1
+
+
+def test_a_run_cannot_trust(clone: Cli) -> None:
+    with clone.living("c1d2e3", child_token_hash=token_hash("t")) as own:
+        env = {"SUBAGENT_RUN_ID": own, "SUBAGENT_RUN_TOKEN": "t"}
+        for words in (["trust", "."], ["trust", ".", "--yes"], ["trust", "--remove", "."], [*RUN, "--trust"]):
+            refused = clone(*words, env=env)
+            assert refused.returncode == 2 and "A run cannot trust" in refused.stderr
+        assert clone("init", "claude", "--yes", env=env).returncode == 0
+        refused = clone("serve", "--config", "agents/worker.md", env=env)
+        assert refused.returncode == 2 and "A run brings no agents in" in refused.stderr
+    assert trusted(clone) == []
+
+
+@pytest.mark.parametrize("place", ["relative", "", "clone"])
+def test_a_configuration_directory_that_is_odd_or_inside_the_clone_trusts_nothing(
+    clone: Cli, place: str
+) -> None:
+    inside = clone.home / "config"
+    clone.environment["XDG_CONFIG_HOME"] = str(inside)
+    home = clone.home.with_name(f"{clone.home.name}.home")
+    env = {"XDG_CONFIG_HOME": str(inside) if place == "clone" else place, "HOME": str(home)}
+    done = clone("trust", ".", env=env)
+    if place == "clone":
+        assert done.returncode == 2 and "lies inside the directory that it would trust" in done.stderr
+        assert not inside.exists()
+    else:
+        assert done.returncode == 0 and (home / ".config" / "subagent" / "trust.json").is_file()
+    assert clone(*RUN).returncode == 2

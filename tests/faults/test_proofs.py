@@ -1,0 +1,125 @@
+"""Who is ended with a run and who is spared is for records and parents to say, not for a process itself."""
+
+import os
+import shlex
+import signal
+import sys
+
+import pytest
+
+from subagent_server.host import processes
+from tests.helpers.ordinary_user import user
+from tests.helpers.processes import Child
+from tests.helpers.turns import asks, says, shell, tool_results
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, PROGRAM, World, kill
+from tests.launch.warm_place import WarmPlace, is_fork, warm_place
+
+SET_APART = """
+    import sys
+    from subagent_server.host.process_scan import set_apart
+    set_apart(0)
+    print("set apart", flush=True)
+    sys.stdin.readline()
+"""
+SLEEP = "import os, sys, time; open(sys.argv[-1], 'w').write(str(os.getpid())); time.sleep(1000)"
+HIDING = {
+    "says that it is a shim": f"env -i SUBAGENT_SHIM=x setsid {sys.executable} -c {shlex.quote(SLEEP)} pid &",
+    "looks like a shim": (
+        f"mkdir launch; echo {shlex.quote(SLEEP)} > launch/shim.py;"
+        f"env -i setsid {sys.executable} -I -S launch/shim.py /runs/no-record 3 4 pid &"
+    ),
+}
+LOOK = """
+    read -r _ _ _ shim _ < /proc/$PPID/stat
+    for pid in $PPID $shim $ZYGOTE; do
+        cat /proc/$pid/environ > /dev/null 2>&1 && echo open || echo closed
+    done
+    ulimit -Sc; ulimit -Hc
+"""
+
+
+def started_by(world: World) -> processes.Identity:
+    """Return the process whose number is in the file `pid`."""
+    file = world.work / "pid"
+    pid = wait_for(lambda: file.exists() and file.read_text(encoding="utf-8"), BOUND, "its number")
+    identity = processes.identify(int(pid))
+    assert identity is not None
+    return identity
+
+
+@pytest.mark.parametrize("how", HIDING)
+def test_a_program_that_passes_for_a_shim_is_ended_with_its_run(world: World, how: str) -> None:
+    world.agent()
+    world.play(shell(HIDING[how]), asks("Go on?"))
+    run_id = world.start()
+    world.asking(run_id)
+    left = started_by(world)
+    kill(world.worker(run_id))  # which would end what its shell has started
+    assert world.failed(run_id)[0] == "crashed"
+    world.gone(run_id)
+    assert not processes.is_alive(left)
+
+
+def test_a_process_with_the_mark_of_a_run_is_ended_by_its_shim_whatever_it_shows_at_a_glance(
+    world: World,
+) -> None:
+    world.agent()
+    world.play(asks("Go on?"))
+    run_id = world.start()
+    world.asking(run_id)
+    with Child(SET_APART, environment={"SUBAGENT_RUN_ID": run_id}, new_session=True) as elsewhere:
+        assert elsewhere.hear() == "set apart"
+        world.stop(run_id)
+        assert elsewhere.wait() in (-signal.SIGTERM, -signal.SIGKILL)
+    world.gone(run_id)
+
+
+def test_a_run_that_a_program_has_started_is_spared_as_a_record_names_its_shim(world: World) -> None:
+    world.agent()
+    world.agent("other")
+    away = "env -u SUBAGENT_RUN_ID -u SUBAGENT_RUN_TOKEN SUBAGENT_WARM=0"
+    other = {"when": {"system": "subagent other"}, "turns": [asks("Which?"), says("Done.")]}
+    command = f"{away} {shlex.join(PROGRAM)} run other 'Do it.' --detach"
+    world.play(shell(command), asks("Go on?"), conversations=[other])
+    world.environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    run_id = world.start()
+    world.asking(run_id)
+    (spared,) = set(world.store.run_ids()) - {run_id}
+    world.asking(spared)
+    kill(world.worker(run_id))
+    assert world.failed(run_id)[0] == "crashed"
+    world.gone(run_id)
+    world.reply(spared, "this")
+    assert world.completed(spared) == "Done."
+
+
+def look_into(world: World, place: WarmPlace, warm: str) -> list[str]:
+    """Return what a program of a run sees of its worker, its shim and the warm process, and of its limits."""
+    world.environment |= {"SUBAGENT_WARM": warm, "ZYGOTE": str(place.zygote().pid)}
+    simulator = world.play(shell(LOOK), asks("Go on?"))
+    run_id, was_forked = place.started()
+    assert (was_forked, is_fork(world.keeper(run_id))) == (warm == "1", warm == "1")
+    (seen,) = tool_results(simulator.requests[-1].body)
+    return seen.split()
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may look into every process")
+def test_worker_shim_and_warm_process_are_closed_to_the_programs_of_their_own_user(world: World) -> None:
+    world.agent()
+    with warm_place(world) as place:
+        place.start()
+        for warm in ("1", "0"):
+            assert look_into(world, place, warm) == ["closed"] * 3 + ["0", "0"]
+
+
+NESTED = "tests/launch/test_warm_start.py::test_nested_runs_are_forked_from_the_same_warm_process"
+KILLS = ("tests/faults/test_kills.py", "tests/faults/test_identities.py", "tests/host/test_processes.py")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="the suite runs as an ordinary user")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("which", [KILLS, ("tests/faults/test_proofs.py", NESTED)], ids=["kills", "proofs"])
+def test_kills_and_sweeps_are_the_same_for_an_ordinary_user(which: tuple[str, ...]) -> None:
+    with user() as somebody:
+        somebody.run_tests(*which)

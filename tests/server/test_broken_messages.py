@@ -1,0 +1,93 @@
+"""Lines that are not messages: each request is answered all the same, and the server goes on."""
+
+import os
+
+import pytest
+
+from tests.helpers.raw_server import HELLO, READY, RawServer, request, tool_call
+from tests.helpers.world import PROGRAM, World
+
+HALF = r'"\ud800"'
+"""The first half of a character, as JSON can have it and Unicode text cannot."""
+
+
+def call_with(number: int, params: str) -> bytes:
+    """Return the line of a tool call with these parameters, as they are."""
+    return f'{{"jsonrpc":"2.0","id":{number},"method":"tools/call","params":{params}}}'.encode()
+
+
+def refusal(server: RawServer, number: int, line: bytes) -> str:
+    """Send a line and return why the request of this id is refused."""
+    server.say(line)
+    return str(server.answer_to(number)["error"]["message"])
+
+
+def test_half_a_character_is_refused_by_the_name_of_its_place(world: World) -> None:
+    world.agent()
+    places = {
+        "params.arguments.label": f'{{"name":"run_worker","arguments":{{"prompt":"x","label":{HALF}}}}}',
+        "params.arguments.inputs[1]": f'{{"name":"run_worker","arguments":{{"inputs":["a",{HALF}]}}}}',
+        "params.arguments.runId": f'{{"name":"check_status","arguments":{{"runId":{HALF}}}}}',
+        "a name in params.arguments": f'{{"name":"check_status","arguments":{{{HALF}:"a"}}}}',
+        "params.name": f'{{"name":{HALF}}}',
+        "params.uri": f'{{"uri":{HALF}}}',
+    }
+    with world.raw_server() as server:
+        server.say(HELLO, READY)
+        for number, (place, params) in enumerate(places.items()):
+            assert refusal(server, number, call_with(number, params)).startswith(f"{place} holds half a char")
+        assert world.store.run_ids() == []
+
+
+def test_a_line_that_is_no_message_is_answered_and_the_server_goes_on(world: World) -> None:
+    deep = '{"a":' * 300 + "1" + "}" * 300
+    with world.raw_server() as server:
+        server.say(HELLO, READY)
+        assert "params is not an object" in refusal(server, 1, call_with(1, "[]"))
+        assert "nested too deeply" in refusal(server, 2, call_with(2, deep))
+        assert "too large" in refusal(server, 3, call_with(3, f'{{"x":1{"0" * 5000}}}'))
+        assert "method is not text" in refusal(server, 4, b'{"jsonrpc":"2.0","id":4,"method":5}')
+        assert "send JSON-RPC 2.0" in refusal(server, 5, b'{"id":5,"method":"ping"}')
+        quiet = (
+            b"",
+            b" ",
+            b'{"jsonrpc":"2.0","id":1,"result":5}',
+            b'{"jsonrpc":"2.0","method":"x","params":5}',
+        )
+        nameless = (
+            *(b"{", b"[" * 100_000, b"\xff\xfe", b"5", b'[{"jsonrpc":"2.0","id":6,"method":"ping"}]'),
+            *(
+                b'{"jsonrpc":"2.0","id":%s,"method":"ping"}' % odd
+                for odd in (b"null", b"1.5", b"true", b"[]")
+            ),
+        )
+        server.say(*quiet, *nameless, tool_call(7, "list_runs"))
+        assert server.answer_to(7)["result"]["structuredContent"] == {"runs": []}
+        server.end_input()
+        told = [each["error"]["code"] for each in (*server.nameless, *server.rest())]
+    assert len(told) == len(nameless) and {*told} == {-32700, -32600}
+
+
+def test_a_flood_of_broken_lines_is_answered_whole_once_the_client_reads(world: World) -> None:
+    number_of_lines = 2_000
+    with world.raw_server() as server:
+        server.say(HELLO, READY)
+        server.answer_to("hello")
+        server.say(*(call_with(number, "[]") for number in range(number_of_lines)))
+        for number in range(number_of_lines):
+            assert "error" in server.answer_to(number)
+        server.say(request(number_of_lines, "ping"))
+        assert server.answer_to(number_of_lines)["result"] == {}
+
+
+def test_an_answer_that_names_a_path_which_is_not_text_arrives(world: World) -> None:
+    odd = world.work / os.fsdecode(b"caf\xe9")
+    try:
+        odd.mkdir()
+    except OSError:
+        pytest.skip("this file system has names of UTF-8 only")
+    world.agent()
+    with RawServer([*PROGRAM, "serve"], world.environment, odd, world.errors) as server:
+        server.say(HELLO, READY)
+        told = server.result_of(tool_call(1, "run_worker", prompt="x", inputs=["missing"]))
+    assert told["isError"] and "'missing' is no file in" in told["content"][0]["text"]

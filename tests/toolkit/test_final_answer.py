@@ -1,0 +1,76 @@
+"""A final answer is held against its schema where a pattern cannot hold up the run."""
+
+import asyncio
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from subagent_server.toolkit.final_answer import FinalAnswer
+from subagent_server.toolkit.tool import ToolResult
+
+PATTERN: dict[str, object] = {
+    "type": "object",
+    "properties": {"mail": {"type": "string", "pattern": "^([a-z0-9]+)+@x$"}},
+}
+CHOICES = {"anyOf": [{"$ref": "#/$defs/node"}, {"$ref": "#/$defs/node"}, {"const": 1}]}
+RECURSIVE: dict[str, object] = {
+    "type": "object",
+    "properties": {"node": {"$ref": "#/$defs/node"}},
+    "$defs": {"node": {"type": "object", "properties": {"next": CHOICES}}},
+}
+UNIQUE: dict[str, object] = {
+    "type": "object",
+    "properties": {"items": {"type": "array", "uniqueItems": True}},
+}
+
+
+def deep(levels: int) -> dict[str, Any]:
+    """Return data that fits none of two branches, at each of its levels."""
+    node: dict[str, Any] = {"next": 2}
+    for _ in range(levels):
+        node = {"next": node}
+    return node
+
+
+BOMBS: list[tuple[dict[str, object], dict[str, Any]]] = [
+    (PATTERN, {"mail": "a" * 44 + "!"}),
+    (RECURSIVE, {"node": deep(40)}),
+    (UNIQUE, {"items": [{"n": [n]} for n in range(30_000)]}),
+]
+
+
+async def answered(final: FinalAnswer, arguments: dict[str, Any]) -> tuple[ToolResult, int]:
+    """Return what comes of a call, and how often something else could be done meanwhile."""
+    call = asyncio.create_task(final.call(arguments))
+    turns = 0
+    while not call.done():
+        await asyncio.wait([call], timeout=0.02)
+        turns += 1
+    return call.result(), turns
+
+
+def test_what_cannot_be_checked_in_time_is_an_error_and_the_event_loop_goes_on_meanwhile() -> None:
+    for schema, bomb in BOMBS:
+        final = FinalAnswer(schema, seconds=0.4)
+        result, turns = asyncio.run(answered(final, bomb))
+        assert result.is_error and "within 0.4 s" in result.text and "\n" not in result.text, result.text
+        assert turns > 5 and not final.given
+        assert not asyncio.run(final.call({})).is_error and final.answer == {}, "it may try again"
+        assert children() == "", "nothing is left of either"
+
+
+def test_a_cancelled_check_leaves_no_process() -> None:
+    async def cancelled() -> None:
+        schema, bomb = BOMBS[0]
+        async with asyncio.timeout(0.3):
+            await FinalAnswer(schema, seconds=60).call(bomb)
+
+    with suppress(TimeoutError):
+        asyncio.run(cancelled())
+    assert children() == ""
+
+
+def children() -> str:
+    """Return the pids of the processes that this one has started and not collected."""
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
