@@ -147,6 +147,8 @@ def test_a_root_that_another_user_planted_is_read_at_most(users: Users) -> None:
         for words in (["run", AGENT, "Do it."], ["stop", ids["worker"]], ["rm", ids["worker"]], ["prune"]):
             refused = users.call(first, *words, root=theirs)
             assert refused.returncode != 0 and "another user" in refused.stderr, refused
+        adopted = users.call(first, "trust", "--runs", str(theirs))
+        assert adopted.returncode != 0 and "another user" in adopted.stderr, adopted
         assert outside.snapshot() == seen
         unchanged(theirs, before)
 
