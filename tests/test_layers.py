@@ -1,6 +1,7 @@
 """Imports go down the floors only, and the doors that must open quickly import no more than they need."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -182,3 +183,16 @@ def modules_after(*names: str) -> set[str]:
     done = run_python(MODULES_AFTER, *names)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return set(done.stdout.split())
+
+
+def test_nobody_opens_the_path_of_what_lies_below_a_runs_root() -> None:
+    """Entries are opened below their directory (`host/directory.py`); their paths are for messages."""
+    opening = re.compile(r"\.path\.(open|read_|write_|mkdir|unlink|touch|rename|replace|glob|iterdir|stat)\b")
+    used = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in ROOT.rglob("*.py")
+        if path != ROOT / "host" / "directory.py"
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if opening.search(line)
+    ]
+    assert used == []

@@ -9,7 +9,7 @@ from subagent_server.catalog.loading import load_file
 from subagent_server.catalog.problems import AgentFileError, Problem
 from subagent_server.cli.exits import ExitCode
 from subagent_server.cli.flags import TEXT, json_option
-from subagent_server.cli.output import out, out_json, talk
+from subagent_server.cli.output import complain, out, out_json, talk
 from subagent_server.cli.problem_wire import problem_wire
 from subagent_server.cli.session import Session, pass_session
 from subagent_server.cli.text import one_line
@@ -83,6 +83,8 @@ def _check_runs(session: Session, name: str, as_json: bool) -> ExitCode:
         )
     else:
         talk(_summary(len(run_ids), "run", len(findings)))
+    if (foreign := session.service.store.paths.foreign()) is not None:
+        complain(foreign.sentence)
     return ExitCode.FAILED if findings else ExitCode.OK
 
 

@@ -19,13 +19,8 @@ FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
 """Of what is made here. No usual umask takes anything from them."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _KINDS = {
-    stat.S_IFREG: "a file",
-    stat.S_IFDIR: "a directory",
-    stat.S_IFLNK: "a link",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
+    **{stat.S_IFREG: "a file", stat.S_IFDIR: "a directory", stat.S_IFLNK: "a link", stat.S_IFIFO: "a FIFO"},
+    **{stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"},
 }
 _OPENING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -142,20 +137,18 @@ class Directory:
 
     def exists(self) -> bool:
         """Whether it is there, and is a directory that may be entered."""
-        try:
+        with suppress(OSError):
             return self.descriptor >= 0
-        except OSError:
-            return False
+        return False
 
     def make(self) -> None:
         """Make this directory, with mode 0700, if it is missing. Raises OSError."""
         with suppress(FileExistsError):
-            self.make_new()
+            if self._opened is None:
+                self.make_new()
 
     def make_new(self) -> None:
-        """Make this directory, with mode 0700. Raises OSError, FileExistsError where it is there."""
-        if self._opened is not None:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.path))
+        """Make this directory, which is not open yet, with mode 0700. Raises OSError, also if it is there."""
         if self._parent is None:
             self.path.mkdir(DIRECTORY_MODE)
         else:
@@ -223,11 +216,9 @@ class Entry:
 
     def exists(self) -> bool:
         """Whether there is something of that name, whatever it is."""
-        try:
-            self.stat()
-        except OSError:
-            return False
-        return True
+        with suppress(OSError):
+            return bool(self.stat())
+        return False
 
     def touch(self) -> None:
         """Make it, empty, or set its times to now. Raises OSError."""

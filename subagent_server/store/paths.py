@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
+from subagent_server.domain.errors import ForeignRoot
 from subagent_server.domain.ids import check_run_id, is_run_id
 from subagent_server.host.directory import Directory, Entry
 from subagent_server.store.root import CHANGES, RootDirectory
@@ -172,11 +173,15 @@ class RootPaths:
         root = self.open()
         return root.exists() and root.forbidden is None
 
+    def foreign(self) -> ForeignRoot | None:
+        """Return why nothing in it is changed: it is there, and not ours by proof."""
+        root = self.open()
+        return root.forbidden if root.exists() else None
+
     @property
     def is_foreign(self) -> bool:
         """Whether it is there and not ours by proof: then nothing in it is changed."""
-        root = self.open()
-        return root.exists() and root.forbidden is not None
+        return self.foreign() is not None
 
     def check_ours(self) -> None:
         """Refuse a root that is there and not ours by proof.
@@ -184,9 +189,8 @@ class RootPaths:
         Raises:
             ForeignRoot.
         """
-        root = self.open()
-        if root.exists() and root.forbidden is not None:
-            raise root.forbidden
+        if (foreign := self.foreign()) is not None:
+            raise foreign
 
     @property
     def changes(self) -> Directory:

@@ -35,6 +35,8 @@ _IGNORE_EVERYTHING = "# Run directories are records of this machine, not part of
 class RootDirectory(Directory):
     """A runs root. Once it is open, `forbidden` says whose it is: None if it is ours by proof."""
 
+    forbidden: ForeignRoot | None
+
     def _open(self) -> int:
         descriptor = super()._open()
         try:
