@@ -19,8 +19,13 @@ FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
 """Of what is made here. No usual umask takes anything from them."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _KINDS = {
-    **{stat.S_IFREG: "a file", stat.S_IFDIR: "a directory", stat.S_IFLNK: "a link", stat.S_IFIFO: "a FIFO"},
-    **{stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"},
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFLNK: "a link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
 }
 _OPENING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
