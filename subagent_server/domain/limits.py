@@ -2,7 +2,7 @@
 
 The doors refuse an excess before anything changes. What the built-in loop itself says of its run is cut
 instead, because nothing that was paid for may be lost. Reading knows no such bounds: a state that an earlier
-version wrote is read as it is.
+version wrote is read as it is; views and lists show as much of it as they would of a new one.
 """
 
 from collections.abc import Sequence
@@ -70,6 +70,11 @@ def check_payload(payload: bytes | None) -> None:
 def cut(text: str, most: int = MAX_SUMMARY_CHARACTERS) -> str:
     """Return at most `most` characters of a text that its run itself has made."""
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def maybe_cut(text: str | None, most: int = MAX_SUMMARY_CHARACTERS) -> str | None:
+    """The same of a text that may be missing."""
+    return None if text is None else cut(text, most)
 
 
 def _check(what: str, text: str, most: int, instead: str = _INTO_A_FILE) -> None:

@@ -75,8 +75,10 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
         UnknownRun, InvalidRunId, UnreadableMeta, NewerSchema, NotEnded: it cannot be carried on, or not yet.
         NotAllowed, UnknownAgent, AgentGone, NotTrusted, BadArgument: not by this caller, or not so; nothing
             was made either way.
+        ForeignRoot: the root is not ours.
         StorageFailed, LaunchFailed: the machine refused; nothing half-made is left.
     """
+    service.store.paths.check_ours()
     check_open(caller, service.store.read(order.run_id))
     observed = observe(service.store, order.run_id)
     prompt = order.prompt if order.prompt and order.prompt.strip() else ""

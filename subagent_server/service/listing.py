@@ -11,6 +11,7 @@ from typing import Any
 
 from subagent_server.domain.errors import SubagentError, UnknownRun
 from subagent_server.domain.ids import is_run_id
+from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, cut, maybe_cut
 from subagent_server.domain.states import Status
 from subagent_server.host import locks, processes
 from subagent_server.launch import slots
@@ -161,14 +162,14 @@ def _reconciled_row(root: RootPaths, run_id: str, caller: Caller) -> RunRow | No
     meta = observed.meta
     return RunRow(
         run_id=meta.run_id,
-        agent=meta.agent_name,
-        label=meta.label,
+        agent=cut(meta.agent_name, MAX_LABEL_CHARACTERS),
+        label=maybe_cut(meta.label, MAX_LABEL_CHARACTERS),
         status=meta.status,
         pending_questions=meta.pending_questions,
         live=observed.live,
         elapsed_seconds=_elapsed(meta.created_at, meta.ended_at),
         waiting_for_slot=_waits_for_slot(root, run_id, meta.status) or None,
-        summary=(meta.error.message if meta.error else meta.summary),
+        summary=maybe_cut(meta.error.message if meta.error else meta.summary),
     )
 
 
@@ -179,14 +180,14 @@ def _waits_for_slot(root: RootPaths, run_id: str, status: Status) -> bool:
 def _row(facts: RunFacts, *, live: bool, waits: bool) -> RunRow:
     return RunRow(
         run_id=facts.run_id,
-        agent=facts.agent,
-        label=facts.label,
+        agent=cut(facts.agent, MAX_LABEL_CHARACTERS),
+        label=maybe_cut(facts.label, MAX_LABEL_CHARACTERS),
         status=facts.status,
         pending_questions=facts.pending_questions,
         live=live,
         elapsed_seconds=_elapsed(facts.created, facts.ended),
         waiting_for_slot=waits or None,
-        summary=facts.what,
+        summary=maybe_cut(facts.what),
     )
 
 

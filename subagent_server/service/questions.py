@@ -77,9 +77,10 @@ def reply(
     Repeating the same answer succeeds and changes nothing. A secret in it is masked, as everywhere on disk.
 
     Raises:
-        BadArgument, UnknownMessage, MessageClosed, InvalidRunId, UnknownRun, NotAllowed.
+        BadArgument, UnknownMessage, MessageClosed, InvalidRunId, UnknownRun, NotAllowed, ForeignRoot.
     """
     check_answer(answer)
+    service.store.paths.check_ours()
     check_open(caller, service.store.read(run_id))
     if caller.run_id == run_id:
         raise NotAllowed(f"Run {run_id} asked that itself: its answer comes from its parent; wait for it.")

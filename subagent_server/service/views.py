@@ -6,6 +6,14 @@ from typing import Any
 from pydantic import Field
 
 from subagent_server.domain.errors import UnreadableMeta
+from subagent_server.domain.limits import (
+    MAX_LABEL_CHARACTERS,
+    MAX_OPTIONS,
+    MAX_QUESTION_CHARACTERS,
+    MAX_QUESTIONS,
+    cut,
+    maybe_cut,
+)
 from subagent_server.domain.records import Failure, Message, Moment, Record, RunMeta, Usage
 from subagent_server.domain.states import MessageStatus, Status
 from subagent_server.host.clock import now
@@ -83,20 +91,20 @@ def run_view(store: RunStore, observed: Observed, asked: str | None = None, *, o
     meta = observed.meta
     facts: dict[str, Any] = {
         "run_id": meta.run_id,
-        "agent": meta.agent_name,
-        "label": meta.label,
+        "agent": cut(meta.agent_name, MAX_LABEL_CHARACTERS),
+        "label": maybe_cut(meta.label, MAX_LABEL_CHARACTERS),
         "continues_run_id": meta.continues_run_id,
         "status": meta.status,
         "revision": meta.revision,
         "live": observed.live,
         "elapsed_seconds": elapsed_seconds(meta, now()),
-        "messages": [message_view(m) for m in _shown(meta, asked, own)] or None,
+        "messages": [message_view(m) for m in _shown(meta, asked, own)][:MAX_QUESTIONS] or None,
         "instructions": _to_itself(meta) if own else _instructions(meta, asked),
-        "error": meta.error,
+        "error": _error(meta.error),
         "warnings": _warnings(store, meta),
     }
     if meta.status.is_terminal:
-        facts |= {"usage": _usage(meta.usage), "summary": meta.summary, **_outcome(store, meta)}
+        facts |= {"usage": _usage(meta.usage), "summary": maybe_cut(meta.summary), **_outcome(store, meta)}
     else:
         facts |= _progress(store, meta)
     if store.children_of(meta.run_id):
@@ -113,14 +121,27 @@ def message_view(message: Message) -> MessageView:
     """Return a question as it is shown."""
     return MessageView(
         message_id=message.message_id,
-        question=message.question_content,
-        options=message.options,
+        question=cut(message.question_content, MAX_QUESTION_CHARACTERS),
+        options=_options(message.options),
         status=message.message_status,
         answer=message.answer_content,
         answered_by=message.answered_by,
         asked_at=message.question_timestamp,
         expires_at=message.expires_at,
     )
+
+
+def _options(options: list[str] | None) -> list[str] | None:
+    if options is None:
+        return None
+    return [cut(option, MAX_QUESTION_CHARACTERS) for option in options[:MAX_OPTIONS]]
+
+
+def _error(failure: Failure | None) -> Failure | None:
+    if failure is None:
+        return None
+    code = cut(failure.code, MAX_LABEL_CHARACTERS)
+    return Failure(code=code, message=cut(failure.message), hint=maybe_cut(failure.hint))
 
 
 def waits_for_slot(store: RunStore, meta: RunMeta) -> bool:
@@ -141,7 +162,7 @@ def _progress(store: RunStore, meta: RunMeta) -> dict[str, Any]:
         "preview": words[:MAX_PREVIEW_CHARACTERS] if words else None,
         "waiting_for_slot": waits_for_slot(store, meta) or None,
         "waiting_for_run": _awaited(run, meta),
-        "summary": meta.summary,
+        "summary": maybe_cut(meta.summary),
     }
 
 
@@ -174,9 +195,9 @@ def _outcome(store: RunStore, meta: RunMeta) -> dict[str, Any]:
         else:
             facts["output"] = result.output
     elif result.text:
-        cut = len(result.text) > MAX_RESULT_CHARACTERS
-        facts["result"] = result.text[:MAX_RESULT_CHARACTERS] if cut else result.text
-        facts["result_truncated"] = True if cut else None
+        is_cut = len(result.text) > MAX_RESULT_CHARACTERS
+        facts["result"] = result.text[:MAX_RESULT_CHARACTERS] if is_cut else result.text
+        facts["result_truncated"] = True if is_cut else None
     return facts
 
 

@@ -21,8 +21,9 @@ from tests.faults.canaries import Outside, tree
 from tests.faults.planted import AGENT, SHAPES, write_run
 from tests.faults.planted_lies import LIES, plant_lies
 from tests.faults.scene import unchanged
-from tests.helpers.ordinary_user import UID, User, user
+from tests.helpers.ordinary_user import BOUND, UID, User, user
 from tests.helpers.turns import calls, says, use
+from tests.helpers.wait import wait_for
 from tests.helpers.world import PROGRAM
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="users of Linux")
@@ -111,6 +112,8 @@ def test_whatever_the_umask_nobody_else_reaches_anything_of_a_root(users: Users,
             ANTHROPIC_BASE_URL=simulator.base_url,
         )
         assert done.stdout == "It is done.\n", done.stderr
+        marks = users.root / ".changes"
+        wait_for(lambda: not list(marks.iterdir()), BOUND, "the end of all that the run has begun")
         paths = [users.root, *sorted(users.root.rglob("*"))]
         assert [str(path) for path in paths if path.lstat().st_mode & OTHERS] == []
         before = tree(users.root)
@@ -144,6 +147,8 @@ def test_a_root_that_another_user_planted_is_read_at_most(users: Users) -> None:
         for words in (["run", AGENT, "Do it."], ["stop", ids["worker"]], ["rm", ids["worker"]], ["prune"]):
             refused = users.call(first, *words, root=theirs)
             assert refused.returncode != 0 and "another user" in refused.stderr, refused
+        adopted = users.call(first, "trust", "--runs", str(theirs))
+        assert adopted.returncode != 0 and "another user" in adopted.stderr, adopted
         assert outside.snapshot() == seen
         unchanged(theirs, before)
 
