@@ -5,6 +5,7 @@ only: the shim imports this module.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -230,13 +231,20 @@ class RootPaths:
         return self.changes.entry(check_run_id(run_id))
 
     def marks(self) -> list[str]:
-        """The names among those that may be live, whatever they are; none in a root that is not ours."""
-        changes = self.changes
+        """The names among those that may be live, whatever they are; none in a root that is not ours.
+
+        Raises:
+            NotADirectoryError: the root is none.
+        """
+        root = self.open()
         try:
-            names = changes.names()
-        except (FileNotFoundError, NotADirectoryError):
+            if root.descriptor >= 0 and root.forbidden is not None:
+                return []
+        except FileNotFoundError:
             return []
-        return sorted(names) if changes.forbidden is None else []
+        with suppress(OSError):
+            return sorted(root.below(CHANGES).names())
+        return []
 
     def live_marks(self) -> Iterator[str]:
         """The ids of the runs that may be live. Of very many marks only those count that have a directory."""

@@ -5,14 +5,16 @@ question in it, the files, the end. The last one has processes as every run, to 
 in a directory of their own, with a model that is none.
 """
 
+import gc
 import os
 import select
 import signal
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import cycle
@@ -58,9 +60,12 @@ def rehearse(times: int, place: Path) -> None:
         for _ in range(times):
             kept = _Kept()
             own = OwnRun(_started(Path(name), model, kept).directory, [])
-            _work(own, kept)
+            with redirect_stderr(sys.stderr):  # a worker masks what it prints: not this process
+                _work(own, kept)
             if own.meta().status is not Status.COMPLETED:
                 raise OSError("the run has not come to its end")
+    del own, kept
+    gc.collect()  # what a run leaves in circles holds its directory open
 
 
 def pages_of_a_run(connection: socket.socket, place: Path) -> HotRun:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.helpers.processes import REPOSITORY
 
 STRACE = shutil.which("strace")
-CALLS = ("openat", "write", "fsync", "rename")
+CALLS = ("openat", "write", "fsync", "renameat")
 _LINE = re.compile(r"^(\d+) +(\w+)\((.*)\) += ")
 _BOUND = 60.0
 _FORKING = """
@@ -30,7 +30,7 @@ _FORKING = """
         "openat": lambda: os.close(os.open(os.devnull, os.O_RDONLY)),
         "write": lambda: os.write(nowhere, b"x"),
         "fsync": lambda: os.fsync(nowhere),
-        "rename": lambda: os.rename("/nowhere/a", "/nowhere/b"),
+        "renameat": lambda: os.rename("a", "b", src_dir_fd=nowhere, dst_dir_fd=nowhere),
     }}
     call = sys.argv[1]
     for case in sys.argv[2:]:

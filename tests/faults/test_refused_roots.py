@@ -47,8 +47,10 @@ def test_a_file_in_the_place_of_the_runs_root_is_told_in_one_sentence(tmp_path: 
     (tmp_path / "runs").write_text("I am a file.", encoding="utf-8")
     cli = Cli(tmp_path)
     cli.agent("reviewer")
-    refused(cli("run", "reviewer", "Review.", "--detach"))
-    refused(cli("ls"))
+    refused(cli("run", "reviewer", "Review.", "--detach", "--runs", "runs"))
+    refused(cli("ls", "--runs", "runs"))
+    passed = cli("ls")
+    assert passed.returncode == 0 and "runs are in .subagent/runs" in passed.stderr
     assert (tmp_path / "runs").read_text(encoding="utf-8") == "I am a file."
 
 
@@ -61,7 +63,8 @@ def test_a_directory_of_somebody_else_s_runs_is_left_as_it_is_and_no_run_is_seen
     (tmp_path / "runs" / "events.out").write_bytes(b"\0\1\2")
     before = sorted(path for path in (tmp_path / "runs").rglob("*"))
     cli = Cli(tmp_path)
-    listed = cli.json("ls")
+    assert cli.json("ls") == []
+    listed = cli.json("ls", "--runs", "runs")
     assert [row["runId"] for row in listed] == ["exp1"] and listed[0]["unreadable"]
-    assert cli("doctor", "--runs").returncode == 1
+    assert cli("--runs", "runs", "doctor", "--runs").returncode == 1
     assert sorted(path for path in (tmp_path / "runs").rglob("*")) == before

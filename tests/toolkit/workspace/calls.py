@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from subagent_server.host.directory import Directory
 from subagent_server.toolkit.tool import Tool, ToolResult
 from subagent_server.toolkit.workspace.bash import BashTool
 
@@ -38,7 +39,12 @@ def fault_of(tool: Tool, **arguments: Any) -> str:
 @asynccontextmanager
 async def a_shell(directory: Path, **options: Any) -> AsyncIterator[BashTool]:
     """A `bash` tool that works in `directory` and is closed at the end."""
-    options = {"environment": ENVIRONMENT, "output_dir": directory / "outputs", "grace": 0.3, **options}
+    options = {
+        "environment": ENVIRONMENT,
+        "output_dir": Directory(directory / "outputs"),
+        "grace": 0.3,
+        **options,
+    }
     tool = BashTool(cwd=directory, **options)
     try:
         yield tool
