@@ -72,8 +72,9 @@ def _warm_start(session: Session) -> str:
 def _check_runs(session: Session, name: str, as_json: bool) -> ExitCode:
     findings: list[Finding] = []
     run_ids = _run_ids(session, name)
+    store = session.service.store.kept_open()
     for run_id in run_ids:
-        for finding in examine(session.service.store, run_id, session.settings.environment):
+        for finding in examine(store, run_id, session.settings.environment):
             findings.append(finding)
             if not as_json:
                 out(one_line(f"{finding.run_id}: {finding.what}"))

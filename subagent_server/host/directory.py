@@ -53,18 +53,23 @@ class _Descriptor:
 class Directory:
     """A directory that is opened at its first use and stays that very one, whatever its path leads to later.
 
-    With a `parent` it is opened below that one. `path` is for messages, and for those who are told where to
-    look. `owners` and `forbidden` are known once it is open, and those of the parent.
+    `where` is its path, or its name in `parent`, below which it is then opened. `owners` and `forbidden` are
+    known once it is open, and those of the parent.
     """
 
-    def __init__(self, path: Path, parent: "Directory | None" = None) -> None:
-        self.path = path
+    def __init__(self, where: Path | str, parent: "Directory | None" = None) -> None:
+        self._where: tuple[Path | str, ...] = (where,) if parent is None else (*parent._where, where)
         self.owners: frozenset[int] | None = None
         """Who may own what is opened here; None for anybody."""
         self.forbidden: Exception | None = None
         """Raised instead of a change; None if changes are allowed."""
         self._parent = parent
         self._opened: _Descriptor | None = None
+
+    @property
+    def path(self) -> Path:
+        """Where it is: for messages, and for those who are told where to look. Nobody opens this."""
+        return Path(*self._where)
 
     @property
     def descriptor(self) -> int:
@@ -79,8 +84,8 @@ class Directory:
 
     def _open(self) -> int:
         if self._parent is None:
-            return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        descriptor = self._parent.open(self.path.name, kind=stat.S_IFDIR)
+            return os.open(self._where[0], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = self._parent.open(str(self._where[-1]), kind=stat.S_IFDIR)
         self.owners, self.forbidden = self._parent.owners, self._parent.forbidden
         self._parent = None  # not needed any more, and it may be open
         return descriptor
@@ -98,7 +103,7 @@ class Directory:
 
     def below(self, name: str) -> "Directory":
         """Return a directory in this one; it may be missing."""
-        return Directory(self.path / name, self)
+        return Directory(name, self)
 
     def open(self, name: str, flags: int = os.O_RDONLY, kind: int = stat.S_IFREG) -> int:
         """Open a name in this directory and return the descriptor. A file that is made has mode 0600.
@@ -157,7 +162,7 @@ class Directory:
         if self._parent is None:
             self.path.mkdir(DIRECTORY_MODE)
         else:
-            os.mkdir(self.path.name, DIRECTORY_MODE, dir_fd=self._parent.writable())
+            os.mkdir(self._where[-1], DIRECTORY_MODE, dir_fd=self._parent.writable())
 
     def sync(self) -> None:
         """Make the names in this directory durable. Raises OSError."""

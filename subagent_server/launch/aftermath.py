@@ -18,7 +18,7 @@ from subagent_server.host import atomic, die, locks, process_scan, processes
 from subagent_server.host.telling import tell
 from subagent_server.launch import marks
 from subagent_server.launch.program import EXIT_GATE_CLOSED, Program
-from subagent_server.store.paths import STATE_BYTES, RunPaths, root_of
+from subagent_server.store.paths import STATE_BYTES, RunPaths
 
 LEFTOVER_GRACE_SECONDS = 2.0
 """How long what a worker that ended by itself has left behind gets between TERM and KILL."""
@@ -62,7 +62,7 @@ def conclude(run: RunPaths, lock: int, status: int | None, deadline: float | Non
     if told:
         with suppress(OSError):
             run.spare.unlink()
-            root_of(run).change_mark(run.run_id).unlink()
+            run.root.change_mark(run.run_id).unlink()
 
 
 def _exit_facts(status: int | None) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _sweep(run: RunPaths, deadline: float) -> None:
     """
     told: set[processes.Identity] = set()
     marked = marks.marked(run.run_id, among_others=True)
-    is_spared = marks.shims_on_record(root_of(run))
+    is_spared = marks.shims_on_record(run.root)
     quiet = 0
     while quiet < 2:
         processes.reap_children()

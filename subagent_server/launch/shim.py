@@ -29,7 +29,7 @@ from subagent_server.host.telling import flush, tell
 from subagent_server.launch import predecessor, slots
 from subagent_server.launch.aftermath import conclude, has_ended
 from subagent_server.launch.program import GatedWorker, Invocation, Program
-from subagent_server.store.paths import RootPaths, RunPaths, root_of
+from subagent_server.store.paths import RootPaths, RunPaths, run_at
 
 GRACE_SECONDS = 10.0
 """How long TERM is left to work before KILL."""
@@ -47,7 +47,7 @@ class Shim:
     def __init__(self, run: RunPaths, lock: int, memory: int, program: Program) -> None:
         self.run = run
         self.program = program
-        self.root: RootPaths = root_of(run)
+        self.root: RootPaths = run.root
         self.lock = lock
         self.memory = memory
         self.package = _read_package(memory)
@@ -251,7 +251,7 @@ def main(arguments: list[str], program: Program | None = None) -> int:
     dumpable.keep_others_out()
     dumpable.forbid_core_dumps()
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
-    run = RunPaths(Path(arguments[0]))
+    run = run_at(Path(arguments[0]))
     lock, memory = int(arguments[1]), int(arguments[2])
     for descriptor in (lock, memory):
         os.set_inheritable(descriptor, False)

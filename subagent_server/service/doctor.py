@@ -46,6 +46,7 @@ class Finding:
 
 def examine_all(store: RunStore, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Reconcile and check every run under the root. `environment` holds the secrets to look for."""
+    store = store.kept_open()
     for run_id in store.run_ids(newest_first=False):
         yield from examine(store, run_id, environment)
 

@@ -82,9 +82,11 @@ class Listing:
     """
 
     def __init__(self, root: RootPaths, wanted: Wanted = ANY, caller: Caller = USER) -> None:
-        self.root = root
+        self.root = root.kept_open()
         self._wanted = wanted
         self._caller = caller
+        self._no_runs: set[str] = set()
+        """Names that stand among those that may be live, and are not runs, or not open to the caller."""
         self._marked = {name for name in root.live_marks() if is_run_id(name)}
         self.active = self._active()
 
@@ -96,15 +98,20 @@ class Listing:
 
     def over(self) -> Iterator[RunRow]:
         """Yield the runs that are over, the newest first."""
-        active = {row.run_id for row in self.active}
+        seen = {row.run_id for row in self.active} | self._no_runs
         for run_id in self._ids():
-            row = None if run_id in active else self._row(run_id)
+            row = None if run_id in seen else self._row(run_id)
             if row is not None and self._wanted.fits(row):
                 yield row
 
     def _active(self) -> list[RunRow]:
-        found = (self._row(run_id) for run_id in sorted(self._marked, reverse=True))
-        rows = [row for row in found if row is not None and not row.is_over and self._wanted.fits(row)]
+        rows = []
+        for run_id in sorted(self._marked, reverse=True):
+            row = self._row(run_id)
+            if row is None:
+                self._no_runs.add(run_id)
+            elif not row.is_over and self._wanted.fits(row):
+                rows.append(row)
         return sorted(rows, key=_urgency)
 
     def _ids(self) -> Iterator[str]:

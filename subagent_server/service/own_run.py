@@ -42,7 +42,7 @@ from subagent_server.service.tree import settle_usage
 from subagent_server.settings import read_settings
 from subagent_server.store.last_state import LastState
 from subagent_server.store.logs import RunJournal
-from subagent_server.store.paths import RunPaths, root_of
+from subagent_server.store.paths import run_at
 from subagent_server.store.runs import RunStore
 from subagent_server.store.transcript import Transcript
 
@@ -53,7 +53,7 @@ class OwnRun:
     def __init__(self, directory: Path, slots: list[int]) -> None:
         self.masker = Masker()
         """Takes secrets out of all that is written here. Replaced once the agent is known."""
-        self._run = RunPaths(directory)
+        self._run = run_at(directory)
         self._store = RunStore(directory.parent)
         self._slots = slots
         self._journal = RunJournal(self._run)
@@ -117,7 +117,7 @@ class OwnRun:
         Raises:
             StorageFailed: none of them is a lock file.
         """
-        slots = root_of(self._run).slots
+        slots = self._run.root.slots
         taken: list[Entry] = []
         for number in range(os.cpu_count() or 1):
             place = slots.entry(f"starting.{number}")

@@ -20,7 +20,7 @@ from subagent_server.launch import marks
 from subagent_server.service.ending import read_exit, read_shim, stop_children, tell_shim
 from subagent_server.service.tree import settle_usage
 from subagent_server.store.logs import RunJournal, has_ended, recorded_usage
-from subagent_server.store.paths import RunPaths, root_of
+from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 
 OVERDUE_SECONDS = 5.0
@@ -206,7 +206,7 @@ def sweep_orphans(run: RunPaths) -> None:
     """
     if not marks.is_original(run):
         return
-    marked, is_spared = marks.marked(run.run_id), marks.shims_on_record(root_of(run))
+    marked, is_spared = marks.marked(run.run_id), marks.shims_on_record(run.root)
     quiet = 0
     while quiet < 2:
         worker = marks.recorded_worker(run)

@@ -87,7 +87,7 @@ class Stats:
 
 def stats(root: RootPaths, *, since: datetime | None = None, agent: str | None = None) -> Stats:
     """Add up the runs that began at `since` or later, all or those of one agent."""
-    found = Stats()
+    found, root = Stats(), root.kept_open()
     begin = 0.0 if since is None else since.timestamp()
     for run in _each(root, begin):
         if run is None:

@@ -104,7 +104,7 @@ def _marks(values: Sequence[object]) -> str:
 @contextmanager
 def open_index(root: RootPaths) -> Iterator[RunIndex]:
     """Give the index of a root as it is now. Reads every run that is new, which may take long once."""
-    connection = _up_to_date(root)
+    connection = _up_to_date(root.kept_open())
     try:
         yield RunIndex(connection)
     finally:

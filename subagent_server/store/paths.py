@@ -6,7 +6,6 @@ only: the shim imports this module.
 
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 
 from subagent_server.domain.errors import ForeignRoot
@@ -23,21 +22,17 @@ _MOST_SLEEPERS = 1_000
 
 
 class RunPaths:
-    """The files of one run. The directory is opened at the first use, and closed with this object."""
+    """The files of one run. `files` is its directory, opened at the first use and closed with this object."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        """Where it is: for messages, and for processes that are told which run they belong to."""
+    def __init__(self, root: "RootPaths", run_id: str) -> None:
+        self.root = root
+        self.run_id = run_id
+        self.files = root.below(run_id)
 
     @property
-    def run_id(self) -> str:
-        """The id of the run, which is the name of its directory."""
-        return self.directory.name
-
-    @cached_property
-    def files(self) -> Directory:
-        """The directory, to be opened."""
-        return RootPaths(self.directory.parent).below(self.directory.name)
+    def directory(self) -> Path:
+        """Where it is: for messages, and for processes that are told which run they belong to."""
+        return self.files.path
 
     @property
     def request(self) -> Entry:
@@ -157,12 +152,18 @@ class RunPaths:
 class RootPaths:
     """The runs root: run directories, and a few folders of ours whose names no run id can have."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, kept: RootDirectory | None = None) -> None:
         self.root = root
+        self._kept = kept
 
     def open(self) -> RootDirectory:
         """Return the directory, to be opened anew: it may be removed and made again meanwhile."""
-        return RootDirectory(self.root)
+        return self._kept or RootDirectory(self.root)
+
+    def kept_open(self) -> "RootPaths":
+        """Return the same for one look at many runs: the root is opened, and asked whose it is, only once."""
+        root = RootDirectory(self.root)
+        return RootPaths(self.root, root if root.exists() else None)
 
     def below(self, name: str) -> Directory:
         """Return a directory in it."""
@@ -224,7 +225,7 @@ class RootPaths:
         Raises:
             InvalidRunId: checked here, before any path is built.
         """
-        return RunPaths(self.root / check_run_id(run_id))
+        return RunPaths(self, check_run_id(run_id))
 
     def change_mark(self, run_id: str) -> Entry:
         """The file that tells watchers of a change of this run."""
@@ -253,6 +254,6 @@ class RootPaths:
         return (name for name in marks if is_run_id(name) and (there is None or name in there))
 
 
-def root_of(run: RunPaths) -> RootPaths:
-    """Return the root that holds a run directory."""
-    return RootPaths(run.directory.parent)
+def run_at(directory: Path) -> RunPaths:
+    """Return the run whose directory this is, for a process that was told it."""
+    return RunPaths(RootPaths(directory.parent), directory.name)

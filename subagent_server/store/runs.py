@@ -45,8 +45,12 @@ RESULT_BYTES = PAYLOAD_BYTES = 64 << 20
 class RunStore:
     """The runs under one root. Holds no state: two stores on one root are one store."""
 
-    def __init__(self, root: Path) -> None:
-        self.paths = RootPaths(root)
+    def __init__(self, root: Path, paths: RootPaths | None = None) -> None:
+        self.paths = paths or RootPaths(root)
+
+    def kept_open(self) -> "RunStore":
+        """Return the same store for one look at many runs (`RootPaths.kept_open`)."""
+        return RunStore(self.paths.root, self.paths.kept_open())
 
     def make_root(self) -> None:
         """Make the root on first use, with a `.gitignore` inside.

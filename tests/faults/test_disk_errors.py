@@ -6,7 +6,7 @@ import pytest
 
 from subagent_server.domain.records import RunMeta, RunResult
 from subagent_server.domain.states import Status
-from subagent_server.store.paths import RunPaths
+from subagent_server.store.paths import RunPaths, run_at
 from subagent_server.store.runs import RunStore
 from tests.faults.system_calls import CALLS, STRACE, Program
 from tests.helpers.files import names
@@ -98,11 +98,11 @@ def test_a_write_that_fails_leaves_a_whole_state_and_one_sentence_and_a_reader_g
         new_run(store, f"run-{number:02d}").directory: number for number in numbers[call]
     }
     said = END.attempt(call, fault, cases)
-    statuses = [check_whole(RunPaths(path), said[path]) for path in cases]
+    statuses = [check_whole(run_at(path), said[path]) for path in cases]
     assert all(said.values())
     assert Status.WAITING in statuses
     for path in cases:
-        has_result = RunPaths(path).result.exists()
+        has_result = run_at(path).result.exists()
         expected = Status.COMPLETED if has_result else Status.WAITING
         assert store.roll_forward(path.name, LATER).status is expected
 
@@ -118,7 +118,7 @@ def test_a_start_that_fails_is_no_run_or_a_whole_one_and_says_so_in_one_sentence
     said = BEGIN.attempt(call, fault, cases)
     for path in cases:
         assert said[path] and "\n" not in said[path]
-        run = RunPaths(path)
+        run = run_at(path)
         assert not path.exists() or set(names(path)) <= KNOWN
         if run.meta.exists():
             assert RunMeta.model_validate_json(run.meta.path.read_bytes()).status is Status.READY

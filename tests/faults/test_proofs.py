@@ -76,7 +76,7 @@ def test_a_process_with_the_mark_of_a_run_is_ended_by_its_shim_whatever_it_shows
 
 
 def test_a_run_that_a_program_has_started_is_spared_as_a_record_names_its_shim(world: World) -> None:
-    world.agent()
+    world.agent(env={"ANTHROPIC_API_KEY": "${ANTHROPIC_API_KEY}"})  # its shell hands it on
     world.agent("other")
     away = "env -u SUBAGENT_RUN_ID -u SUBAGENT_RUN_TOKEN SUBAGENT_WARM=0"
     other = {"when": {"system": "subagent other"}, "turns": [asks("Which?"), says("Done.")]}

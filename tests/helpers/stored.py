@@ -24,7 +24,7 @@ from subagent_server.domain.records import (
 from subagent_server.domain.states import Status
 from subagent_server.host import processes
 from subagent_server.store.logs import RunJournal
-from subagent_server.store.paths import RunPaths
+from subagent_server.store.paths import RunPaths, run_at
 from subagent_server.store.root import make_root
 from subagent_server.store.runs import RunStore
 
@@ -45,7 +45,7 @@ def make_stored(root: Path, count: int, *, first: datetime = FIRST, step: timede
     ids: list[str] = []
     with TemporaryDirectory(prefix="models-") as place:
         make_root(Path(place))
-        models = [_model(RunPaths(Path(place, str(kind))), kind) for kind in range(3)]
+        models = [_model(run_at(Path(place, str(kind))), kind) for kind in range(3)]
         ids += [_copy(store, models, number, first + number * step) for number in range(count)]
     return ids
 

@@ -49,7 +49,7 @@ def gather(soak: Field) -> Evidence:
     for words in _last_words(soak.errors.iterdir()):
         told.own[words] += 1
     for run_id in soak.store.run_ids():
-        for words in _last_words([soak.store.paths.run(run_id).worker_out]):
+        for words in _last_words([soak.store.paths.run(run_id).worker_out.path]):
             told.own[words] += 1
             told.hit.setdefault(run_id, Counter())[words] += 1
     return told

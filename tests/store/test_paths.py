@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.domain.errors import InvalidRunId
-from subagent_server.store.paths import RootPaths, RunPaths, root_of
+from subagent_server.store.paths import RootPaths, run_at
 from tests.helpers.runs import RUN_ID
 
 DOCUMENTED = {
@@ -37,12 +37,12 @@ def test_every_file_of_a_run_lies_where_the_contract_says(tmp_path: Path, name: 
 def test_a_run_knows_its_id_and_its_root(tmp_path: Path) -> None:
     run = RootPaths(tmp_path).run(RUN_ID)
     assert run.run_id == RUN_ID
-    assert root_of(run).root == tmp_path
+    assert run.root.root == tmp_path
     assert run.directory == tmp_path / RUN_ID
 
 
 def test_who_sleeps_on_a_run_is_found_by_the_name_of_its_fifo(tmp_path: Path) -> None:
-    run = RunPaths(tmp_path)
+    run = run_at(tmp_path)
     for name in ("wake.12", "wake.3", "awake.1", "run.log"):
         (tmp_path / name).touch()
     assert run.sleepers() == [run.wake(12), run.wake(3)]
