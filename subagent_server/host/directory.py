@@ -146,8 +146,8 @@ class Directory:
             os.close(descriptor)
 
     def exists(self) -> bool:
-        """Whether it is there, and is a directory that may be entered."""
-        with suppress(OSError):
+        """Whether it is there, and is a directory. Raises OSError if nobody can say."""
+        with suppress(FileNotFoundError, NotADirectoryError, NotPlain):
             return self.descriptor >= 0
         return False
 
@@ -225,8 +225,8 @@ class Entry:
         return os.stat(self.name, dir_fd=self.directory.descriptor, follow_symlinks=False)
 
     def exists(self) -> bool:
-        """Whether there is something of that name, whatever it is."""
-        with suppress(OSError):
+        """Whether there is something of that name, whatever it is. Raises OSError if nobody can say."""
+        with suppress(FileNotFoundError, NotADirectoryError, NotPlain):
             return bool(self.stat())
         return False
 

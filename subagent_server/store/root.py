@@ -135,9 +135,11 @@ def may_become_root(path: Path) -> bool:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether there is a root at `path` that is ours by proof."""
+    """Whether there is a root at `path` that is ours by proof; one that cannot be looked at is not."""
     root = RootDirectory(path)
-    return root.exists() and root.forbidden is None
+    with suppress(OSError):
+        return root.exists() and root.forbidden is None
+    return False
 
 
 @dataclass(frozen=True)
@@ -169,8 +171,10 @@ def _has_mark(descriptor: int, inode: int) -> bool:
     try:
         mark = os.getxattr(descriptor, ATTRIBUTE)
     except OSError as error:
-        if error.errno not in _NO_ATTRIBUTES:
+        if error.errno == errno.ENODATA:
             return False
+        if error.errno not in _NO_ATTRIBUTES:
+            raise  # a disk that does not answer says nothing of whose it is
         mark = _mark_in_file(descriptor)
     return mark.split()[1:] == [str(inode).encode()]
 

@@ -163,13 +163,15 @@ class RunStore:
         Raises:
             InvalidRunId, UnreadableMeta.
         """
-        run = self.paths.run(run_id)
+        return self._result(self.paths.run(run_id))
+
+    def _result(self, run: RunPaths) -> RunResult | None:
         try:
             return RunResult.model_validate_json(run.result.read(RESULT_BYTES))
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
-            raise UnreadableMeta(run_id, run.result.path, _reason(error)) from error
+            raise UnreadableMeta(run.run_id, run.result.path, _reason(error)) from error
 
     def read_payload(self, run_id: str) -> bytes | None:
         """Return the payload of a run, uncompressed, or None where it has none.
@@ -250,7 +252,7 @@ class RunStore:
             raise NewerSchema(run.run_id, meta.schema_version, SCHEMA_VERSION)
         if meta.status.is_terminal:
             return meta
-        result = self.read_result(run.run_id)
+        result = self._result(run)
         if result is None:
             return meta
         meta = apply(meta, self._ending(result, run), now, self.usage_below(run.run_id))
@@ -355,9 +357,10 @@ class RunStore:
     def _existing(self, run_id: str) -> RunPaths:
         """Return the paths of a run that has a state: nothing is made for one that has none."""
         run = self.paths.run(run_id)
-        if not run.meta.exists():
-            raise UnknownRun(run_id, self.paths.root)
-        return run
+        with _storing(run.meta.path):
+            if run.meta.exists():
+                return run
+        raise UnknownRun(run_id, self.paths.root)
 
     def _ending(self, result: RunResult, run: RunPaths) -> RunEvent:
         """Return the event that a stored result stands for, with what the run had cost by its journal."""
