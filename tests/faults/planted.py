@@ -146,7 +146,7 @@ def to_json(value: Any, indent: int | None = 1) -> bytes:
 
 
 def _link(path: Path, outside: Outside) -> None:
-    content = path.read_bytes() if path.is_file() else b""
+    content = _content(path)
     clear(path)
     path.symlink_to(outside.file(content))
 
@@ -184,6 +184,11 @@ def _socket(path: Path, outside: Outside) -> None:
     os.close(directory)
 
 
+def _content(path: Path) -> bytes:
+    """Return what is in a file, or nothing if there is none, or one that has been planted without an end."""
+    return path.read_bytes() if path.is_file() and path.stat().st_size < 1 << 30 else b""
+
+
 def _other_kind(path: Path, outside: Outside) -> None:
     was_directory = path.is_dir()
     clear(path)
@@ -191,7 +196,7 @@ def _other_kind(path: Path, outside: Outside) -> None:
 
 
 def _hard_link(path: Path, outside: Outside) -> None:
-    content = path.read_bytes() if path.is_file() else b""
+    content = _content(path)
     clear(path)
     path.hardlink_to(outside.file(content))
 
