@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticSerializationError
 
@@ -23,7 +23,14 @@ def timestamp(moment: datetime) -> str:
     return f"{utc:%Y-%m-%dT%H:%M:%S}.{utc.microsecond // 1000:03d}Z"
 
 
-Moment = Annotated[AwareDatetime, PlainSerializer(timestamp, return_type=str)]
+def _with_room(moment: datetime) -> datetime:
+    """Refuse the first and the last year: in another time zone they may not exist. Raises ValueError."""
+    if not datetime.min.year < moment.year < datetime.max.year:
+        raise ValueError("the year is out of range")
+    return moment
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_with_room), PlainSerializer(timestamp, return_type=str)]
 Money = Annotated[Decimal, PlainSerializer(lambda amount: f"{amount:f}", return_type=str)]
 
 

@@ -126,6 +126,6 @@ def _count(value: Any) -> int:
 def _moment(value: Any) -> datetime:
     """Return a time as this product writes it: with its offset, or two of them could not be compared."""
     moment = datetime.fromisoformat(value)
-    if moment.tzinfo is None:
+    if moment.tzinfo is None or not datetime.min.year < moment.year < datetime.max.year:
         raise ValueError
     return moment

@@ -33,6 +33,12 @@ def test_a_moment_without_a_zone_is_no_moment() -> None:
         make_meta(created_at="2026-11-22T09:30:15")
 
 
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"])
+def test_a_moment_that_another_time_zone_does_not_have_is_no_moment(text: str) -> None:
+    with pytest.raises(ValidationError, match="the year is out of range"):
+        make_meta(created_at=text)
+
+
 def test_a_state_is_camel_case_outside_and_reads_back_as_it_was() -> None:
     meta = make_meta(
         status=Status.WAITING,
