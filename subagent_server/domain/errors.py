@@ -10,6 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
+from subagent_server.domain.visible import OTHER_SPACES, visible
+
+_KEPT = f"\n\t{OTHER_SPACES}"
+
 
 def shorten(text: str, limit: int = 80) -> str:
     """Return `text` as a quoted literal of at most about `limit` characters, safe to show anywhere."""
@@ -22,8 +26,9 @@ class SubagentError(Exception):
     code: ClassVar[str] = "error"
 
     def __init__(self, sentence: str) -> None:
-        super().__init__(sentence)
-        self.sentence = sentence
+        self.sentence = visible(sentence, _KEPT)
+        """What it says. Names in it may be anybody's: none of them moves a cursor or breaks an encoding."""
+        super().__init__(self.sentence)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.sentence, self.__dict__))
