@@ -113,6 +113,9 @@ class Masker:
         if begins >= 0 and not _has_key_end(pending, begins, end):
             end = begins
         word = least + len(pending[least:end].rstrip(_IN_TOKENS))
+        begins = pending.rfind(_KEY_BEGINS, least, word)
+        if begins >= 0 and not _has_key_end(pending, begins, word):  # the end of a key looks like a word
+            return Masker.settled(pending, begins)
         if word > least or least == 0:
             return word
         end -= _RECOGNIZED  # no token has so many letters: but one may begin or end among them

@@ -98,6 +98,15 @@ def test_a_token_in_a_stream_is_masked_however_it_is_cut(parts: list[str], data:
     assert written + masker.stream(waiting, last=True)[0] == masker.stream(whole, last=True)[0]
 
 
+def test_a_key_in_a_stream_is_masked_with_its_last_line_wherever_it_is_cut() -> None:
+    key = next(token for token in TOKENS if token.startswith("-----BEGIN"))
+    whole = f"a.b-c {key} {TOKENS[0]} and so on".encode()
+    masker = Masker([SECRET])
+    for cut in range(len(whole)):
+        ready, waiting = masker.stream(whole[:cut])
+        assert ready + masker.stream(waiting + whole[cut:], last=True)[0] == b"a.b-c *** *** and so on", cut
+
+
 @given(st.lists(st.binary(max_size=8) | st.just(SECRET.encode()), max_size=30), st.integers(1, 25))
 def test_a_stream_is_masked_however_it_is_cut(parts: list[bytes], size: int) -> None:
     whole = b"".join(parts)
