@@ -39,11 +39,11 @@ _FORKING = f"""
 import json, os, resource, signal, sys, time
 from importlib import import_module
 from subagent_server.cli import main
-from subagent_server.cli.group import VERBS
+from subagent_server.cli.console.group import VERBS
 for name in {_VERBS!r}:
     import_module(VERBS[name].where.split(":")[0])
 import subagent_server.service.doctor, subagent_server.service.search, subagent_server.service.start
-import subagent_server.service.continuing, subagent_server.launch.local
+import subagent_server.service.continue_run, subagent_server.launch.local
 
 def carry_out(order):
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
