@@ -14,8 +14,9 @@ from typing import Any
 
 from subagent_server.domain.errors import StorageFailed
 from subagent_server.domain.states import TERMINAL
-from subagent_server.host import atomic, die, locks, process_scan, processes
-from subagent_server.host.telling import tell
+from subagent_server.host import atomic, locks, process_scan, processes
+from subagent_server.host.failpoints import failpoint
+from subagent_server.host.stderr import log
 from subagent_server.launch import marks
 from subagent_server.launch.program import EXIT_GATE_CLOSED, Program
 from subagent_server.store.paths import STATE_BYTES, RunPaths
@@ -47,17 +48,17 @@ def conclude(run: RunPaths, lock: int, status: int | None, deadline: float | Non
     not be told, the tree is not recorded as gone: the first reader, who finds the lock free, does the rest.
     """
     facts = _exit_facts(status)
-    die.may_die("shim.reaped")
+    failpoint("shim.reaped")
     _write_exit(run, facts)
-    die.may_die("shim.exit_written")
+    failpoint("shim.exit_written")
     told = (status == 0 and has_ended(run)) or _reconcile(run, facts, program)
-    die.may_die("shim.reconciled")
+    failpoint("shim.reconciled")
     _sweep(run, deadline or time.monotonic() + LEFTOVER_GRACE_SECONDS)
-    die.may_die("shim.swept")
+    failpoint("shim.swept")
     atomic.remove_leftovers(run.files)
     if told:
         _write_exit(run, {**facts, "treeGone": True})
-        die.may_die("shim.tree_gone")
+        failpoint("shim.tree_gone")
     locks.give_back(lock)  # nobody else has it any more, and who hears of the next line looks at it
     if told:
         with suppress(OSError):
@@ -78,7 +79,7 @@ def _write_exit(run: RunPaths, facts: dict[str, Any]) -> None:
     try:
         atomic.write_durably(run.exit, (json.dumps(facts, indent=1) + "\n").encode())
     except StorageFailed as error:
-        tell(error.sentence)
+        log(error.sentence)
 
 
 def _reconcile(run: RunPaths, facts: dict[str, Any], program: Program) -> bool:
@@ -109,7 +110,7 @@ def _status_of(run: RunPaths, program: Program, verb: str, *more: str) -> int:
     try:
         pid = program.spawn([verb, str(run.directory), *more])
     except OSError as error:
-        tell(f"The end of the run could not be told: {error}")
+        log(f"The end of the run could not be told: {error}")
         return _NOT_STARTED
     deadline = time.monotonic() + RECONCILE_SECONDS
     while pid not in (ended := processes.reap_children()):

@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 from subagent_server.domain.errors import LaunchFailed, StorageFailed
-from subagent_server.host import die, locks
+from subagent_server.host import failpoints, locks
+from subagent_server.host.failpoints import failpoint
 from subagent_server.launch.asking import Wanted
 from subagent_server.launch.launcher import LaunchPackage, Start
 from subagent_server.launch.marks import SHIM_FLAGS
@@ -16,7 +17,17 @@ from subagent_server.launch.warm import WarmConnection, WarmStart
 from subagent_server.store.paths import RunPaths
 
 _SHIM = Path(__file__).with_name("shim.py")
-_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "TZ", die.VARIABLE)
+_PASSED_ON = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "TZ",
+    failpoints.VARIABLE,
+)
 _WARM_LOCK, _WARM_MEMORY = 3, 4
 
 
@@ -72,7 +83,7 @@ class LocalStart:
             raise StorageFailed(run.live_lock.path, error.strerror or str(error)) from error
         if descriptor is None:
             raise StorageFailed(run.live_lock.path, "another process holds it")
-        die.may_die("starter.reserved")
+        failpoint("starter.reserved")
         connection, self._connection = self._connection, None
         return LocalReservation(self._launcher, run, descriptor, connection)
 
@@ -103,7 +114,7 @@ class LocalReservation:
             LaunchFailed: the lock is free again.
         """
         try:
-            die.may_die("starter.published")
+            failpoint("starter.published")
             if not self._is_forked(package):
                 self.launcher.adopt(self._spawned(package))
                 self.launcher.warm_up()
@@ -114,7 +125,7 @@ class LocalReservation:
             ) from error
         finally:
             self.give_up()
-        die.may_die("starter.launched")
+        failpoint("starter.launched")
 
     def _ordered(self, connection: WarmConnection | None) -> "_Fork | None":
         """Give a fork everything but the package; None where there is none."""

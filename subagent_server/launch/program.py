@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from subagent_server.host.telling import tell
+from subagent_server.host.stderr import log
 
 WORKER = (sys.executable, "-E", "-P", "-m", "subagent_server.worker")
 """No PYTHON* variable and no file in the working directory may change what the worker imports."""
@@ -95,7 +95,7 @@ class Program:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, invocation.heard)
                 self.become(invocation, gate_out)
             except OSError as error:
-                tell(f"The worker could not be started: {error}")
+                log(f"The worker could not be started: {error}")
             finally:
                 os._exit(EXIT_GATE_CLOSED)
         os.close(gate_out)

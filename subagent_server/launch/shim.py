@@ -23,9 +23,10 @@ if __name__ == "__main__":  # -I leaves out the directory of the package
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from subagent_server.domain.errors import StorageFailed
-from subagent_server.host import atomic, die, dumpable, pristine, process_scan, processes
+from subagent_server.host import atomic, dumpable, pristine, process_scan, processes
 from subagent_server.host.directory import Entry
-from subagent_server.host.telling import flush, tell
+from subagent_server.host.failpoints import failpoint
+from subagent_server.host.stderr import flush, log
 from subagent_server.launch import predecessor, slots
 from subagent_server.launch.aftermath import conclude, has_ended
 from subagent_server.launch.program import GatedWorker, Invocation, Program
@@ -62,7 +63,7 @@ class Shim:
         try:
             worker = self._begin()
         except (OSError, StorageFailed) as error:  # a disk, or a machine without room for one process more
-            tell(f"The worker could not be started: {error}")
+            log(f"The worker could not be started: {error}")
             worker = None
         self.program.rest()
         status = None if worker is None else self._wait_for(worker)
@@ -71,10 +72,10 @@ class Shim:
 
     def _begin(self) -> int | None:
         """Return the pid of the worker that has begun, or None where the run was ended before."""
-        die.may_die("shim.claimed")
+        failpoint("shim.claimed")
         if not self._can_begin_at_once():
             self._record()
-            die.may_die("shim.recorded")
+            failpoint("shim.recorded")
             # Whoever stops a run writes first and reads shim.json second: one of the two sees the other.
             if has_ended(self.run) or not self._predecessor_is_gone() or not self._take_slots():
                 return None
@@ -102,7 +103,7 @@ class Shim:
         if not predecessor.is_gone(old):
             self.program.rest()
             self._record(waiting_for=after)
-            die.may_die("shim.waiting_for_run")
+            failpoint("shim.waiting_for_run")
         return predecessor.wait_until_gone(old, self._nap, self.program)
 
     def _nap(self, seconds: float) -> bool:
@@ -143,7 +144,7 @@ class Shim:
         self.program.rest()
         ticket = slots.Ticket(self.root.slots, name, self.run.run_id)
         self._record(waiting=True)
-        die.may_die("shim.waiting")
+        failpoint("shim.waiting")
         try:
             return self._wait_in_line(ticket, name, limit)
         finally:
@@ -168,7 +169,7 @@ class Shim:
 
     def _start_worker(self) -> int:
         """Start the worker behind its gate, record it, and open the gate; without that word it leaves."""
-        die.may_die("shim.has_slots")
+        failpoint("shim.has_slots")
         _become_subreaper()
         environment = {**self.package["environment"], "SUBAGENT_RUN_ID": self.run.run_id}
         kept = (self.memory, *self.slots)
@@ -181,7 +182,7 @@ class Shim:
             for descriptor in self.slots:  # the worker has them: the kernel frees them with it
                 os.close(descriptor)
             if has_ended(self.run):
-                self._tell(signal.SIGTERM)
+                self._send(signal.SIGTERM)
             worker.let_begin()
         finally:
             worker.close_gate()
@@ -191,11 +192,11 @@ class Shim:
     def _recorded(self, invocation: Invocation) -> GatedWorker:
         """Start a worker behind its gate, and record it while it gets ready."""
         worker = self.program.start(invocation, own=[self.lock])
-        die.may_die("shim.forked")
+        failpoint("shim.forked")
         try:
             self._worker = processes.identify(worker.pid)
             self._record()
-            die.may_die("shim.worker_recorded")
+            failpoint("shim.worker_recorded")
         except BaseException:
             worker.close_gate()
             raise
@@ -208,14 +209,14 @@ class Shim:
                 return ended[worker]
             received = signal.sigtimedwait(_WATCHED, self._patience())
             if received is not None and received.si_signo in _STOPPING and self.deadline is None:
-                self._tell(signal.SIGTERM)
+                self._send(signal.SIGTERM)
             elif self._is_overdue():
-                self._tell(signal.SIGKILL)
+                self._send(signal.SIGKILL)
             elif received is None and not self._rests:
                 self._rests = True
                 pristine.give_back()
 
-    def _tell(self, number: int) -> None:
+    def _send(self, number: int) -> None:
         """Send the worker a signal; the first TERM starts the grace."""
         if self.deadline is None:
             self.deadline = time.monotonic() + GRACE_SECONDS

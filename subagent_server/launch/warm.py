@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from subagent_server.host import die, locks, processes
+from subagent_server.host import failpoints, locks, processes
 from subagent_server.host.directory import Entry
 from subagent_server.host.private_directory import beneath, open_private
 from subagent_server.launch import handover
@@ -101,7 +101,7 @@ class WarmStart:
             return None
 
     def _spawned(self, key: str, output: int) -> "subprocess.Popen[bytes]":
-        names = (*_PASSED_ON, die.VARIABLE)
+        names = (*_PASSED_ON, failpoints.VARIABLE)
         return subprocess.Popen(
             [
                 *(sys.executable, "-E", "-P", "-m", "subagent_server.launch.zygote"),

@@ -21,12 +21,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from subagent_server.host import die, dumpable, gaps, huge_pages, locks, pristine
+from subagent_server.host import dumpable, failpoints, gaps, huge_pages, locks, pristine
 from subagent_server.host.directory import Entry
+from subagent_server.host.failpoints import failpoint
 from subagent_server.host.hot_pages import HotRun
 from subagent_server.host.private_directory import beneath, open_private, write_secret
 from subagent_server.host.shown import Shown
-from subagent_server.host.telling import tell
+from subagent_server.host.stderr import log
 from subagent_server.launch.image_key import image_key
 from subagent_server.launch.newborn import (
     ORDER_SECONDS,
@@ -57,7 +58,7 @@ _WORKER = "subagent_server.worker.__main__"
 _COMMAND = "subagent_server.cli.console.entry"
 _NICENESS = 10
 _PRACTICE = ".practice"
-_KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", die.VARIABLE)
+_KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", failpoints.VARIABLE)
 
 
 class Zygote:
@@ -176,17 +177,17 @@ class Zygote:
 
     def _serve(self, connection: socket.socket, programs: Mapping[str, Program]) -> None:
         """Leave a connection to the process that is ready for it, or to a fresh one where that was killed."""
-        die.may_die("zygote.asked")
+        failpoint("zygote.asked")
         spare, self._spare = self._spare, None
         if spare is None or not spare.take(connection):
             spare = self._forked(programs)
             if spare is not None:
                 spare.take(connection)
-        die.may_die("zygote.forked")
+        failpoint("zygote.forked")
 
     def _forked(self, programs: Mapping[str, Program]) -> Spare | None:
         if threading.active_count() != 1:
-            tell("The zygote leaves: a thread has been started in it.")
+            log("The zygote leaves: a thread has been started in it.")
             os._exit(1)
         try:
             return fork_spare(
@@ -196,7 +197,7 @@ class Zygote:
                 lambda line: self._work(line, programs),
             )
         except OSError as error:  # no room for a process: the starter will find out for itself
-            tell(f"No process could be forked: {error}")
+            log(f"No process could be forked: {error}")
             return None
 
 

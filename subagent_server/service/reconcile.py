@@ -13,9 +13,10 @@ from subagent_server.domain import events
 from subagent_server.domain.errors import StorageFailed, SubagentError, UnknownRun, UnreadableMeta
 from subagent_server.domain.records import SCHEMA_VERSION, Failure, RunMeta
 from subagent_server.domain.states import MessageStatus
-from subagent_server.host import atomic, die, locks, process_scan, processes
+from subagent_server.host import atomic, locks, process_scan, processes
 from subagent_server.host.clock import now
 from subagent_server.host.exclusive import exclusive
+from subagent_server.host.failpoints import failpoint
 from subagent_server.launch import marks
 from subagent_server.service.ending import read_exit, read_shim, stop_children, tell_shim
 from subagent_server.service.tree_usage import settle_usage
@@ -89,7 +90,7 @@ def reconcile_after_worker(store: RunStore, run_id: str, ended: dict[str, Any] |
     meta = _roll_forward(store, run, store.read(run_id))
     if not meta.status.is_terminal:
         meta = _fail(store, run, _verdict(run, read_exit(run) or ended))
-    die.may_die("reconcile.judged")
+    failpoint("reconcile.judged")
     _close_journal(run, meta)
     stop_children(store, run_id)
     settle_usage(store, run_id)
@@ -169,7 +170,7 @@ def _settle_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
             store.retire(run)  # its keeper was killed just before it did so
         return False
     sweep_orphans(run)
-    die.may_die("reconcile.swept")
+    failpoint("reconcile.swept")
     _close_journal(run, meta)
     stop_children(store, run.run_id)
     settle_usage(store, run.run_id)

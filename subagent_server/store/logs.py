@@ -10,7 +10,7 @@ from subagent_server.domain.records import Usage, timestamp
 from subagent_server.domain.subagent_events import KIND
 from subagent_server.host import journal
 from subagent_server.host.directory import Entry
-from subagent_server.host.telling import tell
+from subagent_server.host.stderr import log
 from subagent_server.store.log_format import render
 from subagent_server.store.paths import RunPaths
 
@@ -40,7 +40,7 @@ class RunJournal:
             self._seq = seq + 1
             journal.append_bytes(self._run.log, render(event).encode("utf-8", "replace"))
         except OSError as error:
-            tell(f"The journal of the run could not be written ({error}); the run goes on.")
+            log(f"The journal of the run could not be written ({error}); the run goes on.")
 
 
 def next_seq(run: RunPaths) -> int:

@@ -26,9 +26,10 @@ from subagent_server.domain.records import (
     Usage,
 )
 from subagent_server.domain.states import Status
-from subagent_server.host import atomic, die, wake
+from subagent_server.host import atomic, wake
 from subagent_server.host.directory import Entry
 from subagent_server.host.exclusive import exclusive
+from subagent_server.host.failpoints import failpoint
 from subagent_server.host.removing import remove_tree
 from subagent_server.store.logs import recorded_usage
 from subagent_server.store.migrate import upgraded
@@ -77,7 +78,7 @@ class RunStore:
         self.make_root()
         with _storing(run.directory):  # a directory that is there already is another run: it stays
             run.files.make_new()
-        die.may_die("store.made")
+        failpoint("store.made")
         try:
             with _storing(run.directory):
                 if parent is not None:
@@ -236,9 +237,9 @@ class RunStore:
                 if after.status.is_terminal and not before.status.is_terminal:
                     for temporary, file in prepared:
                         atomic.commit(temporary, file)
-                    die.may_die("store.result_named")
+                    failpoint("store.result_named")
                 self._write_state(run, after)
-                die.may_die("store.written")
+                failpoint("store.written")
         finally:
             for temporary, _ in prepared:
                 atomic.discard(temporary)

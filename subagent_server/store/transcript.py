@@ -12,7 +12,7 @@ from typing import Any
 
 from subagent_server.domain.errors import StorageFailed
 from subagent_server.host import atomic, journal
-from subagent_server.host.telling import tell
+from subagent_server.host.stderr import log
 from subagent_server.store.paths import RunPaths
 
 Message = dict[str, Any]
@@ -33,7 +33,7 @@ class Transcript:
                 journal.append_line(self._file, self._waiting[0])
                 self._waiting.pop(0)
         except OSError as error:
-            tell(f"The transcript could not be written ({error}); the run goes on.")
+            log(f"The transcript could not be written ({error}); the run goes on.")
             return
         if _calls_tools(message):
             self._sync()
@@ -46,7 +46,7 @@ class Transcript:
         try:
             atomic.write_durably(self._file, data)
         except StorageFailed as error:
-            tell(f"{error.sentence} The run goes on.")
+            log(f"{error.sentence} The run goes on.")
             self._waiting = [] if self._file.exists() else messages
 
     def _sync(self) -> None:

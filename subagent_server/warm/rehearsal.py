@@ -25,7 +25,7 @@ from subagent_server.domain.definitions import AgentDefinition, Limits
 from subagent_server.domain.states import Status
 from subagent_server.host import processes
 from subagent_server.host.hot_pages import HotPages, HotRun
-from subagent_server.host.telling import flush, tell_exception
+from subagent_server.host.stderr import flush, log_exception
 from subagent_server.launch.asking import ANSWER_SECONDS
 from subagent_server.launch.launcher import Launcher, LaunchPackage
 from subagent_server.launch.local import LocalLauncher
@@ -80,7 +80,7 @@ def pages_of_a_run(connection: socket.socket, place: Path) -> HotRun:
         try:
             os.write(into, _look_at_a_run(connection, place).to_bytes())
         except BaseException:  # noqa: BLE001 - the outermost frame of a process
-            tell_exception()
+            log_exception()
         finally:
             flush()
             os._exit(0)

@@ -23,11 +23,12 @@ from subagent_server.domain.records import (
     WorkerIdentity,
 )
 from subagent_server.domain.secrets import Masker
-from subagent_server.host import die, locks, process_scan, processes
+from subagent_server.host import locks, process_scan, processes
 from subagent_server.host.clock import now
 from subagent_server.host.directory import Directory, Entry, NotPlain
+from subagent_server.host.failpoints import failpoint
 from subagent_server.host.sleeper import Sleeper
-from subagent_server.host.telling import MaskedText, flush, tell_exception
+from subagent_server.host.stderr import MaskedText, flush, log_exception
 from subagent_server.launch import marks
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.ending import stop_children
@@ -107,7 +108,7 @@ class OwnRun:
             self._apply(events.WorkerStarted(worker=worker))
         except IllegalTransition:
             return False
-        die.may_die("worker.started")
+        failpoint("worker.started")
         process_scan.set_apart(0)
         return True
 
@@ -194,16 +195,16 @@ class OwnRun:
     def record(self, kind: str, facts: dict[str, Any]) -> None:
         """Append an event to the journal; a disk that refuses is a warning."""
         self._journal.append(kind, now(), self.masker.data(facts))
-        die.may_die("worker.told")
+        failpoint("worker.told")
 
     def tell_fault(self) -> None:
         """Print where the exception that is being handled comes from; not even a full disk stops it."""
-        tell_exception()
+        log_exception()
 
     def remember(self, message: dict[str, Any]) -> None:
         """Append a message to the transcript; a disk that refuses is a warning."""
         self._transcript.append(self.masker.message(message))
-        die.may_die("worker.remembered")
+        failpoint("worker.remembered")
 
     def adopt(self, messages: list[dict[str, Any]]) -> None:
         """Begin the transcript with the conversation that this run carries on."""
@@ -284,7 +285,7 @@ class OwnRun:
 
     def end_children(self) -> None:
         """End the runs that this one started and that have not ended."""
-        die.may_die("worker.ended")
+        failpoint("worker.ended")
         stop_children(self._store, self.run_id)
         settle_usage(self._store, self.run_id)
 
@@ -301,7 +302,7 @@ class OwnRun:
     def leave(self) -> NoReturn:
         """End this process with code 0, at once, whatever its threads still wait for."""
         flush()
-        die.may_die("worker.leaving")
+        failpoint("worker.leaving")
         os._exit(0)
 
     def _apply(self, event: RunEvent) -> RunMeta:

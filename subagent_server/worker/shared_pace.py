@@ -16,7 +16,7 @@ from subagent_server.domain.errors import StorageFailed
 from subagent_server.host.atomic import remove_leftovers, write_durably
 from subagent_server.host.directory import Directory
 from subagent_server.host.processes import boot_id
-from subagent_server.host.telling import tell
+from subagent_server.host.stderr import log
 
 LONGEST_SECONDS = 600.0
 """No hold is longer, whatever the API asks for or a file says."""
@@ -83,7 +83,7 @@ class SharedPace:
             remove_leftovers(self.file.directory)
             write_durably(self.file, json.dumps(data).encode())
         except (OSError, StorageFailed) as error:
-            tell(f"Other runs could not be told that the API is busy ({error}); this run goes on.")
+            log(f"Other runs could not be told that the API is busy ({error}); this run goes on.")
 
 
 def _number(value: Any) -> float:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.domain.states import Event
-from subagent_server.host import die
+from subagent_server.host import failpoints
 from tests.helpers.processes import REPOSITORY
 from tests.helpers.turns import says
 from tests.helpers.world import World
@@ -58,7 +58,7 @@ def started(world: World, points: str) -> list[str]:
     world.agent()
     world.play(says("Done."))
     start = {"SUBAGENT_WARM": "0"} if points == PLAIN else {}
-    world.cli("run", "worker", "Do it.", "--detach", env={die.VARIABLE: points, **start})
+    world.cli("run", "worker", "Do it.", "--detach", env={failpoints.VARIABLE: points, **start})
     found = [run_id for run_id in world.store.run_ids() if world.paths(run_id).meta.exists()]
     for run_id in found:
         world.gone(run_id)

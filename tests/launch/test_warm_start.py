@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.domain.states import Status
-from subagent_server.host import die, locks
+from subagent_server.host import failpoints, locks
 from tests.helpers.truth import processes_of
 from tests.helpers.turns import asks, says, shell, tool_results
 from tests.helpers.wait import wait_for
@@ -179,7 +179,7 @@ def test_a_warm_start_that_is_cut_off_leaves_no_process_and_no_lock(
     world.agent()
     world.play(says("Done."))
     zygote = place.start()
-    world.cli("run", "worker", "Do it.", "--detach", env={die.VARIABLE: point})
+    world.cli("run", "worker", "Do it.", "--detach", env={failpoints.VARIABLE: point})
     (run_id,) = world.store.run_ids()
     wait_for(lambda: not locks.is_held(world.paths(run_id).live_lock), BOUND, "the lock to fall")
     wait_for(lambda: not forks_of(zygote), BOUND, "the forks to leave")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.host import die, locks, processes
+from subagent_server.host import failpoints, locks, processes
 from subagent_server.host.directory import Entry
 from subagent_server.launch import handover
 from subagent_server.launch.asking import Wanted, connected, give_order
@@ -178,9 +178,9 @@ def test_a_run_is_started_once_wherever_the_warm_process_dies(
 ) -> None:
     world.agent()
     world.play(says("Done."))
-    monkeypatch.setenv(die.VARIABLE, point)
+    monkeypatch.setenv(failpoints.VARIABLE, point)
     zygote = place.start()
-    monkeypatch.delenv(die.VARIABLE)
+    monkeypatch.delenv(failpoints.VARIABLE)
     run_id = world.start()
     assert world.completed(run_id) == "Done."
     wait_for(lambda: not processes.is_alive(zygote), BOUND, "its death")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import RunMeta
-from subagent_server.host import die, process_scan, processes
+from subagent_server.host import failpoints, process_scan, processes
 from subagent_server.service.context import Service, open_service
 from subagent_server.settings import read_settings
 from subagent_server.store.runs import RunStore
@@ -28,7 +28,7 @@ _AGENTS: dict[str, dict[str, object]] = {
 }
 _SPARE = "subagent-spare"
 _LOOKING = {"--reconcile", "--settle"}
-_POINT = re.compile(r'may_die\("([a-z_.]+)"\)')
+_POINT = re.compile(r'failpoint\("([a-z_.]+)"\)')
 
 
 @dataclass(frozen=True)
@@ -160,4 +160,4 @@ def deadly_environment(chance: random.Random) -> dict[str, str]:
     if chance.random() < 0.2:
         return {}
     chosen = chance.sample(lethal_points(), 2)
-    return {die.VARIABLE: ",".join(f"{point}:{chance.uniform(0.1, 0.5):.2f}" for point in chosen)}
+    return {failpoints.VARIABLE: ",".join(f"{point}:{chance.uniform(0.1, 0.5):.2f}" for point in chosen)}

@@ -11,7 +11,7 @@ from typing import Any
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import RunMeta
 from subagent_server.domain.states import Event, MessageStatus, Status
-from subagent_server.host import die, journal
+from subagent_server.host import failpoints, journal
 from subagent_server.service.doctor import examine_all
 from tests.soak.field import Field
 from tests.soak.orders import LEAVES_A_MARK, Leader, Order
@@ -59,8 +59,8 @@ def _last_words(files: Any) -> Iterator[str]:
     for path in files:
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         for line in text.splitlines():
-            if line.startswith(die.LAST_WORDS):
-                yield line.removeprefix(die.LAST_WORDS).strip()
+            if line.startswith(failpoints.LAST_WORDS):
+                yield line.removeprefix(failpoints.LAST_WORDS).strip()
 
 
 class Judge:

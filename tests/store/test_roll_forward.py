@@ -10,7 +10,7 @@ from subagent_server.domain.errors import IllegalTransition, UnknownMessage
 from subagent_server.domain.events import RunEvent
 from subagent_server.domain.records import Failure, RunMeta, RunResult, Usage
 from subagent_server.domain.states import Status
-from subagent_server.host import die, wake
+from subagent_server.host import failpoints, wake
 from subagent_server.store.runs import RunStore
 from tests.helpers.processes import Child, run_python
 from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, start_run
@@ -75,7 +75,7 @@ def check_ended_as(meta: RunMeta, outcome: str) -> None:
 @pytest.mark.parametrize("point", ["store.result_named", "store.written"])
 def test_a_writer_that_is_killed_on_its_way_to_the_end_loses_nothing(store: RunStore, point: str) -> None:
     start_run(store, RUN_ID, STARTED, ASKED)
-    killed = run_python(FINISH, store.paths.root, RUN_ID, environment={die.VARIABLE: point})
+    killed = run_python(FINISH, store.paths.root, RUN_ID, environment={failpoints.VARIABLE: point})
     assert killed.returncode == -signal.SIGKILL
     ended = store.update(RUN_ID, events.StopRequested(), LATER)
     check_ended_as(ended, "completed")

@@ -6,7 +6,7 @@ import traceback
 import pytest
 
 from subagent_server.domain.secrets import MASK, Masker
-from subagent_server.host.telling import MaskedText, flush, tell, tell_exception
+from subagent_server.host.stderr import MaskedText, flush, log, log_exception
 
 SECRET = "of-the-environment-4711"
 
@@ -15,11 +15,11 @@ def test_a_sentence_and_a_traceback_are_printed_without_their_secrets(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", MaskedText(sys.stderr, Masker([SECRET]).text))
-    tell(f"It is {SECRET}.")
+    log(f"It is {SECRET}.")
     try:
         raise ValueError(f"first line\nthen {SECRET}")
     except ValueError:
-        tell_exception()
+        log_exception()
         traceback.print_exc()
     flush()
     printed = capsys.readouterr().err

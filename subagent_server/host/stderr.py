@@ -1,4 +1,4 @@
-"""Saying on stderr what went wrong beside the work. The work goes on, even where that cannot be said.
+"""Log to stderr what went wrong beside the work. The work goes on, even if stderr cannot be written.
 
 Standard library only: the shim imports this module.
 """
@@ -24,7 +24,7 @@ class MaskedText(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Let nothing wait in memory."""
+        """Write out the text that is still buffered."""
         self._stream.flush()
 
     def fileno(self) -> int:
@@ -32,13 +32,13 @@ class MaskedText(io.TextIOBase):
         return self._stream.fileno()
 
 
-def tell(sentence: str) -> None:
+def log(sentence: str) -> None:
     """Print a line. stderr of a run is a file: a disk that refuses the others refuses this one too."""
     with suppress(OSError):
         print(sentence, file=sys.stderr, flush=True)
 
 
-def tell_exception() -> None:
+def log_exception() -> None:
     """Print where the exception that is being handled comes from."""
     with suppress(OSError):
         traceback.print_exc()
@@ -46,6 +46,6 @@ def tell_exception() -> None:
 
 
 def flush() -> None:
-    """Let nothing that was told be lost, before a process leaves without ado."""
+    """Write out the lines that are still buffered, before a process exits by `os._exit`."""
     with suppress(OSError):
         sys.stderr.flush()

@@ -1,28 +1,28 @@
-"""Processes die at named points only where a test asked for it."""
+"""A process dies at a failpoint only if the environment lists it."""
 
 import signal
 
 import pytest
 
-from subagent_server.host.die import VARIABLE
+from subagent_server.host.failpoints import VARIABLE
 from tests.helpers.processes import run_python
 
-COME_TO = """
-    from subagent_server.host.die import may_die
+REACH = """
+    from subagent_server.host.failpoints import failpoint
     for point in ("first", "second"):
-        may_die(point)
+        failpoint(point)
         print(point, flush=True)
 """
 
 
 @pytest.mark.parametrize("wanted", ["second", "second:1", "other:1, second:1.0", "first:0,second:1"])
 def test_a_process_dies_at_the_point_that_is_named(wanted: str) -> None:
-    done = run_python(COME_TO, environment={VARIABLE: wanted})
+    done = run_python(REACH, environment={VARIABLE: wanted})
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "first\n")
     assert done.stderr == "dies here on purpose: second\n"
 
 
 @pytest.mark.parametrize("wanted", ["", "other", "seco:1", "second:0"])
 def test_no_other_point_is_deadly(wanted: str) -> None:
-    done = run_python(COME_TO, environment={VARIABLE: wanted})
+    done = run_python(REACH, environment={VARIABLE: wanted})
     assert (done.returncode, done.stdout, done.stderr) == (0, "first\nsecond\n", "")
