@@ -5,12 +5,12 @@ from itertools import islice
 
 import click
 
-from subagent_server.cli.flags import TEXT, json_option
-from subagent_server.cli.output import is_terminal, out, out_json, talk
-from subagent_server.cli.session import Session, pass_session
-from subagent_server.cli.text import coloured, duration, look_of, one_line, table
+from subagent_server.cli.console.flags import TEXT, json_option
+from subagent_server.cli.console.output import is_terminal, out, out_json, talk
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.text import coloured, duration, look_of, one_line, table
 from subagent_server.domain.states import Status
-from subagent_server.service.listing import Listing, RunRow, Wanted
+from subagent_server.service.list_runs import Listing, RunRow, Wanted
 from subagent_server.store.paths import RootPaths
 
 LAST = 10

@@ -2,8 +2,8 @@
 
 import click
 
-from subagent_server.cli.flags import json_option
-from subagent_server.cli.output import out_json
+from subagent_server.cli.console.flags import json_option
+from subagent_server.cli.console.output import out_json
 from subagent_server.domain.records import Record, RunMeta, RunRequest, RunResult
 
 FILES: dict[str, tuple[str, type[Record]]] = {

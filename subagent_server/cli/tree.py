@@ -5,12 +5,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
-from subagent_server.cli.output import is_terminal, out, out_json
-from subagent_server.cli.session import Session
-from subagent_server.cli.text import coloured, cut, duration, line_width, look_of, one_line, table
-from subagent_server.cli.watch import watch
+from subagent_server.cli.console.output import is_terminal, out, out_json
+from subagent_server.cli.console.session import Session
+from subagent_server.cli.console.text import coloured, cut, duration, line_width, look_of, one_line, table
+from subagent_server.cli.console.watch import watch
 from subagent_server.domain.money import dollars
-from subagent_server.service.forest import Node, TreeRow, trees_of
+from subagent_server.service.trees import Node, TreeRow, trees_of
 
 _HEADER = ("STATUS", "RUN", "AGENT", "TIME", "TOKENS", "COST", "WHAT")
 _LIMITS = (12, 32, 18, 6, 6, 8)

@@ -12,7 +12,7 @@ from subagent_server.host import processes
 from subagent_server.host.clock import now
 from subagent_server.host.directory import Entry
 from subagent_server.launch import marks
-from subagent_server.service.tree import settle_usage
+from subagent_server.service.tree_usage import settle_usage
 from subagent_server.store.logs import recorded_usage
 from subagent_server.store.paths import RECORD_BYTES, RunPaths
 from subagent_server.store.runs import RunStore

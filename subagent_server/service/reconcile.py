@@ -19,7 +19,7 @@ from subagent_server.host.exclusive import exclusive
 from subagent_server.host.failpoints import failpoint
 from subagent_server.launch import marks
 from subagent_server.service.ending import read_exit, read_shim, stop_children, tell_shim
-from subagent_server.service.tree import settle_usage
+from subagent_server.service.tree_usage import settle_usage
 from subagent_server.store.logs import RunJournal, has_ended, recorded_usage
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from subagent_server.service.access import Caller
-from subagent_server.service.listing import Wanted
+from subagent_server.service.list_runs import Wanted
 from subagent_server.store.index import open_index
 from subagent_server.store.paths import RootPaths
 from subagent_server.store.stored import StoredRuns

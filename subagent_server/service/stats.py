@@ -8,7 +8,7 @@ from typing import Any
 
 from subagent_server.domain.errors import SubagentError, UnknownRun
 from subagent_server.domain.states import Status
-from subagent_server.service.status import look_at
+from subagent_server.service.check_status import look_at
 from subagent_server.store.facts import RunFacts, Spent, read_facts
 from subagent_server.store.index import Ended, open_index
 from subagent_server.store.paths import RootPaths

@@ -20,7 +20,7 @@ from subagent_server.host.clock import now
 from subagent_server.launch import slots
 from subagent_server.service.ending import read_shim
 from subagent_server.service.reconcile import Observed
-from subagent_server.service.tree import tree_usage
+from subagent_server.service.tree_usage import tree_usage
 from subagent_server.store.logs import latest_words, recorded_usage
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore

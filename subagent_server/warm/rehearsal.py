@@ -33,12 +33,12 @@ from subagent_server.launch.warm import WarmConnection, WarmStart
 from subagent_server.service.access import USER
 from subagent_server.service.context import open_service
 from subagent_server.service.ending import read_shim
-from subagent_server.service.own_run import OwnRun
 from subagent_server.service.start import StartOrder, start_agent
 from subagent_server.settings import read_settings
 from subagent_server.simulator.stream import encode, events_of
 from subagent_server.store.paths import RunPaths
 from subagent_server.worker.__main__ import work
+from subagent_server.worker.own_run import OwnRun
 
 _AGENT = "rehearsal"
 _PATIENCE_SECONDS = 5.0

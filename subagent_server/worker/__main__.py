@@ -24,8 +24,8 @@ from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import StorageFailed
 from subagent_server.domain.records import Failure
 from subagent_server.service.masking import masker_of
-from subagent_server.service.own_run import OwnRun, reconcile_directory, settle_directory
 from subagent_server.service.places import enter
+from subagent_server.worker.own_run import OwnRun, reconcile_directory, settle_directory
 
 _HEAVY = "subagent_server.worker.life"
 _SERVERS = "subagent_server.worker.servers"

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from subagent_server.service import tool_schemas
 from subagent_server.service.access import run_as_caller
 from subagent_server.service.context import Service
-from subagent_server.service.desk import Call, Desk
+from subagent_server.service.tools import table
+from subagent_server.service.tools.dispatch import Call, Desk
 from subagent_server.service.waiting import Changes
 from subagent_server.toolkit.telemetry import trace_headers
 from subagent_server.worker.work_clock import WorkClock
@@ -19,20 +19,16 @@ class Delegate:
 
     def __init__(self, service: Service, run_id: str, clock: WorkClock) -> None:
         self._changes = Changes(service.store)
-        self._desk = Desk(
-            service, self._changes, run_as_caller(service.store, run_id), tool_schemas.PARENT_TOOLS
-        )
+        self._desk = Desk(service, self._changes, run_as_caller(service.store, run_id), table.PARENT_TOOLS)
         self._clock = clock
 
     def definitions(self) -> list[dict[str, Any]]:
         """Return the tools: the agents that the run may start, and how to lead them."""
         agents = [
-            _definition(agent.tool_name, agent.description, tool_schemas.RUN_AGENT)
-            for agent in self._desk.shown()
+            _definition(agent.tool_name, agent.description, table.RUN_AGENT) for agent in self._desk.shown()
         ]
         generic = [
-            _definition(name, tool_schemas.DESCRIPTIONS[name][1], tool_schemas.INPUTS[name])
-            for name in tool_schemas.PARENT_TOOLS
+            _definition(name, table.DESCRIPTIONS[name][1], table.INPUTS[name]) for name in table.PARENT_TOOLS
         ]
         return [*agents, *generic]
 
@@ -53,7 +49,7 @@ class Delegate:
         self._changes.close()
 
 
-def _definition(name: str, description: str, schema: tool_schemas.Schema) -> dict[str, Any]:
+def _definition(name: str, description: str, schema: table.Schema) -> dict[str, Any]:
     return {"name": name, "description": description, "input_schema": schema}
 
 

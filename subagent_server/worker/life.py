@@ -14,13 +14,13 @@ from subagent_server.domain.errors import RunRefused, SubagentError
 from subagent_server.domain.executed_files import is_lifted
 from subagent_server.domain.records import Failure, RunMeta, Usage
 from subagent_server.runners.outcome import Outcome
-from subagent_server.service.own_run import OwnRun
-from subagent_server.toolkit.run import RunOver
+from subagent_server.toolkit.run_context import RunOver
 from subagent_server.toolkit.telemetry import Tracer
-from subagent_server.worker.assemble import Assembled, Surroundings, assemble
 from subagent_server.worker.delegate import Delegate
-from subagent_server.worker.door import SLOW_POLL_SECONDS, Door
-from subagent_server.worker.others import others_heard
+from subagent_server.worker.messages_runner import Assembled, Surroundings, assemble
+from subagent_server.worker.own_run import OwnRun
+from subagent_server.worker.run_context import SLOW_POLL_SECONDS, Door
+from subagent_server.worker.subagent_listeners import others_heard
 from subagent_server.worker.tracing import Tracing, end_span, open_tracing
 
 T = TypeVar("T")

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.service.own_run import OwnRun
 from subagent_server.toolkit.mcp_servers.connection import Surroundings
 from subagent_server.toolkit.mcp_servers.offer import Wanted
 from subagent_server.toolkit.mcp_servers.results import Shelf
 from subagent_server.toolkit.mcp_servers.servers import Servers, connect
 from subagent_server.toolkit.mcp_servers.session import Place
 from subagent_server.toolkit.mcp_servers.tool import McpTool
-from subagent_server.toolkit.run import RunDoor
+from subagent_server.toolkit.run_context import RunDoor
 from subagent_server.toolkit.tool import Tool
+from subagent_server.worker.own_run import OwnRun
 
 
 @dataclass

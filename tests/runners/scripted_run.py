@@ -10,14 +10,14 @@ from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Failure
 from subagent_server.host.directory import Directory
 from subagent_server.runners.messages.loop import Loop
+from subagent_server.runners.messages.meter import Purse
 from subagent_server.runners.messages.model import Model, ModelSettings
-from subagent_server.runners.messages.purse import Purse
 from subagent_server.runners.outcome import Outcome
 from subagent_server.simulator import Simulator
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.outputs import KeptOutputs
 from subagent_server.toolkit.pace import Pace
-from subagent_server.toolkit.run import Reply, RunOver
+from subagent_server.toolkit.run_context import Reply, RunOver
 from subagent_server.toolkit.tool import Tool, ToolResult
 from tests.helpers.turns import Turn
 

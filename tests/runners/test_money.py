@@ -5,8 +5,8 @@ from decimal import Decimal
 import pytest
 
 from subagent_server.domain.records import Usage
+from subagent_server.runners.messages.meter import Purse
 from subagent_server.runners.messages.prices import find_prices
-from subagent_server.runners.messages.purse import Purse
 from tests.helpers.turns import Turn, calls, says, use
 from tests.runners.scripted_run import Played, ScriptedTool, echo
 

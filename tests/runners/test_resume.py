@@ -8,13 +8,13 @@ import pytest
 
 from subagent_server.domain.past import PastCall, PastChild, PastRun
 from subagent_server.domain.states import MessageStatus, Status
-from subagent_server.runners.messages.mending import sendable
+from subagent_server.runners.messages.dangling_calls import NOT_BEGUN, NOT_STORED, UNKNOWN
+from subagent_server.runners.messages.repair import sendable
 from subagent_server.runners.messages.resume import Opening, Resumed, resume
-from subagent_server.runners.messages.unfinished import NOT_BEGUN, NOT_STORED, UNKNOWN
 from subagent_server.simulator.message_checks import check_messages
 from subagent_server.simulator.signatures import signature_of
+from subagent_server.toolkit.ask_parent import NO_ANSWER
 from subagent_server.toolkit.final_answer import FinalAnswer
-from subagent_server.toolkit.parent import NO_ANSWER
 from tests.helpers.runs import T0, make_message
 
 Message = dict[str, Any]

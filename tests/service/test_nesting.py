@@ -18,11 +18,11 @@ from subagent_server.launch.launcher import LaunchPackage
 from subagent_server.service.access import Caller, NotAllowed
 from subagent_server.service.budget import budgets_of, check_budgets, exhausted
 from subagent_server.service.context import Service, open_service
-from subagent_server.service.model_calls import ModelCalls
 from subagent_server.service.start import StartOrder, start
-from subagent_server.service.tree import settle_usage, tree_cost
+from subagent_server.service.tree_usage import settle_usage, tree_cost
 from subagent_server.settings import read_settings
 from subagent_server.store.paths import RunPaths
+from subagent_server.worker.model_calls import ModelCalls
 
 
 class Kept:

@@ -12,13 +12,13 @@ from typing import Any
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Failure, Usage
 from subagent_server.runners.messages.calls import MOST_AT_ONCE, room_of_each, settle
+from subagent_server.runners.messages.meter import Purse
 from subagent_server.runners.messages.model import CONTEXT_HINT, Model, Retry
-from subagent_server.runners.messages.purse import Purse
 from subagent_server.runners.messages.reply import ModelReply, ToolCall
 from subagent_server.runners.outcome import Outcome
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.outputs import KeptOutputs, Shortener, is_too_long
-from subagent_server.toolkit.run import RunDoor
+from subagent_server.toolkit.run_context import RunDoor
 from subagent_server.toolkit.telemetry import NO_TRACER, Tracer, execute_tool
 from subagent_server.toolkit.tool import Tool, ToolResult
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from subagent_server.domain.past import PastRun
 from subagent_server.domain.states import Status
-from subagent_server.runners.messages.mending import STOP_REASON, Block, Message, calls_of, mended
+from subagent_server.runners.messages.dangling_calls import Unfinished
 from subagent_server.runners.messages.prompt import task_blocks
-from subagent_server.runners.messages.unfinished import Unfinished
+from subagent_server.runners.messages.repair import STOP_REASON, Block, Message, calls_of, mended
 from subagent_server.runners.outcome import Outcome
 from subagent_server.toolkit.final_answer import FinalAnswer
 
