@@ -1,4 +1,4 @@
-"""`subagent continue`: a new run carries on an ended one (conversations: tests/end_to_end/test_continuing.py)."""
+"""`subagent continue`: a new run carries on an ended one (see also tests/end_to_end/test_continuing.py)."""
 
 from tests.cli.command import Cli, Model
 
