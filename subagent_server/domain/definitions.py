@@ -8,7 +8,9 @@ from pydantic import Field
 from subagent_server.domain.records import Money, Record
 
 JsonSchema = dict[str, object] | bool
-Runner = Literal["messages", "claude", "codex", "gemini", "command"]
+RunnerName = Literal["messages", "claude", "codex", "gemini", "command"]
+BUILT_RUNNERS: frozenset[RunnerName] = frozenset({"messages"})
+"""The runners that this version has: those with a row in `worker/runners.py`."""
 
 
 class ServerDefinition(Record):
@@ -68,7 +70,7 @@ class AgentDefinition(Record):
     name: str
     description: str = ""
     system_prompt: str = ""
-    runner: Runner = "messages"
+    runner: RunnerName = "messages"
     model: str | None = None
     base_url: str | None = None
     api_key_env: str = "ANTHROPIC_API_KEY"
