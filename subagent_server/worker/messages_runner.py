@@ -1,5 +1,6 @@
 """From a definition to a loop with its tools and its model: the heavy half of a worker's imports."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from subagent_server.runners.messages.prompt import Task, system_blocks, task_bl
 from subagent_server.runners.messages.resume import Opening
 from subagent_server.runners.messages.traced import TracedModel
 from subagent_server.runners.outcome import Outcome
+from subagent_server.store.root import is_marked
 from subagent_server.toolkit.ask_parent import AskParent
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.nested import Delegation, nested_tools
@@ -25,6 +27,7 @@ from subagent_server.toolkit.pace import Pace
 from subagent_server.toolkit.run_context import RunDoor
 from subagent_server.toolkit.telemetry import NO_TRACER, Tracer
 from subagent_server.toolkit.tool import Tool
+from subagent_server.toolkit.workspace.search_scope import SearchScope
 from subagent_server.toolkit.workspace.selection import Selection, select
 from subagent_server.toolkit.workspace.tools import make_workspace_tools
 from subagent_server.worker.conversation_start import Beginning, begin
@@ -74,7 +77,7 @@ async def assemble(agent: AgentDefinition, own: OwnRun, door: RunDoor, around: S
     selection = _selection(agent)
     workspace = make_workspace_tools(
         selection,
-        cwd=Path.cwd(),
+        scope=SearchScope(Path.cwd(), Path(os.path.realpath(own.root)), is_marked),
         environment=_shell_environment(agent, around.environment),
         read_only=around.read_only,
         output_dir=own.outputs,
