@@ -160,7 +160,7 @@ def test_a_markdown_agent_can_be_served_by_itself(write: WriteFile) -> None:
     with pytest.raises(AgentFileError, match="ANTHROPIC_API_KEY"):
         load_config(path, {})
     with pytest.raises(AgentFileError, match="maxTurns"):
-        load_config(write("bad.md", "---\nmaxTurns: many\n---\nx"), ENVIRONMENT)
+        load_config(write("bad.md", "---\nname: a\nmaxTurns: many\n---\nx"), ENVIRONMENT)
     with pytest.raises(AgentFileError, match="no front matter"):
         load_config(write("README.md", "# Hello\n"), ENVIRONMENT)
 
