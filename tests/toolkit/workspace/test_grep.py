@@ -11,8 +11,7 @@ from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace.grep import GrepTool
 from subagent_server.toolkit.workspace.search_scope import SearchScope
 from tests.toolkit.workspace.calls import PATIENCE_SECONDS, call, fault_of, text_of
-
-SLOW = r"aab|\b(?:ä{0,20}\B.{0,30}){50}\pN"
+from tests.toolkit.workspace.trap import SLOW_PATTERN, set_trap
 
 
 @pytest.fixture
@@ -207,16 +206,10 @@ def test_a_result_is_bounded_whatever_the_limit(grep: GrepTool, cwd: Path) -> No
     assert text.endswith("narrow the search]")
 
 
-def set_trap(directory: Path) -> None:
-    """Write a file that takes a minute to search for `SLOW`, behind one in which it is found at once."""
-    (directory / "a_first").write_text("aab\n", encoding="utf-8")
-    (directory / "b_trap").write_text(f"{'ä' * 1000} " * 1000, encoding="utf-8")
-
-
 def test_a_search_that_takes_too_long_is_ended_and_what_was_found_is_kept(cwd: Path) -> None:
     set_trap(cwd)
     started = time.monotonic()
-    text = text_of(GrepTool(SearchScope(cwd), seconds=1.5), pattern=SLOW, outputMode="content")
+    text = text_of(GrepTool(SearchScope(cwd), seconds=1.5), pattern=SLOW_PATTERN, outputMode="content")
     assert time.monotonic() - started < PATIENCE_SECONDS
     assert text.startswith("a_first:1:aab\n[stopped after 1.5 s")
 
@@ -233,7 +226,9 @@ def test_searches_run_at_the_same_time(cwd: Path) -> None:
     async def main() -> list[ToolResult]:
         slow, quick = GrepTool(SearchScope(cwd), seconds=3.0), GrepTool(SearchScope(cwd))
         results = await asyncio.gather(
-            search(slow, "slow", SLOW), search(quick, "quick", "needle"), search(quick, "quick", "three")
+            search(slow, "slow", SLOW_PATTERN),
+            search(quick, "quick", "needle"),
+            search(quick, "quick", "three"),
         )
         return list(results)
 
@@ -248,7 +243,7 @@ def test_cancelling_a_search_ends_its_process(cwd: Path, after_seconds: float) -
     set_trap(cwd)
 
     async def main() -> None:
-        running = asyncio.ensure_future(GrepTool(SearchScope(cwd)).call({"pattern": SLOW}))
+        running = asyncio.ensure_future(GrepTool(SearchScope(cwd)).call({"pattern": SLOW_PATTERN}))
         done, _ = await asyncio.wait([running], timeout=after_seconds)
         assert not done
         running.cancel()
