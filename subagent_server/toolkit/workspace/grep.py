@@ -149,7 +149,7 @@ class _GrepSearch:
         return [*notes, *self._program.notes(_ADVICE)]
 
     def _options(self, target: SearchTarget) -> list[str]:
-        """Return the options for ripgrep. A file is found by its name, so that no link in its place is read."""
+        """Return the options for ripgrep. A file is found by its name: no link is read in its place."""
         wanted, one_file = self._wanted, target.file
         options = [
             f"--regexp={wanted.pattern}",
@@ -165,7 +165,7 @@ class _GrepSearch:
         return [*options, *ignoring(root, include_ignored=include_ignored), *only_files_named(names)]
 
     def _is_wanted(self, target: SearchTarget, path: str) -> bool:
-        """Whether a found file counts; `glob` without `/` is for names, else for paths from here or the root."""
+        """Whether a found file counts; `glob` without a `/` is for names, else for paths."""
         files, pattern = self._files, self._wanted.glob
         if target.leaves_out(path):
             return False

@@ -22,7 +22,7 @@ _BINARY_REST = re.compile(
 
 @dataclass(frozen=True)
 class PrintedLine:
-    """A line of the output: a line of a file, or how many of its lines match. `column` counts bytes from 1."""
+    """A line of a file, or how many of its lines match. `column` counts bytes from 1; context has none."""
 
     path: str
     number: int
