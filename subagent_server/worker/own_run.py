@@ -30,11 +30,11 @@ from subagent_server.host.failpoints import failpoint
 from subagent_server.host.sleeper import Sleeper
 from subagent_server.host.stderr import MaskedText, flush, log_exception
 from subagent_server.launch import marks
+from subagent_server.service.ask import ask
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.ending import stop_children
 from subagent_server.service.inputs import copied_inputs
 from subagent_server.service.reconcile import ending_facts, observe, reconcile_after_worker
-from subagent_server.service.reply import ask
 from subagent_server.service.tree_usage import settle_usage
 from subagent_server.settings import read_settings
 from subagent_server.store.last_state import LastState
