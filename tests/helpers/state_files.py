@@ -1,6 +1,5 @@
 """Counting how often this process reads and replaces the state files of runs, by its audit events."""
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,4 +47,4 @@ def _heard(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _is_state(path: object) -> bool:
-    return isinstance(path, str) and os.path.basename(path) == STATE
+    return isinstance(path, str) and path.rpartition("/")[2] == STATE
