@@ -16,7 +16,7 @@ from subagent_server.service.trusting import Judge
 from subagent_server.service.unsupported import refusals
 
 _LIMITS = (24, 40)
-_BREAKING = frozenset({"error", "duplicate", "clash", "fault"})
+_BREAKING = frozenset({"error", "duplicate", "fault"})
 
 
 @click.command()

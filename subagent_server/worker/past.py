@@ -116,6 +116,7 @@ def _child(store: RunStore) -> Any:
             meta, request = store.read(run_id), store.read_request(run_id)
         except SubagentError:
             return None  # a start that never was, or nothing that could be told of it
-        return PastChild(run_id, meta.agent_name, tool_name(meta.agent_name), request.prompt, meta.status)
+        tool = tool_name(meta.agent_name, distinct=bool(request.agent.get("distinctTool")))
+        return PastChild(run_id, meta.agent_name, tool, request.prompt, meta.status)
 
     return read
