@@ -32,7 +32,7 @@ from subagent_server.launch.local import LocalLauncher
 from subagent_server.launch.warm import WarmConnection, WarmStart
 from subagent_server.service.access import USER
 from subagent_server.service.context import open_service
-from subagent_server.service.ending import read_shim
+from subagent_server.service.shim_record import read_shim
 from subagent_server.service.start import StartOrder, start_agent
 from subagent_server.settings import read_settings
 from subagent_server.simulator.stream import encode, events_of

@@ -20,8 +20,8 @@ from subagent_server.host.clock import now
 from subagent_server.host.failpoints import failpoint
 from subagent_server.host.sleeper import Sleeper
 from subagent_server.host.wake import SLOW_POLL_SECONDS
+from subagent_server.service.ask import ask
 from subagent_server.service.masking import masker_of
-from subagent_server.service.reply import ask
 from subagent_server.store.last_state import LastState
 from subagent_server.store.logs import RunJournal
 from subagent_server.store.paths import run_at
