@@ -15,7 +15,7 @@ N ?=
 # The many interpreters of the tests use their caches, even if the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-failed test-whole test-races test-clients check fuzz soak soak-continue bench format lock clean
+.PHONY: schemas demo test test-failed test-whole test-races test-clients check fuzz soak soak-continue bench format lock clean
 
 demo: $(VENV)/.installed  ## a parent hands a review of the last commit to a subagent
 	@$(BIN)/subagent demo
@@ -52,6 +52,10 @@ soak-continue: $(VENV)/.installed-dev  ## kill runs at ROUNDS random moments, an
 
 bench: $(VENV)/.installed  ## everything that is measured, into benchmarks/RESULTS.md; N=20 is a quick look
 	$(BIN)/python -m benchmarks $(N)
+
+schemas: $(VENV)/.installed  ## write the JSON Schemas of agent files into docs/schemas
+	$(BIN)/subagent schema agent > docs/schemas/agent.schema.json
+	$(BIN)/subagent schema cpe > docs/schemas/cpe.schema.json
 
 format: $(VENV)/.installed-dev  ## put the code into its form
 	$(BIN)/ruff format .

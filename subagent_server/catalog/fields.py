@@ -23,6 +23,8 @@ LONG_DESCRIPTION = 20_000
 """Characters."""
 _EVERYTHING = frozenset({"*", "all", "all tools"})
 _NONE = frozenset({"none"})
+_CODE_MODE_KEYS = {"maxtimeout": "maxTimeoutSeconds"}
+"""Keys of CPE configurations that have another name here."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -187,7 +189,18 @@ def read_code_mode(value: Value, line: int | None, reading: Reading) -> CodeMode
         block = Block()
         block.put("enabled", value, line or 0)
         value = block
+    if isinstance(value, Block):
+        value = _renamed(value, _CODE_MODE_KEYS)
     return read_part(CodeMode, value, "codeMode", line, reading)
+
+
+def _renamed(block: Block, names: Mapping[str, str]) -> Block:
+    """Return a mapping with some of its keys under the name that they have here."""
+    result = Block()
+    for key, value in block.items():
+        result.put(names.get(canonical(key), key), value, block.lines[key])
+    result.repeated |= block.repeated
+    return result
 
 
 def _schema(_: str, value: Value, line: int, job: _Job) -> None:

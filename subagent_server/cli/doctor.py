@@ -15,9 +15,9 @@ from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import one_line
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import SubagentError
-from subagent_server.service.check_status import open_run
 from subagent_server.service.context import warm_start
 from subagent_server.service.doctor import Finding, examine
+from subagent_server.service.open_run import open_run
 from subagent_server.service.trusting import Judge
 from subagent_server.service.unsupported import refusals
 

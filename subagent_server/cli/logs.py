@@ -8,7 +8,7 @@ from subagent_server.cli.console.output import out, out_json, talk
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import escape_lines
 from subagent_server.host.journal import parse
-from subagent_server.service.check_status import open_run
+from subagent_server.service.open_run import open_run
 from subagent_server.store.logs import page
 
 

@@ -9,7 +9,7 @@ from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.domain.errors import BadArgument
 from subagent_server.service import reply as answering
 from subagent_server.service.access import NotAllowed
-from subagent_server.service.check_status import open_run
+from subagent_server.service.open_run import open_run
 from subagent_server.service.views import run_view
 
 

@@ -23,7 +23,7 @@ from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import Message, RunMeta
 from subagent_server.domain.states import MessageStatus
 from subagent_server.host import journal
-from subagent_server.service.check_status import open_run
+from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
 from subagent_server.service.tree_usage import subtree
 from subagent_server.service.views import RunView, run_view

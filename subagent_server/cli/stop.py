@@ -12,7 +12,7 @@ from subagent_server.cli.console.verdict import row
 from subagent_server.cli.console.waiting import wait_for
 from subagent_server.domain.errors import SubagentError
 from subagent_server.service import stop as service
-from subagent_server.service.check_status import open_run
+from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
 from subagent_server.service.views import run_view
 

@@ -11,7 +11,7 @@ from subagent_server.cli.console.output import out, out_json
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.verdict import exit_of_run, row, tell, worst
 from subagent_server.cli.console.waiting import wait_for
-from subagent_server.service.check_status import open_run
+from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
 from subagent_server.service.views import run_view
 

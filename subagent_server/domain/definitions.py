@@ -15,7 +15,9 @@ _NAME_LENGTH = 48
 _SUFFIX_LENGTH = 6
 _LATIN_LETTER = re.compile(r"LATIN SMALL (?:LETTER|LIGATURE) ([A-Z]{1,2})( WITH .*)?")
 
-Runner = Literal["messages", "claude", "codex", "gemini", "command"]
+RunnerName = Literal["messages", "claude", "codex", "gemini", "command"]
+BUILT_RUNNERS: frozenset[RunnerName] = frozenset({"messages"})
+"""The runners that this version has: those with a row in `worker/runners.py`."""
 
 
 class ServerDefinition(Record):
@@ -77,7 +79,7 @@ class AgentDefinition(Record):
     distinct_tool: bool = False
     description: str = ""
     system_prompt: str = ""
-    runner: Runner = "messages"
+    runner: RunnerName = "messages"
     model: str | None = None
     base_url: str | None = None
     api_key_env: str = "ANTHROPIC_API_KEY"

@@ -6,10 +6,10 @@ without what its author asked for (SPEC section 3).
 
 from collections.abc import Callable
 
-from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.definitions import BUILT_RUNNERS, AgentDefinition
 
 _NOT_BUILT: dict[str, Callable[[AgentDefinition], bool]] = {
-    "runner": lambda agent: agent.runner != "messages",
+    "runner": lambda agent: agent.runner not in BUILT_RUNNERS,
     "codeMode": lambda agent: agent.code_mode is not None and agent.code_mode.enabled,
     "sandbox": lambda agent: agent.sandbox == "bwrap",
     "network": lambda agent: not agent.network,

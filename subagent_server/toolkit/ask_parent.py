@@ -4,7 +4,7 @@ from typing import Any
 
 from subagent_server.domain.errors import CallerError
 from subagent_server.domain.limits import MAX_OPTION_CHARACTERS, MAX_OPTIONS, MAX_QUESTION_CHARACTERS
-from subagent_server.toolkit.run_context import RunDoor
+from subagent_server.toolkit.run_context import RunContext
 from subagent_server.toolkit.tool import ToolResult
 
 NO_ANSWER = "No answer came in time. Go on without one: choose what is safest and say so in your result."
@@ -16,7 +16,7 @@ class AskParent:
     name = "ask_parent"
     sequential = False
 
-    def __init__(self, run: RunDoor) -> None:
+    def __init__(self, run: RunContext) -> None:
         self._run = run
 
     def definition(self) -> dict[str, Any]:

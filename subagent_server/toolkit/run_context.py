@@ -1,24 +1,26 @@
-"""What a runner may ask of its run. The worker fills this in; no runner reaches a run's files."""
+"""The run as its runner sees it. The worker implements it; a runner reaches none of the run's files."""
 
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from subagent_server.domain.records import Usage
+
 
 class RunOver(Exception):
-    """The run has been ended by somebody else; nothing more may be started for it."""
+    """The run was ended from outside; nothing more may be started for it."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of a question: the parent's answer, or None where none came in time."""
+    """The answer to a question, or None if none came in time."""
 
     message_id: str
     answer: str | None
 
 
-class RunDoor(Protocol):
-    """The run as its runner sees it."""
+class RunContext(Protocol):
+    """Everything that a runner and its tools may ask of their run."""
 
     @property
     def run_id(self) -> str:
@@ -30,7 +32,14 @@ class RunDoor(Protocol):
         ...
 
     def remember(self, message: dict[str, Any], stop_reason: str | None = None) -> None:
-        """Append a message to the transcript; of the model's, why it ended. It lasts before a tool begins."""
+        """Append a message to the transcript, so that it lasts before a tool begins.
+
+        `stop_reason` is why the model ended a message of its own.
+        """
+        ...
+
+    def adopt(self, messages: list[dict[str, Any]]) -> None:
+        """Begin the transcript with the conversation of the run that this one carries on."""
         ...
 
     def checkpoint(self) -> None:
@@ -45,15 +54,20 @@ class RunDoor(Protocol):
         """Mark a stretch as working time, which `timeoutSeconds` bounds. Stretches may overlap."""
         ...
 
-    def model_call(self) -> AbstractAsyncContextManager[None]:
+    def model_call(self, spent: Usage) -> AbstractAsyncContextManager[None]:
         """Mark a model call, its `usage` event included: working time that a stop lets end within the grace.
 
-        It waits where the calls of other runs may need what is left of a budget.
+        `spent` is what the run has used so far. Entering waits while calls of other runs may need the rest of
+        a budget.
 
         Raises:
             RunOver: the run has ended while it waited.
-            RunRefused: `budget`, where the money of the run, or of one above it, is spent.
+            RunRefused: `budget`, if the money of the run, or of a run above it, is spent.
         """
+        ...
+
+    def request_sent(self) -> None:
+        """Called when the request of a model call has been sent: the answers in it may be acknowledged."""
         ...
 
     async def pause(self, seconds: float) -> None:
@@ -65,10 +79,10 @@ class RunDoor(Protocol):
         ...
 
     async def ask(self, question: str, options: list[str] | None) -> Reply:
-        """Ask the parent and wait for the answer; the wait is no working time.
+        """Ask the parent and wait for the answer; the wait does not count as working time.
 
         Raises:
-            BadArgument: the question cannot be asked so.
+            BadArgument: the question cannot be asked in this form.
             RunRefused: no answer came and the agent says that this fails the run (`ask_timeout`).
             RunOver: the run ended while it waited.
         """

@@ -32,13 +32,13 @@ from subagent_server.launch.local import LocalLauncher
 from subagent_server.launch.warm import WarmConnection, WarmStart
 from subagent_server.service.access import USER
 from subagent_server.service.context import open_service
-from subagent_server.service.ending import read_shim
+from subagent_server.service.shim_record import read_shim
 from subagent_server.service.start import StartOrder, start_agent
 from subagent_server.settings import read_settings
 from subagent_server.simulator.stream import encode, events_of
 from subagent_server.store.paths import RunPaths
 from subagent_server.worker.__main__ import work
-from subagent_server.worker.own_run import OwnRun
+from subagent_server.worker.run_context import WorkerRun
 
 _AGENT = "rehearsal"
 _PATIENCE_SECONDS = 5.0
@@ -59,7 +59,7 @@ def rehearse(times: int, place: Path) -> None:
     with tempfile.TemporaryDirectory(dir=place) as name, _Model() as model, model.answering():
         for _ in range(times):
             kept = _Kept()
-            own = OwnRun(_started(Path(name), model, kept).directory, [])
+            own = WorkerRun(_started(Path(name), model, kept).directory, [])
             with redirect_stderr(sys.stderr):  # a worker masks what it prints: not this process
                 _work(own, kept)
             if own.meta().status is not Status.COMPLETED:
@@ -133,7 +133,7 @@ def _started(home: Path, model: "_Model", launcher: Launcher) -> RunPaths:
     return service.store.paths.run(meta.run_id)
 
 
-def _work(own: OwnRun, kept: "_Kept") -> None:
+def _work(own: WorkerRun, kept: "_Kept") -> None:
     """Do the work of a run here that has no process."""
     assert kept.package is not None  # where a run is not started, there is none to work on
     package = kept.package.to_json()

@@ -1,27 +1,30 @@
-"""What a worker hears, beside its work, of other subagents."""
+"""The events of other subagents that a worker writes into its journal beside its work."""
 
 import asyncio
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
 
 from subagent_server.worker.event_port import VARIABLES, EventPort
-from subagent_server.worker.own_run import OwnRun
-from subagent_server.worker.subagent_journal import Recorder, SubagentJournal
+from subagent_server.worker.nested_events import NestedEvents
+from subagent_server.worker.run_context import WorkerRun
+from subagent_server.worker.subagent_journal import SubagentJournal
 
 
 @asynccontextmanager
-async def others_heard(
-    own: OwnRun, record: Recorder, environment: MutableMapping[str, str], *, leads: bool
+async def subagents_heard(
+    run: WorkerRun, environment: MutableMapping[str, str], *, may_delegate: bool
 ) -> AsyncIterator[None]:
-    """While inside, the journal gets what nested runs and foreign programs tell.
+    """While inside, the journal gets the events of nested runs and of foreign programs.
 
-    `environment`, which programs of the run inherit, is told where to post. `leads` says whether the run may
-    have nested runs at all.
+    `environment`, which programs of the run inherit, gets the address to post to. `may_delegate` says whether
+    the run may have nested runs at all.
     """
+    record = run.record
     nested, foreign = SubagentJournal(record), SubagentJournal(record)  # neither takes the room of the other
     over = asyncio.Event()
-    port = await _opened(EventPort(foreign.tell), record, environment)
-    following = asyncio.create_task(nested.follow(own.nested_events().look, over)) if leads else None
+    port = await _opened(EventPort(foreign.write), run, environment)
+    nested_events = NestedEvents(run.store, run.run_id)
+    following = asyncio.create_task(nested.follow(nested_events.look, over)) if may_delegate else None
     try:
         yield
     finally:
@@ -35,14 +38,14 @@ async def others_heard(
         foreign.close()
 
 
-async def _opened(port: EventPort, record: Recorder, environment: MutableMapping[str, str]) -> EventPort:
-    """Open the port; without one the run goes on, and no program is sent to that of its parent."""
+async def _opened(port: EventPort, run: WorkerRun, environment: MutableMapping[str, str]) -> EventPort:
+    """Open the port. If there is none the run goes on, and its programs do not use the port of its parent."""
     for name in VARIABLES:
         environment.pop(name, None)
     try:
         await port.open()
     except OSError as error:
-        record("warning", message=f"There is no port for events of subagents: {error}")
+        run.record("warning", message=f"There is no port for events of subagents: {error}")
     else:
         environment.update(dict.fromkeys(VARIABLES, port.address))
     return port

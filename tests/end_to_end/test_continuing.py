@@ -12,7 +12,7 @@ from subagent_server.host import processes
 from subagent_server.host.clock import now
 from subagent_server.service.access import USER
 from subagent_server.service.continue_run import ContinueOrder, continue_run
-from subagent_server.service.ending import read_exit, read_shim
+from subagent_server.service.shim_record import read_exit, read_shim
 from subagent_server.service.start import Continuation, StartOrder, start_agent
 from subagent_server.service.views import run_view
 from subagent_server.simulator import Simulator
@@ -212,7 +212,7 @@ def test_what_cannot_be_continued_is_refused_in_words_and_nothing_is_made(world:
     for words, sentence in refusals.items():
         done = world.cli("continue", *words)
         assert done.returncode in (2, 3) and sentence in done.stderr, done
-    (world.agents / "again.md").write_text("---\nname: worker\n---\nAnother one.", encoding="utf-8")
+    (world.agents / "worker.md").write_text("---\nname: [worker\n---\nBroken.", encoding="utf-8")
     assert "There is no agent 'worker' (" in world.cli("continue", run_id, "Go.").stderr
     assert world.store.run_ids() == runs
 

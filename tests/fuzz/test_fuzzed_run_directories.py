@@ -23,7 +23,7 @@ from subagent_server.service.context import Service, open_service
 from subagent_server.service.doctor import examine
 from subagent_server.service.get_logs import get_logs
 from subagent_server.service.inbox import open_questions
-from subagent_server.service.list_runs import Listing
+from subagent_server.service.list_runs import RunList
 from subagent_server.service.remove import Age, prune, remove
 from subagent_server.service.stats import stats
 from subagent_server.service.trees import trees_of
@@ -113,7 +113,7 @@ def _ask_everything(service: Service) -> str:
     paths, store = service.store.paths, service.store
     streams = ("log", "events", "result", "payload")
     uris = [f"run://{MUTATED}/{kind}" for kind in ("meta", "log", "result")]
-    rows = [row.to_wire() for row in Listing(paths).every()]
+    rows = [row.to_wire() for row in RunList(paths).every()]
     assert OTHER in [row["runId"] for row in rows]
     verbs: list[Callable[[], object]] = [
         lambda: rows,

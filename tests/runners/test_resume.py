@@ -154,7 +154,7 @@ def test_runs_that_ended_with_the_one_that_started_them_are_named_to_an_agent_th
     calls = [PastCall("a", "run_helper"), PastCall("b", "run_helper")]
     uses = [used("a", "run_helper", prompt="Help."), used("b", "run_helper", prompt="Else.")]
     run = past(said(*uses), calls=calls, children=children)
-    known, unknown, named = told(carried_on(run, leads=True))
+    known, unknown, named = told(carried_on(run, may_delegate=True))
     assert "It had started run r1, which is stopped." in known and "started" not in unknown
     assert "r1 (helper)" in named and "r2" not in named
     assert len(told(carried_on(run))) == 2

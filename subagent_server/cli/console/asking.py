@@ -12,7 +12,7 @@ from subagent_server.domain.errors import MessageClosed
 from subagent_server.domain.records import Message
 from subagent_server.domain.states import MessageStatus
 from subagent_server.host.wake import SLOW_POLL_SECONDS
-from subagent_server.service.check_status import open_run
+from subagent_server.service.open_run import open_run
 from subagent_server.service.reply import reply
 
 _CHUNK = 65536

@@ -18,7 +18,7 @@ from subagent_server.cli.console.text import escape_lines
 from subagent_server.cli.console.verdict import exit_of_run, tell
 from subagent_server.domain.records import RunMeta
 from subagent_server.domain.states import Status
-from subagent_server.service.check_status import open_run
+from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
 from subagent_server.service.views import RunView, run_view
 

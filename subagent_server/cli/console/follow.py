@@ -9,7 +9,7 @@ from subagent_server.cli.console.session import Session
 from subagent_server.host.directory import Entry
 from subagent_server.host.wake import SLOW_POLL_SECONDS
 from subagent_server.host.watch import Watcher
-from subagent_server.service.check_status import open_run
+from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
 from subagent_server.store.logs import has_ended, page
 

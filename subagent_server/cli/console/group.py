@@ -40,7 +40,7 @@ VERBS: dict[str, Verb] = {
     "trust": _verb("trust", "Let the agents and MCP servers of a directory be used."),
     "doctor": _verb("doctor", "Find what is wrong with agent files, or with runs."),
     "init": _verb("init", "Tell an MCP client of this server."),
-    "schema": _verb("schema", "Print the JSON Schema of a file of a run."),
+    "schema": _verb("schema", "Print the JSON Schema of a file of a run, or of an agent file."),
     "serve": _verb("serve", "Serve the agents to an MCP client."),
     "demo": _verb("demo", "Show a whole run with a scripted model, without a key."),
 }

@@ -84,7 +84,7 @@ class Session:
 
     def run_id(self, name: str) -> str:
         """Return the id of the run that a person names. Raises UnknownRun, AmbiguousRun."""
-        from subagent_server.service.check_status import find_run
+        from subagent_server.service.find_run import find_run
 
         return find_run(self.service, name)
 

@@ -32,7 +32,7 @@ _MOST_LOST_CALLS = 50
 _LOST_CHARACTERS = 2_000
 
 
-class Unfinished:
+class DanglingCalls:
     """The calls of one run that its conversation has no results for.
 
     `unknown` names the tools of those that nobody can tell of.
