@@ -212,7 +212,7 @@ def test_what_cannot_be_continued_is_refused_in_words_and_nothing_is_made(world:
     for words, sentence in refusals.items():
         done = world.cli("continue", *words)
         assert done.returncode in (2, 3) and sentence in done.stderr, done
-    (world.agents / "worker.md").write_text("---\nname: [worker\n---\nBroken.", encoding="utf-8")
+    (world.agents / "worker.md").write_bytes(b"---\nname: worker\n---\nNot UTF-8: \xff.")
     assert "There is no agent 'worker' (" in world.cli("continue", run_id, "Go.").stderr
     assert world.store.run_ids() == runs
 
