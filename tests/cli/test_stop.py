@@ -1,4 +1,4 @@
-"""`subagent stop`: ends runs, and says truthfully whether their processes are gone."""
+"""`subagent stop`: ends runs, and reports whether their processes have exited."""
 
 import os
 
@@ -23,7 +23,7 @@ def test_it_waits_until_the_processes_are_gone(cli: Cli) -> None:
     assert cli.meta(run_id).summary == "enough"
 
 
-def test_processes_that_stay_are_told_after_12_seconds(cli: Cli) -> None:
+def test_processes_that_stay_are_reported_after_12_seconds(cli: Cli) -> None:
     with cli.living("aaaaaa") as run_id:
         done = cli("stop", run_id, "--json")
     assert done.returncode == 124
