@@ -23,7 +23,7 @@ from subagent_server.domain.records import (
     WorkerIdentity,
 )
 from subagent_server.domain.secrets import Masker
-from subagent_server.host import locks, process_scan, processes
+from subagent_server.host import locks, processes
 from subagent_server.host.clock import now
 from subagent_server.host.directory import Directory, Entry, NotPlain
 from subagent_server.host.failpoints import failpoint
@@ -109,7 +109,6 @@ class OwnRun:
         except IllegalTransition:
             return False
         failpoint("worker.started")
-        process_scan.set_apart(0)
         return True
 
     def starting_place(self) -> int:
