@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= auto
+WORKERS ?= 4
 CLIENTS ?= .cache/clients
 SERVERS ?= .cache/servers
 EXAMPLES ?= 10000
@@ -11,13 +11,16 @@ ROUNDS ?= 60
 SEED ?=
 N ?=
 
-.PHONY: demo test test-clients check fuzz soak soak-continue bench format lock clean
+# The many interpreters of the tests use their caches, even if the environment says otherwise.
+export PYTHONDONTWRITEBYTECODE =
+
+.PHONY: schemas demo test test-clients check fuzz soak soak-continue bench format lock clean
 
 demo: $(VENV)/.installed  ## a parent hands a review of the last commit to a subagent
 	@$(BIN)/subagent demo
 
 test: $(VENV)/.installed-dev $(SERVERS)/.installed  ## the whole test suite, in parallel
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 test-clients: $(VENV)/.installed-dev $(CLIENTS)/.installed  ## Claude Code, Codex, Gemini CLI and MCP Inspector as parents
 	CLIENTS=$(CLIENTS) $(BIN)/pytest -n 2 --timeout 300 tests/clients
@@ -39,6 +42,10 @@ soak-continue: $(VENV)/.installed-dev  ## kill runs at ROUNDS random moments, an
 
 bench: $(VENV)/.installed  ## everything that is measured, into benchmarks/RESULTS.md; N=20 is a quick look
 	$(BIN)/python -m benchmarks $(N)
+
+schemas: $(VENV)/.installed  ## write the JSON Schemas of agent files into docs/schemas
+	$(BIN)/subagent schema agent > docs/schemas/agent.schema.json
+	$(BIN)/subagent schema cpe > docs/schemas/cpe.schema.json
 
 format: $(VENV)/.installed-dev  ## put the code into its form
 	$(BIN)/ruff format .

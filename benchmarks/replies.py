@@ -20,7 +20,7 @@ from subagent_server.domain.records import Message, RunMeta
 from subagent_server.domain.states import MessageStatus
 from subagent_server.host import atomic
 from subagent_server.host.directory import Entry
-from subagent_server.service.questions import reply
+from subagent_server.service.reply import reply
 from subagent_server.service.start import StartOrder, start
 
 TITLE = "From an answer to what follows"

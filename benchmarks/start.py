@@ -19,7 +19,7 @@ from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
 from subagent_server.domain.errors import SubagentError
 from subagent_server.host import processes
-from subagent_server.service.ending import read_shim
+from subagent_server.service.shim_record import read_shim
 
 TITLE = "Starting and waiting"
 WEIGHED = 200

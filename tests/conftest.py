@@ -6,12 +6,14 @@ import pytest
 
 from subagent_server.store.runs import RunStore
 from tests.helpers import warm
+from tests.helpers.starter import forget_starter
 
 _WARM = pytest.StashKey[Path]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say where the warm process is, once for a session: workers get it with their environment."""
+    """Set the process up, and name the directory of the zygote: workers get it with their environment."""
+    forget_starter()
     if not hasattr(config, "workerinput"):
         config.stash[_WARM] = warm.begin()
 

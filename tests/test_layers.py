@@ -30,7 +30,7 @@ FLOORS: dict[str, set[str]] = {
     "server": ABOVE_THE_VERBS,
     "tui": ABOVE_THE_VERBS,
     "web": ABOVE_THE_VERBS,
-    "worker": ABOVE_THE_VERBS | {"runners", "toolkit", "host.dumpable"},
+    "worker": ABOVE_THE_VERBS | {"runners", "toolkit", "store", "host", "launch.marks"},
     "cli": {
         *("service", "catalog", "domain", "settings", "host", "store", "launch", "toolkit", "runners"),
         *("simulator", "server", "tui", "web", "worker"),

@@ -12,7 +12,13 @@ from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import shorten
 
 _STRUCTURE = frozenset({"version", "models", "subagent", "defaults"})
-_MODEL_KEYS = {"id": "model", "apikeyenv": "apiKeyEnv", "baseurl": "baseUrl", "codemode": "codeMode"}
+_MODEL_KEYS = {
+    "id": "model",
+    "apikeyenv": "apiKeyEnv",
+    "baseurl": "baseUrl",
+    "codemode": "codeMode",
+    "maxoutput": "maxTokens",
+}
 _MODEL_ONLY = frozenset({"ref", "type", "displayname"})
 
 

@@ -1,14 +1,14 @@
 """Every agent of some directories, and every file that is none, with its reason."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from subagent_server.catalog.loading import LoadedFile, load_file
 from subagent_server.catalog.problems import AgentFileError, Kind, NotAnAgent, Problem, shown
 from subagent_server.catalog.walk import Finding, agent_files
-from subagent_server.domain.definitions import AgentDefinition, tool_name
-from subagent_server.domain.errors import UnknownAgent
+from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.errors import UnknownAgent, shorten
 
 
 @dataclass(frozen=True)
@@ -53,49 +53,56 @@ class _Candidate:
     def name(self) -> str:
         return self.loaded.definition.name
 
+    @property
+    def content(self) -> AgentDefinition:
+        """The agent without the place of its file."""
+        return self.loaded.definition.model_copy(update={"source": None, "read_from": {}})
+
 
 @dataclass
 class _Search:
-    """What is known after the directories read so far. A tool name is taken by whoever claimed it first."""
+    """The result of the directories read so far. A name belongs to the first file that has it."""
 
     agents: dict[str, AgentDefinition] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    taken: dict[str, tuple[str, Path]] = field(default_factory=dict)
+    first: dict[str, tuple[int, _Candidate]] = field(default_factory=dict)
+    """By agent name: the number of its directory, and the file that loaded."""
+    tools: dict[str, str] = field(default_factory=dict)
+    """By tool name: the agent that has it."""
 
-    def tell(self, candidate: _Candidate, kind: Kind, reason: str) -> None:
+    def report(self, candidate: _Candidate, kind: Kind, reason: str) -> None:
         self.problems.append(Problem(candidate.path, None, kind, reason, candidate.name))
 
 
 def discover(directories: Sequence[Path]) -> Catalog:
-    """Return the agents of `directories` and of what is below them; nothing that is found there is an error.
+    """Return the agents of `directories` and of their sub-directories; nothing found there raises an error.
 
-    In one directory tree two files of one name load neither; across directories the earlier wins, also where
-    its own files of that name are at odds. Problems come in the order of directories, then of paths.
+    Of two files of one name the first loads: by the order of `directories`, then of paths (SPEC section 3).
+    Problems come in the same order.
     """
     search = _Search()
     seen: dict[tuple[int, int], Path] = {}
-    for directory in directories:
+    for number, directory in enumerate(directories):
         start = len(search.problems)
-        _read_directory(directory, search, seen)
+        loaded = [_load(found, search) for found in agent_files(directory, seen)]
+        for candidate in sorted(filter(None, loaded), key=lambda candidate: str(candidate.path)):
+            _admit(candidate, number, search)
         search.problems[start:] = sorted(search.problems[start:], key=lambda p: (str(p.path), p.line or 0))
     return Catalog(dict(sorted(search.agents.items())), search.problems)
 
 
-def _read_directory(directory: Path, search: _Search, seen: dict[tuple[int, int], Path]) -> None:
-    groups: dict[str, list[_Candidate]] = {}
-    for found in agent_files(directory, seen):
-        candidate = _load(found, search)
-        if candidate is not None:
-            groups.setdefault(tool_name(candidate.name), []).append(candidate)
-    for tool, candidates in groups.items():
-        if tool in search.taken:
-            _pass_over(tool, candidates, search)
-            continue
-        search.taken[tool] = candidates[0].name, candidates[0].path
-        if len(candidates) == 1:
-            _accept(candidates[0], search)
-        else:
-            _refuse_all(tool, candidates, search)
+def _admit(candidate: _Candidate, directory: int, search: _Search) -> None:
+    """Add an agent, unless an earlier file has its name."""
+    earlier_directory, earlier = search.first.setdefault(candidate.name, (directory, candidate))
+    where = shown(earlier.path)
+    if earlier is candidate:
+        _accept(candidate, search)
+    elif candidate.content == earlier.content:
+        search.report(candidate, "skipped", f"it is the same agent as {where}")
+    elif earlier_directory != directory:
+        search.report(candidate, "shadowed", f"{candidate.name} of {where} goes before it")
+    else:
+        search.report(candidate, "duplicate", f"{where} has the name {candidate.name} too: rename one")
 
 
 def _load(found: Finding, search: _Search) -> _Candidate | None:
@@ -108,33 +115,22 @@ def _load(found: Finding, search: _Search) -> _Candidate | None:
         search.problems.append(Problem(found.path, error.line, "skipped", error.reason))
     except AgentFileError as error:
         search.problems.append(Problem(found.path, error.line, "error", error.reason))
+    except Exception as error:  # noqa: BLE001 - a mistake of ours in one file must not hide the others
+        reason = f"reading it failed ({type(error).__name__}: {shorten(str(error))}), so report it"
+        search.problems.append(Problem(found.path, None, "error", reason))
     return None
 
 
 def _accept(candidate: _Candidate, search: _Search) -> None:
-    search.agents[candidate.name] = candidate.loaded.definition
+    definition = candidate.loaded.definition
+    owner = search.tools.get(definition.tool_name)
+    if owner is not None:
+        clash = definition.tool_name
+        definition = definition.model_copy(update={"distinct_tool": True})
+        search.report(candidate, "warning", f"its tool is {definition.tool_name}: {owner} has {clash}")
+    search.tools[definition.tool_name] = candidate.name
+    search.agents[candidate.name] = definition
     search.problems += [
         Problem(candidate.path, note.line, note.kind, note.reason, candidate.name)
         for note in candidate.loaded.notes
     ]
-
-
-def _pass_over(tool: str, candidates: Iterable[_Candidate], search: _Search) -> None:
-    """List what an earlier directory has already: the same agent is shadowed, another one clashes."""
-    name, path = search.taken[tool]
-    for candidate in candidates:
-        if candidate.name == name:
-            search.tell(candidate, "shadowed", f"{name} of {shown(path)} goes before it")
-        else:
-            search.tell(candidate, "clash", f"its tool would be {tool}, which {name} of {shown(path)} has")
-
-
-def _refuse_all(tool: str, candidates: Sequence[_Candidate], search: _Search) -> None:
-    for candidate in candidates:
-        others = [other for other in candidates if other is not candidate]
-        twins = [other for other in others if other.name == candidate.name]
-        files = ", ".join(shown(other.path) for other in (twins or others)[:4])
-        if twins:
-            search.tell(candidate, "duplicate", f"{files} has the name {candidate.name} too: rename one")
-        else:
-            search.tell(candidate, "clash", f"{files} would have the tool {tool} too: rename one")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from subagent_server.catalog.files import Unreadable, read_text
 from subagent_server.catalog.keys import AGENT_FIELDS, LIMIT_FIELDS, canonical, is_ours
+from subagent_server.catalog.models import resolve_model
 from subagent_server.catalog.parts import Draft, Reading, fill, put, read_part, report_repeated, settle
 from subagent_server.catalog.problems import Notes, shown
 from subagent_server.catalog.schemas import BadSchema, inline_schema, schema_file
@@ -18,8 +19,12 @@ from subagent_server.domain.definitions import AgentDefinition, CodeMode, JsonSc
 from subagent_server.domain.errors import shorten
 
 MAX_NAME = 100
+LONG_DESCRIPTION = 20_000
+"""Characters."""
 _EVERYTHING = frozenset({"*", "all", "all tools"})
 _NONE = frozenset({"none"})
+_CODE_MODE_KEYS = {"maxtimeout": "maxTimeoutSeconds"}
+"""Keys of CPE configurations that have another name here."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -142,6 +147,13 @@ def _tools(value: Value, line: int, job: _Job) -> None:
     put(job.draft, "tools", value, line, job.notes)
 
 
+def _model(name: str, value: Value, line: int, job: _Job) -> None:
+    if isinstance(value, list) and value:
+        job.notes.warn("model is a list, and a run has one model: the first is used", line)
+        value = value[0]
+    put(job.draft, name, value, line, job.notes)
+
+
 def _limits(_: str, value: Value, line: int, job: _Job) -> None:
     if isinstance(value, Block):
         fill(job.limits, value, LIMIT_FIELDS, job.reading)
@@ -177,7 +189,18 @@ def read_code_mode(value: Value, line: int | None, reading: Reading) -> CodeMode
         block = Block()
         block.put("enabled", value, line or 0)
         value = block
+    if isinstance(value, Block):
+        value = _renamed(value, _CODE_MODE_KEYS)
     return read_part(CodeMode, value, "codeMode", line, reading)
+
+
+def _renamed(block: Block, names: Mapping[str, str]) -> Block:
+    """Return a mapping with some of its keys under the name that they have here."""
+    result = Block()
+    for key, value in block.items():
+        result.put(names.get(canonical(key), key), value, block.lines[key])
+    result.repeated |= block.repeated
+    return result
 
 
 def _schema(_: str, value: Value, line: int, job: _Job) -> None:
@@ -224,6 +247,7 @@ _READERS: Mapping[str, Callable[[str, Value, int, _Job], None]] = {
     "name": _name,
     "description": _description,
     "limits": _limits,
+    "model": _model,
     "mcp_servers": _servers,
     "sandbox_limits": _sandbox_limits,
     "sandbox_write": _sandbox_write,
@@ -239,6 +263,9 @@ def _check(definition: AgentDefinition, job: _Job) -> None:
     lines = job.draft.lines
     if definition.base_url and not is_http_url(definition.base_url):
         job.notes.fault("baseUrl must begin with http:// or https:// and name a host", lines.get("base_url"))
+    if any(c.isspace() for c in resolve_model(definition.model)) and definition.runner == "messages":
+        rule = f"must be the id of a model without spaces, not {shorten(definition.model or '')}"
+        job.notes.fault(f"model {rule}", lines.get("model"))
     if not _VARIABLE.fullmatch(definition.api_key_env):
         rule = "must be the name of an environment variable, not the key itself"
         job.notes.fault(f"apiKeyEnv {rule}", lines.get("api_key_env"))
@@ -248,5 +275,8 @@ def _check(definition: AgentDefinition, job: _Job) -> None:
         job.notes.fault("command is missing, and runner: command needs one", lines.get("runner"))
     if not definition.description:
         job.notes.warn("there is no description, so nobody can tell when to use this agent")
+    if len(definition.description) > LONG_DESCRIPTION:
+        length = f"{len(definition.description):,} characters"
+        job.notes.warn(f"the description has {length}, and every client reads it: shorten it")
     if not definition.system_prompt and definition.runner == "messages":
         job.notes.warn("there is no system prompt")

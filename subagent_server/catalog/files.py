@@ -43,6 +43,8 @@ def _read_bytes(path: Path) -> bytes:
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), "rb") as file:
         _check_kind(os.fstat(file.fileno()))
         data = file.read(MAX_BYTES + 1)
+    if data is None:  # a file of the kernel that waits for what is to come
+        raise Unreadable("it has nothing to read now, so it is not a file of text")
     if len(data) > MAX_BYTES:
         raise _too_large()
     return data

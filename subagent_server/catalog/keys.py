@@ -11,7 +11,9 @@ from pydantic.alias_generators import to_camel
 
 from subagent_server.domain.definitions import AgentDefinition, Limits
 
-_NOT_FOR_FILES = frozenset({"source", "faults", "warnings", "unknown", "named_servers", "read_from"})
+_NOT_FOR_FILES = frozenset(
+    {"source", "distinct_tool", "faults", "warnings", "unknown", "named_servers", "read_from"}
+)
 _FILES_ONLY = ("system_prompt_path", "output_schema_path")
 
 

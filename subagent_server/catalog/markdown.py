@@ -5,15 +5,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from subagent_server.catalog.fields import Origin, read_definition
+from subagent_server.catalog.keys import canonical
 from subagent_server.catalog.lenient_yaml import parse_leniently
 from subagent_server.catalog.problems import AgentFileError, NotAnAgent, Notes
 from subagent_server.catalog.strict_yaml import NotYaml, parse
-from subagent_server.catalog.values import Block
+from subagent_server.catalog.values import Block, is_null
 from subagent_server.domain.definitions import AgentDefinition
 
 _OPENING = re.compile(r"\s*?^---[ \t]*$\n?", re.MULTILINE)
-_CLOSING = re.compile(r"^---[ \t]*$\n?", re.MULTILINE)
+_CLOSING = re.compile(r"^---.*$\n?", re.MULTILINE)
+_IDENTITY = frozenset({"name", "description"})
 _BLANK_LINES = re.compile(r"(?:[ \t]*\n)*")
+
+
+MAX_FRONT_MATTER = 128 << 10
+"""Characters. Lenient reading of as much takes less than a second."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +35,13 @@ def read_markdown(path: Path, text: str, notes: Notes) -> AgentDefinition:
     """Return the agent that the text of a Markdown file defines; what is wrong with it goes to `notes`.
 
     Raises:
-        NotAnAgent: it has no front matter.
-        AgentFileError: its front matter is not closed, or cannot be understood.
+        NotAnAgent: it has no front matter, or one with neither name nor description.
+        AgentFileError: its front matter is not closed, too long, or cannot be understood.
     """
     parts = split(path, text)
     block = _understand(path, parts, notes)
+    if all(is_null(block[key]) for key in block if canonical(key) in _IDENTITY):
+        raise NotAnAgent(path, "its front matter has neither name nor description, so it is not an agent")
     origin = Origin(path=path, name=path.stem, body=parts.body)
     return read_definition(block, origin, notes)
 
@@ -52,6 +60,9 @@ def split(path: Path, text: str) -> FrontMatter:
     if closing is None:
         reason = "its front matter has no end: put a line '---' between the keys and the prompt"
         raise AgentFileError(path, reason, first_line - 1)
+    if closing.start() - opening.end() > MAX_FRONT_MATTER:
+        reason = f"its front matter is longer than {MAX_FRONT_MATTER >> 10} KiB, so make it shorter"
+        raise AgentFileError(path, reason, first_line)
     body = text[closing.end() :].rstrip()
     return FrontMatter(text[opening.end() : closing.start()], first_line, _BLANK_LINES.sub("", body, count=1))
 

@@ -1,5 +1,6 @@
 """The one table from the names people give models to the ids the Messages API knows."""
 
+import re
 from collections.abc import Mapping
 
 _SONNET = "claude-sonnet-5-5"
@@ -22,8 +23,15 @@ def resolve_model(name: str | None) -> str:
     """Return the model id that `name` stands for; a name that is no alias is an id and stays as it is.
 
     Case does not matter to an alias. The long-context mark of agent files in the wild (`sonnet[1m]`) and a
-    provider before the id (`anthropic/claude-...`) are dropped: the API knows neither.
+    provider before the id (`anthropic/claude-...`) are dropped: the API knows neither. A title such as
+    `Claude Sonnet 4.5` becomes the id that it stands for.
     """
     text = (name or "").strip()
     bare = text.removeprefix("anthropic/").removesuffix("[1m]")
-    return ALIASES.get(bare.lower(), bare) or DEFAULT_MODEL
+    return ALIASES.get(bare.lower(), _id_of(bare)) or DEFAULT_MODEL
+
+
+def _id_of(name: str) -> str:
+    """Return the id of a model of Anthropic that is given by its title: `Claude Sonnet 4.5 (copilot)`."""
+    title = name.partition(" (")[0]
+    return re.sub(r"[ .]+", "-", title.lower()) if title.lower().startswith("claude ") else name

@@ -6,9 +6,10 @@ from typing import Literal
 
 from subagent_server.domain.errors import CallerError
 
-Kind = Literal["error", "skipped", "shadowed", "duplicate", "clash", "fault", "warning"]
-"""`error`: not understood. `skipped`: no agent, and not meant as one. `shadowed`, `duplicate`, `clash`:
-another file has its name. `fault`: loaded, but its run is refused. `warning`: loaded, and it runs."""
+Kind = Literal["error", "skipped", "shadowed", "duplicate", "fault", "warning"]
+"""`error`: not understood. `skipped`: not an agent, or the same agent as another file. `shadowed`,
+`duplicate`: an earlier directory, an earlier file has its name. `fault`: loaded, but its run is refused.
+`warning`: loaded, and it runs."""
 
 
 @dataclass(frozen=True)

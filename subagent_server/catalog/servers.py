@@ -10,6 +10,8 @@ from subagent_server.catalog.values import Block, Value, WrongValue, as_names, i
 from subagent_server.domain.definitions import ServerDefinition
 
 _FIELDS = fields_of(ServerDefinition)
+_OTHER_NAMES = {"local": "stdio", "remote": "http", "streamable-http": "http", "streamablehttp": "http"}
+"""Types of a server as other tools write them."""
 _SECONDS = ("timeout", "call_timeout_seconds")
 _Named: TypeAlias = "tuple[str, Value | None, int | None]"
 
@@ -65,6 +67,9 @@ def _listed(item: Block, line: int | None, reading: Reading) -> Iterator[_Named]
 def _server(name: str, block: Block, line: int | None, reading: Reading) -> ServerDefinition:
     draft = Draft(f"mcpServers.{name}")
     fill(draft, block, _FIELDS, reading)
+    given = draft.values.get("type")
+    if isinstance(given, str):
+        draft.values["type"] = _OTHER_NAMES.get(given, given)
     kind = draft.values.get("type")
     if kind is None and "command" not in draft.values:
         url = "url" in draft.values

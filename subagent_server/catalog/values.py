@@ -48,6 +48,7 @@ _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"[-+]?([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][-+]?[0-9]{1,3})?")
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9]")
 _NAME = re.compile(r"(?:\([^()]*\)|[^\s,()]|[()])+")
+_LISTED_NAME = re.compile(r"(?:\([^()]*\)|[^,()]|[()])+")
 
 
 def is_null(value: Value) -> bool:
@@ -135,6 +136,10 @@ def as_paths(value: Value) -> list[str]:
 
 
 def _names_of(item: Value) -> list[str]:
+    """Return the names of one item of a list: spaces belong to a name (`Microsoft Docs`), commas do not."""
     if not isinstance(item, str):
         raise WrongValue("must be a list of names")
-    return as_names(item)
+    if is_null(item):
+        return []
+    names = (name.strip() for name in _LISTED_NAME.findall(as_text(item)))
+    return [name for name in names if name]

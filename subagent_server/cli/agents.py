@@ -5,18 +5,18 @@ from typing import Any
 import click
 
 from subagent_server.catalog.problems import Problem
-from subagent_server.cli.exits import ExitCode
-from subagent_server.cli.flags import json_option
-from subagent_server.cli.output import out, out_json, talk
-from subagent_server.cli.problem_wire import problem_wire
-from subagent_server.cli.session import Session, pass_session
-from subagent_server.cli.text import GAP, coloured, one_line, table
+from subagent_server.cli.console.exits import ExitCode
+from subagent_server.cli.console.flags import json_option
+from subagent_server.cli.console.output import out, out_json, talk
+from subagent_server.cli.console.problem_wire import problem_wire
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.text import GAP, coloured, one_line, table
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.service.support import refusals
 from subagent_server.service.trusting import Judge
+from subagent_server.service.unsupported import refusals
 
 _LIMITS = (24, 40)
-_BREAKING = frozenset({"error", "duplicate", "clash", "fault"})
+_BREAKING = frozenset({"error", "duplicate", "fault"})
 
 
 @click.command()

@@ -2,7 +2,7 @@
 
 import click
 
-from subagent_server.cli.attend import (
+from subagent_server.cli.console.attend import (
     Attendance,
     attend,
     check_attendance,
@@ -10,12 +10,12 @@ from subagent_server.cli.attend import (
     from_here,
     wait_option,
 )
-from subagent_server.cli.exits import ExitCode
-from subagent_server.cli.flags import TEXT, json_option, trust_option
-from subagent_server.cli.reading import argument_or_stdin
-from subagent_server.cli.session import Session, pass_session
-from subagent_server.cli.trusting import with_trust
-from subagent_server.service.continuing import ContinueOrder, continue_run
+from subagent_server.cli.console.exits import ExitCode
+from subagent_server.cli.console.flags import TEXT, json_option, trust_option
+from subagent_server.cli.console.reading import argument_or_stdin
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.trusting import with_trust
+from subagent_server.service.continue_run import ContinueOrder, continue_run
 
 
 @click.command("continue")

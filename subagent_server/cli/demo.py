@@ -18,11 +18,11 @@ from typing import Any
 import click
 from mcp import Client, StdioServerParameters
 
-from subagent_server.cli.exits import ExitCode, Leave
-from subagent_server.cli.flags import DIRECTORY
-from subagent_server.cli.output import out
-from subagent_server.cli.session import Session, pass_session
-from subagent_server.cli.text import one_line
+from subagent_server.cli.console.exits import ExitCode, Leave
+from subagent_server.cli.console.flags import DIRECTORY
+from subagent_server.cli.console.output import out
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.text import one_line
 from subagent_server.domain.errors import BadArgument
 from subagent_server.host.journal import read_from
 from subagent_server.service.context import Service

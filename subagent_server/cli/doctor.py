@@ -7,19 +7,19 @@ import click
 
 from subagent_server.catalog.loading import load_file
 from subagent_server.catalog.problems import AgentFileError, Problem
-from subagent_server.cli.exits import ExitCode
-from subagent_server.cli.flags import TEXT, json_option
-from subagent_server.cli.output import complain, out, out_json, talk
-from subagent_server.cli.problem_wire import problem_wire
-from subagent_server.cli.session import Session, pass_session
-from subagent_server.cli.text import one_line
+from subagent_server.cli.console.exits import ExitCode
+from subagent_server.cli.console.flags import TEXT, json_option
+from subagent_server.cli.console.output import complain, out, out_json, talk
+from subagent_server.cli.console.problem_wire import problem_wire
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.text import one_line
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import SubagentError
 from subagent_server.service.context import warm_start
 from subagent_server.service.doctor import Finding, examine
-from subagent_server.service.status import open_run
-from subagent_server.service.support import refusals
+from subagent_server.service.open_run import open_run
 from subagent_server.service.trusting import Judge
+from subagent_server.service.unsupported import refusals
 
 _EVERY_RUN = "*"
 """What `--runs` without a value means; no run id can be this."""

@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from subagent_server.cli.flags import json_option
-from subagent_server.cli.output import out, out_json, talk
-from subagent_server.cli.session import Session, pass_session
-from subagent_server.cli.text import escape_lines, facts, one_line
+from subagent_server.cli.console.flags import json_option
+from subagent_server.cli.console.output import out, out_json, talk
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.text import escape_lines, facts, one_line
 from subagent_server.service.inbox import Letter, open_questions
 
 
@@ -48,7 +48,7 @@ def _watch(session: Session, as_json: bool) -> None:
                 out(("\n" if shown else "") + _text(session, letter))
             shown.add((letter.run_id, letter.message_id))
 
-    from subagent_server.cli.watch import watch  # imports watchdog, which only the watching needs
+    from subagent_server.cli.console.watch import watch  # imports watchdog, which only the watching needs
 
     watch(session, show)
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import click
 
-from subagent_server.cli.asking import somebody_is_there
-from subagent_server.cli.client_configs import CLIENTS, Client, Entry, Place, Scope
-from subagent_server.cli.config_change import SERVER, Change, NotEditable, plan, snippet, write
-from subagent_server.cli.exits import ExitCode, Leave
-from subagent_server.cli.flags import Flags, json_option
-from subagent_server.cli.output import out, out_json, talk
-from subagent_server.cli.own_command import own_command
-from subagent_server.cli.session import Session, pass_session
-from subagent_server.cli.text import coloured, escape_lines, one_line
-from subagent_server.cli.trusting import covered_lines
+from subagent_server.cli.clients.client_configs import CLIENTS, Client, Entry, Place, Scope
+from subagent_server.cli.clients.config_change import SERVER, Change, NotEditable, plan, snippet, write
+from subagent_server.cli.clients.own_command import own_command
+from subagent_server.cli.console.asking import somebody_is_there
+from subagent_server.cli.console.exits import ExitCode, Leave
+from subagent_server.cli.console.flags import Flags, json_option
+from subagent_server.cli.console.output import out, out_json, talk
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.text import coloured, escape_lines, one_line
+from subagent_server.cli.console.trusting import covered_lines
 from subagent_server.service.trusting import Coverage, coverage, trust
 from subagent_server.settings import Settings
 

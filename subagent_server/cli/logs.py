@@ -2,13 +2,13 @@
 
 import click
 
-from subagent_server.cli.flags import json_option
-from subagent_server.cli.interrupts import watching
-from subagent_server.cli.output import out, out_json, talk
-from subagent_server.cli.session import Session, pass_session
-from subagent_server.cli.text import escape_lines
+from subagent_server.cli.console.flags import json_option
+from subagent_server.cli.console.interrupts import watching
+from subagent_server.cli.console.output import out, out_json, talk
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.text import escape_lines
 from subagent_server.host.journal import parse
-from subagent_server.service.status import open_run
+from subagent_server.service.open_run import open_run
 from subagent_server.store.logs import page
 
 
@@ -42,7 +42,7 @@ def logs(session: Session, run: str, follow: bool, lines: int, as_json: bool) ->
         for line in tail.lines:
             show(line)
         if follow:
-            from subagent_server.cli.follow import Follower  # watching is not needed to read
+            from subagent_server.cli.console.follow import Follower  # watching is not needed to read
 
             with Follower(session, run_id, file, tail.cursor) as follower:
                 follower.until(lambda _: False, show)

@@ -5,12 +5,13 @@ from itertools import islice
 
 import click
 
-from subagent_server.cli.flags import TEXT, json_option
-from subagent_server.cli.output import is_terminal, out, out_json, talk
-from subagent_server.cli.session import Session, pass_session
-from subagent_server.cli.text import coloured, duration, look_of, one_line, table
+from subagent_server.cli.console.flags import TEXT, json_option
+from subagent_server.cli.console.output import is_terminal, out, out_json, talk
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.text import coloured, duration, look_of, one_line, table
 from subagent_server.domain.states import Status
-from subagent_server.service.listing import Listing, RunRow, Wanted
+from subagent_server.service.list_runs import RunFilter, RunList
+from subagent_server.service.run_row import RunRow
 from subagent_server.store.paths import RootPaths
 
 LAST = 10
@@ -57,8 +58,8 @@ def ls(
     statuses_wanted = frozenset(_SHORT.get(name) or Status(name) for name in statuses)
     root = RootPaths(session.settings.runs_root)
 
-    def found() -> tuple[Listing, list[RunRow]]:
-        listing = Listing(root, Wanted(statuses_wanted, agent), session.caller)
+    def found() -> tuple[RunList, list[RunRow]]:
+        listing = RunList(root, RunFilter(statuses_wanted, agent), session.caller)
         return listing, _shown(listing, everything, count)
 
     if watching:
@@ -79,7 +80,7 @@ def ls(
         _remark(session, listing, shown)
 
 
-def _shown(listing: Listing, everything: bool, count: int | None) -> list[RunRow]:
+def _shown(listing: RunList, everything: bool, count: int | None) -> list[RunRow]:
     """Return the runs that are not over and the last few of the others, or as many as are asked for."""
     if count is not None:
         return list(islice(listing.every(), count))
@@ -118,9 +119,9 @@ def _print(text: str) -> None:
         out(text)
 
 
-def _remark(session: Session, listing: Listing, shown: list[RunRow]) -> None:
+def _remark(session: Session, listing: RunList, shown: list[RunRow]) -> None:
     """Say what the list does not show: to people only."""
-    if not shown and not any(islice(Listing(listing.root, caller=session.caller).every(), 1)):
+    if not shown and not any(islice(RunList(listing.root, caller=session.caller).every(), 1)):
         talk(f"No runs in {session.settings.runs_root}: `subagent run AGENT PROMPT` starts one.")
         return
     if not is_terminal(sys.stderr):

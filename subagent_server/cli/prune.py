@@ -4,13 +4,13 @@ from datetime import timedelta
 
 import click
 
-from subagent_server.cli.exits import ExitCode
-from subagent_server.cli.flags import SPAN, json_option
-from subagent_server.cli.output import complain, out, out_json, talk
-from subagent_server.cli.session import Session, pass_session
-from subagent_server.cli.text import one_line
-from subagent_server.service import removal
-from subagent_server.service.removal import Age, Pruned
+from subagent_server.cli.console.exits import ExitCode
+from subagent_server.cli.console.flags import SPAN, json_option
+from subagent_server.cli.console.output import complain, out, out_json, talk
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.text import one_line
+from subagent_server.service import remove
+from subagent_server.service.remove import Age, Pruned
 
 DEFAULT = timedelta(days=30)
 
@@ -41,7 +41,7 @@ def prune(
     )
     removed: list[str] = []
     left: list[Pruned] = []
-    for item in removal.prune(session.service.store, age, dry_run=dry_run):
+    for item in remove.prune(session.service.store, age, dry_run=dry_run):
         if item.why is not None:
             left.append(item)
             complain(one_line(item.why))

@@ -2,14 +2,14 @@
 
 import click
 
-from subagent_server.cli.flags import TEXT, json_option
-from subagent_server.cli.output import out, out_json
-from subagent_server.cli.reading import argument_or_stdin
-from subagent_server.cli.session import Session, pass_session
+from subagent_server.cli.console.flags import TEXT, json_option
+from subagent_server.cli.console.output import out, out_json
+from subagent_server.cli.console.reading import argument_or_stdin
+from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.domain.errors import BadArgument
-from subagent_server.service import questions
+from subagent_server.service import reply as answering
 from subagent_server.service.access import NotAllowed
-from subagent_server.service.status import open_run
+from subagent_server.service.open_run import open_run
 from subagent_server.service.views import run_view
 
 
@@ -33,7 +33,7 @@ def reply(session: Session, run: str, words: tuple[str, ...], as_json: bool) -> 
         raise NotAllowed(f"Run {run_id} asked that itself: its parent or a person answers it.")
     if message_id is None:
         _refuse_a_question_for_an_answer(session, run_id, words[0])
-    observed = questions.reply(
+    observed = answering.reply(
         session.service,
         run_id,
         argument_or_stdin(words[-1], "answer"),

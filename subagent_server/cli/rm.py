@@ -2,13 +2,13 @@
 
 import click
 
-from subagent_server.cli.exits import ExitCode, exit_of_error
-from subagent_server.cli.flags import json_option
-from subagent_server.cli.output import complain, out, out_json
-from subagent_server.cli.session import Session, pass_session
-from subagent_server.cli.text import one_line
+from subagent_server.cli.console.exits import ExitCode, exit_of_error
+from subagent_server.cli.console.flags import json_option
+from subagent_server.cli.console.output import complain, out, out_json
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.text import one_line
 from subagent_server.domain.errors import SubagentError
-from subagent_server.service.removal import remove, sweep
+from subagent_server.service.remove import remove, sweep
 
 
 @click.command()

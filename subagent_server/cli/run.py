@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from subagent_server.cli.attend import (
+from subagent_server.cli.console.attend import (
     Attendance,
     attend,
     check_attendance,
@@ -12,12 +12,12 @@ from subagent_server.cli.attend import (
     from_here,
     wait_option,
 )
-from subagent_server.cli.exits import ExitCode
-from subagent_server.cli.flags import TEXT, json_option, trust_option
-from subagent_server.cli.output import is_terminal
-from subagent_server.cli.reading import argument_or_stdin, stdin_text
-from subagent_server.cli.session import Session, pass_session
-from subagent_server.cli.trusting import with_trust
+from subagent_server.cli.console.exits import ExitCode
+from subagent_server.cli.console.flags import TEXT, json_option, trust_option
+from subagent_server.cli.console.output import is_terminal
+from subagent_server.cli.console.reading import argument_or_stdin, stdin_text
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.trusting import with_trust
 from subagent_server.service.start import StartOrder, start
 
 

@@ -1,28 +1,24 @@
-"""`subagent schema`: the JSON Schema of the files of a run, for programs that read them."""
+"""`subagent schema`: JSON Schemas of the files of a run and of agent files."""
 
 import click
 
-from subagent_server.cli.flags import json_option
-from subagent_server.cli.output import out_json
-from subagent_server.domain.records import Record, RunMeta, RunRequest, RunResult
+from subagent_server.catalog.editor_schemas import agent_schema, config_schema
+from subagent_server.cli.console.flags import json_option
+from subagent_server.cli.console.output import out_json
+from subagent_server.domain.file_schemas import FILES, file_schema
 
-FILES: dict[str, tuple[str, type[Record]]] = {
-    "meta": ("run.meta.json", RunMeta),
-    "request": ("request.json", RunRequest),
-    "result": ("result.json", RunResult),
-}
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_AGENT_FILES = {"agent": agent_schema, "cpe": config_schema}
+_NAMES = (*FILES, *_AGENT_FILES)
 
 
 @click.command()
-@click.argument("file", type=click.Choice(list(FILES)), metavar=f"[{'|'.join(FILES)}]")
+@click.argument("file", type=click.Choice(_NAMES), metavar=f"[{'|'.join(_NAMES)}]")
 @json_option
 def schema(file: str, as_json: bool) -> None:
-    """Print the JSON Schema of a file of a run.
+    """Print the JSON Schema of a file of a run, or of an agent file.
 
     `meta` is run.meta.json, its state; `request` is request.json, what was asked; `result` is result.json,
-    how it ended. It is JSON with and without --json.
+    how it ended. `agent` is the front matter of agents/NAME.md, `cpe` is agents/NAME.yaml. The output is JSON
+    with and without --json.
     """
-    name, record = FILES[file]
-    body = record.model_json_schema(by_alias=True, mode="validation")
-    out_json({"$schema": DIALECT, **body, "title": name})
+    out_json(_AGENT_FILES[file]() if file in _AGENT_FILES else file_schema(file))

@@ -12,9 +12,9 @@ import click
 
 from subagent_server.catalog.loading import load_config
 from subagent_server.catalog.named_servers import with_named_servers
-from subagent_server.cli.exits import ExitCode
-from subagent_server.cli.flags import DIRECTORY, SECONDS, trust_option
-from subagent_server.cli.session import Session, pass_session
+from subagent_server.cli.console.exits import ExitCode
+from subagent_server.cli.console.flags import DIRECTORY, SECONDS, trust_option
+from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.service.access import Caller

@@ -6,17 +6,26 @@ from typing import Any
 
 import click
 
-from subagent_server.cli.flags import json_option
-from subagent_server.cli.output import out, out_json
-from subagent_server.cli.session import Session, pass_session
-from subagent_server.cli.text import coloured, duration, escape_lines, facts, head, look_of, moment, one_line
+from subagent_server.cli.console.flags import json_option
+from subagent_server.cli.console.output import out, out_json
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.text import (
+    coloured,
+    duration,
+    escape_lines,
+    facts,
+    head,
+    look_of,
+    moment,
+    one_line,
+)
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import Message, RunMeta
 from subagent_server.domain.states import MessageStatus
 from subagent_server.host import journal
+from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
-from subagent_server.service.status import open_run
-from subagent_server.service.tree import subtree
+from subagent_server.service.tree_usage import subtree
 from subagent_server.service.views import RunView, run_view
 from subagent_server.store.log_format import count, usage_line
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from subagent_server.cli.flags import SPAN, TEXT, json_option
-from subagent_server.cli.output import out, out_json, talk
-from subagent_server.cli.session import Session, pass_session
-from subagent_server.cli.text import duration, one_line, table
+from subagent_server.cli.console.flags import SPAN, TEXT, json_option
+from subagent_server.cli.console.output import out, out_json, talk
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.text import duration, one_line, table
 from subagent_server.host.clock import now
 from subagent_server.service import stats as service
 from subagent_server.service.stats import Stats, Sum

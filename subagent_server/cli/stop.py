@@ -2,18 +2,18 @@
 
 import click
 
-from subagent_server.cli.exits import ExitCode, exit_of_error
-from subagent_server.cli.flags import TEXT, json_option
-from subagent_server.cli.interrupts import watching
-from subagent_server.cli.output import complain, out, out_json
-from subagent_server.cli.session import Session, pass_session
-from subagent_server.cli.text import one_line
-from subagent_server.cli.verdict import row
-from subagent_server.cli.waiting import wait_for
+from subagent_server.cli.console.exits import ExitCode, exit_of_error
+from subagent_server.cli.console.flags import TEXT, json_option
+from subagent_server.cli.console.interrupts import watching
+from subagent_server.cli.console.output import complain, out, out_json
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.text import one_line
+from subagent_server.cli.console.verdict import row
+from subagent_server.cli.console.waiting import wait_for
 from subagent_server.domain.errors import SubagentError
 from subagent_server.service import stop as service
+from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
-from subagent_server.service.status import open_run
 from subagent_server.service.views import run_view
 
 PATIENCE_SECONDS = 12.0

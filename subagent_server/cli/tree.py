@@ -3,14 +3,15 @@
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, NoReturn
 
-from subagent_server.cli.output import is_terminal, out, out_json
-from subagent_server.cli.session import Session
-from subagent_server.cli.text import coloured, cut, duration, line_width, look_of, one_line, table
-from subagent_server.cli.watch import watch
+from subagent_server.cli.console.output import is_terminal, out, out_json
+from subagent_server.cli.console.session import Session
+from subagent_server.cli.console.text import coloured, cut, duration, line_width, look_of, one_line, table
+from subagent_server.cli.console.watch import watch
 from subagent_server.domain.money import dollars
-from subagent_server.service.forest import Node, TreeRow, trees_of
+from subagent_server.service.trees import Node, TreeRow, trees_of
 
 _HEADER = ("STATUS", "RUN", "AGENT", "TIME", "TOKENS", "COST", "WHAT")
 _LIMITS = (12, 32, 18, 6, 6, 8)
@@ -24,7 +25,7 @@ def show_trees(session: Session, run_ids: list[str], *, quiet: bool, as_json: bo
     if as_json:
         out_json([tree.to_wire() for tree in trees])
     elif quiet:
-        out("\n".join(row.run_id for tree in trees for _, row in tree.walk()))
+        out("\n".join(row.run.run_id for tree in trees for _, row in tree.walk()))
     else:
         out("\n".join(drawn(trees)))
 
@@ -48,9 +49,9 @@ def drawn(trees: Iterable[Node]) -> list[str]:
 def group_of(tree: Node) -> str:
     """Return where a tree stands: with what its most urgent run needs."""
     rows = [row for _, row in tree.walk()]
-    if any(row.pending_questions for row in rows):
+    if any(row.run.pending_questions for row in rows):
         return "needs you"
-    return "working" if any(row.works for row in rows) else "done"
+    return "working" if any(not row.run.is_over for row in rows) else "done"
 
 
 class Screen:
@@ -65,7 +66,9 @@ class Screen:
     def show(self, trees: list[Node]) -> None:
         """Show the trees as they are now."""
         lasting = [
-            row.model_copy(update={"elapsed_seconds": None}) for tree in trees for _, row in tree.walk()
+            replace(row, run=replace(row.run, elapsed_seconds=None))
+            for tree in trees
+            for _, row in tree.walk()
         ]
         is_new, self._last = lasting != self._last, lasting
         if is_terminal(sys.stdout) and not self._as_json:
@@ -96,11 +99,11 @@ class Screen:
         out(start + _HOME + "\n".join(line + _TO_END_OF_LINE for line in lines) + _TO_END)
 
 
-def _cells(depth: int, row: TreeRow) -> tuple[str, ...]:
+def _cells(depth: int, of_tree: TreeRow) -> tuple[str, ...]:
+    row, usage = of_tree.run, of_tree.with_descendants
     look = look_of(row.status, row.pending_questions, row.live)
     if row.unreadable is not None:
         return (look.text, row.run_id, "", "", "", "", one_line(row.unreadable))
-    usage = row.with_descendants
     tokens = usage.input_tokens + usage.output_tokens + usage.cache_read_tokens + usage.cache_write_tokens
     cost = "" if usage.cost_usd is None else dollars(usage.cost_usd)
     slot = "waits for a slot" if row.waiting_for_slot else None
@@ -110,7 +113,7 @@ def _cells(depth: int, row: TreeRow) -> tuple[str, ...]:
 
 
 def _coloured(row: TreeRow, line: str) -> str:
-    look = look_of(row.status, row.pending_questions, row.live)
+    look = look_of(row.run.status, row.run.pending_questions, row.run.live)
     return cut(line, line_width()).replace(look.text, coloured(look.text, look.colour), 1)
 
 

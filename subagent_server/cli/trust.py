@@ -5,14 +5,14 @@ from pathlib import Path
 import click
 
 from subagent_server.catalog.trust import read_book
-from subagent_server.cli.adopting import adopt_root
-from subagent_server.cli.asking import somebody_is_there
-from subagent_server.cli.exits import ExitCode, Leave
-from subagent_server.cli.flags import DIRECTORY, json_option
-from subagent_server.cli.output import out, out_json, talk
-from subagent_server.cli.session import Session, pass_session
-from subagent_server.cli.text import one_line
-from subagent_server.cli.trusting import covered_lines
+from subagent_server.cli.console.adopting import adopt_root
+from subagent_server.cli.console.asking import somebody_is_there
+from subagent_server.cli.console.exits import ExitCode, Leave
+from subagent_server.cli.console.flags import DIRECTORY, json_option
+from subagent_server.cli.console.output import out, out_json, talk
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.text import one_line
+from subagent_server.cli.console.trusting import covered_lines
 from subagent_server.domain.records import timestamp
 from subagent_server.service.trusting import Coverage, check_may_trust, coverage, forget
 from subagent_server.service.trusting import trust as trust_now

@@ -4,15 +4,15 @@ import math
 
 import click
 
-from subagent_server.cli.exits import ExitCode, Leave
-from subagent_server.cli.flags import SECONDS, json_option
-from subagent_server.cli.interrupts import watching
-from subagent_server.cli.output import out, out_json
-from subagent_server.cli.session import Session, pass_session
-from subagent_server.cli.verdict import exit_of_run, row, tell, worst
-from subagent_server.cli.waiting import wait_for
+from subagent_server.cli.console.exits import ExitCode, Leave
+from subagent_server.cli.console.flags import SECONDS, json_option
+from subagent_server.cli.console.interrupts import watching
+from subagent_server.cli.console.output import out, out_json
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.verdict import exit_of_run, row, tell, worst
+from subagent_server.cli.console.waiting import wait_for
+from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
-from subagent_server.service.status import open_run
 from subagent_server.service.views import run_view
 
 

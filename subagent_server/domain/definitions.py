@@ -1,5 +1,8 @@
 """An agent, whatever file it came from."""
 
+import hashlib
+import re
+import unicodedata
 from pathlib import Path
 from typing import Literal
 
@@ -8,7 +11,13 @@ from pydantic import Field
 from subagent_server.domain.records import Money, Record
 
 JsonSchema = dict[str, object] | bool
-Runner = Literal["messages", "claude", "codex", "gemini", "command"]
+_NAME_LENGTH = 48
+_SUFFIX_LENGTH = 6
+_LATIN_LETTER = re.compile(r"LATIN SMALL (?:LETTER|LIGATURE) ([A-Z]{1,2})( WITH .*)?")
+
+RunnerName = Literal["messages", "claude", "codex", "gemini", "command"]
+BUILT_RUNNERS: frozenset[RunnerName] = frozenset({"messages"})
+"""The runners that this version has: those with a row in `worker/runners.py`."""
 
 
 class ServerDefinition(Record):
@@ -62,13 +71,15 @@ class AgentDefinition(Record):
     keeps the keys nobody here knows. `named_servers` are defined elsewhere and looked up when a run starts.
     `sandbox_write` are paths below the working directory that the editor writes although other programs
     execute what lies there, or although agents lie there.
+    `distinct_tool` says that another agent has the plain tool name of this one.
     `read_from` says which files the values of keys such as `systemPromptPath` were read from, links resolved.
     """
 
     name: str
+    distinct_tool: bool = False
     description: str = ""
     system_prompt: str = ""
-    runner: Runner = "messages"
+    runner: RunnerName = "messages"
     model: str | None = None
     base_url: str | None = None
     api_key_env: str = "ANTHROPIC_API_KEY"
@@ -101,10 +112,30 @@ class AgentDefinition(Record):
     @property
     def tool_name(self) -> str:
         """The name of the MCP tool that starts this agent."""
-        return tool_name(self.name)
+        return tool_name(self.name, distinct=self.distinct_tool)
 
 
-def tool_name(agent_name: str) -> str:
-    """Return `run_<name>`: lower case, what is not `[a-z0-9_]` becomes `_`, the name cut at 48 characters."""
-    safe = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in agent_name.lower())
-    return f"run_{safe[:48]}"
+def tool_name(agent_name: str, *, distinct: bool = False) -> str:
+    """Return `run_<name>`: at most 48 characters of `[a-z0-9_]`, accents folded, `_` for anything else.
+
+    A name of which no letter or digit is left, and a `distinct` one, ends in six hexadecimal digits that
+    depend on nothing but the name (SPEC section 3).
+    """
+    readable = "".join(map(_folded, agent_name.casefold()))
+    if not any(c.isalnum() for c in readable):
+        readable, distinct = "agent", True
+    if not distinct:
+        return f"run_{readable[:_NAME_LENGTH]}"
+    digits = hashlib.sha256(agent_name.encode("utf-8", "surrogatepass")).hexdigest()[:_SUFFIX_LENGTH]
+    return f"run_{readable[: _NAME_LENGTH - _SUFFIX_LENGTH - 1]}_{digits}"
+
+
+def _folded(character: str) -> str:
+    """Return the ASCII letters of a letter with accents (`é`, `ø`, `æ`), `_` for anything else."""
+    if unicodedata.combining(character):
+        return ""
+    base = "".join(c for c in unicodedata.normalize("NFKD", character) if c.isascii() and c.isalnum())
+    if base or character == "_":
+        return base or "_"
+    latin = _LATIN_LETTER.fullmatch(unicodedata.name(character, ""))
+    return latin[1].lower() if latin else "_"

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from subagent_server.domain.errors import InvalidRunId
 
 MAX_LENGTH = 32
-_RUN_ID = re.compile(rf"[a-z0-9][a-z0-9-]{{0,{MAX_LENGTH - 1}}}")
+RUN_ID_PATTERN = rf"[a-z0-9][a-z0-9-]{{0,{MAX_LENGTH - 1}}}"
+_RUN_ID = re.compile(RUN_ID_PATTERN)
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # no letter that is taken for a digit
 
 

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import anyio
 
-from subagent_server.server.desks import Desks, build_server, initialization_options
+from subagent_server.server.connection import Desks, build_server, initialization_options
 from subagent_server.server.stdio import Incoming, Outgoing, claim
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service

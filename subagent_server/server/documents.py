@@ -10,8 +10,8 @@ from subagent_server.domain.errors import BadArgument, SubagentError, UnknownRun
 from subagent_server.domain.records import RunMeta
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
-from subagent_server.service.logs import MAX_LINES, get_logs
-from subagent_server.service.status import open_run
+from subagent_server.service.get_logs import MAX_LINES, get_logs
+from subagent_server.service.open_run import open_run
 
 Kind = Literal["meta", "log", "result"]
 Signature = tuple[int, int, int]

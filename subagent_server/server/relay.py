@@ -26,7 +26,7 @@ from subagent_server.server.outbox import Outbox
 from subagent_server.server.root import until_made
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
-from subagent_server.service.feed import Event, Follower, Place
+from subagent_server.service.journal_follower import Event, Follower, Place
 from subagent_server.service.waiting import Changes, Wait, wait_until
 
 Context = ServerRequestContext[Any, Any]

@@ -9,10 +9,10 @@ from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.json_schema import embedded
 from subagent_server.domain.records import Record
 from subagent_server.domain.states import Status
-from subagent_server.service.attention import Attention
-from subagent_server.service.logs import LogPage
-from subagent_server.service.tool_schemas import Schema
+from subagent_server.service.get_logs import LogPage
+from subagent_server.service.tools.table import Schema
 from subagent_server.service.views import RunView
+from subagent_server.service.wait_for_runs import Attention
 
 READ_ONLY = frozenset({"wait_for_runs", "list_runs", "get_logs"})
 DESTRUCTIVE = frozenset({"stop_run"})

@@ -16,11 +16,11 @@ from subagent_server.domain.errors import SubagentError
 from subagent_server.server import schemas
 from subagent_server.server.patience import bearable_seconds
 from subagent_server.server.relay import EventRelay
-from subagent_server.service import tool_schemas
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
-from subagent_server.service.desk import Answer, Call, Desk
 from subagent_server.service.nesting import agents_of
+from subagent_server.service.tools import table
+from subagent_server.service.tools.dispatch import Answer, Call, Desk
 from subagent_server.service.waiting import Changes
 from subagent_server.settings import Role
 
@@ -36,10 +36,10 @@ def tool_names(service: Service, role: Role, caller: Caller) -> tuple[str, ...]:
         UnreadableMeta: what was asked of the child's run cannot be read.
     """
     if role != "child":
-        own = () if role == "parent" else tool_schemas.CHILD_TOOLS
-        return (*tool_schemas.PARENT_TOOLS, *own)
-    leads = tool_schemas.PARENT_TOOLS if agents_of(service, caller) else ("check_status",)
-    return (*leads, *tool_schemas.CHILD_TOOLS)
+        own = () if role == "parent" else table.CHILD_TOOLS
+        return (*table.PARENT_TOOLS, *own)
+    leads = table.PARENT_TOOLS if agents_of(service, caller) else ("check_status",)
+    return (*leads, *table.CHILD_TOOLS)
 
 
 class ToolDesk:
@@ -60,7 +60,7 @@ class ToolDesk:
     @property
     def leads(self) -> bool:
         """Whether the tools of a parent are among those of this role."""
-        return set(tool_schemas.PARENT_TOOLS) <= set(self._desk.names)
+        return set(table.PARENT_TOOLS) <= set(self._desk.names)
 
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
@@ -80,19 +80,19 @@ class ToolDesk:
             name=agent.tool_name,
             title=f"Run {agent.name}",
             description=agent.description or f"Run the agent {agent.name}.",
-            input_schema=tool_schemas.RUN_AGENT,
+            input_schema=table.RUN_AGENT,
             output_schema=schemas.run_output_schema(agent),
             annotations=types.ToolAnnotations(read_only_hint=False, open_world_hint=True),
             meta=schemas.in_sight(in_view),
         )
 
     def _generic_tool(self, name: str) -> types.Tool:
-        title, description = tool_schemas.DESCRIPTIONS[name]
+        title, description = table.DESCRIPTIONS[name]
         return types.Tool(
             name=name,
             title=title,
             description=description,
-            input_schema=tool_schemas.INPUTS[name],
+            input_schema=table.INPUTS[name],
             output_schema=schemas.generic_output_schema(name),
             annotations=types.ToolAnnotations(
                 read_only_hint=name in schemas.READ_ONLY,

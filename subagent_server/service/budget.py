@@ -7,7 +7,7 @@ from decimal import Decimal
 from subagent_server.domain.errors import RunRefused, SubagentError
 from subagent_server.domain.money import dollars
 from subagent_server.domain.records import RunMeta
-from subagent_server.service.tree import tree_cost
+from subagent_server.service.tree_usage import tree_cost
 from subagent_server.store.runs import RunStore
 
 

@@ -27,8 +27,8 @@ from subagent_server.service.masking import masker_at_door, masker_of
 from subagent_server.service.nesting import check_may_start, publish_counted
 from subagent_server.service.origin import agents_from
 from subagent_server.service.places import ParentPlaces, cwd_of_agent, cwd_of_child, cwd_of_user, places_of
-from subagent_server.service.support import refusals
 from subagent_server.service.trusting import Judge
+from subagent_server.service.unsupported import refusals
 from subagent_server.store.paths import RunPaths
 
 

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 from subagent_server.domain.errors import RunRefused, SubagentError
-from subagent_server.toolkit.run import RunOver
+from subagent_server.toolkit.run_context import RunOver
 from subagent_server.toolkit.tool import ToolResult
 
 INVOKE_AGENT = "invoke_agent"

@@ -24,12 +24,12 @@ from subagent_server.domain.states import Status
 from subagent_server.launch.launcher import Launcher, LaunchPackage
 from subagent_server.service.access import USER
 from subagent_server.service.context import open_service
-from subagent_server.service.own_run import OwnRun
 from subagent_server.service.start import StartOrder, start_agent
 from subagent_server.settings import read_settings
 from subagent_server.simulator.stream import encode, events_of
 from subagent_server.store.paths import RunPaths
 from subagent_server.worker.__main__ import work
+from subagent_server.worker.run_context import WorkerRun
 
 _AGENT = "rehearsal"
 _PATIENCE_SECONDS = 5.0
@@ -55,7 +55,7 @@ def rehearse(times: int, directory: Path) -> None:
     with tempfile.TemporaryDirectory(dir=directory) as name, _FakeModel() as model, model.answering():
         for _ in range(times):
             kept = _KeptPackage()
-            own = OwnRun(_started(Path(name), model, kept).directory, [])
+            own = WorkerRun(_started(Path(name), model, kept).directory, [])
             with redirect_stderr(sys.stderr):  # a worker masks its output: not that of this process
                 _work(own, kept)
             if own.meta().status is not Status.COMPLETED:
@@ -77,7 +77,7 @@ def _started(home: Path, model: "_FakeModel", launcher: Launcher) -> RunPaths:
     return service.store.paths.run(meta.run_id)
 
 
-def _work(own: OwnRun, kept: "_KeptPackage") -> None:
+def _work(own: WorkerRun, kept: "_KeptPackage") -> None:
     """Do the work of a run in this process."""
     assert kept.package is not None  # a start that fails raises before
     package = kept.package.to_json()

@@ -1,7 +1,7 @@
 """The worker's process: `python -m subagent_server.worker RUN_DIRECTORY MEMORY_FD[,SLOT_FD...]`.
 
-With `--reconcile RUN_DIRECTORY EXIT_FACTS` it writes how a run ended whose worker is gone, and leaves; with
-`--settle RUN_DIRECTORY` it looks at a run as every reader does, which ends what nobody keeps any more.
+`--reconcile RUN_DIRECTORY EXIT_FACTS` writes how a run ended whose worker is gone, and exits;
+`--observe RUN_DIRECTORY` reads a run as every reader does, which ends a run without a live shim.
 """
 
 import sys
@@ -23,9 +23,12 @@ from typing import Any
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import StorageFailed
 from subagent_server.domain.records import Failure
+from subagent_server.host.stderr import MaskedText
 from subagent_server.service.masking import masker_of
-from subagent_server.service.own_run import OwnRun, reconcile_directory, settle_directory
 from subagent_server.service.places import enter
+from subagent_server.worker.import_lock import take_import_lock
+from subagent_server.worker.run_context import WorkerRun
+from subagent_server.worker.run_end import end_unbegun, exit_worker, observe_directory, reconcile_directory
 
 _HEAVY = "subagent_server.worker.life"
 _SERVERS = "subagent_server.worker.servers"
@@ -34,45 +37,45 @@ _NICENESS = 10
 
 
 def main(arguments: list[str]) -> None:
-    """Run or reconcile."""
+    """Work on a run, or reconcile one."""
     dumpable.keep_others_out()
     dumpable.forbid_core_dumps()
     if arguments[0] == "--reconcile":
         reconcile_directory(Path(arguments[1]), json.loads(arguments[2]))
         return
-    if arguments[0] == "--settle":
-        settle_directory(Path(arguments[1]))
+    if arguments[0] in ("--observe", "--settle"):  # the second is the word of shims that an upgrade outlived
+        observe_directory(Path(arguments[1]))
         return
     memory, *slots = [int(number) for number in arguments[1].split(",")]
     for descriptor in (memory, *slots):
         os.set_inheritable(descriptor, False)
-    own = OwnRun(Path(arguments[0]), slots)
-    work(own, _read_package(memory), dict(os.environ))
-    own.leave()  # a thread that still waits for something must not keep a run alive that has ended
+    run = WorkerRun(Path(arguments[0]), slots)
+    work(run, _read_package(memory), dict(os.environ))
+    exit_worker()  # a thread that still waits for something must not keep a run alive that has ended
 
 
-def work(own: OwnRun, package: dict[str, Any], environment: dict[str, str]) -> None:
-    """Live the life of a run in this process, from its beginning to its end."""
-    own.masker = masker_of(None, environment)
-    own.mask_output()
+def work(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -> None:
+    """Work on a run in this process, from its first event to its last."""
+    run.masker = masker_of(None, environment)
+    sys.stderr = MaskedText(sys.stderr, lambda text: run.masker.text(text))  # it is a file of the run
     try:
-        began = own.begin()
+        began = run.begin()
     except StorageFailed as error:
-        own.leave_unbegun(Failure(code="storage", message=error.sentence))
+        end_unbegun(run, Failure(code="storage", message=error.sentence))
         return
     if not began:
-        own.leave_unbegun()
+        end_unbegun(run)
         return
     try:
         enter(package["cwd"])
     except OSError as error:
         why = f"cwd {package['cwd']} cannot be entered: {error.strerror}."
-        own.leave_unbegun(Failure(code="config", message=why))
+        end_unbegun(run, Failure(code="config", message=why))
         return
     agent = AgentDefinition.model_validate(package["definition"])
-    life = _import_gently(own, [_HEAVY, *([_SERVERS] if agent.mcp_servers else [])])
-    own.masker = masker_of(agent, environment)
-    asyncio.run(life.Life(own, agent, environment).live())
+    life = _import_gently(run, [_HEAVY, *([_SERVERS] if agent.mcp_servers else [])])
+    run.use_agent(agent, environment)
+    asyncio.run(life.Life(run, agent, environment).live())
 
 
 def _read_package(memory: int) -> dict[str, Any]:
@@ -82,23 +85,23 @@ def _read_package(memory: int) -> dict[str, Any]:
     return package
 
 
-def _import_gently(own: OwnRun, names: list[str]) -> Any:
+def _import_gently(run: WorkerRun, names: list[str]) -> Any:
     """Import the heavy half, at most one worker a core at a time and niced, so that servers stay quick.
 
-    In a process that was forked warm it is there already.
+    A process that was forked warm has it already.
 
     Niceness belongs to a thread (sched(7)), and only root could take it back: so a thread of its own imports.
     """
     if all(name in sys.modules for name in names):
         return sys.modules[_HEAVY]
-    place = own.starting_place()
+    lock = take_import_lock(run.paths.root.slots)
     try:
         thread = threading.Thread(target=_import_niced, args=[names], name="import")
         thread.start()
         thread.join()
     finally:
-        os.close(place)
-    gc.freeze()  # what was imported stays: to look through it again and again holds the run up for 150 ms
+        os.close(lock)
+    gc.freeze()  # imported objects stay: to look through them again and again holds the run up for 150 ms
     return importlib.import_module(_HEAVY)
 
 

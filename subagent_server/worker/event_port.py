@@ -37,10 +37,10 @@ class Refused(Exception):
 
 
 class EventPort:
-    """Listens as long as its run works. `tell` gets each event as facts of the journal."""
+    """Listens as long as its run works. `write` gets each event as facts of the journal."""
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
-        self._tell = tell
+    def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
+        self._write = write
         self._path = f"/{secrets.token_urlsafe(24)}"
         self._server: asyncio.Server | None = None
         self._talking: set[asyncio.StreamWriter] = set()
@@ -94,7 +94,7 @@ class EventPort:
         try:
             if len(self._talking) > MAX_CONNECTIONS:
                 raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections at once: try again")
-            self._tell(await self._event(reader, writer))
+            self._write(await self._event(reader, writer))
         except Refused as refused:
             status, why = refused.status, refused.why
         writer.write(_response(status, why))

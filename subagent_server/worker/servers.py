@@ -1,27 +1,25 @@
-"""The MCP servers of a run, as its worker connects, uses and leaves them.
+"""The MCP servers of a run, as its worker connects, uses and closes them.
 
 Imports the SDK of the protocol, so it is imported for agents with MCP servers alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.service.own_run import OwnRun
 from subagent_server.toolkit.mcp_servers.connection import Surroundings
 from subagent_server.toolkit.mcp_servers.offer import Wanted
 from subagent_server.toolkit.mcp_servers.results import Shelf
 from subagent_server.toolkit.mcp_servers.servers import Servers, connect
 from subagent_server.toolkit.mcp_servers.session import Place
 from subagent_server.toolkit.mcp_servers.tool import McpTool
-from subagent_server.toolkit.run import RunDoor
 from subagent_server.toolkit.tool import Tool
+from subagent_server.worker.runner_setup import RunnerSetup
 
 
 @dataclass
 class ConnectedServers:
-    """The servers of a run, and the tools of them that it may use."""
+    """The servers of a run, and their tools that it may use."""
 
     servers: Servers
     tools: list[McpTool]
@@ -31,31 +29,28 @@ class ConnectedServers:
         return any(tool.answers_to(name) for tool in self.tools)
 
     async def aclose(self) -> None:
-        """Leave the servers."""
+        """Close the servers."""
         await self.servers.aclose()
 
 
-async def connect_servers(
-    agent: AgentDefinition,
-    own: OwnRun,
-    door: RunDoor,
-    environment: Mapping[str, str],
-    own_tools: Sequence[Tool],
-) -> ConnectedServers:
+async def connect_servers(setup: RunnerSetup, own_tools: Sequence[Tool]) -> ConnectedServers:
     """Connect to the servers of an agent, all at once, and choose among their tools.
 
     Raises:
-        RunRefused: `config`, naming the server and what it said. Nothing is left connected.
+        RunRefused: `config`, naming the server and its words. No server is left connected.
     """
-    around = Surroundings(Place(environment, Path.cwd()), door.record, own.masker, own.server_logs)
-    servers = await connect(agent.mcp_servers, around)
+    agent, run = setup.agent, setup.run
+    place = Place(setup.environment, Path.cwd())
+    servers = await connect(
+        agent.mcp_servers, Surroundings(place, run.record, run.masker, run.paths.server_logs)
+    )
     try:
         wanted = Wanted(agent.tools, agent.disallowed_tools)
         own_names = {tool.name for tool in own_tools}
-        tools, warnings = servers.tools(wanted, own_names, Shelf(own.outputs, own.masker))
+        tools, warnings = servers.tools(wanted, own_names, Shelf(run.paths.outputs, run.masker))
     except BaseException:
         await servers.aclose(hurry=True)
         raise
     for warning in warnings:
-        door.record("warning", message=warning)
+        run.record("warning", message=warning)
     return ConnectedServers(servers, tools)

@@ -36,7 +36,7 @@ class SubagentJournal:
         self._at = clock()
         self._written = self._left_out = 0
 
-    def tell(self, facts: dict[str, Any]) -> None:
+    def write(self, facts: dict[str, Any]) -> None:
         """Write an event, or count it where there are too many."""
         moment = self._clock()
         self._room = min(float(BURST), self._room + (moment - self._at) * EVENTS_A_SECOND)
@@ -44,14 +44,14 @@ class SubagentJournal:
         if self._room < 1 or self._written >= MAX_EVENTS:
             self._left_out += 1
             return
-        self._say_what_is_missing()
+        self._record_left_out()
         self._room -= 1
         self._written += 1
         self._record(KIND, **facts)
 
     def close(self) -> None:
         """Say what was left out last."""
-        self._say_what_is_missing()
+        self._record_left_out()
 
     async def follow(self, look: Callable[[bool], list[dict[str, Any]]], over: asyncio.Event) -> None:
         """Write what `look` finds, which reads files in a thread: each second, and once more when `over`."""
@@ -59,9 +59,9 @@ class SubagentJournal:
         while not last:
             last = await _is_set(over, LOOK_SECONDS)
             for facts in await asyncio.to_thread(look, last):
-                self.tell(facts)
+                self.write(facts)
 
-    def _say_what_is_missing(self) -> None:
+    def _record_left_out(self) -> None:
         if self._left_out:
             self._record(KIND, event="events_left_out", count=self._left_out)
             self._left_out = 0

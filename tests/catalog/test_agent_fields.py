@@ -109,7 +109,8 @@ def test_code_mode_has_its_own_keys(agent: Load) -> None:
         ("network: sometimes", "network"),
         ("maxTokens: 0", "maxTokens"),
         ("maxConcurrent: none", "maxConcurrent"),
-        ("model: [opus]", "model"),
+        ("model: {id: opus}", "model"),
+        ("model: My Own Model", "model"),
         ("tools: {write: false}", "tools"),
         ("tools: [Read, [Grep]]", "tools"),
         ("agents: {a: b}", "agents"),
@@ -156,6 +157,26 @@ def test_a_wrong_value_is_a_fault_that_names_its_key_and_the_rest_is_read(
     assert name in definition.faults[0]
     assert "\n" not in definition.faults[0]
     assert "pydantic" not in definition.faults[0]
+
+
+def test_a_name_in_a_list_of_tools_keeps_its_spaces(agent: Load) -> None:
+    tools = agent("tools: ['Microsoft Docs', 'Read, Write', 'Bash(git diff:*, git log:*)']").tools
+    assert tools == ["Microsoft Docs", "Read", "Write", "Bash(git diff:*, git log:*)"]
+
+
+def test_the_first_of_a_list_of_models_is_used(agent: Load) -> None:
+    found = agent("model: [opus, sonnet]")
+    assert (found.model, found.faults) == ("opus", [])
+    assert found.warnings == ["model is a list, and a run has one model: the first is used"]
+
+
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [("type: local\ncommand: x", "stdio"), ("type: remote\nurl: https://a", "http")],
+)
+def test_the_types_of_servers_in_other_dialects_are_understood(agent: Load, written: str, kind: str) -> None:
+    found = agent("mcpServers:\n  a:\n" + "".join(f"    {line}\n" for line in written.split("\n")))
+    assert (found.mcp_servers["a"].type, found.faults) == (kind, [])
 
 
 def test_a_fault_of_a_field_does_not_hide_its_neighbours(agent: Load) -> None:

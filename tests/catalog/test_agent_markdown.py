@@ -145,10 +145,34 @@ def test_a_name_is_text_whatever_yaml_would_make_of_it(write: WriteFile, name: s
 
 
 @pytest.mark.parametrize(
-    "keys", ["description: d", "name:\ndescription: d", 'name: ""\ndescription: d', "name: ~"]
+    "keys", ["description: d", "name:\ndescription: d", 'name: ""\ndescription: d', "name: ~\ndescription: d"]
 )
 def test_a_missing_name_is_the_stem_of_the_file(write: WriteFile, keys: str) -> None:
     assert load_agent_file(write("deep/finder.md", front(keys))).name == "finder"
+
+
+@pytest.mark.parametrize("keys", ["", "title: Plan", "date: 2026-01-02\ntags: [a]", "name:\ndescription: ~"])
+def test_a_document_with_neither_name_nor_description_is_not_an_agent(write: WriteFile, keys: str) -> None:
+    with pytest.raises(NotAnAgent, match="neither name nor description"):
+        load_agent_file(write("plan.md", front(keys)))
+
+
+@pytest.mark.parametrize("fence", ["---", "-----", "--- end", "---x"])
+def test_front_matter_ends_at_the_first_line_that_begins_with_three_dashes(
+    write: WriteFile, fence: str
+) -> None:
+    agent = load_agent_file(write("a.md", f"---\nname: a\ndescription: d\n{fence}\nYou help.\n---\nMore.\n"))
+    assert (agent.description, agent.system_prompt) == ("d", "You help.\n---\nMore.")
+
+
+def test_front_matter_that_is_too_long_is_refused_with_its_line(write: WriteFile) -> None:
+    with pytest.raises(AgentFileError, match=r"a\.md, line 2, .*front matter is longer than 128 KiB"):
+        load_agent_file(write("a.md", front("k: v\n" * 40_000)))
+
+
+def test_a_very_long_description_is_a_warning(write: WriteFile) -> None:
+    agent = load_agent_file(write("a.md", front(f"name: a\ndescription: {'x' * 20_001}")))
+    assert agent.warnings == ["the description has 20,001 characters, and every client reads it: shorten it"]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

@@ -69,6 +69,9 @@ def test_a_missing_variable_of_a_server_names_server_and_field() -> None:
         ("claude-opus-4-8", "claude-opus-4-8"),
         ("anthropic/claude-opus-4-8", "claude-opus-4-8"),
         ("my-gateway/Model", "my-gateway/Model"),
+        ("Claude Sonnet 4.5", "claude-sonnet-4-5"),
+        ("Claude Opus 4.1 (copilot)", "claude-opus-4-1"),
+        ("My Own Model", "My Own Model"),
     ],
 )
 def test_an_alias_is_an_id_and_an_id_is_itself(name: str | None, model: str) -> None:

@@ -154,13 +154,22 @@ def test_an_empty_key_variable_counts_as_not_set(config: WriteConfig) -> None:
         load_config(config(CONFIG), {**ENVIRONMENT, "MY_KEY": ""})
 
 
+def test_the_names_of_limits_in_real_configurations_are_understood(config: WriteConfig) -> None:
+    text = CONFIG.replace("maxTimeoutSeconds: 20", "maxTimeout: 20")
+    text = text.replace("    api_key_env: MY_KEY", "    api_key_env: MY_KEY\n    max_output: 64000")
+    agent = load_agent_file(config(text))
+    assert (agent.max_tokens, agent.warnings, agent.faults) == (64000, [], [])
+    assert agent.code_mode is not None
+    assert agent.code_mode.max_timeout_seconds == 20
+
+
 def test_a_markdown_agent_can_be_served_by_itself(write: WriteFile) -> None:
     path = write("helper.md", "---\ndescription: d\n---\nYou help.\n")
     assert load_config(path, ENVIRONMENT).name == "helper"
     with pytest.raises(AgentFileError, match="ANTHROPIC_API_KEY"):
         load_config(path, {})
     with pytest.raises(AgentFileError, match="maxTurns"):
-        load_config(write("bad.md", "---\nmaxTurns: many\n---\nx"), ENVIRONMENT)
+        load_config(write("bad.md", "---\nname: a\nmaxTurns: many\n---\nx"), ENVIRONMENT)
     with pytest.raises(AgentFileError, match="no front matter"):
         load_config(write("README.md", "# Hello\n"), ENVIRONMENT)
 

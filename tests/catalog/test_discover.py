@@ -1,12 +1,14 @@
 """Which agents a set of directories gives, and that no file vanishes without a word."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from subagent_server.catalog.discover import Catalog, discover
+from subagent_server.catalog.loading import LoadedFile, load_file
 from subagent_server.domain.errors import UnknownAgent
 
 WriteFile = Callable[[str, str | bytes], Path]
@@ -79,30 +81,35 @@ def test_every_file_that_is_no_agent_is_listed_and_the_others_load(write: WriteF
     }
 
 
-def test_two_files_of_one_name_in_one_tree_load_neither(write: WriteFile, tmp_path: Path) -> None:
-    write("a.md", agent("same"))
-    write("sub/same.md", agent())
+def test_of_two_files_of_one_name_in_one_tree_the_first_path_loads(write: WriteFile, tmp_path: Path) -> None:
+    write("b/same.md", agent("same", "maxTurns: 2\n"))
+    write("a.md", agent("same", "maxTurns: 1\n"))
+    write("c.yaml", "subagent: {name: same, description: d}\n")
     write("other.md", agent())
     catalog = discover([tmp_path])
-    assert list(catalog.agents) == ["other"]
-    assert listed(catalog) == [("duplicate", "a.md"), ("duplicate", "same.md")]
-    first, second = catalog.problems
-    assert "same.md" in first.reason
-    assert "a.md" in second.reason
-    assert first.agent == second.agent == "same"
+    assert list(catalog.agents) == ["other", "same"]
+    assert catalog.agents["same"].source == tmp_path / "a.md"
+    duplicates = [p for p in catalog.problems if p.kind == "duplicate"]
+    assert [p.path for p in duplicates] == [tmp_path / "b" / "same.md", tmp_path / "c.yaml"]
+    assert all("a.md has the name same too: rename one" in p.reason and p.agent == "same" for p in duplicates)
 
 
-def test_three_files_of_one_name_are_all_listed(write: WriteFile, tmp_path: Path) -> None:
-    for file in ("a.md", "b.md", "c.yaml"):
-        write(file, agent("same") if file.endswith("md") else "subagent: {name: same, description: d}\n")
-    catalog = discover([tmp_path])
-    assert catalog.agents == {}
-    assert listed(catalog) == [("duplicate", "a.md"), ("duplicate", "b.md"), ("duplicate", "c.yaml")]
+def test_two_files_of_the_same_agent_are_one_agent(write: WriteFile, tmp_path: Path) -> None:
+    write("one/a.md", agent("same"))
+    write("one/copy/a.md", agent("same"))
+    write("two/b.md", agent("same"))
+    catalog = discover([tmp_path / "one", tmp_path / "two"])
+    assert catalog.agents["same"].source == tmp_path / "one" / "a.md"
+    assert [(p.kind, p.path) for p in catalog.problems] == [
+        ("skipped", tmp_path / "one" / "copy" / "a.md"),
+        ("skipped", tmp_path / "two" / "b.md"),
+    ]
+    assert "it is the same agent as" in catalog.problems[0].reason
 
 
 def test_across_directories_the_earlier_wins_and_shadows_the_later(write: WriteFile, tmp_path: Path) -> None:
     write("one/helper.md", agent())
-    write("two/helper.md", agent())
+    write("two/helper.md", agent(more="maxTurns: 2\n"))
     write("two/extra.md", agent())
     catalog = discover([tmp_path / "one", tmp_path / "two"])
     assert list(catalog.agents) == ["extra", "helper"]
@@ -112,39 +119,46 @@ def test_across_directories_the_earlier_wins_and_shadows_the_later(write: WriteF
     assert turned.agents["helper"].source == tmp_path / "two" / "helper.md"
 
 
-def test_two_names_with_one_tool_clash_and_neither_loads(write: WriteFile, tmp_path: Path) -> None:
-    write("a.md", agent("code-review"))
-    write("b.md", agent("Code Review"))
-    write("c.md", agent("fine"))
-    catalog = discover([tmp_path])
-    assert list(catalog.agents) == ["fine"]
-    assert listed(catalog) == [("clash", "a.md"), ("clash", "b.md")]
-    assert "run_code_review" in catalog.problems[0].reason
-
-
-def test_names_that_differ_only_past_their_48th_character_clash(write: WriteFile, tmp_path: Path) -> None:
-    write("a.md", agent("x" * 48 + "a"))
-    write("b.md", agent("x" * 48 + "b"))
-    assert listed(discover([tmp_path])) == [("clash", "a.md"), ("clash", "b.md")]
-
-
-def test_across_directories_a_clash_leaves_the_earlier(write: WriteFile, tmp_path: Path) -> None:
-    write("one/a.md", agent("code-review"))
-    write("two/b.md", agent("code_review"))
-    catalog = discover([tmp_path / "one", tmp_path / "two"])
-    assert list(catalog.agents) == ["code-review"]
-    assert listed(catalog) == [("clash", "b.md")]
-
-
-def test_a_name_at_odds_in_an_earlier_directory_is_not_taken_from_a_later_one(
+def test_two_names_with_one_tool_both_load_and_the_second_tool_has_a_suffix(
     write: WriteFile, tmp_path: Path
 ) -> None:
-    write("one/a.md", agent("same"))
-    write("one/b.md", agent("same"))
-    write("two/same.md", agent())
+    write("one/a.md", agent("code-review"))
+    write("one/b.md", agent("Code Review"))
+    write("two/c.md", agent("code_review"))
     catalog = discover([tmp_path / "one", tmp_path / "two"])
-    assert catalog.agents == {}
-    assert listed(catalog) == [("duplicate", "a.md"), ("duplicate", "b.md"), ("shadowed", "same.md")]
+    assert catalog.agents["code-review"].tool_name == "run_code_review"
+    others = [catalog.agents[name].tool_name for name in ("Code Review", "code_review")]
+    assert all(re.fullmatch(r"run_code_review_[0-9a-f]{6}", tool) for tool in others)
+    assert others[0] != others[1]
+    assert listed(catalog) == [("warning", "b.md"), ("warning", "c.md")]
+    assert f"its tool is {others[0]}: code-review has run_code_review" in catalog.problems[0].reason
+    assert catalog.require(others[1]).name == "code_review"
+
+
+def test_names_that_differ_only_past_their_48th_character_have_tools_that_differ(
+    write: WriteFile, tmp_path: Path
+) -> None:
+    write("a.md", agent("x" * 48 + "a"))
+    write("b.md", agent("x" * 48 + "b"))
+    tools = {found.tool_name for found in discover([tmp_path]).agents.values()}
+    assert len(tools) == 2 and all(len(tool) <= 52 for tool in tools)
+
+
+def test_a_file_at_which_reading_itself_fails_takes_no_other_file_down(
+    write: WriteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(path: Path) -> LoadedFile:
+        if path.stem == "strange":
+            raise TypeError("object of type 'NoneType' has no len()")
+        return load_file(path)
+
+    monkeypatch.setattr("subagent_server.catalog.discover.load_file", load)
+    write("good.md", agent())
+    write("strange.md", agent())
+    catalog = discover([tmp_path])
+    assert list(catalog.agents) == ["good"]
+    assert listed(catalog) == [("error", "strange.md")]
+    assert "reading it failed (TypeError: " in catalog.problems[0].reason
 
 
 def test_a_faulty_agent_is_loaded_and_listed(write: WriteFile, tmp_path: Path) -> None:

@@ -23,11 +23,12 @@ from subagent_server.service.trusting import coverage, trust
 from subagent_server.settings import read_settings
 from subagent_server.store.runs import RunStore
 from tests.helpers import warm
+from tests.helpers.forking import run_command
 from tests.helpers.runs import STARTED, make_meta, make_request
 from tests.helpers.wait import wait_for
 
 COMMAND = (sys.executable, "-m", "subagent_server")
-BOUND = 30.0
+BOUND = 60.0
 """How long one command may take, in seconds, on a machine that has much else to do."""
 
 Completed = subprocess.CompletedProcess[str]
@@ -66,14 +67,13 @@ class Cli:
         seconds: float = BOUND,
     ) -> Completed:
         """Run the command to its end."""
-        done = subprocess.run(
-            [*COMMAND, *words],
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        done = run_command(
+            words,
             cwd=self.home,
-            env={**self.environment, **(env or {})},
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            capture_output=True,
-            timeout=seconds,
-            check=False,
+            environment={**self.environment, **(env or {})},
+            stdin=given,
+            seconds=seconds,
         )
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         out, err = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))

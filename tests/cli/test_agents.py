@@ -20,12 +20,13 @@ def test_a_file_that_is_no_agent_is_listed_with_its_reason(cli: Cli) -> None:
     assert "agents/notes.md: skipped: " in done.stdout
 
 
-def test_two_files_of_one_name_are_problems_and_strict_fails(cli: Cli) -> None:
+def test_two_files_of_one_name_are_a_problem_and_strict_fails(cli: Cli) -> None:
     cli.agent("reviewer")
     text = (cli.home / "agents" / "reviewer.md").read_text(encoding="utf-8")
+    (cli.home / "agents" / "later.md").write_text(f"{text}More.\n", encoding="utf-8")
     (cli.home / "agents" / "other.md").write_text(text, encoding="utf-8")
     found = cli.json("agents")
-    assert found["agents"] == []
+    assert [agent["file"] for agent in found["agents"]] == [str(cli.home / "agents" / "later.md")]
     kinds = [problem["kind"] for problem in found["problems"] if problem["agent"] == "reviewer"]
     assert kinds == ["duplicate", "duplicate"]
     assert cli("agents").returncode == 0

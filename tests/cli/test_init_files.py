@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subagent_server.cli import json_config, toml_config
-from subagent_server.cli.config_errors import NotEditable
+from subagent_server.cli.clients import json_config, toml_config
+from subagent_server.cli.clients.config_errors import NotEditable
 from tests.cli.command import Cli
 
 ENTRY = {"command": "subagent", "args": ["serve", "--role", "parent"], "env": {"A": "b"}}

@@ -1,4 +1,4 @@
-"""`subagent schema`: what the files of a run hold, for programs that read them."""
+"""`subagent schema`: the JSON Schemas of the files of a run and of agent files."""
 
 import json
 from pathlib import Path
@@ -10,6 +10,7 @@ from jsonschema.exceptions import ValidationError
 
 from subagent_server.host.clock import now
 from tests.cli.command import Cli, asked
+from tests.helpers.processes import REPOSITORY
 
 
 def file_of(cli: Cli, run_id: str, what: str) -> Path:
@@ -43,6 +44,46 @@ def test_a_run_that_asks_is_as_the_schema_says(cli: Cli) -> None:
         meta = json.loads(cli.meta(run_id).to_json())
     Draft202012Validator(schema(cli, "meta")).validate(meta)
     assert meta["messages"][0]["questionTimestamp"].startswith(f"{now():%Y-}")
+
+
+def refused(cli: Cli, **changes: object) -> list[str]:
+    """Return the paths at which the schema refuses the state of a run that has completed, changed so."""
+    run_id = cli.completed("aaaaaa")
+    found = {**json.loads(file_of(cli, run_id, "meta").read_text(encoding="utf-8")), **changes}
+    errors = Draft202012Validator(schema(cli, "meta")).iter_errors(found)
+    return sorted("/".join(map(str, error.absolute_path)) for error in errors)
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({}, []),
+        ({"revision": -1}, ["revision"]),
+        ({"runId": "../x"}, ["runId"]),
+        ({"usage": {"inputTokens": -5}}, ["usage", *["usage"] * 4, "usage/inputTokens"]),
+        ({"status": "failed"}, [""]),
+        ({"status": "stopped"}, [""]),
+        ({"error": {"code": "tired", "message": "m"}}, ["error/code"]),
+    ],
+)
+def test_the_schema_of_a_state_is_as_strict_as_its_writer(
+    cli: Cli, changes: dict[str, object], where: list[str]
+) -> None:
+    assert set(refused(cli, **changes)) == set(where)
+
+
+@pytest.mark.parametrize("key", ["status", "usage", "transitions", "pendingQuestions", "createdAt"])
+def test_a_state_without_a_field_that_is_always_written_is_refused(cli: Cli, key: str) -> None:
+    run_id = cli.completed("aaaaaa")
+    found = json.loads(file_of(cli, run_id, "meta").read_text(encoding="utf-8"))
+    del found[key]
+    assert not Draft202012Validator(schema(cli, "meta")).is_valid(found)
+
+
+@pytest.mark.parametrize("what", ["agent", "cpe"])
+def test_the_schemas_in_the_documents_are_those_that_are_printed(cli: Cli, what: str) -> None:
+    document = REPOSITORY / "docs" / "schemas" / f"{what}.schema.json"
+    assert json.loads(document.read_text(encoding="utf-8")) == schema(cli, what), "run make schemas"
 
 
 def test_it_is_json_with_and_without_json(cli: Cli) -> None:

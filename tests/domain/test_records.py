@@ -1,6 +1,7 @@
 """How states are written and read: camelCase, UTC with milliseconds, money as a decimal string."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 
@@ -120,10 +121,28 @@ def test_a_failed_result_keeps_its_error() -> None:
         ("reviewer", "run_reviewer"),
         ("Code Reviewer", "run_code_reviewer"),
         ("a-b.c/d", "run_a_b_c_d"),
-        ("Ünïcode ٣", "run__n_code__"),
+        ("Ünïcode ٣", "run_unicode__"),
+        ("Œuvre d'été", "run_oeuvre_d_ete"),
+        ("Smørrebrød Łódź Straße", "run_smorrebrod_lodz_strasse"),
+        ("e\u0301tude", "run_etude"),
+        ("数据 v2", "run____v2"),
         ("x" * 60, "run_" + "x" * 48),
         ("snake_9", "run_snake_9"),
     ],
 )
 def test_the_tool_of_an_agent_is_named_after_it(name: str, tool: str) -> None:
     assert tool_name(name) == tool
+
+
+def test_names_without_a_readable_letter_have_tools_that_differ_and_stay() -> None:
+    names = ["数据分析", "前端开发", "Программист", "🦀", "---"]
+    tools = [tool_name(name) for name in names]
+    assert len(set(tools)) == len(names)
+    assert all(re.fullmatch(r"run_agent_[0-9a-f]{6}", tool) for tool in tools)
+    assert tool_name("数据分析") == tools[0]
+
+
+def test_a_distinct_tool_has_a_suffix_and_stays_within_its_length() -> None:
+    tool = tool_name("x" * 60, distinct=True)
+    assert re.fullmatch(r"run_x{41}_[0-9a-f]{6}", tool)
+    assert tool != tool_name("x" * 61, distinct=True)

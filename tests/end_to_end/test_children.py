@@ -7,7 +7,7 @@ import pytest
 
 from subagent_server.domain.errors import BadArgument
 from subagent_server.domain.states import Status
-from subagent_server.service.report import update_status
+from subagent_server.service.update_status import update_status
 from tests.helpers.mcp_client import BOUND, Parent
 from tests.helpers.turns import asks, calls, says, shell, tool_results, use
 from tests.helpers.wait import wait_for

@@ -11,8 +11,8 @@ from subagent_server.domain.states import Status
 from subagent_server.host import processes
 from subagent_server.host.clock import now
 from subagent_server.service.access import USER
-from subagent_server.service.continuing import ContinueOrder, continue_run
-from subagent_server.service.ending import read_exit, read_shim
+from subagent_server.service.continue_run import ContinueOrder, continue_run
+from subagent_server.service.shim_record import read_exit, read_shim
 from subagent_server.service.start import Continuation, StartOrder, start_agent
 from subagent_server.service.views import run_view
 from subagent_server.simulator import Simulator

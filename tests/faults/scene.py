@@ -12,8 +12,8 @@ from typing import Any
 from subagent_server.store.runs import RunStore
 from tests.faults.canaries import SECRET, Outside, changed, holders_of_secret, tree
 from tests.faults.planted import AGENT, FILE_KINDS, Kind, Planted, plant, write_run
+from tests.helpers.bounded import HANG_SECONDS, Ended, call_bounded
 from tests.helpers.raw_server import HELLO, READY, RawServer, request, tool_call
-from tests.helpers.swift import HANG_SECONDS, Ended, Swift
 from tests.helpers.world import PROGRAM
 
 TRUST = "subagent trust --runs"
@@ -27,9 +27,8 @@ _STREAMS = ("log", "events", "result", "payload")
 class Scene:
     """A home below which everything lies. `ours`: the product makes the root before it is planted into."""
 
-    def __init__(self, home: Path, stack: ExitStack, swift: Swift, *, ours: bool) -> None:
+    def __init__(self, home: Path, stack: ExitStack, *, ours: bool) -> None:
         self.home, self.root, self.work = home, home / "runs", home / "work"
-        self._swift = swift
         self.work.mkdir()
         self._write_agents(startable=ours)
         if ours:
@@ -75,7 +74,7 @@ class Scene:
     ) -> Ended:
         """Run the command to its end, with `env` added to its environment, without the variable `but`."""
         environment = {n: v for n, v in {**self.environment, **(env or {})}.items() if n != but}
-        ended = self._swift(*words, home=self.home, environment=environment, cwd=cwd, seconds=seconds)
+        ended = call_bounded(*words, home=self.home, environment=environment, cwd=cwd, seconds=seconds)
         self.slowest = sorted([*self.slowest, ended], key=lambda one: -one.seconds)[:3]
         return ended
 

@@ -20,17 +20,16 @@ from tests.faults.planted_lies import (
 )
 from tests.faults.scene import HEALTHY, TRUST, Scene, sentence, unchanged
 from tests.helpers.raw_server import request, tool_call
-from tests.helpers.swift import Swift
 
 NAMED = [kind for kind in FILE_KINDS if kind.file]
 SAMPLE = FILE_KINDS[::13]
 
 
 @pytest.fixture
-def scene(tmp_path: Path, swift: Swift) -> Iterator[Scene]:
+def scene(tmp_path: Path) -> Iterator[Scene]:
     """A home with a root that a clone brought along."""
     with ExitStack() as stack:
-        yield Scene(tmp_path, stack, swift, ours=False)
+        yield Scene(tmp_path, stack, ours=False)
 
 
 def test_looking_at_a_foreign_root_shows_its_runs_as_they_say_and_leaves_it_to_the_byte(scene: Scene) -> None:
@@ -121,11 +120,11 @@ def test_lies_in_a_foreign_root_end_nobody_and_a_stored_command_is_not_carried_o
 
 
 @pytest.mark.parametrize("shape", ROOT_SHAPES)
-def test_planted_names_of_a_foreign_root_are_not_followed(tmp_path: Path, swift: Swift, shape: str) -> None:
+def test_planted_names_of_a_foreign_root_are_not_followed(tmp_path: Path, shape: str) -> None:
     for name in ROOT_NAMES:
         (tmp_path / name).mkdir()
         with ExitStack() as stack:
-            scene = Scene(tmp_path / name, stack, swift, ours=False)
+            scene = Scene(tmp_path / name, stack, ours=False)
             plant_root_name(scene.root, name, shape, scene.outside, HEALTHY)
             before = tree(scene.root)
             scene.seen()

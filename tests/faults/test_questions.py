@@ -18,7 +18,7 @@ ANSWERER = """
     from pathlib import Path
     from subagent_server.domain.errors import MessageClosed
     from subagent_server.service.context import open_service
-    from subagent_server.service.questions import reply
+    from subagent_server.service.reply import reply
     from subagent_server.settings import read_settings
     root, run_id, name, *messages = sys.argv[1:]
     service = open_service(read_settings(runs=Path(root), environment={}))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from subagent_server.catalog.discover import discover
-from subagent_server.service.support import refusals
+from subagent_server.service.unsupported import refusals
 from tests.fuzz.dice import FUZZED, mutated
 from tests.helpers.processes import REPOSITORY
 

@@ -17,18 +17,18 @@ from subagent_server.domain.errors import SubagentError
 from subagent_server.launch.local import LocalLauncher
 from subagent_server.server.documents import list_documents, parse_address, read_document
 from subagent_server.service.access import USER
+from subagent_server.service.check_status import check_status
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.doctor import examine
-from subagent_server.service.forest import trees_of
+from subagent_server.service.get_logs import get_logs
 from subagent_server.service.inbox import open_questions
-from subagent_server.service.listing import Listing
-from subagent_server.service.logs import get_logs
-from subagent_server.service.past import read_past
-from subagent_server.service.removal import Age, prune, remove
+from subagent_server.service.list_runs import RunList
+from subagent_server.service.remove import Age, prune, remove
 from subagent_server.service.stats import stats
-from subagent_server.service.status import check_status
+from subagent_server.service.trees import trees_of
 from subagent_server.settings import read_settings
 from subagent_server.store.runs import RunStore
+from subagent_server.worker.past import read_past
 from tests.faults.canaries import SECRET, Outside, changed
 from tests.faults.planted import BASES, SHAPES, write_run
 from tests.fuzz.dice import FUZZED, JSON, mutated
@@ -110,7 +110,7 @@ def _ask_everything(service: Service) -> str:
     paths, store = service.store.paths, service.store
     streams = ("log", "events", "result", "payload")
     uris = [f"run://{MUTATED}/{kind}" for kind in ("meta", "log", "result")]
-    rows = [row.to_wire() for row in Listing(paths).every()]
+    rows = [row.to_wire() for row in RunList(paths).every()]
     assert OTHER in [row["runId"] for row in rows]
     verbs: list[Callable[[], object]] = [
         lambda: rows,

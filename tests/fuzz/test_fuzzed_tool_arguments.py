@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from subagent_server.domain.errors import SubagentError
 from subagent_server.launch.local import LocalLauncher
-from subagent_server.service import tool_schemas
 from subagent_server.service.access import USER
 from subagent_server.service.context import open_service
-from subagent_server.service.desk import Call, Desk
+from subagent_server.service.tools import table
+from subagent_server.service.tools.dispatch import Call, Desk
 from subagent_server.service.waiting import Changes
 from subagent_server.settings import read_settings
 from tests.fuzz.dice import FUZZED, JSON
@@ -21,7 +21,7 @@ from tests.helpers.runs import ASKED, RUN_ID, STARTED, start_run
 
 REFUSED = "---\nname: {}\ndescription: Never starts a process.\nrunner: codex\n---\nYou are other.\n"
 """Agents whose runs are refused with `config`, so that no example starts a worker."""
-NAMES = ("run_other", *tool_schemas.PARENT_TOOLS, *tool_schemas.CHILD_TOOLS)
+NAMES = ("run_other", *table.PARENT_TOOLS, *table.CHILD_TOOLS)
 
 strange = st.sampled_from(
     [
@@ -46,7 +46,7 @@ values = JSON | strange
 def calls(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     """Draw a tool and arguments: of its own names mostly, sometimes of none."""
     name = draw(st.sampled_from(NAMES) | st.text(max_size=20))
-    schema = tool_schemas.INPUTS.get(name, tool_schemas.RUN_AGENT)
+    schema = table.INPUTS.get(name, table.RUN_AGENT)
     known = st.sampled_from(sorted(schema["properties"]))
     arguments = draw(st.dictionaries(known | st.text(max_size=10), values, max_size=5))
     if draw(st.booleans()):
@@ -71,7 +71,7 @@ async def _call_all(directory: Path, made: list[tuple[str, dict[str, Any]]]) -> 
     service = open_service(settings, LocalLauncher())
     start_run(service.store, RUN_ID, STARTED, ASKED)
     changes = Changes(service.store)
-    desk = Desk(service, changes, USER, (*tool_schemas.PARENT_TOOLS, *tool_schemas.CHILD_TOOLS))
+    desk = Desk(service, changes, USER, (*table.PARENT_TOOLS, *table.CHILD_TOOLS))
     try:
         for tool, arguments in made:
             try:

@@ -53,6 +53,16 @@ class Installation:
         """Whether a version is `other` or one that came after it."""
         return int(version.rpartition("post")[2]) >= int(other.rpartition("post")[2])
 
+    def add(self, name: str, text: str) -> None:
+        """Add a file to the installed package, or write one of its files anew."""
+        (self._packages / _NAME / name).write_text(text, encoding="utf-8")
+
+    def replace(self, name: str, old: str, new: str) -> None:
+        """Change a text that stands once in a file of the installed package."""
+        text = (self._packages / _NAME / name).read_text(encoding="utf-8")
+        assert text.count(old) == 1, f"{name} has {old!r} {text.count(old)} times"
+        self.add(name, text.replace(old, new))
+
     def upgrade(self, halfway: Callable[[], object] = lambda: None, part: float = 0.5) -> None:
         """Install the next version; call `halfway` when this part of its files is there."""
         version = self._version(self.number + 1)

@@ -20,9 +20,9 @@ from subagent_server.host import locks, processes
 from subagent_server.launch.launcher import LaunchPackage, Reservation, Start
 from subagent_server.launch.local import LocalLauncher, LocalStart
 from subagent_server.service.context import Service, open_service, warm_start
-from subagent_server.service.ending import read_shim
-from subagent_server.service.questions import reply
 from subagent_server.service.reconcile import Observed, observe
+from subagent_server.service.reply import reply
+from subagent_server.service.shim_record import read_shim
 from subagent_server.service.start import StartOrder, start
 from subagent_server.service.stop import stop
 from subagent_server.settings import read_settings
@@ -30,6 +30,7 @@ from subagent_server.simulator import Simulator
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 from tests.helpers import warm
+from tests.helpers.forking import run_command
 from tests.helpers.mcp_client import Mode, Parent, connected
 from tests.helpers.raw_server import RawServer
 from tests.helpers.truth import check_ended, processes_of, read_lines
@@ -164,16 +165,10 @@ class World:
 
     def cli(self, *words: str, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
         """Run the command to its end."""
-        return subprocess.run(
-            [*PROGRAM, *words],
-            cwd=self.work,
-            env={**self.environment, **(env or {})},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=BOUND,
-            check=False,
-        )
+        environment = {**self.environment, **(env or {})}
+        done = run_command(words, cwd=self.work, environment=environment, seconds=BOUND)
+        out, err = done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
+        return subprocess.CompletedProcess(done.args, done.returncode, out, err)
 
     # -- looking at files, which changes nothing
 

@@ -3,21 +3,22 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from subagent_server.domain.errors import RunRefused
-from subagent_server.domain.records import Failure
+from subagent_server.domain.records import Failure, Usage
 from subagent_server.host.directory import Directory
 from subagent_server.runners.messages.loop import Loop
+from subagent_server.runners.messages.meter import UsageMeter
 from subagent_server.runners.messages.model import Model, ModelSettings
-from subagent_server.runners.messages.purse import Purse
 from subagent_server.runners.outcome import Outcome
 from subagent_server.simulator import Simulator
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.outputs import KeptOutputs
 from subagent_server.toolkit.pace import Pace
-from subagent_server.toolkit.run import Reply, RunOver
+from subagent_server.toolkit.run_context import Reply, RunOver
 from subagent_server.toolkit.tool import Tool, ToolResult
 from tests.helpers.turns import Turn
 
@@ -25,7 +26,7 @@ BOUND = 30.0
 
 
 class ScriptedRun:
-    """Implements `RunDoor`: keeps what it is told, and pauses without waiting."""
+    """Implements `RunContext`: keeps what it is told, and pauses without waiting."""
 
     run_id = "20261122-093015-417-k3f9qz"
 
@@ -33,6 +34,8 @@ class ScriptedRun:
         self.journal: list[tuple[str, dict[str, Any]]] = []
         self.transcript: list[dict[str, Any]] = []
         self.pauses: list[float] = []
+        self.sent = 0
+        self.budget_usd: Decimal | None = None
         self.over_at: Callable[[], bool] = lambda: False
 
     def record(self, kind: str, **facts: Any) -> None:
@@ -45,6 +48,9 @@ class ScriptedRun:
     def remember(self, message: dict[str, Any], stop_reason: str | None = None) -> None:
         self.transcript.append(message)
 
+    def adopt(self, messages: list[dict[str, Any]]) -> None:
+        self.transcript = list(messages)
+
     def checkpoint(self) -> None:
         if self.over_at():
             raise RunOver
@@ -54,8 +60,13 @@ class ScriptedRun:
         yield
 
     @asynccontextmanager
-    async def model_call(self) -> AsyncIterator[None]:
+    async def model_call(self, spent: Usage) -> AsyncIterator[None]:
+        if self.budget_usd is not None and (spent.cost_usd or 0) >= self.budget_usd:
+            raise RunRefused("budget", f"The budget of {self.budget_usd} is spent.")
         yield
+
+    def request_sent(self) -> None:
+        self.sent += 1
 
     async def pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -101,14 +112,16 @@ class Played:
         base_url: str | None = None,
         script: dict[str, Any] | None = None,
         settings: dict[str, Any] | None = None,
-        purse: Purse | None = None,
+        meter: UsageMeter | None = None,
         outputs: Path | None = None,
         pace: Pace | None = None,
+        budget_usd: Decimal | None = None,
     ) -> None:
         self.pace = pace
         self.run = ScriptedRun()
+        self.run.budget_usd = budget_usd
         self.settings = settings or {}
-        self.purse = purse or Purse()
+        self.meter = meter or UsageMeter()
         self.outputs = KeptOutputs(None if outputs is None else Directory(outputs))
         self.final = FinalAnswer(schema) if schema is not None else None
         self.tools = [*tools, *([self.final] if self.final else [])]
@@ -130,10 +143,10 @@ class Played:
 
     async def _carried_on(self, base_url: str) -> Outcome:
         facts = {"model": "claude-test", "api_key": "key", "base_url": base_url} | self.settings
-        model = Model(ModelSettings(**facts), self.pace)
+        model = Model(ModelSettings(**facts), self.pace, self.run.request_sent)
         system = [{"type": "text", "text": "You are tested."}]
         self.loop = Loop(
-            self.run, model, system, self.tools, self.max_turns, self.final, self.purse, self.outputs
+            self.run, model, system, self.tools, self.max_turns, self.final, self.meter, self.outputs
         )
         first = {"role": "user", "content": [{"type": "text", "text": "Go."}]}
         try:

@@ -7,7 +7,7 @@ import pytest
 
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Usage
-from subagent_server.toolkit.run import RunOver
+from subagent_server.toolkit.run_context import RunOver
 from tests.helpers.turns import Turn, call, calls, says, tool_results, use
 from tests.runners.scripted_run import BOUND, Played, ScriptedTool, echo
 

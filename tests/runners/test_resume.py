@@ -8,13 +8,13 @@ import pytest
 
 from subagent_server.domain.past import PastCall, PastChild, PastRun
 from subagent_server.domain.states import MessageStatus, Status
-from subagent_server.runners.messages.mending import sendable
+from subagent_server.runners.messages.dangling_calls import NOT_BEGUN, NOT_STORED, UNKNOWN
+from subagent_server.runners.messages.repair import sendable
 from subagent_server.runners.messages.resume import Opening, Resumed, resume
-from subagent_server.runners.messages.unfinished import NOT_BEGUN, NOT_STORED, UNKNOWN
 from subagent_server.simulator.message_checks import check_messages
 from subagent_server.simulator.signatures import signature_of
+from subagent_server.toolkit.ask_parent import NO_ANSWER
 from subagent_server.toolkit.final_answer import FinalAnswer
-from subagent_server.toolkit.parent import NO_ANSWER
 from tests.helpers.runs import T0, make_message
 
 Message = dict[str, Any]
@@ -154,7 +154,7 @@ def test_runs_that_ended_with_the_one_that_started_them_are_named_to_an_agent_th
     calls = [PastCall("a", "run_helper"), PastCall("b", "run_helper")]
     uses = [used("a", "run_helper", prompt="Help."), used("b", "run_helper", prompt="Else.")]
     run = past(said(*uses), calls=calls, children=children)
-    known, unknown, named = told(carried_on(run, leads=True))
+    known, unknown, named = told(carried_on(run, may_delegate=True))
     assert "It had started run r1, which is stopped." in known and "started" not in unknown
     assert "r1 (helper)" in named and "r2" not in named
     assert len(told(carried_on(run))) == 2

@@ -18,11 +18,11 @@ from subagent_server.launch.launcher import LaunchPackage
 from subagent_server.service.access import Caller, NotAllowed
 from subagent_server.service.budget import budgets_of, check_budgets, exhausted
 from subagent_server.service.context import Service, open_service
-from subagent_server.service.model_calls import ModelCalls
 from subagent_server.service.start import StartOrder, start
-from subagent_server.service.tree import settle_usage, tree_cost
+from subagent_server.service.tree_usage import settle_usage, tree_cost
 from subagent_server.settings import read_settings
 from subagent_server.store.paths import RunPaths
+from subagent_server.worker.model_calls import ModelCalls
 
 
 class Kept:
@@ -191,23 +191,27 @@ def test_of_calls_at_one_moment_only_those_begin_that_what_is_left_of_the_budget
     service.store.paths.run(root).request.path.write_bytes(bound.to_json())
     calls = {i: ModelCalls(service.store, service.store.paths.run(i)) for i in (root, lead, *hands)}
     first, second = (calls[i] for i in hands)
-    assert first.begin() and not second.begin(), "what a call costs is not known yet"
+    assert first.begin(Usage()) and not second.begin(Usage()), "what a call costs is not known yet"
     paid(service, hands[0], "0.6")
     first.end()
-    assert second.begin() and calls[lead].begin(), "0.6 are spent, and two calls may cost as much again"
-    assert not calls[root].begin() and not first.begin()
+    assert second.begin(Usage()) and calls[lead].begin(Usage()), (
+        "0.6 are spent, and two calls may cost as much again"
+    )
+    assert not calls[root].begin(Usage()) and not first.begin(Usage())
     paid(service, lead, "0.6", ends=True)
-    assert not first.begin(), "who was ended may still call, and has not told what it costs"
+    assert not first.begin(Usage()), "who was ended may still call, and has not told what it costs"
     calls[lead].end()
     second.end()
     paid(service, hands[1], "0.6")
-    assert tree_cost(service.store, root) < 2 and first.begin(), "a lone call may begin while money is left"
+    assert tree_cost(service.store, root) < 2 and first.begin(Usage()), (
+        "a lone call may begin while money is left"
+    )
     first.end()
     service.store.update(hands[0], events.UsageSettled(usage=Usage(turns=2, cost_usd=Decimal("0.9"))), now())
     with pytest.raises(RunRefused, match=r"used \$2.1 of its budget of \$2"):
-        second.begin()
+        second.begin(Usage())
     paid(service, root, "0", ends=True)
-    assert not second.begin(), "it is about to be ended, as the first run was"
+    assert not second.begin(Usage()), "it is about to be ended, as the first run was"
 
 
 def test_a_mark_of_a_run_that_names_another_parent_adds_nothing(service: Service) -> None:

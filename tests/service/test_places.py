@@ -17,7 +17,7 @@ from subagent_server.host.clock import now
 from subagent_server.launch.launcher import LaunchPackage
 from subagent_server.service.access import USER, Caller
 from subagent_server.service.context import Service, open_service
-from subagent_server.service.continuing import ContinueOrder, continue_run
+from subagent_server.service.continue_run import ContinueOrder, continue_run
 from subagent_server.service.inputs import check_inputs
 from subagent_server.service.places import ParentPlaces, cwd_of_child, enter
 from subagent_server.service.start import StartOrder, start

@@ -9,7 +9,7 @@ import pytest
 
 from subagent_server.host.directory import Directory
 from subagent_server.host.processes import boot_id
-from subagent_server.service.shared_pace import LONGEST_GROWN_SECONDS, LONGEST_SECONDS, SharedPace
+from subagent_server.worker.shared_pace import LONGEST_GROWN_SECONDS, LONGEST_SECONDS, SharedPace
 
 URL = "https://user:hidden@api.example.com"
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from subagent_server.domain.errors import CallerError, HostError
-from subagent_server.service.questions import reply
 from subagent_server.service.reconcile import observe
+from subagent_server.service.reply import reply
 from subagent_server.service.stop import stop
 from tests.soak.client import McpClient, ServerGone, ServerSilent
 from tests.soak.field import Field, deadly_environment

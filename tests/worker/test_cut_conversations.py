@@ -14,18 +14,18 @@ from subagent_server.domain import events
 from subagent_server.domain.past import PastRun
 from subagent_server.domain.records import Failure, LaunchInfo
 from subagent_server.host import processes
+from subagent_server.runners.messages.dangling_calls import NOT_BEGUN, UNKNOWN
 from subagent_server.runners.messages.loop import Loop
-from subagent_server.runners.messages.mending import calls_of, sendable
 from subagent_server.runners.messages.model import Model, ModelSettings
+from subagent_server.runners.messages.repair import calls_of, sendable
 from subagent_server.runners.messages.resume import Opening, Resumed, resume
-from subagent_server.runners.messages.unfinished import NOT_BEGUN, UNKNOWN
-from subagent_server.service.past import read_past
 from subagent_server.simulator import Simulator
 from subagent_server.simulator.message_checks import check_messages
 from subagent_server.store.logs import RunJournal
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 from subagent_server.store.transcript import Transcript
+from subagent_server.worker.past import read_past
 from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
 from tests.helpers.turns import calls, says, use
 from tests.runners.scripted_run import ScriptedRun, ScriptedTool, echo

@@ -1,6 +1,6 @@
-"""The calls of one turn, made fit to be run: every id once, none that was cut, not too many.
+"""The calls of one turn, made fit to be run: unique ids, no call that was cut, not too many.
 
-What is wrong with a call becomes its `problem`, which the model reads instead of a result.
+A fault of a call becomes its `problem`, which the model reads instead of a result.
 """
 
 from collections import Counter
@@ -25,8 +25,8 @@ _CUT = "The reply was cut in the middle of this call, so it was not run: send it
 _TOO_MANY = f"Not run: one turn may have {MOST_CALLS:,} calls. Make fewer at a time."
 
 
-def settle(reply: ModelReply, messages: Sequence[dict[str, Any]]) -> None:
-    """Mend `reply` before it becomes part of the conversation, which refuses an id that stands twice."""
+def normalise(reply: ModelReply, messages: Sequence[dict[str, Any]]) -> None:
+    """Make `reply` fit for the conversation: unique ids, and a `problem` for each call that may not run."""
     _make_unique(reply, _ids(messages))
     last = reply.content[-1] if reply.content else {}
     if reply.stop_reason == "max_tokens" and last.get("type") == "tool_use":

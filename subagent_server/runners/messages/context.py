@@ -29,7 +29,7 @@ def can_edit(model: str) -> bool:
 
 
 class ContextEdits:
-    """Asks for the edits with each request, and tells when more has been cleared than before."""
+    """Asks for the edits with each request, and records each further clearing."""
 
     def __init__(self, model: str, window: int | None = None) -> None:
         self._window = window or DEFAULT_WINDOW
@@ -59,8 +59,8 @@ class ContextEdits:
         self._wanted = self._wanted and not refused
         return refused
 
-    def tell(self, applied: list[dict[str, Any]], record: Callable[..., None]) -> None:
-        """Write into the journal what the API has cleared, whenever it is more than before."""
+    def record_edits(self, applied: list[dict[str, Any]], record: Callable[..., None]) -> None:
+        """Append to the journal how much the API has cleared, whenever it is more than before."""
         uses = sum(edit.get("cleared_tool_uses") or 0 for edit in applied)
         tokens = sum(edit.get("cleared_input_tokens") or 0 for edit in applied)
         if uses > self._cleared:

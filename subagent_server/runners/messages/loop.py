@@ -11,14 +11,14 @@ from typing import Any
 
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Failure, Usage
-from subagent_server.runners.messages.calls import MOST_AT_ONCE, room_of_each, settle
+from subagent_server.runners.messages.calls import MOST_AT_ONCE, normalise, room_of_each
+from subagent_server.runners.messages.meter import UsageMeter
 from subagent_server.runners.messages.model import CONTEXT_HINT, Model, Retry
-from subagent_server.runners.messages.purse import Purse
 from subagent_server.runners.messages.reply import ModelReply, ToolCall
 from subagent_server.runners.outcome import Outcome
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.outputs import KeptOutputs, Shortener, is_too_long
-from subagent_server.toolkit.run import RunDoor
+from subagent_server.toolkit.run_context import RunContext
 from subagent_server.toolkit.telemetry import NO_TRACER, Tracer, execute_tool
 from subagent_server.toolkit.tool import Tool, ToolResult
 
@@ -42,13 +42,13 @@ _LAST_WORDS = ("refusal", "model_context_window_exceeded")
 class Loop:
     """One agent at work. `usage` and `text_so_far` are true at every moment, also when it is cancelled."""
 
-    run: RunDoor
+    run: RunContext
     model: Model
     system: list[dict[str, Any]]
     tools: Sequence[Tool]
     max_turns: int
     final: FinalAnswer | None = None
-    purse: Purse = field(default_factory=Purse)
+    meter: UsageMeter = field(default_factory=UsageMeter)
     outputs: Shortener = field(default_factory=KeptOutputs)
     text: str = ""
     tracer: Tracer = NO_TRACER
@@ -56,7 +56,7 @@ class Loop:
     @property
     def usage(self) -> Usage:
         """What the run has used."""
-        return self.purse.usage
+        return self.meter.usage
 
     @property
     def text_so_far(self) -> str:
@@ -83,7 +83,6 @@ class Loop:
                     f"The agent used all of its {self.max_turns} turns.",
                     "Raise `maxTurns` in the agent file, or give it a smaller task.",
                 )
-            self.purse.check()
             reply = await self._turn(messages)
             if reply.stop_reason in _LAST_WORDS or not (reply.calls or reply.stop_reason == "pause_turn"):
                 return self._ended(reply)
@@ -95,15 +94,15 @@ class Loop:
 
     async def _turn(self, messages: list[Message]) -> ModelReply:
         self.run.checkpoint()
-        self.run.record("turn", turn=self.usage.turns + 1)
         definitions = [tool.definition() for tool in self.tools]
-        async with self.run.model_call():
+        async with self.run.model_call(self.usage):
+            self.run.record("turn", turn=self.usage.turns + 1)
             reply = await self.model.reply(
-                self.system, messages, definitions, self._before_retry, self.purse.charge
+                self.system, messages, definitions, self._before_retry, self.meter.charge
             )
-            settle(reply, messages)
-            self.model.context.tell(reply.edits, self.run.record)
-            self.purse.count_turn(len(reply.calls))
+            normalise(reply, messages)
+            self.model.context.record_edits(reply.edits, self.run.record)
+            self.meter.count_turn(len(reply.calls))
             self.run.record("usage", **self.usage.model_dump(mode="json", exclude_none=True))
         for thought in reply.thoughts:
             self.run.record("thought", text=thought)

@@ -60,16 +60,24 @@ class Retry:
 
 OnRetry = Callable[[Retry], Awaitable[None]]
 OnSpent = Callable[[Mapping[str, int]], None]
+OnSent = Callable[[], None]
 
 
 def not_counted(usage: Mapping[str, int]) -> None:
-    """Nobody wants to know."""
+    """Count nothing."""
+
+
+def not_noted() -> None:
+    """Note nothing."""
 
 
 class Model:
     """Calls the API. Network faults, 429 and 529 are retried; any other failure ends the run."""
 
-    def __init__(self, settings: ModelSettings, pace: Pace | None = None) -> None:
+    def __init__(
+        self, settings: ModelSettings, pace: Pace | None = None, on_sent: OnSent = not_noted
+    ) -> None:
+        """`on_sent` is called whenever a request has been sent, before its reply is waited for."""
         self._settings = settings
         self._pace = pace or Alone()
         self.context = ContextEdits(settings.model, settings.context_window)
@@ -80,7 +88,7 @@ class Model:
             base_url=settings.base_url,
             max_retries=0,  # retried here, where each attempt is told in the run's log
             timeout=httpx2.Timeout(settings.idle_seconds + 1, connect=CONNECT_SECONDS),
-            http_client=http_client(),
+            http_client=http_client(on_sent),
         )
 
     @property

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from subagent_server.domain.past import PastRun
 from subagent_server.domain.states import Status
-from subagent_server.runners.messages.mending import STOP_REASON, Block, Message, calls_of, mended
+from subagent_server.runners.messages.dangling_calls import DanglingCalls
 from subagent_server.runners.messages.prompt import task_blocks
-from subagent_server.runners.messages.unfinished import Unfinished
+from subagent_server.runners.messages.repair import STOP_REASON, Block, Message, calls_of, mended
 from subagent_server.runners.outcome import Outcome
 from subagent_server.toolkit.final_answer import FinalAnswer
 
@@ -22,13 +22,14 @@ class Opening:
     """How a run that carries another on begins.
 
     `words` are the blocks of its own prompt and inputs; without any it goes on where the other was cut.
-    `model` is its model, `final` its structured answer if it has one, `leads` whether it may start agents.
+    `model` is its model, `final` its structured answer if it has one; `may_delegate` says whether it may
+    start agents.
     """
 
     words: Sequence[Block]
     model: str
     final: FinalAnswer | None = None
-    leads: bool = False
+    may_delegate: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,17 +53,17 @@ async def resume(past: Sequence[PastRun], opening: Opening) -> Resumed:
     """
     messages: list[Message] = list(past[0].messages)
     unknown: list[str] = []
-    unfinished = Unfinished(past[0])
+    dangling = DanglingCalls(past[0])
     for number, run in enumerate(past):
-        unfinished = Unfinished(run)
+        dangling = DanglingCalls(run)
         first = task_blocks(run.prompt, run.inputs)
         keep = run.model in (None, opening.model)
-        messages = mended(messages, first, unfinished.answer, keep_thoughts=keep)
+        messages = mended(messages, first, dangling.answer, keep_thoughts=keep)
         if number > 0:
             _say(messages, first)
-        _say(messages, _text(unfinished.lost(_known(messages))))
-        unknown += unfinished.unknown
-    given = await _given(messages, past[0], unfinished, opening)
+        _say(messages, _text(dangling.lost(_known(messages))))
+        unknown += dangling.unknown
+    given = await _given(messages, past[0], dangling, opening)
     if given is not None:
         return Resumed(messages, _last_text(messages), unknown, given)
     _say(messages, _text(_stopped_children(past, opening)))
@@ -73,7 +74,7 @@ async def resume(past: Sequence[PastRun], opening: Opening) -> Resumed:
 
 
 async def _given(
-    messages: list[Message], run: PastRun, unfinished: Unfinished, opening: Opening
+    messages: list[Message], run: PastRun, dangling: DanglingCalls, opening: Opening
 ) -> Outcome | None:
     """Return what the conversation has come to already, where only the end of the run is missing.
 
@@ -83,7 +84,7 @@ async def _given(
         return None
     if messages[-1]["role"] == "assistant":
         return _said(messages[-1], opening)
-    return await _answered(messages, unfinished, opening)
+    return await _answered(messages, dangling, opening)
 
 
 def _said(reply: Message, opening: Opening) -> Outcome | None:
@@ -92,14 +93,14 @@ def _said(reply: Message, opening: Opening) -> Outcome | None:
     return Outcome(text) if is_result and text else None
 
 
-async def _answered(messages: list[Message], unfinished: Unfinished, opening: Opening) -> Outcome | None:
+async def _answered(messages: list[Message], dangling: DanglingCalls, opening: Opening) -> Outcome | None:
     if len(messages) < 2 or messages[-2]["role"] != "assistant":
         return None
     calls, results = calls_of(messages[-2]), messages[-1]["content"]
     answers = {call["id"]: call for call in calls if call["name"] == FinalAnswer.name}
     if not answers:
         return None
-    others_ended = len(results) == len(calls) and not unfinished.left_open
+    others_ended = len(results) == len(calls) and not dangling.left_open
     may_take = opening.final is not None and others_ended and not opening.words
     for number, result in enumerate(results):
         call = answers.get(result.get("tool_use_id", ""))
@@ -108,7 +109,7 @@ async def _answered(messages: list[Message], unfinished: Unfinished, opening: Op
         if may_take and opening.final is not None:
             results[number] = await _taken(opening.final, call)
         elif not result.get("is_error"):
-            results[number] = unfinished.answer(call)
+            results[number] = dangling.answer(call)
     if opening.final is None or not opening.final.given:
         return None
     return Outcome(_last_text(messages), opening.final.answer, has_output=True)
@@ -129,7 +130,7 @@ def _onward(reply: Message, opening: Opening) -> str:
 def _stopped_children(past: Sequence[PastRun], opening: Opening) -> str | None:
     """Return what to say of the runs that ended with the one that had started them."""
     stopped = [child for run in past for child in run.children if child.status is Status.STOPPED]
-    if not stopped or not opening.leads:
+    if not stopped or not opening.may_delegate:
         return None
     named = ", ".join(f"{child.run_id} ({child.agent_name})" for child in stopped)
     return f"Of the runs that you had started, these were stopped: {named}. continue_run carries one on."

@@ -10,9 +10,11 @@ from subagent_server.runners.messages.model import (
     Model,
     ModelSettings,
     OnRetry,
+    OnSent,
     OnSpent,
     api_error_type,
     not_counted,
+    not_noted,
 )
 from subagent_server.runners.messages.reply import ModelReply
 from subagent_server.toolkit import telemetry
@@ -32,9 +34,14 @@ class TracedModel(Model):
     """A model whose calls are seen. `run_id` is the conversation they belong to."""
 
     def __init__(
-        self, settings: ModelSettings, run_id: str, tracer: Tracer, pace: Pace | None = None
+        self,
+        settings: ModelSettings,
+        run_id: str,
+        tracer: Tracer,
+        pace: Pace | None = None,
+        on_sent: OnSent = not_noted,
     ) -> None:
-        super().__init__(settings, pace)
+        super().__init__(settings, pace, on_sent)
         self._tracer = tracer
         self._name = f"{telemetry.CHAT} {settings.model}"
         self._facts = {
@@ -68,10 +75,10 @@ class TracedModel(Model):
             except RunRefused as refusal:
                 span.fail(_error_type(refusal), refusal.sentence)
                 raise
-            self._tell(span, reply)
+            self._describe(span, reply)
             return reply
 
-    def _tell(self, span: Span, reply: ModelReply) -> None:
+    def _describe(self, span: Span, reply: ModelReply) -> None:
         used = reply.usage
         span.set(
             {

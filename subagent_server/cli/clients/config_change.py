@@ -1,0 +1,137 @@
+"""A change of a client's configuration file: planned on what is there, shown, then made at once or not."""
+
+import difflib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from subagent_server.cli.clients import json_config, toml_config
+from subagent_server.cli.clients.client_configs import Client, Entry, is_current
+from subagent_server.cli.clients.config_errors import NotEditable
+from subagent_server.domain.errors import BadArgument, HostError, shorten
+from subagent_server.host import directory
+from subagent_server.host.atomic import commit, discard, prepare
+
+__all__ = ["SERVER", "Change", "NotEditable", "plan", "snippet", "write"]
+
+SERVER = "subagents"
+"""What the server is called at every client."""
+_BOM = "\ufeff"
+_PRIVATE, _SHARED = 0o600, 0o644
+
+
+class _Syntax(NamedTuple):
+    read_entry: Callable[[str, str], Any]
+    with_entry: Callable[[str, str, Entry], str]
+    snippet: Callable[[str, Entry], str]
+
+
+_SYNTAXES = {
+    "json": _Syntax(json_config.read_entry, json_config.with_entry, json_config.snippet),
+    "toml": _Syntax(toml_config.read_entry, toml_config.with_entry, toml_config.snippet),
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a file holds and shall hold; `before` is None where there is no file.
+
+    `replaces` says that there is a server of our name which is not this one. A file that is new is for its
+    owner alone (`private`), or it belongs to a project.
+    """
+
+    client: Client
+    path: Path
+    entry: Entry
+    before: bytes | None
+    after: bytes
+    replaces: bool
+    private: bool
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything to do."""
+        return self.before != self.after
+
+    def diff(self, name: str) -> Iterator[str]:
+        """Yield the lines of the change as a unified diff, without line ends."""
+        old, new = ((text or b"").decode("utf-8").splitlines() for text in (self.before, self.after))
+        return difflib.unified_diff(old, new, name if old else os.devnull, name, lineterm="")
+
+
+def snippet(client: Client, entry: Entry) -> str:
+    """Return what a file says that has this server alone: what a person would paste."""
+    return _SYNTAXES[client.syntax].snippet(SERVER, entry)
+
+
+def plan(client: Client, path: Path, entry: Entry, *, private: bool) -> Change:
+    """Return the change that makes a client start the server as `entry` says.
+
+    Raises:
+        NotEditable: the file is not what its client writes; it is best left alone.
+        BadArgument: a path in the entry cannot be written down.
+        OSError: the file cannot be read.
+    """
+    before = _content(path)
+    text = _text(before or b"")
+    syntax = _SYNTAXES[client.syntax]
+    bare = text.removeprefix(_BOM)
+    present = syntax.read_entry(bare, SERVER)
+    if is_current(present, entry):
+        return Change(client, path, entry, before, before or b"", replaces=False, private=private)
+    changed = text[: len(text) - len(bare)] + syntax.with_entry(bare, SERVER, entry)
+    replaces = present is not None
+    return Change(client, path, entry, before, _bytes(changed), replaces=replaces, private=private)
+
+
+def write(change: Change) -> None:
+    """Make a change, all of it or nothing. The file keeps its mode, and a link still leads to it.
+
+    Raises:
+        StorageFailed: the disk refused; the file is as it was.
+        HostError: it is not any more what the change was planned on.
+        OSError: its folder cannot be made.
+    """
+    path = change.path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if change.before is not None:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    else:
+        mode = _PRIVATE if change.private else _SHARED
+    temporary = prepare(directory.Entry.at(path), change.after)
+    try:
+        temporary.path.chmod(mode)
+        if _content(path) != change.before:
+            raise HostError(
+                f"{path} was changed meanwhile and was left as it is: look at it, then try again."
+            )
+    except BaseException:
+        discard(temporary)
+        raise
+    commit(temporary, directory.Entry.at(path))
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise NotEditable("it is not UTF-8 text") from error
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise BadArgument(
+            f"{shorten(text[error.start - 20 : error.end + 20])} is not UTF-8: name directories that are."
+        ) from error

@@ -1,0 +1,185 @@
+"""Servers in a JSON file of somebody else's: one entry is set, every other byte stays as it is."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from subagent_server.cli.clients.config_errors import NotEditable
+
+SERVERS = "mcpServers"
+_SPACE = " \t\r\n"
+_DECODER = json.JSONDecoder()
+
+
+class Member(NamedTuple):
+    """A member of an object: its key, and where key and value are in the text."""
+
+    key: str
+    start: int
+    value: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Object:
+    """An object in a text: where its brackets are, and its members."""
+
+    start: int
+    end: int
+    members: tuple[Member, ...]
+
+    def last(self, key: str) -> Member | None:
+        """Return the member of this key: the last one, as it is the one that counts."""
+        return next((member for member in reversed(self.members) if member.key == key), None)
+
+
+def read_entry(text: str, server: str) -> Any:
+    """Return the entry of a server, None where there is none.
+
+    Raises:
+        NotEditable: the text is not strict JSON, or has something else where servers should be.
+    """
+    return _servers(_parsed(text)).get(server) if text.strip() else None
+
+
+def with_entry(text: str, server: str, entry: dict[str, Any]) -> str:
+    """Return `text` with the entry of a server set.
+
+    Raises:
+        NotEditable: as `read_entry`, or the entry cannot be set without touching the rest.
+    """
+    if not text.strip():
+        return snippet(server, entry)
+    wanted = _parsed(text)
+    _servers(wanted)  # has to be an object where it is there
+    wanted.setdefault(SERVERS, {})[server] = entry
+    changed = _edited(text, server, entry)
+    if _parsed(changed) != wanted:
+        raise NotEditable("it cannot be changed without touching the rest")
+    return changed
+
+
+def snippet(server: str, entry: dict[str, Any]) -> str:
+    """Return a whole file that has this server alone."""
+    return json.dumps({SERVERS: {server: entry}}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        data = json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise NotEditable(f"it is not strict JSON ({error.msg})", error.lineno) from error
+    except (ValueError, RecursionError) as error:
+        raise NotEditable(f"it is not strict JSON ({error})") from error
+    if not isinstance(data, dict):
+        raise NotEditable("it holds no JSON object")
+    return data
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _servers(data: dict[str, Any]) -> dict[str, Any]:
+    servers = data.get(SERVERS, {})
+    if not isinstance(servers, dict):
+        raise NotEditable(f"its {SERVERS} is no object")
+    return servers
+
+
+def _edited(text: str, server: str, entry: dict[str, Any]) -> str:
+    style = _Style.of(text)
+    whole = _object_at(text, _after_space(text, 0))
+    servers = whole.last(SERVERS)
+    if servers is None:
+        return _inserted(text, whole, SERVERS, {server: entry}, style)
+    present = _object_at(text, servers.value)
+    old = present.last(server)
+    if old is None:
+        return _inserted(text, present, server, entry, style)
+    indent = _indent_of(text, old.start)
+    value = json.dumps(entry, ensure_ascii=False) if indent is None else style.dumped(entry, indent)
+    return text[: old.value] + value + text[old.end :]
+
+
+@dataclass(frozen=True)
+class _Style:
+    """How a text is laid out: one step of indentation (None: all on one line), and its line ends."""
+
+    step: str | None
+    newline: str
+
+    @classmethod
+    def of(cls, text: str) -> "_Style":
+        whole = _object_at(text, _after_space(text, 0))
+        newline = "\r\n" if "\r\n" in text else "\n"
+        if not whole.members:
+            return cls("  ", newline)
+        step = _indent_of(text, whole.members[0].start)
+        return cls(None if step is None else step or "  ", newline)
+
+    def dumped(self, value: Any, indent: str) -> str:
+        """Return a value whose first line is not indented and whose other lines are."""
+        lines = json.dumps(value, indent=self.step, ensure_ascii=False).split("\n")
+        return f"{self.newline}{indent}".join(lines)
+
+
+def _inserted(text: str, target: Object, key: str, value: Any, style: _Style) -> str:
+    """Return `text` with a new last member in an object."""
+    indent = _member_indent(text, target, style)
+    if indent is None:
+        member, before, after = json.dumps({key: value}, ensure_ascii=False)[1:-1], "", ""
+    else:
+        member = f"{json.dumps(key)}: {style.dumped(value, indent)}"
+        before = f"{style.newline}{indent}"
+        after = f"{style.newline}{_line_indent(text, target.start)}"
+    if target.members:
+        place = target.members[-1].end
+        return f"{text[:place]},{before or ' '}{member}{text[place:]}"
+    return f"{text[: target.start + 1]}{before}{member}{after}{text[target.end :]}"
+
+
+def _member_indent(text: str, target: Object, style: _Style) -> str | None:
+    """Return how far the members of an object are indented; None where they share a line."""
+    if target.members:
+        return _indent_of(text, target.members[-1].start)
+    return None if style.step is None else _line_indent(text, target.start) + style.step
+
+
+def _indent_of(text: str, position: int) -> str | None:
+    """Return what is before `position` on its line if that is space alone, else None."""
+    line = text[text.rfind("\n", 0, position) + 1 : position]
+    alone = not line.strip() and "\n" in text[:position]
+    return line if alone else None
+
+
+def _line_indent(text: str, position: int) -> str:
+    """Return the space that the line of `position` begins with."""
+    line = text[text.rfind("\n", 0, position) + 1 : position]
+    return line[: len(line) - len(line.lstrip())]
+
+
+def _object_at(text: str, start: int) -> Object:
+    """Return the object that begins at `start`; the text is known to be JSON."""
+    members = tuple(_members(text, start))
+    end = _after_space(text, members[-1].end if members else start + 1)
+    return Object(start, end, members)
+
+
+def _members(text: str, start: int) -> Iterator[Member]:
+    position = _after_space(text, start + 1)
+    while text[position] != "}":
+        key, after_key = _DECODER.raw_decode(text, position)
+        value = _after_space(text, _after_space(text, after_key) + 1)
+        _, end = _DECODER.raw_decode(text, value)
+        yield Member(key, position, value, end)
+        position = _after_space(text, end)
+        if text[position] == ",":
+            position = _after_space(text, position + 1)
+
+
+def _after_space(text: str, position: int) -> int:
+    while text[position] in _SPACE:
+        position += 1
+    return position

@@ -1,0 +1,1 @@
+"""The terminal of the command line: words, streams, groups of verbs, questions to people."""

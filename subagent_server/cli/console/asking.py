@@ -1,0 +1,87 @@
+"""Asking the person at the terminal what a run asks."""
+
+import os
+import select
+import sys
+import termios
+
+from subagent_server.cli.console.output import is_terminal, talk
+from subagent_server.cli.console.session import Session
+from subagent_server.cli.console.text import escape_lines, one_line
+from subagent_server.domain.errors import MessageClosed
+from subagent_server.domain.records import Message
+from subagent_server.domain.states import MessageStatus
+from subagent_server.host.wake import SLOW_POLL_SECONDS
+from subagent_server.service.open_run import open_run
+from subagent_server.service.reply import reply
+
+_CHUNK = 65536
+_PASTE_SECONDS = 0.05
+"""Lines that come so soon after each other were not typed one by one."""
+
+
+def somebody_is_there() -> bool:
+    """Whether a person can read the question (stderr) and answer it (stdin)."""
+    return is_terminal(sys.stdin) and is_terminal(sys.stderr)
+
+
+def ask_person(session: Session, run_id: str, message: Message) -> bool:
+    """Ask on the terminal and record the answer; False where the person closed the input instead.
+
+    A question that is answered elsewhere, or expires, while it stands here needs no answer any more.
+    """
+    _show(message)
+    termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # what was typed before is no answer to this
+    answer = ""
+    while not answer:
+        talk("Your answer (Ctrl-D leaves it open):")
+        line = _typed(session, run_id, message.message_id)
+        if line is None:
+            return True
+        if line == "":
+            return False
+        answer = chosen(line.strip(), message.options or [])
+    try:
+        reply(
+            session.service,
+            run_id,
+            answer,
+            message.message_id,
+            answered_by="person",
+            caller=session.leader(),
+        )
+    except MessageClosed as error:  # somebody else was quicker
+        talk(one_line(error.sentence))
+    return True
+
+
+def chosen(line: str, options: list[str]) -> str:
+    """Return the answer that a typed line means: the option of that number, else the line itself."""
+    if line not in options and line.isascii() and line.isdecimal() and 1 <= int(line) <= len(options):
+        return options[int(line) - 1]
+    return line
+
+
+def _show(message: Message) -> None:
+    talk(f"\n{escape_lines(f'? {message.question_content}')}")
+    for number, option in enumerate(message.options or [], start=1):
+        talk(f"  {number}  {one_line(option)}")
+    if message.options:
+        talk("  a number, or any other answer")
+
+
+def _typed(session: Session, run_id: str, message_id: str) -> str | None:
+    """Return what the person typed or pasted, "" at the end of input, None once no answer is needed."""
+    stdin = sys.stdin.fileno()
+    while not select.select([stdin], [], [], SLOW_POLL_SECONDS)[0]:
+        now = open_run(session.service, run_id, session.caller).meta.message(message_id)
+        if now is None or now.message_status is not MessageStatus.PENDING:
+            talk(f"{message_id} needs no answer any more.")
+            return None
+    typed = os.read(stdin, _CHUNK)
+    while typed and select.select([stdin], [], [], _PASTE_SECONDS)[0]:  # all lines of a paste
+        more = os.read(stdin, _CHUNK)
+        if not more:
+            break
+        typed += more
+    return typed.decode("utf-8", "replace")

@@ -1,0 +1,72 @@
+"""The one way in and out: runs a verb, and turns whatever it raises into one line and an exit code."""
+
+import os
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+import click
+
+from subagent_server.cli.console.exits import ExitCode, Leave, exit_of_error
+from subagent_server.cli.console.flags import Flags
+from subagent_server.cli.console.group import subagent
+from subagent_server.cli.console.output import OutputClosed, complain, prepare_streams, reader_is_gone
+from subagent_server.cli.console.text import one_line
+from subagent_server.domain.errors import SubagentError
+
+
+def main(arguments: Sequence[str] | None = None, *, leave: Callable[[int], NoReturn] = os._exit) -> int:
+    """Run the command line and return its exit code; `arguments` are those of the process by default.
+
+    A verb that exits at once, with threads that still wait, does so by `leave`.
+    """
+    prepare_streams()
+    flags = Flags(leave=leave)
+    try:
+        code = subagent.main(arguments, prog_name="subagent", standalone_mode=False, obj=flags)
+        return int(code or 0)
+    except SystemExit:
+        if reader_is_gone():  # click's own way out of a --help that nobody reads
+            return ExitCode.OK
+        raise
+    except (SubagentError, Leave, OutputClosed, click.ClickException, click.Abort, OSError) as error:
+        if flags.debug:
+            traceback.print_exc()
+        code, sentence = _verdict(error)
+        with suppress(OutputClosed, Leave):
+            if sentence:
+                complain(sentence)
+        return code
+
+
+def _verdict(error: Exception) -> tuple[ExitCode, str]:
+    """Return the exit code and the line of an error; an empty line where there is nothing to say."""
+    match error:
+        case SubagentError():
+            return exit_of_error(error), one_line(error.sentence)
+        case Leave():
+            return error.code, one_line(error.sentence)
+        case OutputClosed():
+            return ExitCode.OK, ""
+        case click.ClickException():
+            return ExitCode.USAGE, _usage(error)
+        case OSError():
+            return ExitCode.ENVIRONMENT, _of_the_system(error)
+        case _:
+            return ExitCode.INTERRUPTED, "interrupted."
+
+
+def _usage(error: click.ClickException) -> str:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return "say what to do: `subagent --help` lists the verbs."
+    where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "subagent"
+    sentence = one_line(error.format_message())
+    end = "" if sentence.endswith((".", "?")) else "."
+    return f"{sentence}{end} `{where} --help` says more."
+
+
+def _of_the_system(error: OSError) -> str:
+    named = error.filename
+    place = one_line(os.fsdecode(named)) if isinstance(named, (str, bytes)) else "the system"
+    return f"{place}: {error.strerror or error}: mend that, or name another place, then try again."

@@ -1,0 +1,120 @@
+"""What a verb works with: the settings of its flags, the service, and who asks. Each made when needed.
+
+What takes long to import is imported then too: `subagent ls` needs neither service nor pydantic.
+"""
+
+import shlex
+from collections.abc import Callable, Iterable
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+import click
+
+from subagent_server.cli.console.flags import Flags
+from subagent_server.cli.console.output import complain
+from subagent_server.domain.errors import adopting
+from subagent_server.service.access import USER, Caller, NotAllowed, caller_of
+from subagent_server.settings import Settings, read_settings
+
+if TYPE_CHECKING:
+    from subagent_server.service.context import Service
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Session:
+    """One call of the command line."""
+
+    def __init__(self, flags: Flags) -> None:
+        self._flags = flags
+        self.leave = flags.leave
+
+    @cached_property
+    def settings(self) -> Settings:
+        """What flags, environment and working directory say. Raises BadArgument."""
+        flags = self._flags
+        found = read_settings(
+            agents=flags.agents, runs=flags.runs, max_runs=flags.max_runs, trust=flags.trust
+        )
+        if found.passed_over is not None:
+            complain(
+                f"{self.shown(found.passed_over, found.cwd)} is not marked as made here, so runs are in "
+                f"{self.shown(found.runs_root, found.cwd)}: "
+                f"`{adopting(self.shown(found.passed_over, found.cwd))}` would use it."
+            )
+        return found
+
+    @cached_property
+    def service(self) -> "Service":
+        """The verbs' context."""
+        from subagent_server.service.context import open_service
+
+        return open_service(self.settings)
+
+    @cached_property
+    def caller(self) -> Caller:
+        """Who asks: the command line obeys the token too (SPEC section 5). Raises NotAllowed."""
+        if self.settings.child_run_id is None and self.settings.child_token is None:
+            return USER
+        return caller_of(self.settings, self.service.store)
+
+    def leader(self) -> Caller:
+        """Return who asks, for the verbs that answer and stop runs; starting one is checked as it starts.
+
+        Raises:
+            NotAllowed: it is a child whose agent may start no others.
+        """
+        from subagent_server.service.nesting import check_leads
+
+        check_leads(self.service, self.caller)
+        return self.caller
+
+    def check_is_user(self) -> None:
+        """Refuse a verb that is for the user's side alone.
+
+        Raises:
+            NotAllowed: the caller is a child.
+        """
+        if self.caller.is_child:
+            raise NotAllowed(
+                f"Run {self.caller.run_id} is a subagent, and this is for whoever owns the runs: "
+                "ask_parent reaches them."
+            )
+
+    def run_id(self, name: str) -> str:
+        """Return the id of the run that a person names. Raises UnknownRun, AmbiguousRun."""
+        from subagent_server.service.find_run import find_run
+
+        return find_run(self.service, name)
+
+    def run_ids(self, names: Iterable[str]) -> list[str]:
+        """Return the ids of the runs that are named, each once, in their order. Raises as `run_id` does."""
+        return list(dict.fromkeys(self.run_id(name) for name in names))
+
+    def command(self, *words: str) -> str:
+        """Return a command that a person can type next, with the runs root where a flag named it."""
+        root = ["--runs", str(self._flags.runs)] if self._flags.runs is not None else []
+        return shlex.join(["subagent", *root, *words])
+
+    @property
+    def named_root(self) -> Path | None:
+        """The runs root that a flag names."""
+        return None if self._flags.runs is None else self.settings.runs_root
+
+    def shown(self, path: Path, cwd: Path | None = None) -> str:
+        """Return a path as it is shortest to read from here."""
+        here = cwd or self.settings.cwd
+        return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def pass_session(verb: Callable[Concatenate[Session, P], T]) -> Callable[P, T]:
+    """Give a verb the session of its flags as its first argument."""
+
+    @wraps(verb)
+    def with_session(*args: P.args, **kwargs: P.kwargs) -> T:
+        flags = click.get_current_context().ensure_object(Flags)
+        return verb(Session(flags), *args, **kwargs)
+
+    return with_session

@@ -1,0 +1,170 @@
+"""Words for a terminal: escaped, cut to a width, with marks that need no colour.
+
+Labels, questions, results and names come from models and files: what would move the cursor, colour the
+screen or turn the line around is shown as an escape (SPEC section 13).
+"""
+
+import os
+import shutil
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from subagent_server.cli.console.output import is_terminal
+from subagent_server.domain.states import Status
+from subagent_server.domain.visible import OTHER_SPACES, visible
+
+GAP = "  "
+_COLOURS = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "grey": 90}
+
+
+class Look(NamedTuple):
+    """How a status is shown: a mark and a word, which say it all, and a colour, which only helps."""
+
+    mark: str
+    word: str
+    colour: str
+
+    @property
+    def text(self) -> str:
+        """The mark and the word."""
+        return f"{self.mark} {self.word}"
+
+
+_LOOKS = {
+    Status.READY: Look("○", "ready", "grey"),
+    Status.RUNNING: Look("●", "running", "blue"),
+    Status.WAITING: Look("?", "needs you", "yellow"),
+    Status.REPLIED: Look("●", "answered", "blue"),
+    Status.COMPLETED: Look("✔", "completed", "green"),
+    Status.FAILED: Look("✘", "failed", "red"),
+    Status.STOPPED: Look("■", "stopped", "grey"),
+}
+UNREADABLE = Look("!", "unreadable", "red")
+_ELSEWHERE = Look("~", "unknown", "grey")
+_STOPPING = Look("■", "stopping", "grey")
+
+
+def look_of(status: Status | None, pending_questions: int, live: bool | None) -> Look:
+    """Return how a run is shown. What needs a person goes before how far it is; another host's run that
+    has not ended is unknown here."""
+    if status is None:
+        return UNREADABLE
+    if pending_questions:
+        return _LOOKS[Status.WAITING]
+    if live is None and not status.is_terminal:
+        return _ELSEWHERE
+    if live and status is Status.STOPPED:
+        return _STOPPING
+    return _LOOKS[status]
+
+
+def escape(text: str) -> str:
+    """Return `text` with everything that does not print as an escape; tabs and line ends too."""
+    return visible(text, OTHER_SPACES)
+
+
+def escape_lines(text: str, indent: str = "") -> str:
+    """Return a text of several lines, each escaped and indented; tabs become spaces."""
+    lines = text.replace("\r\n", "\n").rstrip("\n").split("\n")
+    return "\n".join(f"{indent}{escape(line.expandtabs(4))}" for line in lines)
+
+
+def one_line(text: str) -> str:
+    """Return `text` escaped and on one line."""
+    return escape(" ".join(text.split()))
+
+
+def head(text: str, lines: int) -> str:
+    """Return the first `lines` lines of `text`, and how many are left out."""
+    every = text.rstrip("\n").split("\n")
+    if len(every) <= lines:
+        return "\n".join(every)
+    return "\n".join([*every[:lines], f"… {len(every) - lines} more lines"])
+
+
+def width_of(text: str) -> int:
+    """Return how many columns `text` takes on a terminal."""
+    return len(text) if text.isascii() else sum(_columns(c) for c in text)
+
+
+def cut(text: str, width: int) -> str:
+    """Return `text` in at most `width` columns, with an ellipsis where something is missing."""
+    if width_of(text) <= width:
+        return text
+    kept, room = "", max(0, width - 1)
+    for c in text:
+        room -= _columns(c)
+        if room < 0:
+            break
+        kept += c
+    return f"{kept.rstrip()}…"
+
+
+def padded(text: str, width: int) -> str:
+    """Return `text` cut or filled to exactly `width` columns."""
+    text = cut(text, width)
+    return text + " " * (width - width_of(text))
+
+
+def table(rows: Sequence[Sequence[str]], limits: Sequence[int]) -> list[str]:
+    """Return `rows` as lines. A column is as wide as its widest cell, at most its limit; the last one takes
+    what is left of the line."""
+    widths = [
+        min(limit, max((width_of(row[column]) for row in rows), default=0))
+        for column, limit in enumerate(limits)
+    ]
+    rest = max(8, line_width() - sum(widths) - len(GAP) * len(widths))
+    return [
+        GAP.join([*(padded(cell, widths[i]) for i, cell in enumerate(row[:-1])), cut(row[-1], rest)]).rstrip()
+        for row in rows
+    ]
+
+
+def line_width() -> int:
+    """Return the width of the terminal in columns: 80 where there is none."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def coloured(text: str, colour: str) -> str:
+    """Return `text` in a colour, where stdout is a terminal that has colours and nobody said no.
+
+    https://no-color.org: any value of NO_COLOR that is not empty says no.
+    """
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not is_terminal(sys.stdout)
+    return text if plain else f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+
+
+def duration(seconds: float) -> str:
+    """Return a time span in two units at most: `41s`, `3m12s`, `1h05m`, `2d03h`."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def moment(when: datetime) -> str:
+    """Return a moment for people, in UTC as all records are."""
+    return f"{when:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def facts(pairs: Iterable[tuple[str, str | None]]) -> str:
+    """Return named facts under each other; those that are None or empty are left out."""
+    lines: list[str] = []
+    for name, value in pairs:
+        if value:
+            first, *rest = value.split("\n")
+            lines += [f"{name:<10}{first}", *(f"{'':<10}{line}" for line in rest)]
+    return "\n".join(lines)
+
+
+def _columns(c: str) -> int:
+    if unicodedata.combining(c):
+        return 0
+    return 2 if unicodedata.east_asian_width(c) in "WF" else 1

@@ -1,0 +1,54 @@
+"""What a run's state means to whoever waits for it: an exit code and a sentence."""
+
+from collections.abc import Iterable
+
+from subagent_server.cli.console.exits import ExitCode
+from subagent_server.cli.console.output import complain
+from subagent_server.cli.console.session import Session
+from subagent_server.cli.console.text import look_of, one_line
+from subagent_server.domain.records import RunMeta
+from subagent_server.domain.states import Status
+from subagent_server.service.views import RunView
+
+_ENDINGS = {
+    Status.COMPLETED: ExitCode.OK,
+    Status.FAILED: ExitCode.FAILED,
+    Status.STOPPED: ExitCode.STOPPED,
+}
+_WORST_FIRST = (ExitCode.NEEDS_ANSWER, ExitCode.FAILED, ExitCode.STOPPED)
+
+
+def exit_of_run(meta: RunMeta) -> ExitCode | None:
+    """Return the exit code of a run that has ended or asks; None while it works."""
+    return ExitCode.NEEDS_ANSWER if meta.pending_questions else _ENDINGS.get(meta.status)
+
+
+def worst(codes: Iterable[ExitCode | None]) -> ExitCode:
+    """Return the code of several runs: a question (5) before a failure (1) before a stop (4) before 0."""
+    found = set(codes)
+    return next((code for code in _WORST_FIRST if code in found), ExitCode.OK)
+
+
+def tell(session: Session, view: RunView, *, hint: bool = True) -> None:
+    """Say on stderr, a line each, what of a run does not go without saying: questions, a failure, a stop.
+
+    `hint` False leaves out what the log has said just before.
+    """
+    for message in view.messages or []:
+        options = f" [{' | '.join(map(one_line, message.options))}]" if message.options else ""
+        command = session.command("reply", view.run_id, message.message_id, "ANSWER")
+        complain(
+            f"run {view.run_id} asks {message.message_id}: {one_line(message.question)}{options} "
+            f"Answer with `{command}`."
+        )
+    if view.error is not None:
+        what_next = f" {view.error.hint}" if hint and view.error.hint else ""
+        complain(one_line(f"run {view.run_id} failed ({view.error.code}): {view.error.message}{what_next}"))
+    elif view.status is Status.STOPPED:
+        complain(one_line(f"run {view.run_id} was stopped. {view.summary or ''}"))
+
+
+def row(view: RunView) -> str:
+    """Return a run that has ended, or has not, on one line."""
+    look = look_of(view.status, len(view.messages or ()), view.live)
+    return f"{look.text:<12}  {view.run_id}  {one_line(view.agent)}"

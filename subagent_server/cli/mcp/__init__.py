@@ -1,0 +1,1 @@
+"""`subagent mcp`: tries the MCP servers of an agent."""

@@ -1,0 +1,95 @@
+"""Which MCP servers a `subagent mcp` verb means, and what they are started with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+import click
+
+from subagent_server.catalog.hidden import hidden_values
+from subagent_server.catalog.loading import load_file
+from subagent_server.catalog.named_servers import read_server_file, with_named_servers
+from subagent_server.catalog.problems import AgentFileError, NotAnAgent
+from subagent_server.catalog.variables import expand_definition
+from subagent_server.cli.console.session import Session
+from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
+from subagent_server.domain.errors import BadArgument, shorten
+from subagent_server.service.trusting import Judge
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A server that is ready to be connected: variables are expanded. `secrets` are not for a terminal."""
+
+    name: str
+    definition: ServerDefinition
+    environment: Mapping[str, str]
+    cwd: Path
+    secrets: frozenset[str]
+
+
+def all_servers(session: Session, agent: str | None, config: Path | None) -> dict[str, ServerDefinition]:
+    """Return the servers of an agent or a file, as they are written.
+
+    Raises:
+        click.UsageError: neither or both are given.
+        UnknownAgent, AgentFileError, UnknownServer: they cannot be read.
+    """
+    return _definition(session, agent, config, judge=None).mcp_servers
+
+
+def one_server(session: Session, name: str, agent: str | None, config: Path | None) -> Chosen:
+    """Return one server, ready to be connected.
+
+    Raises:
+        As `all_servers`; NotTrusted, BadArgument, MissingVariable.
+    """
+    whole = _definition(session, agent, config, Judge(session.service))
+    server = whole.mcp_servers.get(name)
+    if server is None:
+        known = ", ".join(whole.mcp_servers) or "none"
+        near = get_close_matches(name, whole.mcp_servers, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise BadArgument(f"There is no MCP server {shorten(name)}{hint}: the servers here are {known}.")
+    environment = session.settings.environment
+    alone = AgentDefinition(name=whole.name, env=whole.env, cwd=whole.cwd, mcp_servers={name: server})
+    ready = expand_definition(alone, environment)
+    cwd = session.settings.cwd / Path(ready.cwd).expanduser() if ready.cwd else session.settings.cwd
+    return Chosen(
+        name,
+        ready.mcp_servers[name],
+        {**environment, **ready.env},
+        cwd,
+        frozenset(hidden_values(ready)),
+    )
+
+
+def _definition(
+    session: Session, agent: str | None, config: Path | None, judge: Judge | None
+) -> AgentDefinition:
+    """Return whose servers are meant. With a judge they will be connected, so they have to be trusted."""
+    if (agent is None) == (config is None):
+        raise click.UsageError("say whose servers: --agent NAME or --config FILE.")
+    if agent is not None:
+        definition = session.service.shelf.get(agent)
+        if judge is not None:
+            judge.check(definition)
+        return _with_named(session, definition, judge)
+    path = session.settings.cwd / (config or "")
+    if path.suffix == ".json":
+        return AgentDefinition(name=path.stem, mcp_servers=read_server_file(path))
+    try:
+        return _with_named(session, load_file(path).definition, judge)
+    except NotAnAgent:
+        return AgentDefinition(name=path.stem, mcp_servers=read_server_file(path))
+
+
+def _with_named(session: Session, definition: AgentDefinition, judge: Judge | None) -> AgentDefinition:
+    """Return a definition whose servers are as the rules have them, with those that it only names."""
+    fault = next((fault for fault in definition.faults if "mcpServers" in fault), None)
+    if fault is not None:
+        raise AgentFileError(definition.source or Path(definition.name), fault)
+    if judge is not None:
+        return judge.equipped(definition)
+    return with_named_servers(definition, session.settings.cwd, session.settings.environment)

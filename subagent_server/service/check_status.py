@@ -1,0 +1,49 @@
+"""The verb `check_status`: the view of one run, and the answer for a child that asked.
+
+Tested in `tests/service/test_reply.py`, `test_run_case.py` there, and `tests/end_to_end/test_children.py`.
+"""
+
+from contextlib import suppress
+
+from subagent_server.domain import events
+from subagent_server.domain.errors import MessageClosed, UnknownMessage
+from subagent_server.domain.states import MessageStatus
+from subagent_server.host.clock import now
+from subagent_server.service.access import USER, Caller
+from subagent_server.service.context import Service
+from subagent_server.service.open_run import open_run
+from subagent_server.service.reconcile import Observed
+from subagent_server.service.views import RunView, run_view
+
+
+def check_status(
+    service: Service, run_id: str, message_id: str | None = None, caller: Caller = USER
+) -> RunView:
+    """Return the view of a run. A child that names its question acknowledges the answer it is shown.
+
+    Raises:
+        InvalidRunId, UnknownRun, UnreadableMeta, UnknownMessage, NotAllowed.
+    """
+    return view_for(service, open_run(service, run_id, caller), message_id, caller)
+
+
+def view_for(service: Service, observed: Observed, message_id: str | None, caller: Caller) -> RunView:
+    """Return the view of a run that was just opened, and acknowledge the answer to a question that is named.
+
+    The view shows the state before the acknowledgement, with the answer (seed
+    `bidirectional_communication.txt`, 3.4); a parent that only looks changes nothing.
+
+    Raises:
+        UnknownMessage, UnreadableMeta.
+    """
+    run_id = observed.meta.run_id
+    if message_id is None:
+        return run_view(service.store, observed, own=caller.run_id == run_id)
+    message = observed.meta.message(message_id)
+    if message is None:
+        raise UnknownMessage(run_id, message_id, [m.message_id for m in observed.meta.pending])
+    view = run_view(service.store, observed, asked=message_id)
+    if message.message_status is MessageStatus.REPLIED:
+        with suppress(MessageClosed):  # the run ended meanwhile; the answer stays readable
+            service.store.update(run_id, events.ReplyAcknowledged(message_id=message_id), now())
+    return view

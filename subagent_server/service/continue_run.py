@@ -1,0 +1,182 @@
+"""Carrying a run on: a new run that has the whole conversation of one that has ended (SPEC section 6)."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.errors import BadArgument, CallerError, NewerSchema, UnknownAgent, shorten
+from subagent_server.domain.records import SCHEMA_VERSION, RunMeta, RunRequest
+from subagent_server.domain.secrets import MASK
+from subagent_server.domain.states import Status
+from subagent_server.service.access import USER, Caller, NotAllowed
+from subagent_server.service.context import Service
+from subagent_server.service.open_run import open_run
+from subagent_server.service.places import cwd_of_agent
+from subagent_server.service.reconcile import Observed
+from subagent_server.service.shim_record import read_exit
+from subagent_server.service.start import Continuation, StartOrder, start_agent
+
+
+class AgentGone(CallerError):
+    """The agent of a run has no file any more, and nobody asked for the definition that was stored."""
+
+    code = "agent_gone"
+
+    def __init__(self, request: RunRequest) -> None:
+        name, run_id = request.agent.get("name", ""), request.run_id
+        super().__init__(
+            f"The file of agent {shorten(str(name))} is gone, so run {run_id} was not continued: put it "
+            "back, or ask for the definition that the run was started with by storedAgent: true "
+            f"(`subagent continue --stored-agent {run_id}`)."
+        )
+
+
+class NotEnded(CallerError):
+    """A run that works cannot be carried on by another."""
+
+    code = "wrong_state"
+
+    def __init__(self, meta: RunMeta) -> None:
+        super().__init__(
+            f"Run {meta.run_id} is {meta.status.value}, so it cannot be continued yet: wait for its end with "
+            "check_status, or end it with stop_run."
+        )
+
+
+@dataclass(frozen=True)
+class ContinueOrder:
+    """What somebody wants carried on. Without a `prompt` it goes on where it was cut.
+
+    `inputs` are paths relative to the old run's directory. Without a `label` it keeps the old one. With
+    `stored_agent` an agent whose file is gone is taken as the old run had it. `trace` is the trace context
+    that the new run belongs to, if it is another than that of the environment.
+    """
+
+    run_id: str
+    prompt: str | None = None
+    inputs: list[str] = field(default_factory=list)
+    label: str | None = None
+    stored_agent: bool = False
+    trace: Mapping[str, str] = field(default_factory=dict)
+
+
+def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) -> RunMeta:
+    """Start a run that carries another one on, and return its first state.
+
+    It has the conversation and the working directory of the old run, the environment and the parent of the
+    caller, and the agent as its file is now; a caller that is a run stays in its own directory. It waits in
+    `ready` until no process of the old run is left. One run may be carried on several times;
+    the new runs know nothing of each other.
+
+    Raises:
+        UnknownRun, InvalidRunId, UnreadableMeta, NewerSchema, NotEnded: it cannot be carried on, or not yet.
+        NotAllowed, UnknownAgent, AgentGone, NotTrusted, BadArgument: not by this caller, or not so; nothing
+            was made either way.
+        ForeignRoot: the root is not ours.
+        StorageFailed, LaunchFailed: the machine refused; nothing half-made is left.
+    """
+    service.store.paths.check_ours()
+    observed = open_run(service, order.run_id, caller)
+    prompt = order.prompt if order.prompt and order.prompt.strip() else ""
+    _check_can_go_on(service, observed, prompt, order.inputs)
+    request = service.store.read_request(order.run_id)
+    agent, continuation = _agent_now(service, request, order, caller)
+    _check_runner(request, agent)
+    _check_place(request)
+    # A worktree of the old run would be taken over here, once runs can have one.
+    wanted = StartOrder(
+        agent=agent.name,
+        prompt=prompt,
+        inputs=order.inputs,
+        cwd=None if caller.is_child and _author_put_it_there(service, agent, request) else request.cwd,
+        label=order.label or observed.meta.label,
+        trace=order.trace,
+    )
+    return start_agent(service, agent, wanted, caller, continuation)
+
+
+def _check_can_go_on(service: Service, observed: Observed, prompt: str, inputs: list[str]) -> None:
+    meta = observed.meta
+    if meta.schema_version > SCHEMA_VERSION:
+        raise NewerSchema(meta.run_id, meta.schema_version, SCHEMA_VERSION)
+    if not meta.status.is_terminal:
+        raise NotEnded(meta)
+    if meta.status is Status.COMPLETED and not (prompt or inputs):
+        raise BadArgument(f"Run {meta.run_id} has completed: say in `prompt` what it shall do next.")
+    gone = (read_exit(service.store.paths.run(meta.run_id)) or {}).get("treeGone")
+    if observed.live is None and not gone:
+        host = meta.launch.host if meta.launch is not None else "another host"
+        raise BadArgument(
+            f"Run {meta.run_id} was started on {host}, and nobody can say here whether its processes are "
+            "gone: continue it there."
+        )
+
+
+def _agent_now(
+    service: Service, request: RunRequest, order: ContinueOrder, caller: Caller
+) -> tuple[AgentDefinition, Continuation]:
+    """Return the agent as its file is now; if that is gone and the caller says so, as the old run had it.
+
+    What is stored in a run directory decides nothing by itself. A run may not ask for it: its agents
+    come from where those of its tree come from.
+
+    Raises:
+        UnknownAgent: there is a file of that name, which cannot be read.
+        AgentGone: there is none, and nobody asked for the stored definition.
+        NotAllowed, BadArgument: a run asked for it, or it is none that can be used.
+    """
+    name = str(request.agent.get("name", ""))
+    try:
+        return service.shelf.get(name), Continuation(request.run_id)
+    except UnknownAgent as error:
+        if error.reason is not None:
+            raise
+        if not order.stored_agent:
+            raise AgentGone(request) from error
+    if caller.is_child:
+        raise NotAllowed(
+            f"The file of agent {shorten(name)} is gone, and run {caller.run_id} is a subagent, which may "
+            "not use a stored definition: ask_parent reaches whoever can put the file back."
+        )
+    try:
+        stored = AgentDefinition.model_validate(request.agent)
+    except ValidationError as error:
+        raise BadArgument(
+            f"What run {request.run_id} has stored of agent {shorten(name)} cannot be used: "
+            "put the file of the agent back."
+        ) from error
+    warning = (
+        f"The file of agent {name} is gone: this run has the definition that run {request.run_id} was "
+        "started with."
+    )
+    if MASK in stored.model_dump_json():
+        warning += f" What was secret in it is {MASK} now, so what needs that may fail."
+    return stored, Continuation(request.run_id, [warning], stored_agent=True)
+
+
+def _check_place(request: RunRequest) -> None:
+    if not Path(request.cwd).is_dir():
+        raise BadArgument(
+            f"The directory {shorten(request.cwd)} in which run {request.run_id} worked is gone: "
+            "make it again, or start a new run."
+        )
+
+
+def _author_put_it_there(service: Service, agent: AgentDefinition, request: RunRequest) -> bool:
+    """Whether the run worked where its agent file says: that holds for a continuation by a run too."""
+    with suppress(BadArgument):  # the directory of the file is gone
+        return cwd_of_agent(service, agent) == Path(request.cwd)
+    return False
+
+
+def _check_runner(request: RunRequest, agent: AgentDefinition) -> None:
+    before = request.agent.get("runner", agent.runner)
+    if before != agent.runner:
+        raise BadArgument(
+            f"Run {request.run_id} was carried out by the runner {before}, and agent {agent.name} has "
+            f"{agent.runner} now, which cannot take its conversation over: start a new run instead."
+        )

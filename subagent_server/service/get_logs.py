@@ -1,0 +1,107 @@
+"""A run's log, journal, result or payload, page by page; never a whole file unasked."""
+
+from typing import Literal
+
+from subagent_server.domain.errors import BadArgument
+from subagent_server.domain.records import Record
+from subagent_server.host.journal import Page
+from subagent_server.service.access import USER, Caller
+from subagent_server.service.context import Service
+from subagent_server.service.open_run import open_run
+from subagent_server.store.logs import page
+
+Stream = Literal["log", "events", "result", "payload"]
+MAX_LINES = 1_000
+PAGE_CHARACTERS = 20_000
+
+
+class LogPage(Record):
+    """A page of a stream. `cursor` goes into the next call; `at_end`: nothing more is there yet."""
+
+    run_id: str
+    stream: str
+    text: str
+    cursor: str
+    at_end: bool
+    total_characters: int | None = None
+
+
+def get_logs(
+    service: Service,
+    run_id: str,
+    stream: Stream = "log",
+    cursor: str | None = None,
+    lines: int = 50,
+    caller: Caller = USER,
+) -> LogPage:
+    """Return a page: the last `lines` of a log, or what follows `cursor`. A result starts at its beginning.
+
+    Raises:
+        BadArgument: the cursor or the number of lines is none.
+        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
+    """
+    if not 1 <= lines <= MAX_LINES:
+        raise BadArgument(f"lines is {lines}: give 1 to {MAX_LINES}.")
+    open_run(service, run_id, caller)
+    offset = _offset(cursor)
+    run = service.store.paths.run(run_id)
+    if stream in ("log", "events"):
+        found = page(run.log if stream == "log" else run.events, offset, lines)
+        return _bounded(run_id, stream, found, offset)
+    return _slice(run_id, stream, _whole(service, run_id, stream), offset or 0)
+
+
+def _offset(cursor: str | None) -> int | None:
+    if cursor is None:
+        return None
+    if not (cursor.isascii() and cursor.isdecimal()) or len(cursor) > 18:
+        raise BadArgument(f"{cursor[:40]!r} is no cursor: use the one of the page before, or none.")
+    return int(cursor)
+
+
+def _bounded(run_id: str, stream: str, found: Page, offset: int | None) -> LogPage:
+    """Cut a page of long lines: the rest follows on the next page; at the tail the newest stay."""
+    text = "\n".join(found.lines)
+    cursor, at_end = found.cursor, found.at_end
+    if len(text) > PAGE_CHARACTERS:
+        if offset is None:
+            text = "… " + text[-PAGE_CHARACTERS:]
+        else:
+            kept = _fitting(found.lines)
+            text = "\n".join(found.lines[:kept])[:PAGE_CHARACTERS]
+            cursor = offset + sum(len(line.encode()) + 1 for line in found.lines[:kept])
+            at_end = False
+    return LogPage(run_id=run_id, stream=stream, text=text, cursor=str(cursor), at_end=at_end)
+
+
+def _fitting(lines: list[str]) -> int:
+    """Return how many of `lines` fit on a page, at least one."""
+    size = 0
+    for number, line in enumerate(lines):
+        size += len(line) + 1
+        if size > PAGE_CHARACTERS:
+            return max(1, number)
+    return len(lines)
+
+
+def _whole(service: Service, run_id: str, stream: str) -> str:
+    if stream == "payload":
+        payload = service.store.read_payload(run_id)
+        return "" if payload is None else payload.decode("utf-8", "replace")
+    result = service.store.read_result(run_id)
+    if result is None:
+        return ""
+    return result.to_json().decode() if result.has_output else result.text
+
+
+def _slice(run_id: str, stream: str, text: str, offset: int) -> LogPage:
+    part = text[offset : offset + PAGE_CHARACTERS]
+    end = offset + len(part)
+    return LogPage(
+        run_id=run_id,
+        stream=stream,
+        text=part,
+        cursor=str(end),
+        at_end=end >= len(text),
+        total_characters=len(text),
+    )

@@ -1,0 +1,250 @@
+"""Removing runs that are over. A run is there with all its files, or it is gone: it is renamed away first.
+
+Only what nobody needs any more is removed: no run that lives, none whose parent or child does, and no
+directory that may be a start in the making. Runs that a removed run started stay: each is removed by its own
+name, or by its own age.
+"""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from subagent_server.domain.errors import (
+    CallerError,
+    StorageFailed,
+    SubagentError,
+    UnknownRun,
+    UnreadableMeta,
+)
+from subagent_server.domain.ids import is_run_id
+from subagent_server.host import locks
+from subagent_server.host.clock import now
+from subagent_server.host.directory import NotPlain
+from subagent_server.host.removing import remove_tree
+from subagent_server.launch import marks
+from subagent_server.service.reconcile import observe
+from subagent_server.service.run_case import is_over
+from subagent_server.store.facts import read_facts, tree_is_gone
+from subagent_server.store.paths import RunPaths
+from subagent_server.store.runs import RunStore
+from subagent_server.store.stored import StoredRuns
+
+START_SECONDS = 3_600.0
+"""A directory without a state that nobody has touched for so long, and nobody holds, is no start any more."""
+
+
+class StillNeeded(CallerError):
+    """The run lives, or one that it belongs to does."""
+
+    code = "still_needed"
+
+
+@dataclass(frozen=True)
+class Age:
+    """Which runs are old: ended before `older_than` ago, and not among the newest `keep` that have ended."""
+
+    older_than: timedelta = timedelta()
+    keep: int = 0
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """A run that was (or would be) removed; `why` says of one that is old and stays, what keeps it."""
+
+    run_id: str
+    why: str | None = None
+
+
+def remove(store: RunStore, run_id: str) -> None:
+    """Remove a run that is over, also one whose state cannot be read.
+
+    Raises:
+        StillNeeded: it lives, or its parent or a child does, or it may be a start in the making.
+        InvalidRunId, UnknownRun: there is none.
+        ForeignRoot: the root is not ours.
+        StorageFailed: it could not be renamed, and is whole; or it is gone, and some of its files are left.
+    """
+    store.paths.check_ours()
+    parent = _check_removable(store, run_id)
+    _take_away(store, run_id, parent)
+
+
+def prune(store: RunStore, age: Age, *, dry_run: bool = False) -> Iterator[Pruned]:
+    """Remove the runs that are old, and starts that never were, the newest first; yield each.
+
+    A kill in between leaves the rest for the next time, and no run by halves. With `dry_run` nothing changes.
+
+    Raises:
+        ForeignRoot: the root is not ours.
+    """
+    store = store.kept_open()
+    store.paths.check_ours()
+    if not dry_run:
+        sweep(store)
+    for run_id in _old(store, age):
+        try:
+            parent = _check_removable(store, run_id)
+            if not dry_run:
+                _take_away(store, run_id, parent)
+        except UnknownRun:
+            continue  # somebody else was quicker
+        except SubagentError as error:
+            yield Pruned(run_id, error.sentence)
+        else:
+            yield Pruned(run_id)
+
+
+def sweep(store: RunStore) -> None:
+    """Delete what earlier removals that were killed have left, and the marks of runs that are no more."""
+    removed, changes = store.paths.removed, store.paths.changes
+    with suppress(OSError):
+        for name in removed.names():
+            remove_tree(removed.entry(name))
+    there = set(store.paths.open().names())
+    for name in store.paths.marks():
+        if name not in there:  # the directory comes before the mark
+            with suppress(OSError):
+                changes.entry(name).unlink()
+
+
+# -- which
+
+
+def _old(store: RunStore, age: Age) -> Iterator[str]:
+    moment, ended = now(), 0
+    for run_id in StoredRuns(store.paths).newest_first():
+        run = store.paths.run(run_id)
+        try:
+            end = _end_of(store, run)
+        except UnknownRun:
+            if _never_was(run, moment):
+                yield run_id
+            continue
+        except SubagentError:
+            continue  # nobody knows how old it is: `rm` removes it, and `doctor --runs` names it
+        if end is None:
+            continue
+        ended += 1
+        if ended > age.keep and moment - end >= age.older_than:
+            yield run_id
+
+
+def _end_of(store: RunStore, run: RunPaths) -> datetime | None:
+    """Return when a run ended, None for one that has not. Raises as `observe` does."""
+    try:
+        facts = read_facts(run)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UnknownRun(run.run_id, store.paths.root) from error
+    if facts is not None and facts.ended is not None:
+        return facts.ended
+    return observe(store, run.run_id).meta.ended_at
+
+
+def _never_was(run: RunPaths, moment: datetime) -> bool:
+    """Whether a directory without a state is surely not in the making: it is old, and its lock is free."""
+    try:
+        touched = max(run.files.entry(name).stat().st_mtime for name in (".", *run.files.names()))
+        return moment.timestamp() - touched > START_SECONDS and not locks.is_held(run.live_lock)
+    except OSError:
+        return False
+
+
+# -- whether
+
+
+def _check_removable(store: RunStore, run_id: str) -> str | None:
+    """Return the parent of a run that may be removed, if it has one.
+
+    Raises:
+        StillNeeded, InvalidRunId, UnknownRun, StorageFailed, LockTimeout.
+    """
+    run = store.paths.run(run_id)
+    marked = set(store.live_ids())
+    try:
+        parent = _parent_of_settled(store, run, is_marked=run_id in marked)
+    except UnreadableMeta:
+        _check_nobody(run)
+        return None
+    for relative in (*([] if parent is None else [parent]), *store.children_of(run_id)):
+        if relative in marked and _lives(store, relative):
+            raise StillNeeded(f"Run {run_id} stays while run {relative} of its tree lives: stop that first.")
+    return parent
+
+
+def _parent_of_settled(store: RunStore, run: RunPaths, *, is_marked: bool) -> str | None:
+    try:
+        facts = None if is_marked else read_facts(run)
+    except (FileNotFoundError, NotADirectoryError):
+        facts = None
+    if facts is not None and is_over(run, facts.status, is_marked=is_marked):
+        return facts.parent_run_id
+    try:
+        observed = observe(store, run.run_id)
+    except UnknownRun:
+        _check_never_was(run)
+        return None
+    meta = observed.meta
+    if observed.live or not meta.status.is_terminal:
+        raise StillNeeded(
+            f"Run {run.run_id} is {meta.status.value}{' and its processes live' if observed.live else ''}: "
+            f"`subagent stop {run.run_id}` ends it, then it can be removed."
+        )
+    if observed.live is None and not tree_is_gone(run):
+        host = "another host" if meta.launch is None else meta.launch.host
+        raise StillNeeded(f"Run {run.run_id} may have processes on {host}: remove it there.")
+    return meta.parent_run_id
+
+
+def _lives(store: RunStore, run_id: str) -> bool:
+    try:
+        observed = observe(store, run_id)
+    except UnknownRun:
+        return False
+    except UnreadableMeta:
+        return _is_held(store.paths.run(run_id))
+    return observed.live is not False or not observed.meta.status.is_terminal
+
+
+def _check_never_was(run: RunPaths) -> None:
+    if run.files.exists() and not _never_was(run, now()):
+        raise StillNeeded(f"Run {run.run_id} may be about to start: try again in an hour.")
+    if not run.files.exists():
+        raise UnknownRun(run.run_id, run.directory.parent)
+
+
+def _check_nobody(run: RunPaths) -> None:
+    """Refuse to remove a run whose state says nothing while anything of it lives."""
+    if _is_held(run) or marks.processes_of(run.run_id):
+        raise StillNeeded(f"The state of run {run.run_id} cannot be read, but its processes live: end them.")
+
+
+def _is_held(run: RunPaths) -> bool:
+    """Whether somebody keeps a run; what stands in the place of its lock and is no file is held by nobody."""
+    try:
+        return locks.is_held(run.live_lock)
+    except NotPlain:
+        return False
+
+
+# -- how
+
+
+def _take_away(store: RunStore, run_id: str, parent: str | None) -> None:
+    run, removed = store.paths.run(run_id), store.paths.removed
+    taken = removed.entry(f"{run_id}.{secrets.token_hex(4)}")
+    try:
+        removed.make()
+        store.paths.open().entry(run_id).rename(taken)
+    except FileNotFoundError as error:
+        raise UnknownRun(run_id, store.paths.root) from error
+    except OSError as error:
+        raise StorageFailed(run.directory, error.strerror or str(error)) from error
+    with suppress(OSError):
+        store.paths.change_mark(run_id).unlink()
+        if parent is not None and is_run_id(parent):
+            store.paths.run(parent).children.entry(run_id).unlink()
+    remove_tree(taken)
+    if taken.exists():
+        raise StorageFailed(taken.path, "not all of it could be deleted, though the run is gone")

@@ -1,0 +1,69 @@
+"""The parent's tools for an agent that may start others: its run is the parent of the runs that it starts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from subagent_server.service.access import run_as_caller
+from subagent_server.service.context import Service, open_service
+from subagent_server.service.tools import table
+from subagent_server.service.tools.dispatch import Call, Desk
+from subagent_server.service.waiting import Changes
+from subagent_server.settings import read_settings
+from subagent_server.toolkit.telemetry import trace_headers
+from subagent_server.worker.run_context import WorkerRun
+from subagent_server.worker.work_clock import WorkClock
+
+LONGEST_WAIT_SECONDS = 3600.0
+"""A wait of the loop has no client that could lose patience; the run's own limits bound it."""
+
+
+class WorkerDelegation:
+    """Implements `toolkit.nested.Delegation` with the tool calls that the server has too."""
+
+    def __init__(self, service: Service, run_id: str, clock: WorkClock) -> None:
+        self.service = service
+        self._changes = Changes(service.store)
+        self._desk = Desk(service, self._changes, run_as_caller(service.store, run_id), table.PARENT_TOOLS)
+        self._clock = clock
+
+    def definitions(self) -> list[dict[str, Any]]:
+        """Return the tools: one for each agent that the run may start, then the generic ones."""
+        agents = [
+            _definition(agent.tool_name, agent.description, table.RUN_AGENT) for agent in self._desk.shown()
+        ]
+        generic = [
+            _definition(name, table.DESCRIPTIONS[name][1], table.INPUTS[name]) for name in table.PARENT_TOOLS
+        ]
+        return [*agents, *generic]
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Call a verb. While it waits for a run, the clock of this one stands still.
+
+        Raises:
+            SubagentError.
+        """
+        call = Call(arguments, LONGEST_WAIT_SECONDS, trace=trace_headers())
+        if not _waits(call, tool):
+            return await self._desk.call(tool, call)
+        with self._clock.waiting():
+            return await self._desk.call(tool, call)
+
+    def close(self) -> None:
+        """Stop listening for changes."""
+        self._changes.close()
+
+
+def open_delegation(run: WorkerRun, environment: Mapping[str, str]) -> WorkerDelegation:
+    """Return the parent's tools of a run, with the settings that its `environment` gives."""
+    settings = read_settings(runs=run.store.paths.root, environment=dict(environment))
+    return WorkerDelegation(open_service(settings), run.run_id, run.clock)
+
+
+def _definition(name: str, description: str, schema: table.Schema) -> dict[str, Any]:
+    return {"name": name, "description": description, "input_schema": schema}
+
+
+def _waits(call: Call, tool: str) -> bool:
+    """Whether the call waits for a run. The call itself refuses a value that is not a number."""
+    wanted = call.arguments.get("waitSeconds", 45 if tool == "wait_for_runs" else 0)
+    return isinstance(wanted, int | float) and wanted > 0

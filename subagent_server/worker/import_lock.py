@@ -1,0 +1,30 @@
+"""Taking turns at the heavy imports: one worker a core, so that servers and running agents stay quick."""
+
+import os
+import random
+from contextlib import suppress
+
+from subagent_server.domain.errors import StorageFailed
+from subagent_server.host import locks
+from subagent_server.host.directory import Directory, Entry, NotPlain
+
+
+def take_import_lock(slots: Directory) -> int:
+    """Return a held lock, one of as many as there are cores; if all are taken, wait for one. Blocks.
+
+    Raises:
+        StorageFailed: none of them is a lock file.
+    """
+    taken: list[Entry] = []
+    for number in range(os.cpu_count() or 1):
+        file = slots.entry(f"starting.{number}")
+        with suppress(NotPlain):
+            descriptor = locks.take(file)
+            if descriptor is not None:
+                return descriptor
+            taken.append(file)
+    if not taken:
+        raise StorageFailed(slots.path, "it holds something else than lock files")
+    descriptor = locks.open_lock(random.choice(taken))
+    locks.lock(descriptor)
+    return descriptor

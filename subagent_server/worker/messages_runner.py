@@ -1,0 +1,278 @@
+"""Opening the built-in loop for a run: its model, its tools, its MCP servers and its conversation."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from subagent_server.catalog.models import resolve_model
+from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.errors import RunRefused
+from subagent_server.domain.records import Failure, RunRequest, Usage
+from subagent_server.launch import marks
+from subagent_server.runners.messages.conversation_start import (
+    ConversationStart,
+    carry_on_conversation,
+    start_conversation,
+)
+from subagent_server.runners.messages.loop import Loop
+from subagent_server.runners.messages.meter import UsageMeter
+from subagent_server.runners.messages.model import DEFAULT_MAX_TOKENS, Model, ModelSettings
+from subagent_server.runners.messages.prices import Prices, find_prices
+from subagent_server.runners.messages.prompt import Task, system_blocks, task_blocks
+from subagent_server.runners.messages.resume import Opening
+from subagent_server.runners.messages.traced import TracedModel
+from subagent_server.runners.outcome import Outcome
+from subagent_server.service.inputs import copied_inputs
+from subagent_server.store.root import is_marked
+from subagent_server.toolkit.ask_parent import AskParent
+from subagent_server.toolkit.final_answer import FinalAnswer
+from subagent_server.toolkit.nested import nested_tools
+from subagent_server.toolkit.outputs import KeptOutputs
+from subagent_server.toolkit.telemetry import NO_TRACER
+from subagent_server.toolkit.tool import Tool
+from subagent_server.toolkit.workspace.search_scope import SearchScope
+from subagent_server.toolkit.workspace.selection import Selection, select
+from subagent_server.toolkit.workspace.tools import make_workspace_tools
+from subagent_server.worker.past import read_past
+from subagent_server.worker.run_context import WorkerRun
+from subagent_server.worker.runner_setup import RunnerSetup
+from subagent_server.worker.shared_pace import SharedPace
+
+if TYPE_CHECKING:
+    from subagent_server.worker.servers import ConnectedServers
+
+_AUTH_TOKEN = "ANTHROPIC_AUTH_TOKEN"
+"""The other variable by which programs call the Messages API."""
+SANDBOX_MARK = "none (unsandboxed: programs run with all rights of the user)"
+
+
+class MessagesRunner:
+    """Implements `runners.runner.Runner` with a loop that can start, and the start of its conversation."""
+
+    def __init__(self, loop: Loop, start: ConversationStart, servers: "ConnectedServers | None") -> None:
+        self._loop = loop
+        self._start = start
+        self._servers = servers
+
+    @property
+    def usage(self) -> Usage:
+        """What the run has used so far."""
+        return self._loop.usage
+
+    async def work(self) -> Outcome:
+        """Carry the conversation on to its end. Raises as `Loop.work` does."""
+        return self._start.outcome or await self._loop.work(self._start.messages)
+
+    def cut_short(self, failure: Failure) -> Outcome:
+        """Return the outcome of a run that something else ends."""
+        return self._loop.cut_short(failure)
+
+    async def aclose(self) -> None:
+        """Close the tools, the MCP servers and the connections of the model, all at once."""
+        closing = [tool.aclose() for tool in self._loop.tools]
+        closing += [self._servers.aclose()] if self._servers is not None else []
+        await asyncio.gather(*closing, self._loop.model.aclose(), return_exceptions=True)
+
+
+async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
+    """Return the loop of a run, with its start recorded and its MCP servers connected.
+
+    The order of the steps matters. A refusal before step 2 leaves a run that never began in its journal; one
+    after step 4 would leave servers connected that nobody closes.
+
+    Raises:
+        RunRefused: `config`, for a setting of the agent that cannot be kept.
+        UnknownRun, UnreadableMeta: the run that this one carries on is gone.
+    """
+    agent, run = setup.agent, setup.run
+    # 1. Check all that can be checked without an effect: prices, key, model, tools.
+    meter = _meter(agent)
+    settings = _model_settings(agent, setup.environment, meter.prices)
+    request = run.store.read_request(run.run_id)
+    final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
+    selection = _selection(agent)
+    workspace = _workspace(setup, selection)
+    # 2. Record the start: whatever is refused from here on stands in the journal behind it.
+    _record_start(setup, request, settings.model)
+    own_tools = [*workspace, *_companions(setup), *([final] if final else [])]
+    # 3. Begin the transcript, before any server is started: a kill from here on loses no conversation.
+    task = _task(agent, request, run)
+    delegates = setup.delegation is not None
+    opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, delegates)
+    start = await _start(run, request, opening)
+    # 4. Connect the servers. If one fails, this closes them all itself.
+    servers = await _servers(setup, own_tools)
+    # 5. Nothing may be refused from here on.
+    tools = [*own_tools, *(servers.tools if servers else [])]
+    may_ask = any(tool.name == AskParent.name for tool in tools)
+    loop = Loop(
+        run=run,
+        model=_model(setup, settings),
+        system=system_blocks(task, may_ask=may_ask, structured=final is not None),
+        tools=tools,
+        max_turns=agent.limits.max_turns,
+        final=final,
+        tracer=setup.tracer,
+        meter=meter,
+        outputs=KeptOutputs(run.paths.outputs, run.masker),
+        text=start.text,
+    )
+    _warn(run, selection, tools, servers)
+    if meter.prices is None:
+        run.record("warning", message=f"No price is known for {settings.model}, so no cost is told.")
+    return MessagesRunner(loop, start, servers)
+
+
+# -- step 1: checks without an effect
+
+
+def _meter(agent: AgentDefinition) -> UsageMeter:
+    model = resolve_model(agent.model)
+    prices = find_prices(model)
+    if prices is None and agent.limits.budget_usd is not None:
+        raise RunRefused(
+            "config",
+            f"budgetUsd cannot be kept: no price is known for the model {model}.",
+            "Name a model whose price is known, or limit the run by `maxTurns` and `timeoutSeconds`.",
+        )
+    return UsageMeter(prices)
+
+
+def _model_settings(
+    agent: AgentDefinition, environment: Mapping[str, str], prices: Prices | None
+) -> ModelSettings:
+    api_key = environment.get(agent.api_key_env, "").strip()
+    if not (api_key.isascii() and api_key.isprintable()):
+        raise RunRefused(
+            "config",
+            f"{agent.api_key_env} holds characters that no key has, so the model cannot be called.",
+            f"Set {agent.api_key_env} to the key alone, in one line, then run it again.",
+        )
+    if not api_key:
+        raise RunRefused(
+            "config",
+            f"{agent.api_key_env} is not set, so the model cannot be called.",
+            f"Set {agent.api_key_env} where the server or the command is started, then run it again.",
+        )
+    return ModelSettings(
+        model=resolve_model(agent.model),
+        api_key=api_key,
+        base_url=agent.base_url or environment.get("ANTHROPIC_BASE_URL") or None,
+        max_tokens=agent.max_tokens or DEFAULT_MAX_TOKENS,
+        effort=agent.effort,
+        context_window=prices.context_window if prices else None,
+    )
+
+
+def _selection(agent: AgentDefinition) -> Selection:
+    selection = select(agent.tools, agent.disallowed_tools)
+    if selection.restricted:
+        raise RunRefused(
+            "config",
+            f"tools: {', '.join(selection.restricted)} asks for a restriction that this version cannot keep.",
+            "Name the tool without the part in parentheses to allow all of it, or leave it out.",
+        )
+    return selection
+
+
+def _workspace(setup: RunnerSetup, selection: Selection) -> list[Tool]:
+    """Return the shell, the editor and search, as far as the agent may use them."""
+    return make_workspace_tools(
+        selection,
+        scope=SearchScope(Path.cwd(), Path(os.path.realpath(setup.run.store.paths.root)), is_marked),
+        environment=_shell_environment(setup.agent, setup.environment),
+        read_only=setup.read_only,
+        output_dir=setup.run.paths.outputs,
+        lifted=setup.agent.sandbox_write,
+        masker=setup.run.masker,
+        spare=marks.shims_on_record(setup.run.store.paths),  # no run ends the shim of another
+    )
+
+
+def _shell_environment(agent: AgentDefinition, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the shell: that of the run without the key of its model.
+
+    An agent that may start others keeps it, because a `subagent run` in its shell hands it on; so does one
+    whose own `env` gives it.
+    """
+    if agent.agents:
+        return dict(environment)
+    keys = {agent.api_key_env, _AUTH_TOKEN} - agent.env.keys()
+    return {name: value for name, value in environment.items() if name not in keys}
+
+
+def _companions(setup: RunnerSetup) -> list[Tool]:
+    """Return the tools that come without being named, less those that the file forbids."""
+    tools: list[Tool] = [
+        AskParent(setup.run),
+        *(nested_tools(setup.delegation) if setup.delegation else []),
+    ]
+    return [tool for tool in tools if tool.name not in setup.agent.disallowed_tools]
+
+
+# -- steps 2 and 3: journal and transcript
+
+
+def _record_start(setup: RunnerSetup, request: RunRequest, model: str) -> None:
+    setup.run.record(
+        "run_started",
+        agent=setup.agent.name,
+        runner=setup.agent.runner,
+        model=model,
+        cwd=request.cwd,
+        sandbox=SANDBOX_MARK,
+        prompt=request.prompt,
+        **({"continuesRunId": request.continues_run_id} if request.continues_run_id else {}),
+    )
+    for warning in request.warnings:
+        setup.run.record("warning", message=warning)
+
+
+def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun) -> Task:
+    return Task(
+        run_id=run.run_id,
+        agent_name=agent.name,
+        system_prompt=agent.system_prompt,
+        prompt=request.prompt,
+        cwd=request.cwd,
+        inputs=copied_inputs(run.paths),
+        continues=request.continues_run_id,
+    )
+
+
+async def _start(run: WorkerRun, request: RunRequest, opening: Opening) -> ConversationStart:
+    if request.continues_run_id is None:
+        return start_conversation(run, opening)
+    return await carry_on_conversation(run, read_past(run.store, request.continues_run_id), opening)
+
+
+# -- steps 4 and 5: servers and model
+
+
+async def _servers(setup: RunnerSetup, own_tools: list[Tool]) -> "ConnectedServers | None":
+    if not setup.agent.mcp_servers:
+        return None
+    from subagent_server.worker.servers import connect_servers  # imports the SDK of the protocol
+
+    return await connect_servers(setup, own_tools)
+
+
+def _model(setup: RunnerSetup, settings: ModelSettings) -> Model:
+    run = setup.run
+    pace = SharedPace(run.store.paths.backoff, settings.base_url or "", setup.agent.api_key_env)
+    if setup.tracer is NO_TRACER:
+        return Model(settings, pace, run.request_sent)
+    return TracedModel(settings, run.run_id, setup.tracer, pace, run.request_sent)
+
+
+def _warn(
+    run: WorkerRun, selection: Selection, tools: list[Tool], servers: "ConnectedServers | None"
+) -> None:
+    """Record a warning for names in the agent file's `tools` that nothing offers."""
+    offered = {tool.name for tool in tools} | {AskParent.name}
+    asked = [name for name in (*selection.unknown, *(selection.mcp or [])) if name not in offered]
+    unknown = [name for name in asked if servers is None or not servers.know(name)]
+    if unknown:
+        run.record("warning", message=f"No tool is offered under the names {', '.join(unknown)}.")

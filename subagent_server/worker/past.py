@@ -1,0 +1,122 @@
+"""Reading what a run has left, for the run that carries it on. Its files are data: any may be damaged."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from subagent_server.domain.definitions import tool_name
+from subagent_server.domain.errors import SubagentError, UnreadableMeta
+from subagent_server.domain.past import PastCall, PastChild, PastRun
+from subagent_server.domain.records import RunMeta
+from subagent_server.host import journal, processes
+from subagent_server.service.inputs import copied_inputs
+from subagent_server.store.paths import RunPaths
+from subagent_server.store.runs import RunStore
+from subagent_server.store.transcript import read_transcript
+
+Event = dict[str, Any]
+
+LONGEST_CHAIN = 1_000
+
+
+def read_past(store: RunStore, run_id: str) -> list[PastRun]:
+    """Return the run, and before it the runs that it carried on, back to the one that has a transcript.
+
+    A run has the whole conversation in its own transcript once it has begun. One that ended before has
+    nothing but what it was asked; then what it would have carried on comes before it.
+
+    Raises:
+        InvalidRunId, UnknownRun, UnreadableMeta: one of them is there no more, or cannot be read.
+    """
+    found: list[PastRun] = []
+    named: str | None = run_id
+    while named is not None and len(found) < LONGEST_CHAIN:
+        meta = store.read(named)
+        try:
+            found.append(_past_run(store, meta))
+        except OSError as error:
+            place = store.paths.run(named).directory
+            raise UnreadableMeta(
+                named, Path(error.filename or place), error.strerror or str(error)
+            ) from error
+        named = None if found[-1].messages else store.read_request(named).continues_run_id
+    return found[::-1]
+
+
+def _past_run(store: RunStore, meta: RunMeta) -> PastRun:
+    run = store.paths.run(meta.run_id)
+    model, calls = _told(run)
+    return PastRun(
+        run_id=meta.run_id,
+        status=meta.status,
+        prompt=store.read_request(meta.run_id).prompt,
+        model=model,
+        inputs=copied_inputs(run),
+        messages=list(read_transcript(run)),
+        calls=calls,
+        questions=meta.messages,
+        children=[child for child in map(_child(store), store.children_of(meta.run_id)) if child],
+        tells_all=_is_since_boot(meta),
+    )
+
+
+def _is_since_boot(meta: RunMeta) -> bool:
+    """Whether what was written without waiting for the disk is there for sure: a kill loses nothing of it."""
+    return meta.launch is not None and (meta.launch.host, meta.launch.boot_id) == (
+        processes.host_name(),
+        processes.boot_id(),
+    )
+
+
+def _told(run: RunPaths) -> tuple[str | None, dict[str, PastCall]]:
+    """Return what the journal says: the model, and the tool calls that had begun."""
+    model: str | None = None
+    calls: dict[str, PastCall] = {}
+    for event in journal.records(run.events):
+        match event.get("type"):
+            case "run_started":
+                model = event["model"] if isinstance(event.get("model"), str) else model
+            case "tool_call" | "tool_result":
+                call = _call(event, calls)
+                if call is not None:
+                    calls[call.call_id] = call
+    return model, calls
+
+
+def _call(event: Event, known: dict[str, PastCall]) -> PastCall | None:
+    """Return a call as one more event shows it. With a result it had begun, recorded or not."""
+    call_id, name = event.get("toolCallId"), event.get("toolName")
+    if not isinstance(call_id, str) or not isinstance(name, str):
+        return None
+    if event["type"] == "tool_call":
+        return PastCall(call_id, name, event.get("arguments"), _moment(event))
+    begun = known.get(call_id) or PastCall(call_id, name)
+    return PastCall(
+        call_id=call_id,
+        name=name,
+        arguments=begun.arguments,
+        began_at=begun.began_at,
+        finished=True,
+        text=str(event.get("text", "")),
+        is_error=event.get("isError") is True,
+        whole=event.get("cut") is not True,
+    )
+
+
+def _moment(event: Event) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(event.get("at")))
+    except ValueError:
+        return None
+
+
+def _child(store: RunStore) -> Any:
+    def read(run_id: str) -> PastChild | None:
+        try:
+            meta, request = store.read(run_id), store.read_request(run_id)
+        except SubagentError:
+            return None  # a start that never was, or nothing that could be told of it
+        tool = tool_name(meta.agent_name, distinct=bool(request.agent.get("distinctTool")))
+        return PastChild(run_id, meta.agent_name, tool, request.prompt, meta.status)
+
+    return read

@@ -1,0 +1,273 @@
+"""The run as its worker has it: state, journal, transcript, questions, clock and model calls."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from subagent_server.domain import events
+from subagent_server.domain.definitions import AgentDefinition, Limits
+from subagent_server.domain.errors import IllegalTransition, RunRefused
+from subagent_server.domain.events import RunEvent
+from subagent_server.domain.records import Message, RunMeta, RunResult, Usage, WorkerIdentity
+from subagent_server.domain.secrets import Masker
+from subagent_server.domain.states import MessageStatus
+from subagent_server.host import locks, processes
+from subagent_server.host.clock import now
+from subagent_server.host.failpoints import failpoint
+from subagent_server.host.sleeper import Sleeper
+from subagent_server.host.wake import SLOW_POLL_SECONDS
+from subagent_server.service.ask import ask
+from subagent_server.service.masking import masker_of
+from subagent_server.store.last_state import LastState
+from subagent_server.store.logs import RunJournal
+from subagent_server.store.paths import run_at
+from subagent_server.store.runs import RunStore
+from subagent_server.store.transcript import Transcript
+from subagent_server.toolkit.run_context import Reply, RunOver
+from subagent_server.worker.acknowledgements import Acknowledgements
+from subagent_server.worker.model_calls import ModelCalls
+from subagent_server.worker.work_clock import WorkClock
+
+_BUDGET_POLL_SECONDS = 0.5
+"""How long a model call waits before it looks again whether a budget has room for it."""
+
+
+class WorkerRun:
+    """Implements `toolkit.run_context.RunContext` for the process that is the worker of a run.
+
+    `store` and `paths` are for the worker's own modules. What it writes is masked first.
+    """
+
+    def __init__(self, directory: Path, slots: list[int]) -> None:
+        """`slots` are the descriptors of the locks that let this run work."""
+        self.paths = run_at(directory)
+        self.store = RunStore(directory.parent)
+        self.masker = Masker()
+        self.clock = WorkClock(self._give_back_slots)
+        self.model_busy = False
+        """Whether the API works on a request: a stop waits a little for the reply."""
+        self._limits = Limits()
+        self._slots = slots
+        self._state = LastState(self.store, self.run_id)
+        self._journal = RunJournal(self.paths)
+        self._transcript = Transcript(self.paths)
+        self._model_calls = ModelCalls(self.store, self.paths)
+        self._acknowledgements = Acknowledgements(self._acknowledge)
+        self._sleeper: Sleeper | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self.paths.run_id
+
+    def use_agent(self, agent: AgentDefinition, environment: Mapping[str, str]) -> None:
+        """Keep to the limits of `agent`, and mask its secrets too. Called before any work."""
+        self.masker = masker_of(agent, environment)
+        self._limits = agent.limits
+
+    # -- the state
+
+    def begin(self) -> bool:
+        """Record that the worker lives. Returns False if the run was ended meanwhile.
+
+        Raises:
+            StorageFailed: the state cannot be written.
+        """
+        identity = processes.this_process()
+        worker = WorkerIdentity(
+            host=identity.host, pid=identity.pid, start_time=identity.start_time, boot_id=identity.boot_id
+        )
+        try:
+            self.apply(events.WorkerStarted(worker=worker))
+        except IllegalTransition:
+            return False
+        failpoint("worker.started")
+        return True
+
+    def apply(self, event: RunEvent, result: RunResult | None = None) -> RunMeta:
+        """Write an event into the state of the run, and with a terminal one its result.
+
+        Raises:
+            SubagentError: IllegalTransition, MessageClosed, or the state cannot be written.
+        """
+        return self.store.update(self.run_id, event, now(), result=result)
+
+    def meta(self) -> RunMeta:
+        """Return the state of the run. Raises UnreadableMeta."""
+        return self._state.read()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended."""
+        return self.meta().status.is_terminal
+
+    def checkpoint(self) -> None:
+        """Raise RunOver if the run has ended."""
+        if self.is_over:
+            raise RunOver
+
+    # -- journal and transcript
+
+    def record(self, kind: str, **facts: Any) -> None:
+        """Append an event to the journal; a disk that refuses is a warning."""
+        self._journal.append(kind, now(), self.masker.data(facts))
+        failpoint("worker.told")
+
+    def remember(self, message: dict[str, Any], stop_reason: str | None = None) -> None:
+        """Append a message to the transcript; a disk that refuses is a warning."""
+        kept = message | ({"stopReason": stop_reason} if stop_reason else {})
+        self._transcript.append(self.masker.message(kept))
+        failpoint("worker.remembered")
+
+    def adopt(self, messages: list[dict[str, Any]]) -> None:
+        """Begin the transcript with the conversation of the run that this one carries on."""
+        self._transcript.begin(self.masker.message(message) for message in messages)
+
+    # -- time
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """While inside, changes of the run wake those who `sleep`. Enter it inside the event loop."""
+        self._sleeper = Sleeper(self.paths.wake(os.getpid()))
+        try:
+            yield
+        finally:
+            self._sleeper.close()
+            self._sleeper = None
+
+    async def sleep(self, seconds: float) -> None:
+        """Return at the next change of the run, at the slow poll, or when the time is over."""
+        if self._sleeper is not None:
+            await self._sleeper.sleep(seconds)
+
+    def wake(self) -> None:
+        """Wake all who `sleep`."""
+        if self._sleeper is not None:
+            self._sleeper.wake_all()
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep, unless the run ends meanwhile: then it raises RunOver."""
+        deadline = time.monotonic() + seconds
+        busy, self.model_busy = self.model_busy, False  # a stop has nothing to wait for
+        try:
+            while (remaining := deadline - time.monotonic()) > 0:
+                self.checkpoint()
+                await self.sleep(min(remaining, SLOW_POLL_SECONDS))
+            self.checkpoint()
+        finally:
+            self.model_busy = busy
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Count working time."""
+        with self.clock.working():
+            yield
+
+    def _give_back_slots(self) -> None:
+        """Let others work. The slots are not taken again."""
+        for descriptor in self._slots:
+            with suppress(OSError):
+                locks.give_back(descriptor)
+        self._slots.clear()
+
+    # -- model calls
+
+    @asynccontextmanager
+    async def model_call(self, spent: Usage) -> AsyncIterator[None]:
+        """Count working time, and let a stop wait for the reply.
+
+        Raises:
+            RunRefused: the money is spent.
+            SubagentError: that an answer was read could not be written.
+        """
+        calls = self._model_calls
+        while not (calls.unbounded or await asyncio.to_thread(calls.begin, spent)):
+            await self.pause(_BUDGET_POLL_SECONDS)
+        self.model_busy = True
+        try:
+            with self.clock.working():
+                yield
+        finally:
+            self.model_busy = False
+            calls.end()
+        await self.acknowledgements_written()
+
+    def request_sent(self) -> None:
+        """Acknowledge the answers that the request holds."""
+        self._acknowledgements.release()
+
+    async def acknowledgements_written(self) -> None:
+        """Return when every answer that was read is acknowledged. Raises SubagentError if one cannot be."""
+        await self._acknowledgements.written()
+
+    # -- questions
+
+    async def ask(self, question: str, options: list[str] | None) -> Reply:
+        """Ask the parent and sleep until the answer, the expiry, or the end of the run.
+
+        The agent goes on with an answer before it is acknowledged: its delivery never depends on that.
+        """
+        message = await self._asked(question, options)
+        facts = {"options": message.options} if message.options else {}
+        self.record("question", messageId=message.message_id, question=question, **facts)
+        with self.clock.waiting():
+            message = await self._closed(message)
+        if message.message_status is MessageStatus.EXPIRED:
+            return self._unanswered(message)
+        self.record(
+            "reply",
+            messageId=message.message_id,
+            answer=message.answer_content,
+            answeredBy=message.answered_by,
+        )
+        self._acknowledgements.add(message.message_id)
+        return Reply(message.message_id, message.answer_content)
+
+    async def _asked(self, question: str, options: list[str] | None) -> Message:
+        masked: list[str] | None = self.masker.data(options)
+        text, seconds = self.masker.text(question), self._limits.ask_timeout_seconds
+        try:
+            return await asyncio.to_thread(ask, self.store, self.run_id, text, masked, seconds)
+        except IllegalTransition as error:
+            raise RunOver from error
+
+    async def _closed(self, message: Message) -> Message:
+        """Return the question once it is answered or has expired."""
+        while True:
+            meta = self.meta()
+            current = meta.message(message.message_id) or message
+            if meta.status.is_terminal:
+                raise RunOver
+            if current.message_status is not MessageStatus.PENDING:
+                return current
+            seconds_left = _seconds_left(current)
+            if seconds_left <= 0:
+                await self._expire(message.message_id)
+            else:
+                await self.sleep(min(seconds_left, SLOW_POLL_SECONDS))
+
+    async def _expire(self, message_id: str) -> None:
+        with suppress(IllegalTransition):  # answered or ended meanwhile: the next look says which
+            await asyncio.to_thread(self.apply, events.QuestionExpired(message_id=message_id))
+
+    def _acknowledge(self, message_id: str) -> None:
+        self.apply(events.ReplyAcknowledged(message_id=message_id))
+
+    def _unanswered(self, message: Message) -> Reply:
+        self.record("no_reply", messageId=message.message_id)
+        if self._limits.on_ask_timeout == "fail":
+            raise RunRefused(
+                "ask_timeout",
+                f"Nobody answered {message.message_id} within {self._limits.ask_timeout_seconds:g} s.",
+                "Answer sooner, raise `askTimeoutSeconds`, or set `onAskTimeout: continue`.",
+            )
+        return Reply(message.message_id, None)
+
+
+def _seconds_left(message: Message) -> float:
+    """Return how long an answer may still come."""
+    return (message.expires_at - now()).total_seconds() if message.expires_at else float("inf")

@@ -1,0 +1,100 @@
+"""Writing how a run ended: by its worker, or for a worker that is gone."""
+
+import os
+from pathlib import Path
+from typing import Any, NoReturn
+
+from subagent_server.domain import events
+from subagent_server.domain.errors import SubagentError
+from subagent_server.domain.events import RunEvent
+from subagent_server.domain.limits import cut
+from subagent_server.domain.records import Failure, RunMeta, RunResult, Usage
+from subagent_server.host.failpoints import failpoint
+from subagent_server.host.stderr import flush
+from subagent_server.runners.outcome import Outcome
+from subagent_server.service.ending import stop_children
+from subagent_server.service.reconcile import ending_facts, observe, reconcile_after_worker
+from subagent_server.service.tree_usage import settle_usage
+from subagent_server.store.runs import RunStore
+from subagent_server.worker.run_context import WorkerRun
+
+
+def end_run(run: WorkerRun, outcome: Outcome | None, usage: Usage | None) -> RunMeta:
+    """Write result, status and usage, then end the children of the run.
+
+    Without an `outcome`, or if somebody else was first, the run ended from outside: only its usage is added.
+
+    Raises:
+        SubagentError: neither the result nor the failure to store it could be written.
+    """
+    meta = run.meta() if outcome is None else _written(run, outcome, usage)
+    if usage is not None and meta.usage != meta.usage.merged(usage):
+        meta = run.apply(events.UsageSettled(usage=usage))
+    failpoint("worker.ended")
+    stop_children(run.store, run.run_id)
+    settle_usage(run.store, run.run_id)
+    return meta
+
+
+def close_journal(run: WorkerRun, meta: RunMeta) -> None:
+    """Append how the run ended: the last event of its journal."""
+    run.record("run_ended", **ending_facts(meta))
+
+
+def end_unbegun(run: WorkerRun, failure: Failure | None = None) -> None:
+    """End a run whose worker cannot begin, or need not; its journal says so too."""
+    if failure is not None:
+        run.apply(events.RunFailed(failure=failure))
+    reconcile_after_worker(run.store, run.run_id)
+
+
+def exit_worker() -> NoReturn:
+    """End this process with code 0, at once, even if its threads still wait for something."""
+    flush()
+    failpoint("worker.leaving")
+    os._exit(0)
+
+
+def reconcile_directory(directory: Path, ended: dict[str, Any]) -> None:
+    """Write how the run in `directory` ended, whose worker is gone; `ended` is what its shim saw."""
+    reconcile_after_worker(RunStore(directory.parent), directory.name, ended)
+
+
+def observe_directory(directory: Path) -> None:
+    """Read the run in `directory` as every reader does, which ends a run without a live shim."""
+    observe(RunStore(directory.parent), directory.name)
+
+
+def _written(run: WorkerRun, outcome: Outcome, usage: Usage | None) -> RunMeta:
+    result = _masked(run, outcome.to_result())
+    event: RunEvent
+    if result.error is None:
+        summary = cut(run.masker.text(_summary(outcome) or "")) or None
+        event = events.Finished(summary=summary, usage=usage)
+    else:
+        event = events.RunFailed(failure=result.error, usage=usage)
+    try:
+        return run.apply(event, result)
+    except SubagentError as error:
+        failure = Failure(code="storage", message=error.sentence)
+        return run.apply(events.RunFailed(failure=failure, usage=usage))
+
+
+def _masked(run: WorkerRun, result: RunResult) -> RunResult:
+    """Return a result without secrets, its error as short as a state may hold it."""
+    masked = run.masker.data(result.model_dump(mode="json", exclude_unset=True))
+    result = RunResult.model_validate(masked)
+    return result if result.error is None else result.model_copy(update={"error": _cut(result.error)})
+
+
+def _cut(failure: Failure) -> Failure:
+    hint = None if failure.hint is None else cut(failure.hint)
+    return failure.model_copy(update={"message": cut(failure.message), "hint": hint})
+
+
+def _summary(outcome: Outcome) -> str | None:
+    """Return the first line of the agent's result, for lists."""
+    if isinstance(outcome.output, dict) and isinstance(outcome.output.get("summary"), str):
+        return str(outcome.output["summary"])[:300]
+    line = outcome.text.strip().split("\n", 1)[0]
+    return line[:300] or None

@@ -1,0 +1,65 @@
+"""Every state that a run can reach is as the published schema says."""
+
+import json
+from itertools import product
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from subagent_server.domain import events
+from subagent_server.domain.apply import apply
+from subagent_server.domain.errors import IllegalTransition, MessageClosed, UnknownMessage
+from subagent_server.domain.file_schemas import FAILURE_CODES, file_schema
+from subagent_server.domain.records import Failure, RunMeta
+from subagent_server.domain.states import Status
+from tests.helpers.runs import ASKED, LATER, STARTED, make_meta
+
+STEPS: list[events.RunEvent] = [
+    STARTED,
+    ASKED,
+    events.ReplyGiven(message_id="q1", answer="blue"),
+    events.ReplyAcknowledged(message_id="q1"),
+    events.QuestionExpired(message_id="q1"),
+    events.ProgressReported(summary="half way"),
+    events.Finished(summary="done"),
+    events.RunFailed(failure=Failure(code="timeout", message="It took too long.")),
+    events.StopRequested(reason="enough"),
+]
+
+
+def reached(depth: int) -> dict[str, RunMeta]:
+    """Return the states that up to `depth` events lead to, by how they look without their history."""
+    found: dict[str, RunMeta] = {}
+    edge = [make_meta(status=Status.READY)]
+    for _ in range(depth):
+        found |= {
+            state.model_copy(update={"transitions": [], "revision": 0}).to_json().decode(): state
+            for state in edge
+        }
+        edge = [
+            after for before, event in product(edge, STEPS) if (after := _after(before, event)) is not None
+        ]
+    return found
+
+
+def _after(meta: RunMeta, event: events.RunEvent) -> RunMeta | None:
+    try:
+        after = apply(meta, event, LATER)
+    except (IllegalTransition, UnknownMessage, MessageClosed):
+        return None
+    return None if after is meta else after
+
+
+def test_every_state_that_events_lead_to_is_valid() -> None:
+    validator = Draft202012Validator(file_schema("meta"))
+    states = list(reached(5).values())
+    assert {state.status for state in states} == set(Status)
+    for state in states:
+        validator.validate(json.loads(state.to_json()))
+
+
+@pytest.mark.parametrize("code", FAILURE_CODES)
+def test_every_code_of_a_failure_is_valid(code: str) -> None:
+    failed = _after(make_meta(), events.RunFailed(failure=Failure(code=code, message="m")))
+    assert failed is not None
+    Draft202012Validator(file_schema("meta")).validate(json.loads(failed.to_json()))

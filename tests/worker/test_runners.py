@@ -1,0 +1,79 @@
+"""The table of runners: a second runner is one file and one row, and its runs go through every door."""
+
+import subprocess
+from typing import get_args
+
+from subagent_server.domain.definitions import BUILT_RUNNERS, RunnerName
+from subagent_server.worker.runners import RUNNERS
+from tests.helpers.installation import Installation
+from tests.helpers.world import BOUND, World
+
+ECHO = '''
+from pathlib import Path
+
+from subagent_server.domain.records import Failure, Usage
+from subagent_server.runners.outcome import Outcome
+from subagent_server.worker.runner_setup import RunnerSetup
+
+
+class EchoRunner:
+    """Asks the parent, and ends with the answer."""
+
+    def __init__(self, setup: RunnerSetup) -> None:
+        self.setup, self.usage = setup, Usage(turns=1)
+
+    async def work(self) -> Outcome:
+        self.setup.run.record("run_started", agent=self.setup.agent.name, runner="claude")
+        reply = await self.setup.run.ask("Which word?", None)
+        return Outcome(f"echo {reply.answer}")
+
+    def cut_short(self, failure: Failure) -> Outcome:
+        return Outcome("", failure=failure)
+
+    async def aclose(self) -> None:
+        Path("closed").touch()
+
+
+async def open_echo_runner(setup: RunnerSetup) -> EchoRunner:
+    return EchoRunner(setup)
+'''
+IMPORT = "from subagent_server.worker.echo_runner import open_echo_runner\n"
+ROW = '    "messages": open_messages_runner,\n'
+BUILT = 'frozenset({"messages"})'
+
+
+def test_every_built_runner_has_a_row_and_a_name_that_agent_files_may_use() -> None:
+    assert set(RUNNERS) == BUILT_RUNNERS <= set(get_args(RunnerName))
+
+
+def test_a_second_runner_is_one_file_and_one_row_and_its_run_goes_from_the_command_to_the_result(
+    world: World,
+) -> None:
+    installed = Installation(world.home / "installed")
+    installed.add("worker/echo_runner.py", ECHO)
+    installed.replace("worker/runners.py", ROW, ROW + '    "claude": open_echo_runner,\n')
+    installed.replace("worker/runners.py", "\nOpenRunner = ", f"{IMPORT}\nOpenRunner = ")
+    installed.replace("domain/definitions.py", BUILT, 'frozenset({"messages", "claude"})')
+    world.environment |= {"SUBAGENT_WARM": "0"}
+    world.agent("echo", runner="claude")
+
+    command = [*installed.program, "run", "echo", "Say it.", "--detach"]
+    done = subprocess.run(
+        command,
+        cwd=world.work,
+        env=world.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=BOUND,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    run_id = done.stdout.strip()
+    world.asking(run_id)
+    world.reply(run_id, "hello")
+    assert world.completed(run_id) == "echo hello"
+    world.gone(run_id)
+    assert world.meta(run_id).usage.turns == 1
+    kinds = [event["type"] for event in world.events(run_id)]
+    assert kinds == ["run_started", "question", "reply", "run_ended"] and (world.work / "closed").exists()
