@@ -212,7 +212,7 @@ def test_what_outlives_its_run_is_told_again_whichever_way_the_clock_has_jumped(
         assert observe(store, RUN_ID).live is True
         assert keeper.hear() == "told to end"
         assert keeper.wait() == 0
-    wait_for(lambda: observe(store, RUN_ID).live is False, 10, "the end of the run")
+    wait_for(lambda: observe(store, RUN_ID).live is False, 60, "the end of the run")
 
 
 def test_steps_whose_times_run_backwards_are_nothing_wrong(store: RunStore) -> None:

@@ -71,7 +71,7 @@ def test_a_live_process_lives_and_a_collected_one_does_not(child: Child) -> None
 def test_a_zombie_is_dead() -> None:
     with Child("pass") as child:
         identity = identity_of(child.pid)
-        wait_for(lambda: not processes.is_alive(identity), 10, "the process to become a zombie")
+        wait_for(lambda: not processes.is_alive(identity), 60, "the process to become a zombie")
         assert processes.identify(child.pid) == identity
         assert not processes.send_signal(identity, signal.SIGKILL)
 
@@ -172,7 +172,7 @@ def test_a_marked_zombie_is_not_found() -> None:
     name, value = "SUBAGENT_TEST_MARK", uuid.uuid4().hex
     with Child("pass", environment={name: value}) as child:
         identity = identity_of(child.pid)
-        wait_for(lambda: not processes.is_alive(identity), 10, "the process to become a zombie")
+        wait_for(lambda: not processes.is_alive(identity), 60, "the process to become a zombie")
         assert process_scan.marked(f"{name}={value}") == []
 
 
@@ -190,7 +190,7 @@ def test_descendants_are_all_below_but_what_is_spared_and_what_is_below_that() -
         assert found.index(pids["a"]) < found.index(pids["a2"]) < found.index(pids["a21"])
         all_of_them = process_scan.descendants([root.pid])
         assert {identity.pid for identity in all_of_them} == set(pids.values()) - {root.pid}
-    wait_for(lambda: not any(map(processes.is_alive, all_of_them)), 10, "the family to leave")
+    wait_for(lambda: not any(map(processes.is_alive, all_of_them)), 60, "the family to leave")
 
 
 def test_a_process_without_children_has_no_descendants(child: Child) -> None:

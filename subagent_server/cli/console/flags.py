@@ -1,4 +1,4 @@
-"""The flags that belong to every verb, before its name or behind it, and the kinds of their values."""
+"""The flags that every verb takes, before or after its name, and the types of option values."""
 
 import math
 import os
@@ -14,7 +14,7 @@ import click
 
 @dataclass
 class Flags:
-    """What the flags of every verb say. One behind the verb outweighs the same one before it."""
+    """The values of the flags that every verb takes. One after the verb overrides the same one before it."""
 
     agents: tuple[Path, ...] = ()
     runs: Path | None = None
@@ -26,7 +26,7 @@ class Flags:
 
 
 def _text(value: str) -> str:
-    """Return text that UTF-8 can hold, as everything that is stored must be."""
+    """Return `value` if UTF-8 can encode it, as everything stored must be."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -35,7 +35,7 @@ def _text(value: str) -> str:
 
 
 def _seconds(value: str) -> float:
-    """Return a number of seconds that can be waited for."""
+    """Return a finite number of seconds, at least 0."""
     try:
         seconds = float(value)
     except ValueError:

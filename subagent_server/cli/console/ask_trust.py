@@ -1,12 +1,12 @@
-"""Asking a person whether a directory is trusted, with all that this covers."""
+"""Ask the person whether to trust a directory, with a list of what trust covers."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
 import click
 
-from subagent_server.cli.console.asking import somebody_is_there
-from subagent_server.cli.console.output import talk
+from subagent_server.cli.console.asking import has_person
+from subagent_server.cli.console.output import err
 from subagent_server.cli.console.session import Session
 from subagent_server.cli.console.text import coloured, one_line
 from subagent_server.service.trusting import Coverage, NotTrusted, coverage, trust
@@ -21,30 +21,30 @@ _COLOURS = {"+": "green", "-": "red"}
 
 
 def with_trust(session: Session, act: Callable[[], T], *, may_ask: bool = True) -> T:
-    """Do something; if it is refused for want of trust, ask the person, and do it with the yes.
+    """Call `act`; if it raises NotTrusted, ask the person and call it again after a yes.
 
-    A refusal comes before anything is made, so doing it again does nothing twice.
+    The refusal comes before anything is created, so calling it again repeats nothing.
 
     Raises:
-        NotTrusted: nobody can be asked, or the answer is no.
+        NotTrusted: there is no terminal to ask at, or the answer is no.
     """
     for _ in range(_MOST_QUESTIONS):
         try:
             return act()
         except NotTrusted as doubt:
-            if not (may_ask and somebody_is_there()) or session.settings.is_of_a_run:
+            if not (may_ask and has_person()) or session.settings.is_of_a_run:
                 raise
             covered = coverage(session.settings, doubt.project)
-            for line in covered_lines(covered):
-                talk(line)
+            for line in coverage_lines(covered):
+                err(line)
             if not click.confirm("Trust this directory?", err=True):
                 raise
             trust(session.settings, covered)
     return act()
 
 
-def covered_lines(covered: Coverage) -> list[str]:
-    """Return what trust in a directory covers, in words for a terminal."""
+def coverage_lines(covered: Coverage) -> list[str]:
+    """Return the lines that list what trust in a directory covers."""
     agents = ", ".join(one_line(name) for name in covered.agents[:_MAX_NAMES]) or "none yet"
     agents += f" and {more:,} more" if (more := len(covered.agents) - _MAX_NAMES) > 0 else ""
     begin = "What has changed in" if covered.is_trusted else "To be trusted:"

@@ -20,7 +20,7 @@ _HOME, _TO_END_OF_LINE, _TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 def show_trees(session: Session, run_ids: list[str], *, quiet: bool, as_json: bool) -> None:
-    """Print the trees of these runs: one below the other, or ids, or JSON whose `children` are runs too."""
+    """Print the trees of these runs: drawn, as ids only, or as JSON with nested `children`."""
     trees = trees_of(session.service, run_ids, session.caller)
     if as_json:
         out_json([tree.to_wire() for tree in trees])
@@ -31,13 +31,13 @@ def show_trees(session: Session, run_ids: list[str], *, quiet: bool, as_json: bo
 
 
 def watch_trees(session: Session, run_ids: Callable[[], list[str]], *, as_json: bool) -> NoReturn:
-    """Show the trees of the runs that `run_ids` names, as they change, until somebody ends it."""
-    screen = Screen(session, as_json=as_json)
+    """Show the trees of the runs that `run_ids` names, as they change, until Ctrl-C."""
+    screen = TreeScreen(session, as_json=as_json)
     watch(session, lambda: screen.show(trees_of(session.service, run_ids(), session.caller)))
 
 
 def drawn(trees: Iterable[Node]) -> list[str]:
-    """Return a header and a line for each run, those below another a little to the right."""
+    """Return a header and a line for each run, children indented below their parent."""
     lines = [line for tree in trees for line in tree.walk()]
     header, *rows = table([_HEADER, *(_cells(depth, row) for depth, row in lines)], _LIMITS)
     return [
@@ -47,15 +47,15 @@ def drawn(trees: Iterable[Node]) -> list[str]:
 
 
 def group_of(tree: Node) -> str:
-    """Return where a tree stands: with what its most urgent run needs."""
+    """Return the group of a tree, which its most urgent run decides."""
     rows = [row for _, row in tree.walk()]
     if any(row.run.pending_questions for row in rows):
         return "needs you"
     return "working" if any(not row.run.is_over for row in rows) else "done"
 
 
-class Screen:
-    """Draws frames: over each other on a terminal, else one after the other, where something has changed."""
+class TreeScreen:
+    """Prints trees repeatedly: over the last frame on a terminal, else a new frame after each change."""
 
     def __init__(self, session: Session, *, as_json: bool) -> None:
         self._session = session
@@ -90,7 +90,7 @@ class Screen:
                 above = True
 
     def _draw(self, lines: list[str]) -> None:
-        """Draw over the frame before, without clearing it first, which would flicker."""
+        """Draw over the previous frame without clearing it first, which would flicker."""
         height = shutil.get_terminal_size((80, 24)).lines - 1
         if len(lines) > height:
             lines = [*lines[: height - 1], f"… {len(lines) - height + 1} more lines"]

@@ -1,4 +1,4 @@
-"""Texts that a person gives as an argument, or on stdin with `-`."""
+"""Texts given as an argument, or on stdin with `-`."""
 
 import sys
 
@@ -6,10 +6,10 @@ from subagent_server.domain.errors import BadArgument
 
 
 def argument_or_stdin(text: str, what: str) -> str:
-    """Return `text`, or for `-` all of stdin without the line ends at its end.
+    """Return `text`, or for `-` all of stdin without trailing line ends.
 
     Raises:
-        BadArgument: stdin is closed or no UTF-8; `what` names the text in the sentence.
+        BadArgument: stdin is closed or is not UTF-8; `what` names the text in the sentence.
     """
     return stdin_text(what) if text == "-" else text
 
