@@ -19,7 +19,7 @@ from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
 from subagent_server.domain.errors import SubagentError
 from subagent_server.host import processes
-from subagent_server.service.ending import read_shim
+from subagent_server.service.shim_record import read_shim
 
 TITLE = "Starting and waiting"
 WEIGHED = 200
@@ -37,7 +37,7 @@ _FORKING = """
 import os, sys, time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from subagent_server.launch.zygote import warmed_up
+from subagent_server.warm.zygote import warmed_up
 with TemporaryDirectory() as place:
     warmed_up(Path(place))
 for _ in range(int(sys.argv[1])):

@@ -9,9 +9,9 @@ from typing import Literal, Protocol, cast
 from subagent_server.domain.errors import BadArgument, SubagentError, UnknownRun, shorten
 from subagent_server.domain.records import RunMeta
 from subagent_server.service.access import Caller
-from subagent_server.service.check_status import open_run
 from subagent_server.service.context import Service
 from subagent_server.service.get_logs import MAX_LINES, get_logs
+from subagent_server.service.open_run import open_run
 
 Kind = Literal["meta", "log", "result"]
 Signature = tuple[int, int, int]

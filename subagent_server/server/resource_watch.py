@@ -13,8 +13,8 @@ from subagent_server.server.documents import Address, File, Signature, open_docu
 from subagent_server.server.notices import Notices
 from subagent_server.server.root import until_made
 from subagent_server.service.access import Caller
-from subagent_server.service.check_status import open_run
 from subagent_server.service.context import Service
+from subagent_server.service.open_run import open_run
 from subagent_server.service.waiting import Changes, Wait, wait_until
 
 LOG_SECONDS = 1.0

@@ -1,28 +1,19 @@
-"""Looking at runs: one, several, or the list."""
+"""The verb `check_status`: the view of one run, and the answer for a child that asked.
+
+Tested in `tests/service/test_reply.py`, `test_run_case.py` there, and `tests/end_to_end/test_children.py`.
+"""
 
 from contextlib import suppress
-from itertools import islice
-from pathlib import Path
 
 from subagent_server.domain import events
-from subagent_server.domain.errors import (
-    AmbiguousRun,
-    MessageClosed,
-    UnknownMessage,
-    UnknownRun,
-)
-from subagent_server.domain.ids import is_run_id
-from subagent_server.domain.states import MessageStatus, Status
+from subagent_server.domain.errors import MessageClosed, UnknownMessage
+from subagent_server.domain.states import MessageStatus
 from subagent_server.host.clock import now
-from subagent_server.service.access import USER, Caller, check_open
+from subagent_server.service.access import USER, Caller
 from subagent_server.service.context import Service
-from subagent_server.service.list_runs import Listing, RunRow, Wanted
-from subagent_server.service.reconcile import Observed, observe
+from subagent_server.service.open_run import open_run
+from subagent_server.service.reconcile import Observed
 from subagent_server.service.views import RunView, run_view
-from subagent_server.store.runs import RunStore
-from subagent_server.store.stored import StoredRuns
-
-LATEST = "@last"
 
 
 def check_status(
@@ -30,13 +21,22 @@ def check_status(
 ) -> RunView:
     """Return the view of a run. A child that names its question acknowledges the answer it is shown.
 
+    Raises:
+        InvalidRunId, UnknownRun, UnreadableMeta, UnknownMessage, NotAllowed.
+    """
+    return view_for(service, open_run(service, run_id, caller), message_id, caller)
+
+
+def view_for(service: Service, observed: Observed, message_id: str | None, caller: Caller) -> RunView:
+    """Return the view of a run that was just opened, and acknowledge the answer to a question that is named.
+
     The view shows the state before the acknowledgement, with the answer (seed
     `bidirectional_communication.txt`, 3.4); a parent that only looks changes nothing.
 
     Raises:
-        InvalidRunId, UnknownRun, UnreadableMeta, UnknownMessage, NotAllowed.
+        UnknownMessage, UnreadableMeta.
     """
-    observed = open_run(service, run_id, caller)
+    run_id = observed.meta.run_id
     if message_id is None:
         return run_view(service.store, observed, own=caller.run_id == run_id)
     message = observed.meta.message(message_id)
@@ -47,63 +47,3 @@ def check_status(
         with suppress(MessageClosed):  # the run ended meanwhile; the answer stays readable
             service.store.update(run_id, events.ReplyAcknowledged(message_id=message_id), now())
     return view
-
-
-def open_run(service: Service, run_id: str, caller: Caller = USER) -> Observed:
-    """Return a run, reconciled, if it is open to the caller.
-
-    Raises:
-        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
-    """
-    return _opened(service.store, run_id, caller)
-
-
-def look_at(root: Path, run_id: str, caller: Caller = USER) -> Observed:
-    """Return a run under `root`, reconciled, if it is open to the caller. Raises as `open_run` does."""
-    return _opened(RunStore(root), run_id, caller)
-
-
-def _opened(store: RunStore, run_id: str, caller: Caller) -> Observed:
-    if caller.is_child:  # before anything is done to the run: to look at it may write how it ended
-        check_open(caller, store.read(run_id))
-    return observe(store, run_id)
-
-
-def list_runs(
-    service: Service,
-    *,
-    status: Status | None = None,
-    agent: str | None = None,
-    limit: int = 20,
-    caller: Caller = USER,
-) -> list[RunRow]:
-    """Return rows of runs: those that need an answer, then the live ones, then the newest of the others.
-
-    A run whose state cannot be read is listed as such.
-    """
-    wanted = Wanted(frozenset() if status is None else frozenset({status}), agent)
-    listing = Listing(service.store.paths, wanted, caller)
-    return list(islice(listing.every(), limit))
-
-
-def find_run(service: Service, name: str) -> str:
-    """Return the id of the run that a person names: its id, a unique prefix of it, or `@last`.
-
-    Raises:
-        UnknownRun, AmbiguousRun.
-    """
-    root = service.store.paths
-    if is_run_id(name) and root.run(name).directory.is_dir():
-        return name
-    stored = StoredRuns(root)
-    if name == LATEST:
-        matches = list(islice(filter(service.store.exists, stored.newest_first()), 1))
-    else:
-        matches = stored.starting_with(name) if name else []
-    if not matches and name:
-        matches = stored.ending_in(name)
-    if not matches:
-        raise UnknownRun(name, service.settings.runs_root)
-    if len(matches) > 1:
-        raise AmbiguousRun(name, matches)
-    return matches[0]

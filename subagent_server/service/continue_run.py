@@ -12,11 +12,12 @@ from subagent_server.domain.errors import BadArgument, CallerError, NewerSchema,
 from subagent_server.domain.records import SCHEMA_VERSION, RunMeta, RunRequest
 from subagent_server.domain.secrets import MASK
 from subagent_server.domain.states import Status
-from subagent_server.service.access import USER, Caller, NotAllowed, check_open
+from subagent_server.service.access import USER, Caller, NotAllowed
 from subagent_server.service.context import Service
-from subagent_server.service.ending import read_exit
+from subagent_server.service.open_run import open_run
 from subagent_server.service.places import cwd_of_agent
-from subagent_server.service.reconcile import Observed, observe
+from subagent_server.service.reconcile import Observed
+from subagent_server.service.shim_record import read_exit
 from subagent_server.service.start import Continuation, StartOrder, start_agent
 
 
@@ -79,8 +80,7 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
         StorageFailed, LaunchFailed: the machine refused; nothing half-made is left.
     """
     service.store.paths.check_ours()
-    check_open(caller, service.store.read(order.run_id))
-    observed = observe(service.store, order.run_id)
+    observed = open_run(service, order.run_id, caller)
     prompt = order.prompt if order.prompt and order.prompt.strip() else ""
     _check_can_go_on(service, observed, prompt, order.inputs)
     request = service.store.read_request(order.run_id)

@@ -25,8 +25,8 @@ from subagent_server.domain.states import (
 from subagent_server.host import journal, locks, processes
 from subagent_server.host.directory import Directory, Entry
 from subagent_server.launch import marks
-from subagent_server.service.ending import read_exit, read_shim
 from subagent_server.service.reconcile import Observed, observe
+from subagent_server.service.shim_record import read_exit, read_shim
 from subagent_server.service.tree_usage import children, subtree
 from subagent_server.store.logs import recorded_usage
 from subagent_server.store.paths import RECORD_BYTES, RunPaths

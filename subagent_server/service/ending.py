@@ -1,31 +1,17 @@
 """What every end of a run brings along: its shim is told, and the runs it started end too."""
 
-import json
 import signal
 from contextlib import suppress
-from typing import Any
 
 from subagent_server.domain import events
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import RunMeta
 from subagent_server.host import processes
 from subagent_server.host.clock import now
-from subagent_server.host.directory import Entry
 from subagent_server.launch import marks
 from subagent_server.service.tree_usage import settle_usage
 from subagent_server.store.logs import recorded_usage
-from subagent_server.store.paths import RECORD_BYTES, RunPaths
 from subagent_server.store.runs import RunStore
-
-
-def read_exit(run: RunPaths) -> dict[str, Any] | None:
-    """Return how the worker ended, as the shim recorded it; None where it did not."""
-    return _read_object(run.exit)
-
-
-def read_shim(run: RunPaths) -> dict[str, Any]:
-    """Return who shim and worker are; empty where no shim ever recorded itself."""
-    return _read_object(run.shim) or {}
 
 
 def stop_run(store: RunStore, run_id: str, reason: str | None) -> RunMeta:
@@ -54,11 +40,3 @@ def stop_children(store: RunStore, run_id: str) -> None:
                 stop_run(store, child, f"run {run_id}, which started it, has ended")
         except SubagentError:
             continue  # unreadable or never a run: the doctor lists it, and the others are still stopped
-
-
-def _read_object(file: Entry) -> dict[str, Any] | None:
-    try:
-        data = json.loads(file.read(RECORD_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return data if isinstance(data, dict) else None

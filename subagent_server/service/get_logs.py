@@ -6,8 +6,8 @@ from subagent_server.domain.errors import BadArgument
 from subagent_server.domain.records import Record
 from subagent_server.host.journal import Page
 from subagent_server.service.access import USER, Caller
-from subagent_server.service.check_status import open_run
 from subagent_server.service.context import Service
+from subagent_server.service.open_run import open_run
 from subagent_server.store.logs import page
 
 Stream = Literal["log", "events", "result", "payload"]

@@ -8,7 +8,7 @@ from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import Record, RunMeta
 from subagent_server.service.access import USER, Caller
 from subagent_server.service.context import Service
-from subagent_server.service.reconcile import observe
+from subagent_server.service.open_run import open_run
 from subagent_server.service.views import MessageView, message_view
 
 MAX_PROMPT_CHARACTERS = 200
@@ -40,8 +40,7 @@ def open_questions(service: Service, caller: Caller = USER) -> list[Letter]:
     found: list[Letter] = []
     for run_id in service.store.live_ids():
         with suppress(SubagentError):
-            if caller.may_open(service.store.read(run_id)):
-                found += _letters(service, observe(service.store, run_id).meta)
+            found += _letters(service, open_run(service, run_id, caller).meta)
     return sorted(found, key=lambda letter: (letter.asked_at, letter.run_id))
 
 

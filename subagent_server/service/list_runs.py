@@ -1,87 +1,55 @@
-"""The list of runs. Its cost follows the number of live runs: of the others only what is shown is read.
+"""The verb `list_runs`. Its cost follows the number of live runs: of the others only the shown are read.
 
 Standard library only until a run needs more than a look: `subagent ls` starts with this module.
+
+Tested in `tests/cli/test_ls.py` and `tests/service/test_run_case.py`.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from heapq import merge
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from subagent_server.domain.errors import SubagentError, UnknownRun
 from subagent_server.domain.ids import is_run_id
-from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, cut, maybe_cut
 from subagent_server.domain.states import Status
-from subagent_server.host import locks, processes
-from subagent_server.launch import slots
 from subagent_server.service.access import USER, Caller, NotAllowed
-from subagent_server.store.facts import RunFacts, read_facts, tree_is_gone
+from subagent_server.service.run_case import RunCase, case_of, is_over
+from subagent_server.service.run_row import RunRow, row_of_facts, row_of_state
+from subagent_server.store.facts import RunFacts, read_facts
 from subagent_server.store.paths import RootPaths, RunPaths
 from subagent_server.store.stored import StoredRuns
 
-
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """A run in a list. A run whose state cannot be read has only its id and `unreadable`."""
-
-    run_id: str
-    agent: str | None = None
-    label: str | None = None
-    status: Status | None = None
-    pending_questions: int = 0
-    live: bool | None = None
-    elapsed_seconds: float | None = None
-    waiting_for_slot: bool | None = None
-    summary: str | None = None
-    unreadable: str | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is going on in the run, or nobody can say."""
-        return self.status is None or (self.status.is_terminal and not self.live)
-
-    def to_wire(self) -> dict[str, Any]:
-        """Return the JSON object of the row, without the facts that it lacks."""
-        facts = {
-            "runId": self.run_id,
-            "agent": self.agent,
-            "label": self.label,
-            "status": None if self.status is None else self.status.value,
-            "pendingQuestions": self.pending_questions,
-            "live": self.live,
-            "elapsedSeconds": self.elapsed_seconds,
-            "waitingForSlot": self.waiting_for_slot,
-            "summary": self.summary,
-            "unreadable": self.unreadable,
-        }
-        return {name: value for name, value in facts.items() if value is not None}
+if TYPE_CHECKING:
+    from subagent_server.service.context import Service
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Which runs to list: of one of these statuses, where there are any; of this agent, where it is named."""
+class RunFilter:
+    """Which runs to list: those of one of these statuses, if there are any, and of this agent, if named."""
 
     statuses: frozenset[Status] = frozenset()
     agent: str | None = None
 
-    def fits(self, row: RunRow) -> bool:
-        """Whether a row is wanted."""
-        return (not self.statuses or row.status in self.statuses) and self.agent in (None, row.agent)
+    def fits(self, status: Status | None, agent: str | None) -> bool:
+        """Whether a run with this status and this agent is listed."""
+        return (not self.statuses or status in self.statuses) and self.agent in (None, agent)
 
 
-ANY = Wanted()
+ANY = RunFilter()
 _ENDED = 2
 
 
-class Listing:
+class RunList:
     """The runs of a root that are open to a caller, as they are now.
 
     `active` are those that are not over: first those that need an answer, then those that work, then those
     that are being ended. `over()` yields the others, the newest first, and reads them one by one.
     """
 
-    def __init__(self, root: RootPaths, wanted: Wanted = ANY, caller: Caller = USER) -> None:
+    def __init__(self, root: RootPaths, wanted: RunFilter = ANY, caller: Caller = USER) -> None:
         self.root = root.kept_open()
         self._wanted = wanted
         self._caller = caller
@@ -101,7 +69,7 @@ class Listing:
         seen = {row.run_id for row in self.active} | self._no_runs
         for run_id in self._ids():
             row = None if run_id in seen else self._row(run_id)
-            if row is not None and self._wanted.fits(row):
+            if row is not None and self._wanted.fits(row.status, row.agent):
                 yield row
 
     def _active(self) -> list[RunRow]:
@@ -110,7 +78,7 @@ class Listing:
             row = self._row(run_id)
             if row is None:
                 self._no_runs.add(run_id)
-            elif not row.is_over and self._wanted.fits(row):
+            elif not row.is_over and self._wanted.fits(row.status, row.agent):
                 rows.append(row)
         return sorted(rows, key=_urgency)
 
@@ -121,86 +89,62 @@ class Listing:
         else:
             from subagent_server.service.search import may_be_wanted  # imports sqlite3, for large roots
 
-            yield from may_be_wanted(self.root, self._wanted, self._caller)
+            wanted = self._wanted
+            yield from may_be_wanted(self.root, wanted.statuses, wanted.agent, self._caller)
 
     def _row(self, run_id: str) -> RunRow | None:
-        """Return the row of a run, or None where it is none, or not open to the caller."""
+        """Return the row of a run, or None if it is not a run, or not open to the caller."""
         run = self.root.run(run_id)
         try:
             facts = read_facts(run)
         except (FileNotFoundError, NotADirectoryError):
             return None  # a start that never was, or removed
-        live = None if facts is None else _settled(run, facts, is_marked=run_id in self._marked)
+        live = None if facts is None else _live_at_a_look(run, facts, is_marked=run_id in self._marked)
         if facts is None or live is None:
             return _reconciled_row(self.root, run_id, self._caller)
         if not self._caller.may_open_run(facts.run_id, facts.parent_run_id):
             return None
-        return _row(facts, live=live, waits=_waits_for_slot(self.root, run_id, facts.status))
+        return row_of_facts(self.root, facts, live=live)
 
 
-def _settled(run: RunPaths, facts: RunFacts, *, is_marked: bool) -> bool | None:
-    """Whether a run lives, where there is nothing to reconcile; None where that takes more than a look."""
+def list_runs(
+    service: "Service",
+    *,
+    status: Status | None = None,
+    agent: str | None = None,
+    limit: int = 20,
+    caller: Caller = USER,
+) -> list[RunRow]:
+    """Return rows of runs: those that need an answer, then the live ones, then the newest of the others.
+
+    A run whose state cannot be read is listed as such.
+    """
+    wanted = RunFilter(frozenset() if status is None else frozenset({status}), agent)
+    return list(islice(RunList(service.store.paths, wanted, caller).every(), limit))
+
+
+def _live_at_a_look(run: RunPaths, facts: RunFacts, *, is_marked: bool) -> bool | None:
+    """Whether a run lives, if there is nothing to reconcile; None if that takes more than a look."""
     try:
-        return _looked(run, facts, is_marked=is_marked)
+        if is_over(run, facts.status, is_marked=is_marked):
+            return False
+        lives = case_of(run, facts.status, facts.host) is RunCase.LIVES
     except OSError:
         return None
-
-
-def _looked(run: RunPaths, facts: RunFacts, *, is_marked: bool) -> bool | None:
-    """The same. The looks are those of `service/reconcile.py`, in its order."""
-    if facts.status.is_terminal:
-        return False if not is_marked and tree_is_gone(run) else None
-    if facts.host != processes.host_name() or run.result.exists() or run.exit.exists():
-        return None
-    if facts.expires is not None and facts.expires <= datetime.now(UTC):
-        return None
-    return True if is_marked and locks.is_held(run.live_lock) else None
+    expired = facts.expires is not None and facts.expires <= datetime.now(UTC)
+    return True if lives and is_marked and not expired else None
 
 
 def _reconciled_row(root: RootPaths, run_id: str, caller: Caller) -> RunRow | None:
-    from subagent_server.service.check_status import look_at  # imports pydantic, which most lists do without
+    from subagent_server.service.open_run import open_run_below  # imports pydantic, which most lists avoid
 
     try:
-        observed = look_at(root.root, run_id, caller)
+        observed = open_run_below(root.root, run_id, caller)
     except (UnknownRun, NotAllowed):
         return None  # removed, or somebody else's
     except SubagentError as error:
         return RunRow(run_id=run_id, unreadable=error.sentence)
-    meta = observed.meta
-    return RunRow(
-        run_id=meta.run_id,
-        agent=cut(meta.agent_name, MAX_LABEL_CHARACTERS),
-        label=maybe_cut(meta.label, MAX_LABEL_CHARACTERS),
-        status=meta.status,
-        pending_questions=meta.pending_questions,
-        live=observed.live,
-        elapsed_seconds=_elapsed(meta.created_at, meta.ended_at),
-        waiting_for_slot=_waits_for_slot(root, run_id, meta.status) or None,
-        summary=maybe_cut(meta.error.message if meta.error else meta.summary),
-    )
-
-
-def _waits_for_slot(root: RootPaths, run_id: str, status: Status) -> bool:
-    return status is Status.READY and slots.is_waiting(root.slots, run_id)
-
-
-def _row(facts: RunFacts, *, live: bool, waits: bool) -> RunRow:
-    return RunRow(
-        run_id=facts.run_id,
-        agent=cut(facts.agent, MAX_LABEL_CHARACTERS),
-        label=maybe_cut(facts.label, MAX_LABEL_CHARACTERS),
-        status=facts.status,
-        pending_questions=facts.pending_questions,
-        live=live,
-        elapsed_seconds=_elapsed(facts.created, facts.ended),
-        waiting_for_slot=waits or None,
-        summary=maybe_cut(facts.what),
-    )
-
-
-def _elapsed(created: datetime, ended: datetime | None) -> float:
-    """Return how long a run has been there, in seconds; 0 where a clock was set back."""
-    return round(max(0.0, ((ended or datetime.now(UTC)) - created).total_seconds()), 1)
+    return row_of_state(root, observed.meta, observed.live)
 
 
 def _urgency(row: RunRow) -> int:

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.domain import events
-from subagent_server.domain.errors import StorageFailed, SubagentError, UnknownRun, UnreadableMeta
-from subagent_server.domain.records import SCHEMA_VERSION, Failure, RunMeta
+from subagent_server.domain.errors import StorageFailed, UnknownRun, UnreadableMeta
+from subagent_server.domain.records import Failure, RunMeta
 from subagent_server.domain.states import MessageStatus
 from subagent_server.host import atomic, locks, process_scan, processes
 from subagent_server.host.clock import now
 from subagent_server.host.exclusive import exclusive
 from subagent_server.host.failpoints import failpoint
 from subagent_server.launch import marks
-from subagent_server.service.ending import read_exit, read_shim, stop_children, tell_shim
+from subagent_server.service.access import USER, Caller, check_open
+from subagent_server.service.ending import stop_children, tell_shim
+from subagent_server.service.run_case import RunCase, case_of, case_of_processes, is_here
+from subagent_server.service.shim_record import read_exit, read_shim
 from subagent_server.service.tree_usage import settle_usage
 from subagent_server.store.logs import RunJournal, has_ended, recorded_usage
 from subagent_server.store.paths import RunPaths
@@ -39,15 +42,18 @@ class Observed:
     live: bool | None
 
 
-def observe(store: RunStore, run_id: str) -> Observed:
+def observe(store: RunStore, run_id: str, caller: Caller = USER) -> Observed:
     """Return the run after reconciling it; in a root that is not ours, as it says that it is.
+
+    A caller to whom the run is not open is refused first: to look at a run may write how it ended.
 
     Raises:
         InvalidRunId, UnknownRun, UnreadableMeta: it cannot be read.
+        NotAllowed: it is not open to the caller.
         StorageFailed, LockTimeout: what has to be written cannot be.
     """
     try:
-        return _observed(store, run_id)
+        return _observed(store, run_id, caller)
     except (OSError, StorageFailed) as error:
         directory = store.paths.run(run_id).directory
         if not directory.exists():  # it was removed while it was looked at
@@ -58,27 +64,28 @@ def observe(store: RunStore, run_id: str) -> Observed:
         raise UnreadableMeta(run_id, Path(error.filename or directory), reason) from error
 
 
-def _observed(store: RunStore, run_id: str) -> Observed:
+def _observed(store: RunStore, run_id: str, caller: Caller) -> Observed:
     run = store.paths.run(run_id)
     meta = store.read_state(run)
-    if run.files.forbidden is not None:
+    check_open(caller, meta)
+    is_marked = store.paths.change_mark(run_id).exists()  # before the lock: the mark falls after it
+    case = case_of(run, meta.status, _host(meta), meta.schema_version)
+    if case is RunCase.FOREIGN:
         return Observed(meta, None)
-    if meta.schema_version > SCHEMA_VERSION:
-        return Observed(meta, locks.is_held(run.live_lock) if _is_here(meta) else None)
-    if not _is_here(meta):
+    if case is RunCase.NEWER:
+        return Observed(meta, locks.is_held(run.live_lock) if is_here(_host(meta)) else None)
+    if case is RunCase.ELSEWHERE:
         return Observed(_expire_questions(store, meta), None)
-    if meta.status.is_terminal:
+    if case is RunCase.RESULT_LEFT:
+        meta = store.roll_forward(run.run_id, now())
+        case = RunCase.ENDED if meta.status.is_terminal else case_of_processes(run)
+    if case is RunCase.ENDED:
         return Observed(meta, _settle_tree(store, run, meta))
-    meta = _roll_forward(store, run, meta)
-    if meta.status.is_terminal:
-        return Observed(meta, _settle_tree(store, run, meta))
-    ended = read_exit(run)
-    is_marked = store.paths.change_mark(run_id).exists()  # its keeper takes the mark away after the lock
-    if ended is None and locks.is_held(run.live_lock):
-        if not is_marked:
-            store.mark(run)
-        return Observed(_expire_questions(store, meta), True)
-    return _declare_dead(store, run, ended)
+    if case is RunCase.DEAD:
+        return _declare_dead(store, run)
+    if not is_marked:
+        store.mark(run)
+    return Observed(_expire_questions(store, meta), True)
 
 
 def reconcile_after_worker(store: RunStore, run_id: str, ended: dict[str, Any] | None = None) -> RunMeta:
@@ -97,8 +104,8 @@ def reconcile_after_worker(store: RunStore, run_id: str, ended: dict[str, Any] |
     return meta
 
 
-def _is_here(meta: RunMeta) -> bool:
-    return meta.launch is None or meta.launch.host == processes.host_name()
+def _host(meta: RunMeta) -> str | None:
+    return None if meta.launch is None else meta.launch.host
 
 
 def _roll_forward(store: RunStore, run: RunPaths, meta: RunMeta) -> RunMeta:
@@ -107,10 +114,11 @@ def _roll_forward(store: RunStore, run: RunPaths, meta: RunMeta) -> RunMeta:
     return meta
 
 
-def _declare_dead(store: RunStore, run: RunPaths, ended: dict[str, Any] | None) -> Observed:
+def _declare_dead(store: RunStore, run: RunPaths) -> Observed:
     """The worker's end is recorded, or nobody holds the run: look again, sweep, look again, then judge."""
+    ended: dict[str, Any] | None = None
     for sweep in (False, True):
-        if sweep and ended is None:
+        if sweep:
             sweep_orphans(run)
         meta = _roll_forward(store, run, store.read(run.run_id))
         ended = read_exit(run)
@@ -207,11 +215,11 @@ def sweep_orphans(run: RunPaths) -> None:
     """
     if not marks.is_original(run):
         return
-    marked, is_spared = marks.marked(run.run_id), marks.shims_on_record(run.root)
+    is_spared = marks.shims_on_record(run.root)
     quiet = 0
     while quiet < 2:
         worker = marks.recorded_worker(run)
-        left = [*marked.look(), *([] if worker is None else [worker])]
+        left = [*marks.processes_of(run.run_id), *([] if worker is None else [worker])]
         left += process_scan.descendants([identity.pid for identity in left], spare=is_spared)
         told = [processes.send_signal(identity, signal.SIGKILL) for identity in dict.fromkeys(left)]
         quiet = 0 if any(told) else quiet + 1  # what another user owns cannot be ended, and is not waited for
@@ -245,17 +253,6 @@ def _expire_questions(store: RunStore, meta: RunMeta) -> RunMeta:
         if due and message.expires_at is not None and message.expires_at <= moment:
             meta = store.update(meta.run_id, events.QuestionExpired(message_id=message.message_id), moment)
     return meta
-
-
-def observe_all(store: RunStore, run_ids: list[str]) -> list[Observed | SubagentError]:
-    """Return each run, or why it cannot be read."""
-    found: list[Observed | SubagentError] = []
-    for run_id in run_ids:
-        try:
-            found.append(observe(store, run_id))
-        except SubagentError as error:
-            found.append(error)
-    return found
 
 
 def _signal_name(number: int) -> str:

@@ -25,6 +25,7 @@ from subagent_server.host.directory import NotPlain
 from subagent_server.host.removing import remove_tree
 from subagent_server.launch import marks
 from subagent_server.service.reconcile import observe
+from subagent_server.service.run_case import is_over
 from subagent_server.store.facts import read_facts, tree_is_gone
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
@@ -177,7 +178,7 @@ def _parent_of_settled(store: RunStore, run: RunPaths, *, is_marked: bool) -> st
         facts = None if is_marked else read_facts(run)
     except (FileNotFoundError, NotADirectoryError):
         facts = None
-    if facts is not None and facts.status.is_terminal and tree_is_gone(run):
+    if facts is not None and is_over(run, facts.status, is_marked=is_marked):
         return facts.parent_run_id
     try:
         observed = observe(store, run.run_id)

@@ -1,23 +1,25 @@
-"""Finding the few runs that are wanted among many that are stored."""
+"""Finding the few runs that may be wanted among many that are stored."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
+from subagent_server.domain.states import Status
 from subagent_server.service.access import Caller
-from subagent_server.service.list_runs import Wanted
 from subagent_server.store.index import open_index
 from subagent_server.store.paths import RootPaths
 from subagent_server.store.stored import StoredRuns
 
 
-def may_be_wanted(root: RootPaths, wanted: Wanted, caller: Caller) -> Iterator[str]:
-    """Yield the ids of the runs that may be wanted, newest first: in a large root as its index has it.
+def may_be_wanted(
+    root: RootPaths, statuses: Collection[Status], agent: str | None, caller: Caller
+) -> Iterator[str]:
+    """Yield the ids of runs that may have one of these statuses and this agent, newest first.
 
-    Whoever takes one reads it: the index may be behind.
+    A large root answers from its index, which may be behind: read each run that is taken.
     """
     stored = StoredRuns(root)
     if not stored.is_large():
         yield from stored.newest_first()
         return
     with open_index(root) as index:
-        found = index.find(wanted.statuses, wanted.agent, caller.run_id, caller.carries_on)
+        found = index.find(statuses, agent, caller.run_id, caller.carries_on)
     yield from found

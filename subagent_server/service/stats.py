@@ -8,7 +8,7 @@ from typing import Any
 
 from subagent_server.domain.errors import SubagentError, UnknownRun
 from subagent_server.domain.states import Status
-from subagent_server.service.check_status import look_at
+from subagent_server.service.open_run import open_run_below
 from subagent_server.store.facts import RunFacts, Spent, read_facts
 from subagent_server.store.index import Ended, open_index
 from subagent_server.store.paths import RootPaths
@@ -130,7 +130,7 @@ def _of(facts: RunFacts) -> Ended:
 
 def _read(root: RootPaths, run_id: str) -> Ended:
     """Return a run that has not ended, or whose state needs all of the reading."""
-    meta = look_at(root.root, run_id).meta
+    meta = open_run_below(root.root, run_id).meta
     usage, ended = meta.usage, meta.ended_at or meta.created_at
     spent = Spent(
         usage.input_tokens,

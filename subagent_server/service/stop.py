@@ -1,10 +1,14 @@
-"""Stopping runs: the status is written first, then the processes are told."""
+"""The verb `stop_run`: the status is written first, then the processes get their signals.
+
+Tested in `tests/end_to_end/test_stops.py`, `tests/faults/test_stop_races.py` and `tests/cli/test_stop.py`.
+"""
 
 from subagent_server.domain.limits import check_reason
-from subagent_server.service.access import USER, Caller, check_open
+from subagent_server.service.access import USER, Caller
 from subagent_server.service.context import Service
 from subagent_server.service.ending import stop_run
 from subagent_server.service.masking import masker_at_door
+from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed, observe
 
 
@@ -18,11 +22,9 @@ def stop(service: Service, run_id: str, reason: str | None = None, caller: Calle
         InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed, ForeignRoot, StorageFailed, LockTimeout.
     """
     check_reason(reason)
-    store = service.store
-    store.paths.check_ours()
-    check_open(caller, store.read(run_id))
-    observed = observe(store, run_id)
+    service.store.paths.check_ours()
+    observed = open_run(service, run_id, caller)
     if observed.meta.status.is_terminal:
         return observed
-    stop_run(store, run_id, reason and masker_at_door(service, run_id).text(reason))
-    return observe(store, run_id)
+    stop_run(service.store, run_id, reason and masker_at_door(service, run_id).text(reason))
+    return observe(service.store, run_id)  # its processes may be gone, and the runs below it added their cost

@@ -1,40 +1,34 @@
-"""Whole trees of runs, reconciled, each run with what it and all below it have cost: for people who look."""
+"""Whole trees of runs for people: each run reconciled, with what it and all below it have cost.
+
+Tested in `tests/cli/test_trees.py`.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from subagent_server.domain.errors import SubagentError
-from subagent_server.domain.records import Record, Usage
-from subagent_server.domain.states import Status
-from subagent_server.host.clock import now
+from subagent_server.domain.records import Usage
 from subagent_server.service.access import USER, Caller
-from subagent_server.service.check_status import open_run
 from subagent_server.service.context import Service
+from subagent_server.service.open_run import open_run
+from subagent_server.service.run_row import RunRow, row_of_state
 from subagent_server.service.tree_usage import tree_usage
-from subagent_server.service.views import elapsed_seconds, waits_for_slot
 
 
-class TreeRow(Record):
-    """A run in its tree. One whose state cannot be read has only its id and `unreadable`."""
+@dataclass(frozen=True)
+class TreeRow:
+    """A run in its tree: its row, the run that started it, and what it and all below it have cost."""
 
-    run_id: str
-    agent: str | None = None
-    label: str | None = None
-    status: Status | None = None
-    pending_questions: int = 0
-    live: bool | None = None
-    waiting_for_slot: bool | None = None
-    elapsed_seconds: float | None = None
+    run: RunRow
     parent_run_id: str | None = None
-    with_descendants: Usage = Usage()
-    summary: str | None = None
-    unreadable: str | None = None
+    with_descendants: Usage = field(default_factory=Usage)
 
-    @property
-    def works(self) -> bool:
-        """Whether something goes on in the run."""
-        return self.status is not None and (not self.status.is_terminal or bool(self.live))
+    def to_wire(self) -> dict[str, Any]:
+        """Return the JSON object of the row."""
+        parent = {} if self.parent_run_id is None else {"parentRunId": self.parent_run_id}
+        usage = self.with_descendants.model_dump(mode="json", exclude_none=True)
+        return {**self.run.to_wire(), **parent, "withDescendants": usage}
 
 
 @dataclass
@@ -52,8 +46,7 @@ class Node:
 
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON object of the run, with those of its `children`."""
-        row = self.row.model_dump(mode="json", exclude_none=True)
-        return {**row, "children": [child.to_wire() for child in self.children]}
+        return {**self.row.to_wire(), "children": [child.to_wire() for child in self.children]}
 
 
 def trees_of(service: Service, run_ids: Iterable[str], caller: Caller = USER) -> list[Node]:
@@ -85,21 +78,9 @@ def _grown(service: Service, run_id: str, caller: Caller, depth: int = -1) -> No
         observed = open_run(service, run_id, caller)
         usage = tree_usage(service.store, observed.meta)
     except SubagentError as error:
-        return Node(TreeRow(run_id=run_id, unreadable=error.sentence))
+        return Node(TreeRow(RunRow(run_id=run_id, unreadable=error.sentence)))
     meta = observed.meta
-    row = TreeRow(
-        run_id=run_id,
-        agent=meta.agent_name,
-        label=meta.label,
-        status=meta.status,
-        pending_questions=meta.pending_questions,
-        live=observed.live,
-        waiting_for_slot=waits_for_slot(service.store, meta) or None,
-        elapsed_seconds=elapsed_seconds(meta, now()),
-        parent_run_id=meta.parent_run_id,
-        with_descendants=usage,
-        summary=(meta.error.message if meta.error else meta.summary),
-    )
+    row = TreeRow(row_of_state(service.store.paths, meta, observed.live), meta.parent_run_id, usage)
     below = service.store.children_of(run_id) if meta.depth > depth else []  # else the marks lead in a circle
     return Node(row, [_grown(service, i, caller, meta.depth) for i in below if _is_open(service, i, caller)])
 

@@ -1,4 +1,7 @@
-"""A run's word about itself from outside the built-in loop: `update_status` of a child."""
+"""The verb `update_status`: a program says from outside the built-in loop how its run goes on, or ends it.
+
+Tested in `tests/end_to_end/test_children.py` and `tests/end_to_end/test_child_programs.py`.
+"""
 
 from typing import Literal
 
@@ -7,10 +10,11 @@ from subagent_server.domain.limits import check_payload, check_summary
 from subagent_server.domain.records import Failure, RunResult
 from subagent_server.domain.states import Status
 from subagent_server.host.clock import now
-from subagent_server.service.access import USER, Caller, check_open
+from subagent_server.service.access import USER, Caller
 from subagent_server.service.context import Service
 from subagent_server.service.ending import stop_children, tell_shim
 from subagent_server.service.masking import masker_at_door
+from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed, observe
 
 Reported = Literal["running", "completed", "failed"]
@@ -35,11 +39,9 @@ def update_status(
     masker = masker_at_door(service, run_id)
     summary, payload = masker.data(summary), masker.data(payload)
     store = service.store
-    check_open(caller, store.read(run_id))
-    observe(store, run_id)
+    observed = open_run(service, run_id, caller)
     if status == "running":
-        store.update(run_id, events.ProgressReported(summary=summary), now())
-        return observe(store, run_id)
+        return Observed(store.update(run_id, events.ProgressReported(summary=summary), now()), observed.live)
     if status == "completed":
         result = RunResult(outcome=Status.COMPLETED, text=summary or "", summary=summary)
         store.update(
@@ -51,7 +53,7 @@ def update_status(
         store.update(run_id, events.RunFailed(failure=failure), now(), result=result)
     tell_shim(store, run_id)
     stop_children(store, run_id)
-    return observe(store, run_id)
+    return observe(store, run_id)  # its processes may be gone, and the runs below it added their cost
 
 
 def _encoded(payload: str | None) -> bytes | None:

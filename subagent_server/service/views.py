@@ -1,6 +1,5 @@
 """A run as its parent sees it: small, and it says what to do next."""
 
-from datetime import datetime
 from typing import Any
 
 from pydantic import Field
@@ -16,10 +15,9 @@ from subagent_server.domain.limits import (
 )
 from subagent_server.domain.records import Failure, Message, Moment, Record, RunMeta, Usage
 from subagent_server.domain.states import MessageStatus, Status
-from subagent_server.host.clock import now
-from subagent_server.launch import slots
-from subagent_server.service.ending import read_shim
 from subagent_server.service.reconcile import Observed
+from subagent_server.service.run_row import elapsed_seconds, waits_for_slot
+from subagent_server.service.shim_record import read_shim
 from subagent_server.service.tree_usage import tree_usage
 from subagent_server.store.logs import latest_words, recorded_usage
 from subagent_server.store.paths import RunPaths
@@ -97,7 +95,7 @@ def run_view(store: RunStore, observed: Observed, asked: str | None = None, *, o
         "status": meta.status,
         "revision": meta.revision,
         "live": observed.live,
-        "elapsed_seconds": elapsed_seconds(meta, now()),
+        "elapsed_seconds": elapsed_seconds(meta.created_at, meta.ended_at),
         "messages": [message_view(m) for m in _shown(meta, asked, own)][:MAX_QUESTIONS] or None,
         "instructions": _to_itself(meta) if own else _instructions(meta, asked),
         "error": _error(meta.error),
@@ -110,11 +108,6 @@ def run_view(store: RunStore, observed: Observed, asked: str | None = None, *, o
     if store.children_of(meta.run_id):
         facts["with_descendants"] = _usage(tree_usage(store, meta))
     return RunView(**facts)
-
-
-def elapsed_seconds(meta: RunMeta, moment: datetime) -> float:
-    """Return how long the run has been there, until its end, in seconds; 0 where a clock was set back."""
-    return round(max(0.0, ((meta.ended_at or moment) - meta.created_at).total_seconds()), 1)
 
 
 def message_view(message: Message) -> MessageView:
@@ -144,11 +137,6 @@ def _error(failure: Failure | None) -> Failure | None:
     return Failure(code=code, message=cut(failure.message), hint=maybe_cut(failure.hint))
 
 
-def waits_for_slot(store: RunStore, meta: RunMeta) -> bool:
-    """Whether the run waits until others have ended."""
-    return meta.status is Status.READY and slots.is_waiting(store.paths.slots, meta.run_id)
-
-
 def _shown(meta: RunMeta, asked: str | None, own: bool) -> list[Message]:
     wanted = {MessageStatus.PENDING, MessageStatus.REPLIED} if own else {MessageStatus.PENDING}
     return [m for m in meta.messages if m.message_status in wanted or m.message_id == asked]
@@ -160,7 +148,7 @@ def _progress(store: RunStore, meta: RunMeta) -> dict[str, Any]:
     return {
         "usage": _usage(meta.usage.merged(recorded_usage(run))),
         "preview": words[:MAX_PREVIEW_CHARACTERS] if words else None,
-        "waiting_for_slot": waits_for_slot(store, meta) or None,
+        "waiting_for_slot": waits_for_slot(store.paths, meta.run_id, meta.status) or None,
         "waiting_for_run": _awaited(run, meta),
         "summary": maybe_cut(meta.summary),
     }

@@ -3,21 +3,25 @@
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 
 from subagent_server.domain import events
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import Failure
 from subagent_server.launch.local import LocalLauncher
-from subagent_server.service.check_status import check_status, list_runs
+from subagent_server.service.check_status import check_status
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.doctor import examine
 from subagent_server.service.get_logs import get_logs
+from subagent_server.service.list_runs import list_runs
 from subagent_server.service.reply import reply
 from subagent_server.service.stop import stop
 from subagent_server.settings import read_settings
 from tests.fuzz.dice import FUZZED, mutated
 from tests.helpers.runs import ASKED, RUN_ID, STARTED, start_run
+
+pytestmark = pytest.mark.fuzz
 
 OTHER = "20261122-093015-417-abcdef"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ from subagent_server.service.context import Service, open_service
 from subagent_server.service.doctor import examine
 from subagent_server.service.get_logs import get_logs
 from subagent_server.service.inbox import open_questions
-from subagent_server.service.list_runs import Listing
+from subagent_server.service.list_runs import RunList
 from subagent_server.service.remove import Age, prune, remove
 from subagent_server.service.stats import stats
 from subagent_server.service.trees import trees_of
@@ -32,6 +33,8 @@ from subagent_server.worker.past import read_past
 from tests.faults.canaries import SECRET, Outside, changed
 from tests.faults.planted import BASES, SHAPES, write_run
 from tests.fuzz.dice import FUZZED, JSON, mutated
+
+pytestmark = pytest.mark.fuzz
 
 MUTATED, OTHER = "20260101-mutated", "20261122-other"
 HANG_SECONDS = 20
@@ -110,7 +113,7 @@ def _ask_everything(service: Service) -> str:
     paths, store = service.store.paths, service.store
     streams = ("log", "events", "result", "payload")
     uris = [f"run://{MUTATED}/{kind}" for kind in ("meta", "log", "result")]
-    rows = [row.to_wire() for row in Listing(paths).every()]
+    rows = [row.to_wire() for row in RunList(paths).every()]
     assert OTHER in [row["runId"] for row in rows]
     verbs: list[Callable[[], object]] = [
         lambda: rows,

@@ -20,9 +20,9 @@ from subagent_server.host import locks, processes
 from subagent_server.launch.launcher import LaunchPackage, Reservation, Start
 from subagent_server.launch.local import LocalLauncher, LocalStart
 from subagent_server.service.context import Service, open_service, warm_start
-from subagent_server.service.ending import read_shim
 from subagent_server.service.reconcile import Observed, observe
 from subagent_server.service.reply import reply
+from subagent_server.service.shim_record import read_shim
 from subagent_server.service.start import StartOrder, start
 from subagent_server.service.stop import stop
 from subagent_server.settings import read_settings
@@ -237,7 +237,7 @@ class World:
         """
         run = self.paths(run_id)
         wait_for(
-            lambda: not processes_of(run) and not locks.is_held(run.live_lock),
+            lambda: not locks.is_held(run.live_lock) and not processes_of(run),
             seconds,
             f"the end of all of run {run_id}",
         )

@@ -25,8 +25,8 @@ from subagent_server.launch.local import LocalLauncher
 from subagent_server.service.context import open_service
 from subagent_server.service.continue_run import ContinueOrder, continue_run
 from subagent_server.service.doctor import examine_all
-from subagent_server.service.ending import read_shim
 from subagent_server.service.reconcile import observe
+from subagent_server.service.shim_record import read_shim
 from subagent_server.service.start import StartOrder, start
 from subagent_server.service.stop import stop
 from subagent_server.settings import read_settings

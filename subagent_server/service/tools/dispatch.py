@@ -7,7 +7,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sized
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 from jsonschema import Draft202012Validator
@@ -17,13 +17,16 @@ from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument
 from subagent_server.domain.states import MessageStatus, Status
 from subagent_server.service.access import Caller
-from subagent_server.service.check_status import check_status, list_runs, open_run
+from subagent_server.service.ask import ask_as_child
+from subagent_server.service.check_status import view_for
 from subagent_server.service.context import Service
 from subagent_server.service.continue_run import ContinueOrder, continue_run
 from subagent_server.service.get_logs import get_logs
+from subagent_server.service.list_runs import list_runs
 from subagent_server.service.nesting import agents_of
+from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed, observe
-from subagent_server.service.reply import ask_as_child, reply
+from subagent_server.service.reply import reply
 from subagent_server.service.start import StartOrder, start
 from subagent_server.service.stop import stop
 from subagent_server.service.tools import table
@@ -144,15 +147,14 @@ class Desk:
         )
         meta = await asyncio.to_thread(start, self._service, order, self._caller)
         self._unfinished.shown(meta.run_id, ended=False)
-        return (await self._after_wait(meta.run_id, call)).to_wire()
+        return (await self._after_start(meta.run_id, call)).to_wire()
 
     async def _check_status(self, call: Call) -> Answer:
-        run_id, asked = call.arguments["runId"], call.get("messageId")
+        asked = call.get("messageId")
+        observed = await asyncio.to_thread(open_run, self._service, call.arguments["runId"], self._caller)
         if asked is None:
-            if call.wait_seconds() > 0:  # who may not look may not wait either
-                await asyncio.to_thread(open_run, self._service, run_id, self._caller)
-            return (await self._after_wait(run_id, call)).to_wire()
-        return (await self._after_answer(run_id, asked, call, 0)).to_wire()
+            return (await self._after_wait(observed, call)).to_wire()
+        return (await self._after_answer(observed, asked, call, 0)).to_wire()
 
     async def _wait_for_runs(self, call: Call) -> Answer:
         watch = await asyncio.to_thread(
@@ -211,8 +213,7 @@ class Desk:
                 self._service, run_id, call.arguments["answer"], call.get("messageId"), caller=self._caller
             )
 
-        await asyncio.to_thread(replied)
-        view = await self._after_wait(run_id, call)
+        view = await self._after_wait(await asyncio.to_thread(replied), call)
         return {"success": True, "message": "The answer is recorded.", "updatedMetadata": view.to_wire()}
 
     async def _stop(self, call: Call) -> Answer:
@@ -233,16 +234,17 @@ class Desk:
         )
         meta = await asyncio.to_thread(continue_run, self._service, order, self._caller)
         self._unfinished.shown(meta.run_id, ended=False)
-        return (await self._after_wait(meta.run_id, call)).to_wire()
+        return (await self._after_start(meta.run_id, call)).to_wire()
 
     async def _ask(self, call: Call) -> Answer:
         run_id = self._own(call)
-        message = await asyncio.to_thread(
+        observed = await asyncio.to_thread(
             ask_as_child, self._service, run_id, call.arguments["question"], call.get("options"), self._caller
         )
-        view = await self._after_answer(run_id, message.message_id, call, 45)
-        asked = next((m for m in view.messages or [] if m.message_id == message.message_id), None)
-        answer: Answer = {"messageId": message.message_id, "instructions": view.instructions}
+        message_id = observed.meta.messages[-1].message_id
+        view = await self._after_answer(observed, message_id, call, 45)
+        asked = next((m for m in view.messages or [] if m.message_id == message_id), None)
+        answer: Answer = {"messageId": message_id, "instructions": view.instructions}
         if asked is not None and asked.answer is not None:
             answer["answer"] = asked.answer
         return answer
@@ -281,37 +283,46 @@ class Desk:
         finally:
             self.busy += 1
 
-    async def _after_wait(self, run_id: str, call: Call) -> RunView:
+    async def _after_start(self, run_id: str, call: Call) -> RunView:
+        observed = await asyncio.to_thread(open_run, self._service, run_id, self._caller)
+        return await self._after_wait(observed, call)
+
+    async def _after_wait(self, observed: Observed, call: Call) -> RunView:
         """Return the view of a run when it has ended, asks, or the wait is over."""
-        store = self._service.store
-
-        def settled() -> Observed | None:
-            observed = observe(store, run_id)
-            done = observed.meta.status.is_terminal or observed.meta.pending_questions > 0
-            return observed if done else None
-
-        seconds = call.wait_seconds()
+        run_id, seconds = observed.meta.run_id, call.wait_seconds()
         if seconds > 0:
             async with _beside(call, [run_id]):
-                await self._waited(settled, Wait(seconds, frozenset({run_id}), call.progress))
-
-        view = await asyncio.to_thread(check_status, self._service, run_id, None, self._caller)
+                observed = await self._when(observed, _is_settled, Wait(seconds, None, call.progress))
+        view = await asyncio.to_thread(view_for, self._service, observed, None, self._caller)
         self._unfinished.shown(run_id, ended=view.status.is_terminal)
         return _noted(view, call.wait_note())
 
-    async def _after_answer(self, run_id: str, message_id: str, call: Call, default: float) -> RunView:
+    async def _after_answer(self, observed: Observed, message_id: str, call: Call, default: float) -> RunView:
         """Return what a child sees of its question: its answer, its expiry, or that it is still open."""
 
-        def closed() -> bool | None:
-            meta = open_run(self._service, run_id, self._caller).meta
-            message = meta.message(message_id)
+        def is_closed(run: Observed) -> bool:
+            message = run.meta.message(message_id)
             pending = message is not None and message.message_status is MessageStatus.PENDING
-            return None if pending and not meta.status.is_terminal else True
+            return not pending or run.meta.status.is_terminal
 
-        wait = Wait(call.wait_seconds(default), frozenset({run_id}), call.progress)
-        await self._waited(closed, wait)
-        view = await asyncio.to_thread(check_status, self._service, run_id, message_id, self._caller)
+        wait = Wait(call.wait_seconds(default), None, call.progress)
+        observed = await self._when(observed, is_closed, wait)
+        view = await asyncio.to_thread(view_for, self._service, observed, message_id, self._caller)
         return _noted(view, call.wait_note(default))
+
+    async def _when(self, observed: Observed, is_enough: Callable[[Observed], bool], wait: Wait) -> Observed:
+        """Return a run as soon as it is as wanted, or as it is when the time is over."""
+        if wait.seconds <= 0 or is_enough(observed):
+            return observed
+        run_id, latest = observed.meta.run_id, observed
+
+        def look() -> Observed | None:
+            nonlocal latest
+            latest = observe(self._service.store, run_id)
+            return latest if is_enough(latest) else None
+
+        await self._waited(look, replace(wait, run_ids=frozenset({run_id})))
+        return latest
 
 
 def _without_words(agent: AgentDefinition, doubt: NotTrusted | None) -> AgentDefinition:
@@ -319,6 +330,11 @@ def _without_words(agent: AgentDefinition, doubt: NotTrusted | None) -> AgentDef
         return agent
     description = f"A call is refused, because {doubt.remark}"
     return agent.model_copy(update={"description": description, "output_schema": None})
+
+
+def _is_settled(run: Observed) -> bool:
+    """Whether a wait for a run is over for its parent: it has ended, or a question is open."""
+    return run.meta.status.is_terminal or run.meta.pending_questions > 0
 
 
 def _beside(call: Call, run_ids: Collection[str]) -> AbstractAsyncContextManager[None]:

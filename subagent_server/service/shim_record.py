@@ -1,0 +1,25 @@
+"""Reading what the shim of a run has recorded. Standard library only: `subagent ls` reads it too."""
+
+import json
+from typing import Any
+
+from subagent_server.host.directory import Entry
+from subagent_server.store.paths import RECORD_BYTES, RunPaths
+
+
+def read_exit(run: RunPaths) -> dict[str, Any] | None:
+    """Return how the worker ended, as the shim recorded it, or None if it did not."""
+    return _read_object(run.exit)
+
+
+def read_shim(run: RunPaths) -> dict[str, Any]:
+    """Return the identities of shim and worker; empty if no shim ever recorded itself."""
+    return _read_object(run.shim) or {}
+
+
+def _read_object(file: Entry) -> dict[str, Any] | None:
+    try:
+        data = json.loads(file.read(RECORD_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None

@@ -1,0 +1,176 @@
+"""The cases of reconciliation: their order, and that lists and views see the same of a run."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from subagent_server.domain import events
+from subagent_server.domain.records import LaunchInfo, RunResult
+from subagent_server.domain.states import Status
+from subagent_server.domain.versions import SCHEMA_VERSION
+from subagent_server.host import locks
+from subagent_server.launch.local import LocalLauncher
+from subagent_server.service.check_status import check_status
+from subagent_server.service.context import Service, open_service
+from subagent_server.service.list_runs import list_runs
+from subagent_server.service.run_case import RunCase, case_of
+from subagent_server.settings import read_settings
+from subagent_server.store.paths import RunPaths
+from subagent_server.store.runs import RunStore
+from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
+
+ELSEWHERE = LaunchInfo(kind="local", host="another-host", boot_id="boot")
+STOPPED = events.StopRequested(reason="enough")
+Held = list[int]
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    """The locks that a test holds."""
+    descriptors: Held = []
+    yield descriptors
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)
+
+
+def made(root: Path, *happened: events.RunEvent, launch: LaunchInfo | None = None) -> RunPaths:
+    """Make a run under `root`, and return its files."""
+    store = RunStore(root)
+    store.create(make_request(RUN_ID))
+    store.publish(make_meta(RUN_ID, launch=launch))
+    for event in happened:
+        store.update(RUN_ID, event, T0)
+    return store.paths.run(RUN_ID)
+
+
+def hold(run: RunPaths, held: Held) -> None:
+    """Hold the lock of a run, as its shim does."""
+    descriptor = locks.take(run.live_lock)
+    assert descriptor is not None
+    held.append(descriptor)
+
+
+def record_exit(run: RunPaths, **more: bool) -> None:
+    """Record the end of the worker, as its shim does."""
+    run.exit.path.write_text(json.dumps({"workerStarted": True, "exitCode": 0, **more}), encoding="utf-8")
+
+
+def leave_result(run: RunPaths) -> None:
+    """Leave a result, as a worker does that dies before the state has it."""
+    result = RunResult(outcome=Status.COMPLETED, text="Done.", summary="Done.")
+    run.result.path.write_bytes(result.to_json())
+
+
+def test_the_first_case_that_fits_is_the_case_of_a_run(tmp_path: Path, held: Held) -> None:
+    run = made(tmp_path / "runs", STARTED)
+    assert case_of(run, Status.RUNNING, None) is RunCase.DEAD
+    hold(run, held)
+    assert case_of(run, Status.RUNNING, None) is RunCase.LIVES
+    record_exit(run)
+    assert case_of(run, Status.RUNNING, None) is RunCase.DEAD
+    leave_result(run)
+    assert case_of(run, Status.RUNNING, None) is RunCase.RESULT_LEFT
+    assert case_of(run, Status.COMPLETED, None) is RunCase.ENDED
+    assert case_of(run, Status.COMPLETED, "another-host") is RunCase.ELSEWHERE
+    assert case_of(run, Status.COMPLETED, "another-host", SCHEMA_VERSION + 1) is RunCase.NEWER
+    os.removexattr(tmp_path / "runs", "user.subagent.root")
+    store = RunStore(tmp_path / "runs")
+    foreign = store.paths.run(RUN_ID)
+    store.read_state(foreign)
+    assert case_of(foreign, Status.COMPLETED, "another-host", SCHEMA_VERSION + 1) is RunCase.FOREIGN
+
+
+def lives(root: Path, held: Held) -> None:
+    hold(made(root, STARTED), held)
+
+
+def lives_without_its_mark(root: Path, held: Held) -> None:
+    hold(made(root, STARTED), held)
+    (root / ".changes" / RUN_ID).unlink()
+
+
+def dead(root: Path, held: Held) -> None:
+    made(root, STARTED)
+
+
+def crashed(root: Path, held: Held) -> None:
+    run = made(root, STARTED)
+    hold(run, held)
+    record_exit(run)
+
+
+def left_its_result(root: Path, held: Held) -> None:
+    run = made(root, STARTED)
+    hold(run, held)
+    leave_result(run)
+
+
+def ended(root: Path, held: Held) -> None:
+    record_exit(made(root, STARTED, STOPPED), treeGone=True)
+
+
+def ended_and_being_swept(root: Path, held: Held) -> None:
+    hold(made(root, STARTED, STOPPED), held)
+
+
+def ended_without_its_shim(root: Path, held: Held) -> None:
+    made(root, STARTED, STOPPED)
+
+
+def runs_elsewhere(root: Path, held: Held) -> None:
+    hold(made(root, STARTED, launch=ELSEWHERE), held)
+
+
+def newer(root: Path, held: Held) -> None:
+    run = made(root, STARTED)
+    hold(run, held)
+    state = json.loads(run.meta.path.read_bytes())
+    run.meta.path.write_text(json.dumps({**state, "schemaVersion": SCHEMA_VERSION + 1}), encoding="utf-8")
+
+
+SCENES = [
+    *(lives, lives_without_its_mark, dead, crashed, left_its_result),
+    *(ended, ended_and_being_swept, ended_without_its_shim, runs_elsewhere, newer),
+]
+EXPECTED: dict[str, tuple[str, bool | None]] = {
+    "lives": ("running", True),
+    "lives_without_its_mark": ("running", True),
+    "dead": ("failed", False),
+    "crashed": ("failed", True),
+    "left_its_result": ("completed", True),
+    "ended": ("stopped", False),
+    "ended_and_being_swept": ("stopped", True),
+    "ended_without_its_shim": ("stopped", False),
+    "runs_elsewhere": ("running", None),
+    "newer": ("running", True),
+}
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=[scene.__name__ for scene in SCENES])
+def test_a_list_and_a_view_say_the_same_of_a_run_whoever_looks_first(
+    tmp_path: Path, held: Held, scene: Callable[[Path, Held], None]
+) -> None:
+    for first in ("list", "view"):
+        (tmp_path / first).mkdir()
+        service = open_service(read_settings(environment={}, cwd=tmp_path / first), LocalLauncher())
+        scene(service.settings.runs_root, held)
+        seen = [listed(service), viewed(service)] if first == "list" else [viewed(service), listed(service)]
+        assert seen == [EXPECTED[scene.__name__]] * 2
+
+
+def listed(service: Service) -> tuple[str, bool | None]:
+    """Return status and liveness of the run by the list."""
+    (row,) = list_runs(service)
+    assert row.status is not None, row.unreadable
+    return row.status.value, row.live
+
+
+def viewed(service: Service) -> tuple[str, bool | None]:
+    """Return status and liveness of the run by its view."""
+    view = check_status(service, RUN_ID)
+    return view.status.value, view.live
