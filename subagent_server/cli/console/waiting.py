@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from subagent_server.cli.console.session import Session
-from subagent_server.service.waiting import Changes, Wait, wait_until
+from subagent_server.service.changes import Changes, Wait, wait_until
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from subagent_server.cli.console.exits import ExitCode, Leave
 from subagent_server.cli.console.output import OutputClosed, is_terminal, reader_is_gone, talk
 from subagent_server.cli.console.session import Session
 from subagent_server.host.wake import SLOW_POLL_SECONDS
-from subagent_server.service.waiting import Changes
+from subagent_server.service.changes import Changes
 
 AT_MOST_EVERY_SECONDS = 1.0
 
