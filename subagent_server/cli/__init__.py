@@ -1,4 +1,8 @@
-"""The command line, `subagent`: one file per verb, each a thin door to the verbs of `service`."""
+"""The command line, `subagent`: one file for each verb, each a thin door to the verbs of `service`.
+
+Here are only verbs; `console/group.py` lists them. Code that they share is in `console/`; `clients/` edits
+the files of MCP clients for `init`, and `mcp/` has the verbs of `subagent mcp`.
+"""
 
 from subagent_server.cli.console.entry import main
 

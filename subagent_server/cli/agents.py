@@ -1,4 +1,4 @@
-"""`subagent agents`: who can be started, and which files cannot be used, with the reason."""
+"""`subagent agents`: list the agents, and the files that cannot be used, with the reason."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import click
 from subagent_server.catalog.problems import Problem
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import json_option
-from subagent_server.cli.console.output import out, out_json, talk
-from subagent_server.cli.console.problem_wire import problem_wire
+from subagent_server.cli.console.output import err, out, out_json
+from subagent_server.cli.console.problems import problem_line, problem_wire
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import GAP, coloured, one_line, table
 from subagent_server.domain.definitions import AgentDefinition
@@ -23,14 +23,14 @@ _BREAKING = frozenset({"error", "duplicate", "fault"})
 @click.option(
     "--strict",
     is_flag=True,
-    help="Leave with 2 where a file cannot be used, or runs of an agent would be refused.",
+    help="Exit with 2 if a file cannot be used or runs of an agent would be refused.",
 )
 @json_option
 @pass_session
 def agents(session: Session, strict: bool, as_json: bool) -> ExitCode:
-    """List the agents, and what is wrong with their files.
+    """List the agents and the faults of their files.
 
-    No file is left out silently: one that cannot be used is listed with its line and the reason.
+    No file is left out silently: a file that cannot be used is listed with its line and the reason.
     """
     shelf, judge = session.service.shelf, Judge(session.service)
     found, problems = shelf.agents(), shelf.catalog().problems
@@ -52,22 +52,17 @@ def _print(session: Session, judge: Judge, found: list[AgentDefinition], problem
             lines.append(f"{GAP}{coloured('! not trusted:', 'yellow')} {one_line(doubt.remark)}")
     if problems:
         lines += ["", "PROBLEMS"] if lines else ["PROBLEMS"]
-        lines += [_problem(session, problem) for problem in problems]
+        lines += [problem_line(session, problem) for problem in problems]
     if lines:
         out("\n".join(lines))
     if not found:
         where = ", ".join(session.shown(path) for path in session.service.settings.agent_directories)
-        talk(f"No agents in {one_line(where)}: write agents/NAME.md, or name a directory with --agents.")
+        err(f"No agents in {one_line(where)}: write agents/NAME.md, or name a directory with --agents.")
 
 
 def _cells(session: Session, agent: AgentDefinition) -> tuple[str, ...]:
     source = "" if agent.source is None else session.shown(agent.source)
     return (one_line(agent.name), one_line(source), one_line(agent.description))
-
-
-def _problem(session: Session, problem: Problem) -> str:
-    line = "" if problem.line is None else f":{problem.line}"
-    return one_line(f"{session.shown(problem.path)}{line}: {problem.kind}: {problem.reason}")
 
 
 def _wire(agent: AgentDefinition) -> dict[str, Any]:

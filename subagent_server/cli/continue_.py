@@ -1,20 +1,20 @@
-"""`subagent continue`: carry a run on that has ended, with its whole conversation."""
+"""`subagent continue`: carry on a run that has ended, with its whole conversation."""
 
 import click
 
-from subagent_server.cli.console.attend import (
-    Attendance,
-    attend,
-    check_attendance,
+from subagent_server.cli.console.after_start import (
+    AfterStart,
+    check_after_start,
     detach_option,
-    from_here,
+    inputs_from_here,
+    start_run,
     wait_option,
 )
+from subagent_server.cli.console.ask_trust import with_trust
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import TEXT, json_option, trust_option
-from subagent_server.cli.console.reading import argument_or_stdin
 from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.trusting import with_trust
+from subagent_server.cli.console.stdin import argument_or_stdin
 from subagent_server.service.continue_run import ContinueOrder, continue_run
 
 
@@ -60,17 +60,17 @@ def continue_(
     says what to do next; `-` reads it from stdin. Without one the run goes on where it was cut; a run that
     has completed needs one. The rest is as with `subagent run`.
     """
-    check_attendance(detach, seconds)
+    check_after_start(detach, seconds)
     order = ContinueOrder(
         session.run_id(run),
         None if prompt is None else argument_or_stdin(prompt, "prompt"),
-        from_here(session, inputs),
+        inputs_from_here(session, inputs),
         label,
         stored_agent,
     )
-    how = Attendance(detach=detach, seconds=seconds, as_json=as_json)
+    how = AfterStart(detach=detach, seconds=seconds, as_json=as_json)
 
-    def attended() -> ExitCode:
-        return attend(session, lambda: continue_run(session.service, order, session.caller), how)
+    def started() -> ExitCode:
+        return start_run(session, lambda: continue_run(session.service, order, session.caller), how)
 
-    return with_trust(session, attended, may_ask=not as_json)
+    return with_trust(session, started, may_ask=not as_json)

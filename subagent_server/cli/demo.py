@@ -18,7 +18,7 @@ from typing import Any
 import click
 from mcp import Client, StdioServerParameters
 
-from subagent_server.cli.console.exits import ExitCode, Leave
+from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.flags import DIRECTORY
 from subagent_server.cli.console.output import out
 from subagent_server.cli.console.session import Session, pass_session
@@ -40,8 +40,8 @@ _FOLLOW_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
-class Parent:
-    """The demo's parent agent: prints each call it makes and what it gets."""
+class DemoParent:
+    """The parent agent of the demo: prints each call and its answer."""
 
     client: Client
 
@@ -49,12 +49,14 @@ class Parent:
         """Call a tool and return its answer.
 
         Raises:
-            Leave: the tool refused.
+            EarlyExit: the tool refused.
         """
         out(f"\nparent → {tool}({_shown(arguments)})")
         result = await self.client.call_tool(tool, arguments, read_timeout_seconds=_WAIT_SECONDS + 30)
         if result.is_error:
-            raise Leave(ExitCode.FAILED, "; ".join(getattr(block, "text", "") for block in result.content))
+            raise EarlyExit(
+                ExitCode.FAILED, "; ".join(getattr(block, "text", "") for block in result.content)
+            )
         answer: dict[str, Any] = result.structured_content or {}
         view = answer.get("updatedMetadata", answer)
         out(f"parent ← {view.get('status')}: {one_line(str(view.get('instructions', '')))}")
@@ -88,10 +90,10 @@ def demo(session: Session, repo: Path) -> int:
 
 
 def _repository(path: Path) -> Path:
-    """Return the repository that `path` stands in.
+    """Return the root of the git repository around `path`.
 
     Raises:
-        BadArgument: git finds none with a commit.
+        BadArgument: there is no git, or no repository with a commit.
     """
     command = ["git", "-C", str(path), "rev-parse", "--show-toplevel", "--verify", "HEAD"]
     try:
@@ -107,7 +109,7 @@ def _repository(path: Path) -> Path:
 
 @contextmanager
 def _model(key: str | None) -> Iterator[dict[str, str]]:
-    """Say which model it is and give the environment that leads to it."""
+    """Print which model is used, and yield the environment variables that select it."""
     if key:
         out("The model is the real one: ANTHROPIC_API_KEY is set, and this will cost a little.")
         yield {}
@@ -118,10 +120,10 @@ def _model(key: str | None) -> Iterator[dict[str, str]]:
 
 
 def _places(session: Session) -> list[str]:
-    """Return the flags that give the server the same agents and runs as this command has."""
+    """Return the flags that give the server the agents and runs of this command."""
     settings = session.settings
     named = () if settings.agents_by_default else settings.agent_directories
-    directories = [*named, _SHIPPED_AGENTS]  # to name others here would be to trust what lies around
+    directories = [*named, _SHIPPED_AGENTS]  # naming a default directory would trust it
     agents = [
         flag for directory in directories if directory.is_dir() for flag in ("--agents", str(directory))
     ]
@@ -129,11 +131,11 @@ def _places(session: Session) -> list[str]:
 
 
 async def _delegate(service: Service, parameters: StdioServerParameters, repository: Path) -> dict[str, Any]:
-    """Start the review, answer what it asks, and return the last view; its log is printed as it grows."""
+    """Start the review, answer its questions and return the last view; print its log as it grows."""
     async with Client(parameters) as client:
         tools = await client.list_tools()
         out(f"parent sees the tools: {', '.join(tool.name for tool in tools.tools)}")
-        parent = Parent(client)
+        parent = DemoParent(client)
         view = await parent.call(f"run_{AGENT}", prompt=PROMPT, cwd=str(repository))
         run_id = str(view["runId"])
         following = asyncio.create_task(_follow(service, run_id))
@@ -146,7 +148,7 @@ async def _delegate(service: Service, parameters: StdioServerParameters, reposit
     return view
 
 
-async def _next(parent: Parent, run_id: str, view: dict[str, Any]) -> dict[str, Any]:
+async def _next(parent: DemoParent, run_id: str, view: dict[str, Any]) -> dict[str, Any]:
     questions = view.get("messages")
     if not questions:
         return await parent.call("check_status", runId=run_id, waitSeconds=_WAIT_SECONDS)
@@ -165,7 +167,7 @@ async def _next(parent: Parent, run_id: str, view: dict[str, Any]) -> dict[str, 
 
 
 async def _follow(service: Service, run_id: str) -> None:
-    """Print run.log as it grows, until the run has said how it ended."""
+    """Print run.log as it grows, until the run has ended and every line is printed."""
     run = service.store.paths.run(run_id)
     cursor = 0
     while True:

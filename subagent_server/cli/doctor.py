@@ -1,4 +1,4 @@
-"""`subagent doctor`: what is wrong with agent files, or with what runs have left on disk."""
+"""`subagent doctor`: check agent files, or the files of runs."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -9,8 +9,8 @@ from subagent_server.catalog.loading import load_file
 from subagent_server.catalog.problems import AgentFileError, Problem
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import TEXT, json_option
-from subagent_server.cli.console.output import complain, out, out_json, talk
-from subagent_server.cli.console.problem_wire import problem_wire
+from subagent_server.cli.console.output import err, out, out_json, report
+from subagent_server.cli.console.problems import problem_line, problem_wire
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import one_line
 from subagent_server.domain.definitions import AgentDefinition
@@ -22,9 +22,9 @@ from subagent_server.service.trusting import Judge
 from subagent_server.service.unsupported import refusals
 
 _EVERY_RUN = "*"
-"""What `--runs` without a value means; no run id can be this."""
+"""The value of a bare `--runs`; no run id can be this."""
 _REMARKS = frozenset({"warning", "skipped", "shadowed"})
-"""Worth telling; nothing has to be mended."""
+"""Kinds of problems that are listed and need no repair."""
 
 
 @click.command()
@@ -45,7 +45,7 @@ def doctor(session: Session, file: str | None, name: str | None, as_json: bool) 
 
     Without arguments all agent files, and how runs will be started; else FILE. With --runs every run, or RUN:
     its steps, its questions, its result, its journal, its processes, and that no secret of this environment
-    stands in it. Leaves with 0 where nothing is wrong, else with 1 and a line for each finding.
+    stands in it. Exits with 0 if nothing is wrong, else with 1 and a line for each finding.
     """
     if name is not None:
         if file is not None:
@@ -59,7 +59,7 @@ def doctor(session: Session, file: str | None, name: str | None, as_json: bool) 
 
 
 def _warm_start(session: Session) -> str:
-    """Where the warm process is looked for, and why starts are plain if they are."""
+    """Return where the zygote is looked for, and the reason if starts are plain."""
     warm = warm_start(session.settings)
     if warm is None:
         return "starts are plain: SUBAGENT_WARM is 0"
@@ -83,14 +83,14 @@ def _check_runs(session: Session, name: str, as_json: bool) -> ExitCode:
             {"checked": len(run_ids), "findings": [{"runId": f.run_id, "what": f.what} for f in findings]}
         )
     else:
-        talk(_summary(len(run_ids), "run", len(findings)))
+        err(_summary(len(run_ids), "run", len(findings)))
     if (foreign := session.service.store.paths.foreign()) is not None:
-        complain(foreign.sentence)
+        report(foreign.sentence)
     return ExitCode.FAILED if findings else ExitCode.OK
 
 
 def _run_ids(session: Session, name: str) -> list[str]:
-    """Return the runs to check, oldest first: the one that is named, or all that are open to the caller."""
+    """Return the runs to check, oldest first: the named run, or all that the caller may open."""
     if name != _EVERY_RUN:
         if (session.settings.cwd / name).is_dir() and name not in session.service.store.run_ids():
             command = f"subagent --runs {one_line(name)} doctor --runs"
@@ -118,7 +118,7 @@ def _open_to_caller(session: Session, run_ids: Iterable[str]) -> Iterator[str]:
 def _of_file(path: Path) -> tuple[list[AgentDefinition], list[Problem]]:
     try:
         loaded = load_file(path)
-    except AgentFileError as error:  # whoever names a file means it as an agent
+    except AgentFileError as error:  # a file that is named is meant as an agent
         return [], [Problem(path, error.line, "error", error.reason)]
     name = loaded.definition.name
     return [loaded.definition], [
@@ -140,15 +140,15 @@ def _check_agents(
         out_json(wire if warm is None else {**wire, "warmStart": warm})
     else:
         if warm is not None:
-            talk(one_line(f"Warm start: {warm}."))
+            err(one_line(f"Warm start: {warm}."))
         for problem in every:
-            out(_line(session, problem))
-        talk(_summary(len(agents), "agent", len(findings)))
+            out(problem_line(session, problem))
+        err(_summary(len(agents), "agent", len(findings)))
     return ExitCode.FAILED if findings else ExitCode.OK
 
 
 def _not_trusted(session: Session, agents: list[AgentDefinition]) -> Iterator[Problem]:
-    """Yield the agents that would not be started before the user says so; nothing has to be mended."""
+    """Yield a warning for each agent that would be refused because it is not trusted."""
     judge = Judge(session.service)
     for agent in agents:
         if (doubt := judge.doubt(agent)) is not None:
@@ -157,16 +157,11 @@ def _not_trusted(session: Session, agents: list[AgentDefinition]) -> Iterator[Pr
 
 
 def _refused(agents: list[AgentDefinition]) -> Iterator[Problem]:
-    """What an agent asks for that this version or machine does not do; its faults are told already."""
+    """Yield the refusals of each agent, except the faults of its file, which are listed already."""
     for agent in agents:
         for reason in refusals(agent):
             if reason not in agent.faults:
                 yield Problem(agent.source or Path(agent.name), None, "fault", reason, agent.name)
-
-
-def _line(session: Session, problem: Problem) -> str:
-    line = "" if problem.line is None else f":{problem.line}"
-    return one_line(f"{session.shown(problem.path)}{line}: {problem.kind}: {problem.reason}")
 
 
 def _summary(checked: int, what: str, wrong: int) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from subagent_server.cli.console.flags import json_option
-from subagent_server.cli.console.output import out, out_json, talk
+from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import escape_lines, facts, one_line
 from subagent_server.service.inbox import Letter, open_questions
@@ -20,7 +20,7 @@ from subagent_server.service.inbox import Letter, open_questions
 def inbox(session: Session, watching: bool, as_json: bool) -> None:
     """List the questions that wait for an answer.
 
-    Those of every tree of runs, the oldest first, each with what it is about and the command that answers it.
+    Those of every tree of runs, the oldest first, each with its task and the command that answers it.
     With --json: a list of questions; with --watch a line of JSON for each. Ctrl-C ends the watching.
     """
     if watching:
@@ -31,7 +31,7 @@ def inbox(session: Session, watching: bool, as_json: bool) -> None:
     elif letters:
         out("\n\n".join(_text(session, letter) for letter in letters))
     else:
-        talk("No run waits for an answer.")
+        err("No run waits for an answer.")
 
 
 def _watch(session: Session, as_json: bool) -> None:

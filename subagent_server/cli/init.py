@@ -1,20 +1,20 @@
-"""`subagent init`: tell an MCP client of this server."""
+"""`subagent init`: register this server with an MCP client."""
 
 import sys
 from pathlib import Path
 
 import click
 
-from subagent_server.cli.clients.client_configs import CLIENTS, Client, Entry, Place, Scope
+from subagent_server.cli.clients.client_configs import CLIENTS, Client, ClientPlace, Entry, Scope
 from subagent_server.cli.clients.config_change import SERVER, Change, NotEditable, plan, snippet, write
 from subagent_server.cli.clients.own_command import own_command
-from subagent_server.cli.console.asking import somebody_is_there
-from subagent_server.cli.console.exits import ExitCode, Leave
+from subagent_server.cli.console.ask_trust import coverage_lines
+from subagent_server.cli.console.asking import has_person
+from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.flags import Flags, json_option
-from subagent_server.cli.console.output import out, out_json, talk
+from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import coloured, escape_lines, one_line
-from subagent_server.cli.console.trusting import covered_lines
 from subagent_server.service.trusting import Coverage, coverage, trust
 from subagent_server.settings import Settings
 
@@ -43,7 +43,7 @@ def init(
     force: bool,
     as_json: bool,
 ) -> int:
-    """Tell an MCP client of this server, with the --agents, --runs and --max-runs of this call.
+    """Register this server with an MCP client, with the --agents, --runs and --max-runs of this call.
 
     CLIENT is claude (Claude Code), codex, gemini, cursor or claude-desktop. The change is shown before it is
     made. Everything else in the file stays as it is, byte for byte. The yes also trusts the agents and MCP
@@ -56,14 +56,14 @@ def init(
         return ExitCode.OK
     change = _planned(session, known, entry, scope or known.scopes[0], as_json)
     covered = _to_be_trusted(session.settings)
-    asking = not (yes or as_json) and somebody_is_there()
+    asking = not (yes or as_json) and has_person()
     is_needed = change.is_needed or covered is not None
     problem = _problem(session, change, force, is_needed, yes or asking)
     if not as_json:
         _show(session, change, covered)
     if is_needed and problem is None:
         if asking and not click.confirm(_question(change, covered), err=True):
-            talk("Nothing was written.")
+            err("Nothing was written.")
             return ExitCode.OK
         _carry_out(session, change, covered)
     if as_json:
@@ -73,17 +73,17 @@ def init(
             _wire(known, change.path, entry, state, list(change.diff(str(change.path)))) | {"trusts": trusts}
         )
     elif problem is None:
-        talk(_conclusion(session, change))
+        err(_conclusion(session, change))
     if problem is not None:
         raise problem
     return ExitCode.OK
 
 
-# -- what is asked for
+# -- the entry and its file
 
 
 def _command(settings: Settings, client: Client) -> list[str]:
-    """Return the words that start the server, with absolute paths for whatever depends on this place."""
+    """Return the command of the server, with absolute paths for a client that starts it elsewhere."""
     flags = click.get_current_context().ensure_object(Flags)
     words = [*own_command(settings.environment, from_shell=client.knows_project), "serve", "--role", "parent"]
     if not client.knows_project:
@@ -99,10 +99,10 @@ def _command(settings: Settings, client: Client) -> list[str]:
 
 
 def _to_be_trusted(settings: Settings) -> Coverage | None:
-    """Return what the server will need trust for; None if nothing, or if a person named the agents.
+    """Return the directory to trust for the server, or None if it needs none or --agents names the agents.
 
     Raises:
-        BadArgument: the user's trust cannot be read.
+        BadArgument: the trust file cannot be read.
     """
     if not settings.agents_by_default or settings.is_of_a_run:
         return None
@@ -114,14 +114,14 @@ def _file(settings: Settings, client: Client, scope: Scope) -> Path:
     if scope not in client.files:
         raise click.UsageError(f"{client.title} has no file for a {scope}: leave --scope out.")
     home = Path(settings.environment.get("HOME") or Path.home())
-    return client.files[scope](Place(settings.cwd, home, settings.environment, sys.platform))
+    return client.files[scope](ClientPlace(settings.cwd, home, settings.environment, sys.platform))
 
 
 def _planned(session: Session, client: Client, entry: Entry, scope: Scope, as_json: bool) -> Change:
-    """Return the change; where the file cannot be changed, print what to paste.
+    """Return the change; if the file cannot be changed, print the entry to paste.
 
     Raises:
-        Leave, UsageError.
+        EarlyExit, UsageError.
     """
     path = _file(session.settings, client, scope)
     try:
@@ -132,28 +132,28 @@ def _planned(session: Session, client: Client, entry: Entry, scope: Scope, as_js
         else:
             out(snippet(client, entry).rstrip("\n"))
         line = "" if error.line is None else f", line {error.line}"
-        raise Leave(
+        raise EarlyExit(
             ExitCode.USAGE,
             f"{session.shown(path)} was left as it is, because {error.reason}{line}: "
             "mend it and try again, or paste the above into it.",
         ) from error
 
 
-# -- what is said
+# -- the change, shown and made
 
 
 def _problem(
     session: Session, change: Change, force: bool, is_needed: bool, is_allowed: bool
-) -> Leave | None:
-    """Return why nothing is done, if nothing must be."""
+) -> EarlyExit | None:
+    """Return why the change must not be made, or None."""
     if change.is_needed and change.replaces and not force:
-        return Leave(
+        return EarlyExit(
             ExitCode.USAGE,
             f"{session.shown(change.path)} has another server called {SERVER} and was left as it is: "
             "add --force to replace it.",
         )
     if is_needed and not is_allowed:
-        return Leave(
+        return EarlyExit(
             ExitCode.NEEDS_ANSWER, "nothing was written: add --yes to write this without being asked."
         )
     return None
@@ -166,7 +166,7 @@ def _question(change: Change, covered: Coverage | None) -> str:
 
 
 def _carry_out(session: Session, change: Change, covered: Coverage | None) -> None:
-    """Trust the directory, then tell the client of the server, which asks nothing from then on."""
+    """Trust the directory, then write the client's file: its first start must not be refused."""
     if covered is not None:
         trust(session.settings, covered)
     if change.is_needed:
@@ -177,7 +177,7 @@ def _show(session: Session, change: Change, covered: Coverage | None) -> None:
     for line in change.diff(session.shown(change.path)):
         shown = escape_lines(line)
         out(coloured(shown, _COLOURS[shown[0]]) if shown[:1] in _COLOURS else shown)
-    for line in covered_lines(covered) if covered is not None else ():
+    for line in coverage_lines(covered) if covered is not None else ():
         out(line)
 
 

@@ -1,10 +1,10 @@
-"""`subagent logs`: what a run did, for people or as events."""
+"""`subagent logs`: print or follow the log of a run, for people or as events."""
 
 import click
 
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.interrupts import watching
-from subagent_server.cli.console.output import out, out_json, talk
+from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import escape_lines
 from subagent_server.host.journal import parse
@@ -42,12 +42,12 @@ def logs(session: Session, run: str, follow: bool, lines: int, as_json: bool) ->
         for line in tail.lines:
             show(line)
         if follow:
-            from subagent_server.cli.console.follow import Follower  # watching is not needed to read
+            from subagent_server.cli.console.follow import LogFollower  # watching is not needed to read
 
-            with Follower(session, run_id, file, tail.cursor) as follower:
+            with LogFollower(session, run_id, file, tail.cursor) as follower:
                 follower.until(lambda _: False, show)
         elif not tail.cursor:
-            talk(f"Run {run_id} has no log yet: `{session.command('logs', '-f', run_id)}` waits for it.")
+            err(f"Run {run_id} has no log yet: `{session.command('logs', '-f', run_id)}` waits for it.")
 
 
 def _show_line(line: str) -> None:
@@ -56,5 +56,5 @@ def _show_line(line: str) -> None:
 
 def _show_event(line: str) -> None:
     event = parse(line)
-    if event is not None:  # a line that a crash has torn is no event
+    if event is not None:  # a line torn by a crash is not an event
         out_json(event, indent=None)

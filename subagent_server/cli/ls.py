@@ -1,4 +1,4 @@
-"""`subagent ls`: the runs, those that need a person first."""
+"""`subagent ls`: list runs, those that need a person first."""
 
 import sys
 from itertools import islice
@@ -6,7 +6,7 @@ from itertools import islice
 import click
 
 from subagent_server.cli.console.flags import TEXT, json_option
-from subagent_server.cli.console.output import is_terminal, out, out_json, talk
+from subagent_server.cli.console.output import err, is_terminal, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import coloured, duration, look_of, one_line, table
 from subagent_server.domain.states import Status
@@ -63,12 +63,12 @@ def ls(
         return listing, _shown(listing, everything, count)
 
     if watching:
-        from subagent_server.cli.tree import watch_trees  # imports what a plain list does without
+        from subagent_server.cli.console.trees import watch_trees  # a plain list does not need its imports
 
         watch_trees(session, lambda: [row.run_id for row in found()[1]], as_json=as_json)
     listing, shown = found()
     if as_tree and shown:
-        from subagent_server.cli.tree import show_trees
+        from subagent_server.cli.console.trees import show_trees
 
         show_trees(session, [row.run_id for row in shown], quiet=quiet, as_json=as_json)
     elif as_json:
@@ -81,7 +81,7 @@ def ls(
 
 
 def _shown(listing: RunList, everything: bool, count: int | None) -> list[RunRow]:
-    """Return the runs that are not over and the last few of the others, or as many as are asked for."""
+    """Return the runs that have not ended and the last ten others, or the first `count`."""
     if count is not None:
         return list(islice(listing.every(), count))
     return [*listing.active, *islice(listing.over(), None if everything else LAST)]
@@ -120,13 +120,13 @@ def _print(text: str) -> None:
 
 
 def _remark(session: Session, listing: RunList, shown: list[RunRow]) -> None:
-    """Say what the list does not show: to people only."""
+    """Print a remark on runs that the list does not show, for people only."""
     if not shown and not any(islice(RunList(listing.root, caller=session.caller).every(), 1)):
-        talk(f"No runs in {session.settings.runs_root}: `subagent run AGENT PROMPT` starts one.")
+        err(f"No runs in {session.settings.runs_root}: `subagent run AGENT PROMPT` starts one.")
         return
     if not is_terminal(sys.stderr):
         return
     if asking := sum(bool(row.pending_questions) for row in listing.active):
-        talk(f"{asking} need{'s' if asking == 1 else ''} an answer: `{session.command('inbox')}`")
+        err(f"{asking} need{'s' if asking == 1 else ''} an answer: `{session.command('inbox')}`")
     if next(islice(listing.every(), len(shown), None), None) is not None:
-        talk(f"There are more: `{session.command('ls', '-a')}`")
+        err(f"There are more: `{session.command('ls', '-a')}`")

@@ -1,4 +1,4 @@
-"""`subagent prune`: remove runs that ended long ago, and starts that never were."""
+"""`subagent prune`: remove runs that ended long ago, and directories of starts that failed."""
 
 from datetime import timedelta
 
@@ -6,7 +6,7 @@ import click
 
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import SPAN, json_option
-from subagent_server.cli.console.output import complain, out, out_json, talk
+from subagent_server.cli.console.output import err, out, out_json, report
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import one_line
 from subagent_server.service import remove
@@ -44,15 +44,15 @@ def prune(
     for item in remove.prune(session.service.store, age, dry_run=dry_run):
         if item.why is not None:
             left.append(item)
-            complain(one_line(item.why))
+            report(one_line(item.why))
             continue
         removed.append(item.run_id)
         if not as_json:
             out(item.run_id)
     if as_json:
-        told = [{"runId": item.run_id, "why": item.why} for item in left]
-        out_json({"dryRun": dry_run, "removed": removed, "left": told})
+        kept = [{"runId": item.run_id, "why": item.why} for item in left]
+        out_json({"dryRun": dry_run, "removed": removed, "left": kept})
     else:
         verb = "would be removed" if dry_run else "removed"
-        talk(f"{len(removed)} run{'' if len(removed) == 1 else 's'} {verb}.")
+        err(f"{len(removed)} run{'' if len(removed) == 1 else 's'} {verb}.")
     return ExitCode.OK

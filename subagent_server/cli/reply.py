@@ -4,8 +4,8 @@ import click
 
 from subagent_server.cli.console.flags import TEXT, json_option
 from subagent_server.cli.console.output import out, out_json
-from subagent_server.cli.console.reading import argument_or_stdin
 from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.stdin import argument_or_stdin
 from subagent_server.domain.errors import BadArgument
 from subagent_server.service import reply as answering
 from subagent_server.service.access import NotAllowed
@@ -21,8 +21,8 @@ from subagent_server.service.views import run_view
 def reply(session: Session, run: str, words: tuple[str, ...], as_json: bool) -> None:
     """Answer a question of a run.
 
-    MESSAGE is the id of the question (q1, ...); it may be left out where one is open. `-` reads the answer
-    from stdin. An answer that begins with a dash goes behind `--`. Repeating an answer changes nothing.
+    MESSAGE is the id of the question (q1, ...); it may be left out if only one is open. `-` reads the answer
+    from stdin. An answer that begins with a dash goes after `--`. Repeating an answer changes nothing.
     """
     if not 1 <= len(words) <= 2:
         raise click.UsageError("Give the run, the question if several are open, and the answer in quotes.")
@@ -50,7 +50,11 @@ def reply(session: Session, run: str, words: tuple[str, ...], as_json: bool) -> 
 
 
 def _refuse_a_question_for_an_answer(session: Session, run_id: str, word: str) -> None:
-    """`reply RUN q1` is a forgotten answer; whoever means it writes `reply RUN q1 q1`."""
+    """Refuse `reply RUN q1`, which forgets the answer; `reply RUN q1 q1` is possible.
+
+    Raises:
+        BadArgument: the only word is the id of an open question.
+    """
     pending = open_run(session.service, run_id, session.caller).meta.pending
     if any(message.message_id == word for message in pending):
         raise BadArgument(f"{word} is the question: give the answer behind it.")

@@ -1,10 +1,10 @@
-"""`subagent rm`: remove runs that are over."""
+"""`subagent rm`: remove runs that have ended."""
 
 import click
 
 from subagent_server.cli.console.exits import ExitCode, exit_of_error
 from subagent_server.cli.console.flags import json_option
-from subagent_server.cli.console.output import complain, out, out_json
+from subagent_server.cli.console.output import out, out_json, report
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import one_line
 from subagent_server.domain.errors import SubagentError
@@ -33,7 +33,7 @@ def rm(session: Session, names: tuple[str, ...], as_json: bool) -> ExitCode:
             remove(session.service.store, run_id)
             removed.append(run_id)
         except SubagentError as error:
-            complain(one_line(error.sentence))
+            report(one_line(error.sentence))
             left.append({"runId": run_id, "why": error.sentence})
             code = code or exit_of_error(error)
     if as_json:

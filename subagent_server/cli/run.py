@@ -1,23 +1,23 @@
-"""`subagent run`: start an agent, and follow it, wait for it, or let it go."""
+"""`subagent run`: start an agent, then follow the run, wait for it or detach."""
 
 import sys
 
 import click
 
-from subagent_server.cli.console.attend import (
-    Attendance,
-    attend,
-    check_attendance,
+from subagent_server.cli.console.after_start import (
+    AfterStart,
+    check_after_start,
     detach_option,
-    from_here,
+    inputs_from_here,
+    start_run,
     wait_option,
 )
+from subagent_server.cli.console.ask_trust import with_trust
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import TEXT, json_option, trust_option
 from subagent_server.cli.console.output import is_terminal
-from subagent_server.cli.console.reading import argument_or_stdin, stdin_text
 from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.trusting import with_trust
+from subagent_server.cli.console.stdin import argument_or_stdin, stdin_text
 from subagent_server.service.start import StartOrder, start
 
 
@@ -57,19 +57,19 @@ def run(
 
     PROMPT says what it shall do; `-` reads it from stdin. The log goes to stderr while it works, the result
     to stdout at the end, so `subagent run reviewer "..." > review.txt` keeps the review. What the agent asks
-    is asked on the terminal; without one the command leaves with 5 and says how to answer. Ctrl-C stops the
+    is asked on the terminal; without one the command exits with 5 and says how to answer. Ctrl-C stops the
     watching, never the run.
     """
-    check_attendance(detach, seconds)
+    check_after_start(detach, seconds)
     order = StartOrder(
-        agent=agent, prompt=_prompt(prompt), inputs=from_here(session, inputs), cwd=cwd, label=label
+        agent=agent, prompt=_prompt(prompt), inputs=inputs_from_here(session, inputs), cwd=cwd, label=label
     )
-    how = Attendance(detach=detach, seconds=seconds, as_json=as_json)
+    how = AfterStart(detach=detach, seconds=seconds, as_json=as_json)
 
-    def attended() -> ExitCode:
-        return attend(session, lambda: start(session.service, order, session.caller), how)
+    def started() -> ExitCode:
+        return start_run(session, lambda: start(session.service, order, session.caller), how)
 
-    return with_trust(session, attended, may_ask=not as_json)
+    return with_trust(session, started, may_ask=not as_json)
 
 
 def _prompt(given: str | None) -> str:

@@ -6,7 +6,6 @@ import signal
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 from typing import Literal
 
 import click
@@ -41,7 +40,7 @@ from subagent_server.settings import Role, Settings
     "--max-wait",
     type=SECONDS,
     metavar="S",
-    help="The longest wait of one call, in seconds.  [default: what the client is known to bear]",
+    help="The longest wait of one call, in seconds.  [default: the known limit of the client]",
 )
 @click.option(
     "--cwd",
@@ -60,23 +59,23 @@ def serve(
 ) -> int:
     """Serve the agents to an MCP client on stdin and stdout.
 
-    It leaves at the end of input, at SIGINT and at SIGTERM; the runs go on.
+    It exits at the end of input, on SIGINT and on SIGTERM; the runs go on.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):  # until the loop takes over, which is after the imports
-        signal.signal(number, _leave)
+    for number in (signal.SIGTERM, signal.SIGINT):  # the event loop takes over after the imports
+        signal.signal(number, lambda *_: session.leave(0))
     if cwd is not None:
         _enter(cwd)
     service = _service(session, config, max_wait)
     caller = session.caller
     service.launcher.warm_up()
     app = import_module("subagent_server.server.app")  # imports `mcp`, which takes most of a second
-    gc.freeze()  # what is imported stays: to look through it now and then would hold a call up for 100 ms
-    app.serve_stdio(service, _role(role, caller), caller)
+    gc.freeze()  # a collection that walks the imported modules would delay a call by 100 ms
+    app.serve_stdio(service, _role(role, caller), caller, session.leave)
     return ExitCode.OK
 
 
 def _enter(directory: Path) -> None:
-    """Make this the working directory, which relative places and runs are relative to.
+    """Change to this directory: relative paths and runs are relative to it.
 
     Raises:
         BadArgument.
@@ -103,14 +102,14 @@ def _service(session: Session, config: Path | None, max_wait: float | None) -> S
 
 
 def _only_agent(config: Path, settings: Settings) -> AgentDefinition:
-    """Return the one agent of `--config`; a server that it names must be defined somewhere."""
+    """Return the one agent of `--config`, after checking that every server it names is defined."""
     agent = load_config(config, settings.environment)
     with_named_servers(agent, settings.cwd, settings.environment)
     return agent
 
 
 def _role(wanted: Literal["parent", "child"] | None, caller: Caller) -> Role:
-    """A child's environment forces its role; without one there is no child to serve.
+    """Return the role: the environment of a child forces `child`, and only it allows `child`.
 
     Raises:
         BadArgument.
@@ -123,7 +122,3 @@ def _role(wanted: Literal["parent", "child"] | None, caller: Caller) -> Role:
             "leave --role out to serve yourself."
         )
     return wanted or "all"
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    os._exit(0)

@@ -1,4 +1,4 @@
-"""`subagent show`: everything that a person wants to know of a run."""
+"""`subagent show`: print everything about a run."""
 
 import json
 from collections.abc import Iterator
@@ -86,7 +86,7 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
 
 
 def _tree(session: Session, meta: RunMeta, view: RunView) -> str | None:
-    """Return what the run and all that it has led to have cost."""
+    """Return the usage of the run and of all its descendants."""
     if view.with_descendants is None:
         return None
     runs = sum(1 for _ in subtree(session.service.store, meta))
@@ -117,7 +117,7 @@ def _live(observed: Observed) -> str:
 
 
 def _sandbox(session: Session, meta: RunMeta) -> str | None:
-    """Return what the journal says of the sandbox: `unsandboxed` is a mark that must be seen."""
+    """Return the sandbox that the journal names: a person must see `unsandboxed`."""
     events = session.service.store.paths.run(meta.run_id).events
     for line in journal.read_from(events, 0, _FIRST_EVENTS).lines:
         event = journal.parse(line)

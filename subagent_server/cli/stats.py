@@ -1,4 +1,4 @@
-"""`subagent stats`: what runs add up to."""
+"""`subagent stats`: sum up runs, tokens and cost."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from subagent_server.cli.console.flags import SPAN, TEXT, json_option
-from subagent_server.cli.console.output import out, out_json, talk
+from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import duration, one_line, table
 from subagent_server.host.clock import now
@@ -39,9 +39,9 @@ def stats(session: Session, since: timedelta | None, agent: str | None, as_json:
     elif found.total.runs:
         out("\n".join(table(list(_rows(found)), _LIMITS)))
     else:
-        talk(f"No runs to sum up in {session.settings.runs_root}.")
+        err(f"No runs to sum up in {session.settings.runs_root}.")
     if found.unreadable and not as_json:
-        talk(f"{found.unreadable} more cannot be read: `{session.command('doctor', '--runs')}` names them.")
+        err(f"{found.unreadable} more cannot be read: `{session.command('doctor', '--runs')}` names them.")
 
 
 def _rows(found: Stats) -> Iterable[tuple[str, ...]]:

@@ -1,22 +1,22 @@
-"""`subagent stop`: end runs, and say truthfully whether their processes are gone."""
+"""`subagent stop`: stop runs, and report whether their processes have exited."""
 
 import click
 
 from subagent_server.cli.console.exits import ExitCode, exit_of_error
 from subagent_server.cli.console.flags import TEXT, json_option
 from subagent_server.cli.console.interrupts import watching
-from subagent_server.cli.console.output import complain, out, out_json
+from subagent_server.cli.console.output import out, out_json, report
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import one_line
 from subagent_server.cli.console.verdict import row
-from subagent_server.cli.console.waiting import wait_for
+from subagent_server.cli.console.watch import wait_for
 from subagent_server.domain.errors import SubagentError
 from subagent_server.service import stop as service
 from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
 from subagent_server.service.views import run_view
 
-PATIENCE_SECONDS = 12.0
+STOP_WAIT_SECONDS = 12.0
 """A little more than the grace between TERM and KILL."""
 
 
@@ -28,29 +28,29 @@ PATIENCE_SECONDS = 12.0
 def stop(session: Session, names: tuple[str, ...], reason: str | None, as_json: bool) -> ExitCode:
     """Stop runs, and the runs that they started.
 
-    Waits up to 12 s until their processes are gone; leaves with 124 where some are not. Stopping a run that
+    Waits up to 12 s until their processes are gone; exits with 124 if some are not. Stopping a run that
     has ended changes nothing.
     """
     run_ids = session.run_ids(names)
-    stopped, code = _order(session, run_ids, reason)
+    stopped, code = _stop_each(session, run_ids, reason)
     with watching(session, *run_ids):
         observed = _until_gone(session, stopped)
     _print(session, observed, as_json)
     living = [one.meta.run_id for one in observed if one.live]
     for run_id in living:
-        complain(f"run {run_id} has ended, but processes of it still live: they are killed soon.")
+        report(f"run {run_id} has ended, but processes of it still live: they are killed soon.")
     return code or (ExitCode.TIMED_OUT if living else ExitCode.OK)
 
 
-def _order(session: Session, run_ids: list[str], reason: str | None) -> tuple[list[str], ExitCode]:
-    """Order each run to stop; one that cannot be stopped does not keep the others alive."""
+def _stop_each(session: Session, run_ids: list[str], reason: str | None) -> tuple[list[str], ExitCode]:
+    """Stop each run; a refusal is reported and the others are stopped all the same."""
     stopped, code, caller = [], ExitCode.OK, session.leader()
     for run_id in run_ids:
         try:
             service.stop(session.service, run_id, reason, caller)
             stopped.append(run_id)
         except SubagentError as error:
-            complain(one_line(error.sentence))
+            report(one_line(error.sentence))
             code = code or exit_of_error(error)
     return stopped, code
 
@@ -65,7 +65,7 @@ def _until_gone(session: Session, run_ids: list[str]) -> list[Observed]:
 
     if not run_ids:
         return []
-    return wait_for(session, run_ids, check, PATIENCE_SECONDS) or look()
+    return wait_for(session, run_ids, check, STOP_WAIT_SECONDS) or look()
 
 
 def _print(session: Session, observed: list[Observed], as_json: bool) -> None:

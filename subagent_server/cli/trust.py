@@ -1,23 +1,25 @@
-"""`subagent trust`: let the agents and MCP servers of a directory be used."""
+"""`subagent trust`: let the agents and MCP servers of a directory be used, or make a runs root one's own."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from subagent_server.catalog.trust import read_book
-from subagent_server.cli.console.adopting import adopt_root
-from subagent_server.cli.console.asking import somebody_is_there
-from subagent_server.cli.console.exits import ExitCode, Leave
+from subagent_server.cli.console.ask_trust import coverage_lines
+from subagent_server.cli.console.asking import has_person
+from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.flags import DIRECTORY, json_option
-from subagent_server.cli.console.output import out, out_json, talk
+from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import one_line
-from subagent_server.cli.console.trusting import covered_lines
 from subagent_server.domain.records import timestamp
+from subagent_server.service.adopting import Inventory, adopt, take_inventory
 from subagent_server.service.trusting import Coverage, check_may_trust, coverage, forget
 from subagent_server.service.trusting import trust as trust_now
 
 _HERE = Path()
+_MOST_NAMES = 5
 
 
 @click.command()
@@ -43,13 +45,13 @@ def trust(
         if directory or is_list or is_removal:
             raise click.UsageError("--runs names a runs root, which is trusted alone: leave the rest out.")
         check_may_trust(session.settings)
-        return adopt_root(session, session.named_root, yes=yes, as_json=as_json)
+        return _adopt(session, session.named_root, yes=yes, as_json=as_json)
     if is_list and (directory or is_removal):
         raise click.UsageError("--list lists all of them: leave the rest out.")
     if is_list:
         return _list(session, as_json)
     check_may_trust(session.settings)
-    asking = not (yes or as_json) and somebody_is_there()
+    asking = not (yes or as_json) and has_person()
     if directory is None and (is_removal or not (yes or asking)):
         raise click.UsageError("name the directory: subagent trust DIR.")
     if is_removal:
@@ -59,10 +61,10 @@ def trust(
 
 def _trust(session: Session, covered: Coverage, asking: bool, as_json: bool) -> int:
     if covered.is_new and not as_json:
-        for line in covered_lines(covered):
+        for line in coverage_lines(covered):
             out(line)
     if covered.is_new and asking and not click.confirm("Trust this directory?", err=True):
-        talk("Nothing was changed.")
+        err("Nothing was changed.")
         return ExitCode.OK
     if covered.is_new:
         trust_now(session.settings, covered)
@@ -71,24 +73,24 @@ def _trust(session: Session, covered: Coverage, asking: bool, as_json: bool) -> 
         out_json({"directory": str(covered.project), "state": state, "changes": covered.changes})
     else:
         done = "is trusted" if covered.is_new else "is trusted already: nothing to do"
-        talk(f"{one_line(str(covered.project))} {done}.")
+        err(f"{one_line(str(covered.project))} {done}.")
     return ExitCode.OK
 
 
 def _remove(session: Session, directory: Path, as_json: bool) -> int:
     if not forget(session.settings, directory):
-        raise Leave(ExitCode.UNKNOWN, f"{directory} is not trusted: subagent trust --list shows what is.")
+        raise EarlyExit(ExitCode.UNKNOWN, f"{directory} is not trusted: subagent trust --list shows what is.")
     if as_json:
         out_json({"directory": str(directory), "state": "removed"})
     else:
-        talk(f"{one_line(str(directory))} is trusted no more.")
+        err(f"{one_line(str(directory))} is trusted no more.")
     return ExitCode.OK
 
 
 def _list(session: Session, as_json: bool) -> int:
     book = read_book(session.settings.trust_file)
     if book.trouble is not None:
-        raise Leave(ExitCode.ENVIRONMENT, book.trouble)
+        raise EarlyExit(ExitCode.ENVIRONMENT, book.trouble)
     since = {name: timestamp(project.trusted_at) for name, project in sorted(book.projects.items())}
     if as_json:
         out_json({"directories": [{"directory": name, "trustedAt": at} for name, at in since.items()]})
@@ -96,5 +98,45 @@ def _list(session: Session, as_json: bool) -> int:
     for name, at in since.items():
         out(f"{at}  {one_line(name)}")
     if not since:
-        talk("No directory is trusted.")
+        err("No directory is trusted.")
     return ExitCode.OK
+
+
+# -- a runs root
+
+
+def _adopt(session: Session, path: Path, *, yes: bool, as_json: bool) -> int:
+    """Show the contents of the runs root at `path`, ask if there is a terminal, and make it the user's.
+
+    Raises:
+        BadArgument, ForeignRoot, StorageFailed.
+    """
+    found = take_inventory(path)
+    if not found.is_ours and not as_json:
+        for line in _inventory_lines(found):
+            out(line)
+        asking = not yes and has_person()
+        if asking and not click.confirm("Make this runs root yours?", err=True):
+            err("Nothing was changed.")
+            return ExitCode.OK
+    if not found.is_ours:
+        adopt(path)
+    if as_json:
+        state = "current" if found.is_ours else "trusted"
+        out_json({"runs": str(path), "state": state, "statuses": dict(found.statuses)})
+    else:
+        done = "is yours already: nothing to do" if found.is_ours else "is yours"
+        err(f"{one_line(session.shown(path))} {done}.")
+    return ExitCode.OK
+
+
+def _inventory_lines(found: Inventory) -> Iterator[str]:
+    yield f"runs root {one_line(str(found.path))}: {found.runs} {'run' if found.runs == 1 else 'runs'}"
+    for status, number in sorted(found.statuses.items()):
+        yield f"  {status}: {number}"
+    if found.unreadable:
+        yield f"  unreadable: {found.unreadable}"
+    if found.others:
+        more = len(found.others) - _MOST_NAMES
+        names = ", ".join(one_line(name) for name in found.others[:_MOST_NAMES])
+        yield f"  not of ours: {names}{f' and {more} more' if more > 0 else ''}"

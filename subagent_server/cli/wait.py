@@ -1,16 +1,16 @@
-"""`subagent wait`: until runs end; the exit code says how."""
+"""`subagent wait`: wait until runs end; the exit code says how."""
 
 import math
 
 import click
 
-from subagent_server.cli.console.exits import ExitCode, Leave
+from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.flags import SECONDS, json_option
 from subagent_server.cli.console.interrupts import watching
 from subagent_server.cli.console.output import out, out_json
 from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.verdict import exit_of_run, row, tell, worst
-from subagent_server.cli.console.waiting import wait_for
+from subagent_server.cli.console.verdict import exit_of_run, report_run, row, worst
+from subagent_server.cli.console.watch import wait_for
 from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
 from subagent_server.service.views import run_view
@@ -18,7 +18,7 @@ from subagent_server.service.views import run_view
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="RUN...")
-@click.option("--any", "any_of_them", is_flag=True, help="Leave when the first of them has ended.")
+@click.option("--any", "any_of_them", is_flag=True, help="Exit when the first of them has ended.")
 @click.option(
     "--timeout", type=SECONDS, metavar="SECONDS", help="Wait at most so long.  [default: without end]"
 )
@@ -30,7 +30,7 @@ def wait(
     """Wait until runs end; the exit code says how.
 
     5 as soon as one of them asks; else, when all have ended (with --any: one), the worst of those that have:
-    1 where one failed, 4 where one was stopped, 0 where all completed. 124 when the time is over. With
+    1 if one failed, 4 if one was stopped, 0 if all completed. 124 when the time is over. With
     --json a list of all their views.
     """
     run_ids = session.run_ids(names)
@@ -40,15 +40,15 @@ def wait(
 
     def check() -> list[Observed] | None:
         observed = look()
-        return observed if is_settled(observed, any_of_them=any_of_them) else None
+        return observed if has_ended_or_asks(observed, any_of_them=any_of_them) else None
 
     if check() is None:
-        session.service.store.paths.check_ours()  # in another root nothing is waited for
+        session.service.store.paths.check_ours()  # runs of a foreign root are not waited for
     with watching(session, *run_ids):
         found = wait_for(session, run_ids, check, math.inf if timeout is None else timeout)
     _print(session, found or look(), as_json)
     if found is None:
-        raise Leave(
+        raise EarlyExit(
             ExitCode.TIMED_OUT,
             f"the {timeout:g} s are over and what has not ended goes on: "
             f"`{session.command('wait', *run_ids)}` waits on.",
@@ -56,8 +56,8 @@ def wait(
     return worst(exit_of_run(one.meta) for one in found)
 
 
-def is_settled(observed: list[Observed], *, any_of_them: bool) -> bool:
-    """Whether there is nothing left to wait for."""
+def has_ended_or_asks(observed: list[Observed], *, any_of_them: bool) -> bool:
+    """Whether all of the runs have ended (or one, with `any_of_them`), or one asks a question."""
     codes = [exit_of_run(one.meta) for one in observed]
     enough = any if any_of_them else all
     return ExitCode.NEEDS_ANSWER in codes or enough(code is not None for code in codes)
@@ -70,4 +70,4 @@ def _print(session: Session, observed: list[Observed], as_json: bool) -> None:
     else:
         out("\n".join(row(view) for view in views))
     for view in views:
-        tell(session, view)
+        report_run(session, view)

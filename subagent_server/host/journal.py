@@ -26,24 +26,44 @@ class Page:
 
 
 def append_line(file: Entry, record: dict[str, Any]) -> None:
-    """Append one record as one write. A torn line that a crash left before it is closed first.
+    """Append one record as one write, so that every line of the file stays a whole record.
+
+    A torn last line, which a crash left, is cut off first; a record that lacks only its newline gets it. Only
+    one process at a time may append to a file.
 
     Raises:
-        OSError: the disk refused; earlier lines are whole.
+        OSError: the disk refused; the file is as it was.
     """
     line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
-    append_bytes(file, line)
+    _append(file, line, cut_torn_line=True)
 
 
 def append_bytes(file: Entry, data: bytes) -> None:
-    """Append `data`, which ends a line, in one write; a torn last line before it is closed first."""
+    """Append `data`, which ends a line, in one write; a torn last line before it gets its newline.
+
+    Raises:
+        OSError: as `append_line`.
+    """
+    _append(file, data, cut_torn_line=False)
+
+
+def _append(file: Entry, data: bytes, *, cut_torn_line: bool) -> None:
     descriptor = file.open(os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            data = b"\n" + data
-        while data:
-            data = data[os.write(descriptor, data) :]
+            end = _last_newline(descriptor, size)
+            if cut_torn_line and parse(os.pread(descriptor, LONGEST_LINE, end)) is None:
+                os.ftruncate(descriptor, end)
+                size = end
+            else:
+                data = b"\n" + data
+        try:
+            while data:
+                data = data[os.write(descriptor, data) :]
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
     finally:
         os.close(descriptor)
 

@@ -6,25 +6,22 @@ from contextlib import suppress
 
 from subagent_server.host import wake
 from subagent_server.host.directory import Entry
-from subagent_server.host.rest import Rest
 
 
 class Sleeper:
     """Wakes every waiter of this process at each poke, and all of them together at the slow poll.
-
-    A process that only waits gives memory back meanwhile.
 
     Made inside a running event loop.
     """
 
     def __init__(self, fifo: Entry) -> None:
         self._fifo = fifo
-        self._descriptor = wake.open_fifo(fifo)
+        self._descriptor = _opened(fifo)
         self._waiters: set[asyncio.Future[None]] = set()
         self._poll: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._rest = Rest()
-        self._loop.add_reader(self._descriptor, self._poked)
+        if self._descriptor is not None:
+            self._loop.add_reader(self._descriptor, self._poked)
 
     async def sleep(self, seconds: float = wake.SLOW_POLL_SECONDS) -> None:
         """Return at the next poke, at the slow poll, or when the time is over, whatever comes first."""
@@ -52,20 +49,28 @@ class Sleeper:
         self.wake_all()
         if self._poll is not None:
             self._poll.cancel()
-        self._loop.remove_reader(self._descriptor)
-        os.close(self._descriptor)
+        if self._descriptor is not None:
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
         with suppress(OSError):
             self._fifo.unlink()
 
     def _poked(self) -> None:
-        wake.drain(self._descriptor)
-        self._rest.end()
+        if self._descriptor is not None:
+            wake.drain(self._descriptor)
         self.wake_all()
 
     def _look(self) -> None:
         self._poll = None
-        self._rest.look()
         self.wake_all()
+
+
+def _opened(fifo: Entry) -> int | None:
+    """Open the FIFO; None if the file system has none (FAT, some of FUSE): the slow poll wakes alone then."""
+    try:
+        return wake.open_fifo(fifo)
+    except OSError:
+        return None
 
 
 def _wake(waiter: "asyncio.Future[None]") -> None:

@@ -215,11 +215,11 @@ def sweep_orphans(run: RunPaths) -> None:
     """
     if not marks.is_original(run):
         return
-    marked, is_spared = marks.marked(run.run_id), marks.shims_on_record(run.root)
+    is_spared = marks.shims_on_record(run.root)
     quiet = 0
     while quiet < 2:
         worker = marks.recorded_worker(run)
-        left = [*marked.look(), *([] if worker is None else [worker])]
+        left = [*marks.processes_of(run.run_id), *([] if worker is None else [worker])]
         left += process_scan.descendants([identity.pid for identity in left], spare=is_spared)
         told = [processes.send_signal(identity, signal.SIGKILL) for identity in dict.fromkeys(left)]
         quiet = 0 if any(told) else quiet + 1  # what another user owns cannot be ended, and is not waited for

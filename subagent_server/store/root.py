@@ -142,6 +142,17 @@ def is_ours(path: Path) -> bool:
     return False
 
 
+def is_marked(path: Path) -> bool:
+    """Whether the directory at `path` carries the mark of a root, of whichever user."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            return _has_mark(descriptor, os.fstat(descriptor).st_ino)
+        finally:
+            os.close(descriptor)
+    return False
+
+
 @dataclass(frozen=True)
 class FoundRoot:
     """The root to use if nobody names one. `passed_over` is a `runs/` that a person may have meant."""

@@ -1,6 +1,7 @@
 """Opening the built-in loop for a run: its model, its tools, its MCP servers and its conversation."""
 
 import asyncio
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,12 +25,14 @@ from subagent_server.runners.messages.resume import Opening
 from subagent_server.runners.messages.traced import TracedModel
 from subagent_server.runners.outcome import Outcome
 from subagent_server.service.inputs import copied_inputs
+from subagent_server.store.root import is_marked
 from subagent_server.toolkit.ask_parent import AskParent
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.nested import nested_tools
 from subagent_server.toolkit.outputs import KeptOutputs
 from subagent_server.toolkit.telemetry import NO_TRACER
 from subagent_server.toolkit.tool import Tool
+from subagent_server.toolkit.workspace.search_scope import SearchScope
 from subagent_server.toolkit.workspace.selection import Selection, select
 from subagent_server.toolkit.workspace.tools import make_workspace_tools
 from subagent_server.worker.past import read_past
@@ -178,7 +181,7 @@ def _workspace(setup: RunnerSetup, selection: Selection) -> list[Tool]:
     """Return the shell, the editor and search, as far as the agent may use them."""
     return make_workspace_tools(
         selection,
-        cwd=Path.cwd(),
+        scope=SearchScope(Path.cwd(), Path(os.path.realpath(setup.run.store.paths.root)), is_marked),
         environment=_shell_environment(setup.agent, setup.environment),
         read_only=setup.read_only,
         output_dir=setup.run.paths.outputs,

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +21,7 @@ from subagent_server.host import locks
 from subagent_server.host.clock import now
 from subagent_server.service.trusting import coverage, trust
 from subagent_server.settings import read_settings
+from subagent_server.simulator import Simulator
 from subagent_server.store.runs import RunStore
 from tests.helpers import warm
 from tests.helpers.forking import run_command
@@ -32,6 +33,8 @@ BOUND = 60.0
 """How long one command may take, in seconds, on a machine that has much else to do."""
 
 Completed = subprocess.CompletedProcess[str]
+Turn = dict[str, Any]
+Model = Callable[..., Simulator]
 
 
 def run_name(tail: str) -> str:
@@ -214,3 +217,8 @@ def hear(descriptor: int, wanted: str, seconds: float = BOUND) -> str:
 def until_watching(running: Running) -> None:
     """Return when the process listens to changes."""
     wait_for(running.is_watching, BOUND, "a command that watches")
+
+
+def stored(cli: Cli) -> list[str]:
+    """Return the names of the runs that are there, oldest first."""
+    return cli.store.run_ids(newest_first=False)

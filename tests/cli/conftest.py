@@ -1,11 +1,13 @@
-"""The command in a home of its own; whatever it has started is ended with the test."""
+"""The command in a home of its own, whose runs are stopped at the end of the test."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command import BOUND, Cli
+from subagent_server.simulator import Simulator
+from tests.cli.command import BOUND, Cli, Model, Turn
 from tests.helpers.wait import wait_for
 
 
@@ -19,3 +21,17 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
     paths = command.store.paths
     if left := [run_id for run_id in command.store.live_ids() if paths.run(run_id).shim_claim.exists()]:
         wait_for(lambda: command("stop", *left).returncode == 0, BOUND, "the end of what was started")
+
+
+@pytest.fixture
+def model(cli: Cli) -> Iterator[Model]:
+    """Give the command an agent `worker` and a model with these turns."""
+    cli.agent("worker")
+    with ExitStack() as stack:
+
+        def speak(*turns: Turn) -> Simulator:
+            simulator = stack.enter_context(Simulator({"turns": list(turns)}))
+            cli.environment |= {"ANTHROPIC_BASE_URL": simulator.base_url, "ANTHROPIC_API_KEY": "scripted"}
+            return simulator
+
+        yield speak

@@ -9,11 +9,11 @@ from tests.cli.command import Cli, asked
 
 TOKEN = "a-token-that-nobody-guesses"
 OWN, NESTED, OTHER = (secrets.token_hex(3) for _ in range(3))
-"""Unlike those of other tests: whoever carries a run's id is taken for its process, wherever it is read."""
+"""Different from other tests: any process with a run's id in its environment is taken for its process."""
 
 
 def child(run_id: str, token: str = TOKEN) -> dict[str, str]:
-    """Return what the programs of a run have in their environment."""
+    """Return the variables that a run gives to its programs."""
     return {"SUBAGENT_RUN_ID": run_id, "SUBAGENT_RUN_TOKEN": token}
 
 
@@ -29,7 +29,7 @@ def test_a_child_sees_its_own_run_and_those_it_started(cli: Cli) -> None:
             assert refused.stdout == ""
 
 
-def test_a_child_whose_agent_may_start_no_others_leads_nobody(cli: Cli) -> None:
+def test_a_child_whose_agent_may_start_no_others_may_not_start_answer_or_stop(cli: Cli) -> None:
     cli.agent("reviewer")
     with cli.living(OWN, asked(), child_token_hash=token_hash(TOKEN)) as own:
         for words in (["run", "reviewer", "Go"], ["reply", own, "blue"], ["stop", own]):
@@ -48,7 +48,7 @@ def test_a_wrong_token_opens_nothing(cli: Cli, verb: list[str], token: str) -> N
         assert cli.meta(own).status == "running"
 
 
-def test_a_child_that_may_start_others_leads_them_and_does_not_answer_itself(cli: Cli) -> None:
+def test_a_child_that_may_delegate_answers_its_children_and_not_itself(cli: Cli) -> None:
     with cli.living(OWN, asked(), child_token_hash=token_hash(TOKEN)) as own:
         request = cli.store.read_request(own)
         named = request.model_copy(update={"agent": {**request.agent, "agents": ["tester"]}})

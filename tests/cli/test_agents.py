@@ -1,9 +1,9 @@
-"""`subagent agents`: who can be started, and why a file cannot."""
+"""`subagent agents`: the list of agents, and the reason for each file that is not one."""
 
 from tests.cli.command import Cli
 
 
-def test_agents_are_listed_with_what_they_are_for_and_their_file(cli: Cli) -> None:
+def test_agents_are_listed_with_their_description_and_file(cli: Cli) -> None:
     cli.agent("reviewer")
     cli.agent("tester")
     first, second = cli("agents").stdout.splitlines()[:2]
@@ -11,7 +11,7 @@ def test_agents_are_listed_with_what_they_are_for_and_their_file(cli: Cli) -> No
     assert second.split() == ["tester", "agents/tester.md", "Does", "tester."]
 
 
-def test_a_file_that_is_no_agent_is_listed_with_its_reason(cli: Cli) -> None:
+def test_a_file_that_is_not_an_agent_is_listed_with_its_reason(cli: Cli) -> None:
     cli.agent("reviewer")
     (cli.home / "agents" / "notes.md").write_text("Just notes.\n", encoding="utf-8")
     done = cli("agents")
@@ -62,7 +62,7 @@ def test_a_directory_is_named_by_flag_or_variable(cli: Cli) -> None:
     assert "reviewer" in cli("agents", env={"SUBAGENT_AGENTS": "others"}).stdout
 
 
-def test_where_there_are_none_it_says_how_to_get_one(cli: Cli) -> None:
+def test_an_empty_list_says_how_to_write_an_agent(cli: Cli) -> None:
     done = cli("agents")
     assert done.returncode == 0
     assert "No agents in agents, .claude/agents" in done.stderr
@@ -74,7 +74,7 @@ def test_a_description_cannot_steer_the_terminal(cli: Cli) -> None:
     assert all(c.isprintable() or c == "\n" for c in said)
 
 
-def test_a_link_to_the_whole_disk_is_a_line_of_the_listing_and_no_walk_through_it(cli: Cli) -> None:
+def test_a_link_to_the_whole_disk_is_listed_and_not_walked(cli: Cli) -> None:
     cli.agent("reviewer")
     (cli.home / "agents" / "all").symlink_to("/")
     done = cli("agents")

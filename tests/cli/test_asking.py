@@ -1,4 +1,4 @@
-"""A person at a terminal: asked what the run asks, while it waits."""
+"""A person at a terminal answers the questions of a followed run."""
 
 import os
 import pty
@@ -117,7 +117,7 @@ def test_ctrl_c_at_the_question_leaves_it_open(asking: Cli) -> None:
     assert answer(asking) == (None, None)
 
 
-def test_a_prompt_that_is_missing_on_a_terminal_is_told(cli: Cli) -> None:
+def test_a_missing_prompt_on_a_terminal_is_refused(cli: Cli) -> None:
     cli.agent("asker")
     with person(cli, "run", "asker") as terminal:
         assert "The prompt is missing" in terminal.hear("--help`")

@@ -1,4 +1,4 @@
-"""`subagent doctor`: what is wrong with agent files, and with what runs have left on disk."""
+"""`subagent doctor`: what is wrong with agent files, and with the files of runs."""
 
 import json
 
@@ -14,7 +14,7 @@ FAILED = events.RunFailed(failure=Failure(code="agent_error", message="It broke.
 # -- agent files
 
 
-def test_where_nothing_is_wrong_with_the_agents_it_leaves_with_0(cli: Cli) -> None:
+def test_agents_without_faults_exit_with_0(cli: Cli) -> None:
     cli.agent("reviewer")
     done = cli("doctor")
     assert (done.returncode, done.stdout) == (0, "")
@@ -32,7 +32,7 @@ def test_it_names_the_directory_of_the_warm_process_and_why_starts_are_plain_if_
     assert told["warmStart"] == "starts are plain: SUBAGENT_WARM is 0"
 
 
-def test_each_file_that_cannot_be_used_is_told_with_its_place_and_reason(cli: Cli) -> None:
+def test_each_unusable_file_is_listed_with_its_line_and_reason(cli: Cli) -> None:
     cli.agent("reviewer")
     (cli.home / "agents" / "broken.md").write_bytes(b"---\nname: broken\n---\nHall\xf6chen.\n")
     done = cli("doctor")
@@ -41,14 +41,14 @@ def test_each_file_that_cannot_be_used_is_told_with_its_place_and_reason(cli: Cl
     assert done.stdout.count("\n") == 1
 
 
-def test_what_a_definition_asks_for_in_vain_is_a_finding(cli: Cli) -> None:
+def test_a_request_that_this_version_refuses_is_a_finding(cli: Cli) -> None:
     cli.agent("isolated", isolation="worktree")
     done = cli("doctor")
     assert done.returncode == 1
     assert "agents/isolated.md: fault: isolation is not supported" in done.stdout
 
 
-def test_remarks_are_told_and_nothing_has_to_be_mended(cli: Cli) -> None:
+def test_remarks_are_listed_and_exit_with_0(cli: Cli) -> None:
     cli.agent("reviewer", favouriteColour="blue")
     (cli.home / "agents" / "README.md").write_text("# About these agents\n", encoding="utf-8")
     done = cli("doctor")
@@ -67,7 +67,7 @@ def test_one_file_is_checked_wherever_it_is(cli: Cli) -> None:
     assert cli("doctor", str(path)).returncode == 0
 
 
-def test_a_file_that_is_named_and_is_no_agent_or_not_there_is_a_finding(cli: Cli) -> None:
+def test_a_named_file_that_is_missing_or_not_an_agent_is_a_finding(cli: Cli) -> None:
     (cli.home / "notes.md").write_text("Notes.\n", encoding="utf-8")
     for name in ("notes.md", "missing.md"):
         done = cli("doctor", name)
@@ -84,7 +84,7 @@ def test_programs_get_the_problems_as_json(cli: Cli) -> None:
 # -- runs
 
 
-def test_where_nothing_is_wrong_with_the_runs_it_leaves_with_0(cli: Cli) -> None:
+def test_runs_without_faults_exit_with_0(cli: Cli) -> None:
     cli.completed("aaaaaa")
     cli.made("bbbbbb", FAILED)
     with cli.living("cccccc", asked()):
@@ -130,7 +130,7 @@ def test_a_secret_in_a_run_is_found_and_not_repeated(cli: Cli) -> None:
     assert secret not in done.stdout
 
 
-def test_behind_the_verb_runs_means_runs_and_before_it_where_they_are(cli: Cli) -> None:
+def test_runs_after_the_verb_names_a_run_and_before_it_the_root(cli: Cli) -> None:
     cli.store.paths.run(cli.completed("aaaaaa")).result.unlink()
     elsewhere = cli.home / "elsewhere"
     assert cli("--runs", str(elsewhere), "doctor", "--runs").returncode == 0
@@ -138,13 +138,13 @@ def test_behind_the_verb_runs_means_runs_and_before_it_where_they_are(cli: Cli) 
     assert cli.json("doctor", "--runs", code=1)["checked"] == 1
 
 
-def test_a_directory_behind_the_verb_is_told_where_it_belongs(cli: Cli) -> None:
+def test_a_directory_after_the_verb_is_refused_with_the_right_command(cli: Cli) -> None:
     done = cli("doctor", "--runs", "runs")
     assert done.returncode == 2
     assert "`subagent --runs runs doctor --runs`" in done.stderr
 
 
-def test_a_run_that_is_not_there_leaves_with_3(cli: Cli) -> None:
+def test_an_unknown_run_exits_with_3(cli: Cli) -> None:
     assert cli("doctor", "--runs", "20261122-093015-417-nobody").returncode == 3
 
 

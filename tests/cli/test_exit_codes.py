@@ -1,4 +1,4 @@
-"""What every verb leaves with, and the one line that says why (SPEC section 11)."""
+"""The exit code of every verb, and the one line that says why (SPEC section 11)."""
 
 import pytest
 
@@ -19,23 +19,23 @@ def complains(done: Completed, code: int, *words: str) -> None:
         assert word in done.stderr
 
 
-def test_a_completed_run_leaves_with_0(cli: Cli) -> None:
+def test_a_completed_run_exits_with_0(cli: Cli) -> None:
     assert cli("wait", cli.completed("aaaaaa")).returncode == 0
 
 
-def test_a_failed_run_leaves_with_1(cli: Cli) -> None:
+def test_a_failed_run_exits_with_1(cli: Cli) -> None:
     done = cli("wait", cli.made("aaaaaa", FAILED))
     assert done.returncode == 1
     assert "failed (agent_error): It broke. Try again." in done.stderr
 
 
-def test_a_stopped_run_leaves_with_4(cli: Cli) -> None:
+def test_a_stopped_run_exits_with_4(cli: Cli) -> None:
     done = cli("wait", cli.made("aaaaaa", STOPPED))
     assert done.returncode == 4
     assert "was stopped. enough" in done.stderr
 
 
-def test_an_open_question_leaves_with_5_and_the_command_that_answers(cli: Cli) -> None:
+def test_an_open_question_exits_with_5_and_the_command_that_answers(cli: Cli) -> None:
     with cli.living("aaaaaa", asked("Which colour?", "blue", "red")) as run_id:
         done = cli("wait", run_id)
     assert done.returncode == 5
@@ -44,7 +44,7 @@ def test_an_open_question_leaves_with_5_and_the_command_that_answers(cli: Cli) -
     )
 
 
-def test_a_wait_that_is_over_leaves_with_124_and_the_run_goes_on(cli: Cli) -> None:
+def test_a_wait_that_is_over_exits_with_124_and_the_run_goes_on(cli: Cli) -> None:
     with cli.living("aaaaaa") as run_id:
         done = cli("wait", run_id, "--timeout", "0.1")
         assert done.returncode == 124
@@ -76,19 +76,19 @@ def test_a_wait_that_is_over_leaves_with_124_and_the_run_goes_on(cli: Cli) -> No
         ["logs", "x", "-n", "many"],
     ],
 )
-def test_what_cannot_be_understood_leaves_with_2_and_names_the_help(cli: Cli, words: list[str]) -> None:
+def test_wrong_usage_exits_with_2_and_names_the_help(cli: Cli, words: list[str]) -> None:
     complains(cli(*words), 2, "--help`")
 
 
-def test_an_unknown_verb_is_told_what_is_near(cli: Cli) -> None:
+def test_an_unknown_verb_is_refused_with_similar_names(cli: Cli) -> None:
     complains(cli("lgos"), 2, "'logs'")
 
 
-def test_a_setting_that_cannot_be_used_leaves_with_2(cli: Cli) -> None:
+def test_a_setting_that_cannot_be_used_exits_with_2(cli: Cli) -> None:
     complains(cli("ls", env={"SUBAGENT_MAX_RUNS": "many"}), 2, "SUBAGENT_MAX_RUNS")
 
 
-def test_a_beginning_that_fits_two_runs_leaves_with_2(cli: Cli) -> None:
+def test_an_ambiguous_prefix_exits_with_2(cli: Cli) -> None:
     cli.completed("aaaaaa"), cli.completed("bbbbbb")
     complains(cli("show", "20261122"), 2, "several")
 
@@ -100,7 +100,7 @@ BAD_NAMES = [
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-def test_a_name_that_is_no_run_leaves_with_3_and_touches_nothing(cli: Cli, name: str) -> None:
+def test_an_unknown_run_exits_with_3_and_touches_nothing(cli: Cli, name: str) -> None:
     before = sorted(cli.home.rglob("*"))
     complains(cli("show", "--", name), 3, "There is no run")
     assert sorted(cli.home.rglob("*")) == before
@@ -123,19 +123,19 @@ def test_a_bad_name_is_neither_shown_whole_nor_raw(cli: Cli) -> None:
     assert len(said) < 500
 
 
-def test_an_unknown_agent_leaves_with_3_and_names_those_there_are(cli: Cli) -> None:
+def test_an_unknown_agent_exits_with_3_and_names_the_known_ones(cli: Cli) -> None:
     cli.agent("reviewer")
     complains(cli("run", "nobody", "Go"), 3, "reviewer")
     assert cli.json("ls", "-a") == []
 
 
-def test_a_run_whose_state_cannot_be_read_leaves_with_6(cli: Cli) -> None:
+def test_a_run_whose_state_cannot_be_read_exits_with_6(cli: Cli) -> None:
     run_id = cli.completed("aaaaaa")
     cli.store.paths.run(run_id).meta.path.write_text("{", encoding="utf-8")
     complains(cli("show", run_id), 6, "cannot be read")
 
 
-def test_a_runs_root_that_is_a_file_leaves_with_6(cli: Cli) -> None:
+def test_a_runs_root_that_is_a_file_exits_with_6(cli: Cli) -> None:
     (cli.home / "file").write_text("", encoding="utf-8")
     complains(cli("ls", "--runs", "file"), 6, "Not a directory")
 

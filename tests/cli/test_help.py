@@ -1,4 +1,4 @@
-"""What `--help` says, and what a verb costs to call."""
+"""The text of `--help`, and the cost of calling a verb."""
 
 import json
 
@@ -42,7 +42,7 @@ def test_the_help_of_the_group_imports_no_verb() -> None:
 
 
 @pytest.mark.parametrize("verb", list(VERBS))
-def test_the_help_of_a_verb_begins_with_what_it_does(cli: Cli, verb: str) -> None:
+def test_the_help_of_a_verb_begins_with_its_purpose(cli: Cli, verb: str) -> None:
     done = cli(verb, "-h")
     usage, _, first, *_ = done.stdout.splitlines()
     assert done.returncode == 0
@@ -57,7 +57,7 @@ def test_the_list_and_the_help_of_a_verb_say_the_same(cli: Cli, verb: str) -> No
     assert VERBS[verb].help in " ".join(cli(verb, "--help").stdout.split())
 
 
-def test_the_version_is_told(cli: Cli) -> None:
+def test_the_version_is_printed(cli: Cli) -> None:
     assert cli("--version").stdout == f"subagent {__version__}\n"
 
 
@@ -76,7 +76,7 @@ def test_a_verb_that_waits_imports_neither_mcp_nor_anthropic(cli: Cli, words: li
     assert modules_after(cli, *words).isdisjoint({"mcp", "anthropic", "rich"})
 
 
-def test_the_flags_of_every_verb_are_taken_before_and_behind_its_name(cli: Cli) -> None:
+def test_the_flags_of_every_verb_are_taken_before_and_after_its_name(cli: Cli) -> None:
     run_id = cli.completed("aaaaaa")
     away = ["--runs", str(cli.home / "elsewhere")]
     here = ["--runs", str(cli.home / "runs")]

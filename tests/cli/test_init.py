@@ -1,4 +1,4 @@
-"""`subagent init`: a client is told of the server, and nothing else of its file changes."""
+"""`subagent init`: registers the server with a client and changes nothing else in its file."""
 
 import json
 import os
@@ -62,7 +62,7 @@ def written(cli: Cli, *words: str) -> Completed:
 
 
 def servers(path: Path) -> dict[str, Any]:
-    """Return the servers that a file tells its client of."""
+    """Return the servers that a file holds."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".toml":
         found: dict[str, Any] = tomllib.loads(text)["mcp_servers"]
@@ -110,7 +110,7 @@ def test_without_a_person_and_without_yes_nothing_is_written(cli: Cli, home: Pat
 
 
 @pytest.mark.parametrize(("answer", "is_written"), [("y\n", True), ("n\n", False), ("\n", False)])
-def test_a_person_is_asked(cli: Cli, home: Path, answer: str, is_written: bool) -> None:
+def test_init_asks_before_it_writes(cli: Cli, home: Path, answer: str, is_written: bool) -> None:
     outer, inner = pty.openpty()
     try:
         with cli.start("init", "claude", stdin=inner, stderr=inner) as command:
@@ -125,7 +125,7 @@ def test_a_person_is_asked(cli: Cli, home: Path, answer: str, is_written: bool) 
     assert (cli.home / ".mcp.json").exists() is is_written
 
 
-def test_print_gives_what_to_paste_and_touches_no_file(cli: Cli, home: Path) -> None:
+def test_print_shows_the_entry_and_touches_no_file(cli: Cli, home: Path) -> None:
     (cli.home / ".mcp.json").write_text("not to be read", encoding="utf-8")
     before = everything(cli.home)
     pasted = json.loads(cli("init", "claude", "--print").stdout)
@@ -147,7 +147,7 @@ def test_another_server_of_this_name_is_replaced_only_by_force(cli: Cli, home: P
     assert servers(config) == {"subagents": FOR_CLAUDE, "mine": {"url": "x"}}
 
 
-def test_what_a_person_has_added_to_the_entry_is_theirs(cli: Cli, home: Path) -> None:
+def test_keys_that_a_person_added_to_the_entry_are_kept(cli: Cli, home: Path) -> None:
     written(cli, "gemini")
     config = home / ".gemini" / "settings.json"
     data = json.loads(config.read_text(encoding="utf-8"))
@@ -190,7 +190,7 @@ def test_flags_that_are_given_are_passed_to_the_server_as_absolute_paths(cli: Cl
     assert entry["args"] == [*SERVE, *places, "--max-runs", "3"]
 
 
-def test_a_client_that_does_not_start_servers_in_the_project_is_told_where_all_is(
+def test_a_client_that_does_not_start_servers_in_the_project_gets_an_entry_with_every_directory(
     cli: Cli, home: Path
 ) -> None:
     written(cli, "cursor")

@@ -1,4 +1,4 @@
-"""What `subagent init` leaves of a file that somebody has written: every byte that is not its own."""
+"""`subagent init` keeps every byte of a file except its own entry."""
 
 import json
 import tomllib
@@ -123,7 +123,7 @@ _INDENT = st.sampled_from([None, 0, 1, 2, 4, "\t"])
 
 
 @given(st.dictionaries(st.text(max_size=4), _JSON, max_size=3), st.none() | _SERVERS, _INDENT)
-def test_any_json_says_the_same_but_for_the_entry(
+def test_any_json_is_equal_except_for_the_entry(
     data: dict[str, object], servers: dict[str, object] | None, indent: int | str | None
 ) -> None:
     whole = data | ({} if servers is None else {"mcpServers": servers})
@@ -141,7 +141,7 @@ def test_any_json_says_the_same_but_for_the_entry(
         ("codex", "home/.codex/config.toml", b'mcp_servers = {a = {command = "x"}}\n'),
     ],
 )
-def test_a_file_that_cannot_be_changed_is_left_and_what_to_paste_is_printed(
+def test_a_file_that_cannot_be_changed_stays_as_it_is_and_the_entry_is_printed(
     cli: Cli, client: str, name: str, content: bytes
 ) -> None:
     cli.environment = {**cli.environment, "HOME": str(cli.home / "home"), "CODEX_HOME": ""}
@@ -166,7 +166,7 @@ def test_a_file_with_a_byte_order_mark_keeps_it(cli: Cli) -> None:
     assert "nothing to do" in cli("init", "claude").stderr
 
 
-def test_a_file_that_cannot_be_read_or_made_is_said_in_a_sentence(cli: Cli) -> None:
+def test_a_file_that_cannot_be_read_or_made_is_reported_in_one_sentence(cli: Cli) -> None:
     (cli.home / ".mcp.json").mkdir()
     (cli.home / ".cursor").write_text("", encoding="utf-8")
     for client in ("claude", "cursor"):

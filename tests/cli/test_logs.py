@@ -51,7 +51,7 @@ def test_events_are_one_json_object_a_line(cli: Cli) -> None:
     assert all(c.isprintable() or c == "\n" for c in done.stdout)
 
 
-def test_following_shows_what_is_written_until_the_run_has_ended(cli: Cli) -> None:
+def test_following_prints_new_lines_until_the_run_has_ended(cli: Cli) -> None:
     with cli.living("aaaaaa") as run_id:
         journal(cli, run_id, "early")
         with cli.start("logs", "-f", run_id) as command:
@@ -66,7 +66,7 @@ def test_following_shows_what_is_written_until_the_run_has_ended(cli: Cli) -> No
     assert "after the end of the status" in said and said.rstrip().endswith("0 tokens")
 
 
-def test_following_from_now_on_shows_only_what_comes(cli: Cli) -> None:
+def test_following_with_n_0_prints_only_new_lines(cli: Cli) -> None:
     with cli.living("aaaaaa") as run_id:
         journal(cli, run_id, "early")
         with cli.start("logs", "-f", "-n", "0", run_id) as command:
@@ -82,7 +82,7 @@ def test_following_events_gives_events(cli: Cli) -> None:
         assert json.loads(command.hear("\n"))["text"] == "later"
 
 
-def test_following_a_run_whose_keeper_is_killed_ends_with_the_reason(cli: Cli) -> None:
+def test_following_a_run_whose_shim_is_killed_ends_with_the_reason(cli: Cli) -> None:
     run_id = cli.made("aaaaaa")
     lock = cli.hold(run_id)
     with cli.start("logs", "-f", run_id) as command:
@@ -107,19 +107,19 @@ def test_ctrl_c_stops_the_following_and_never_the_run(cli: Cli) -> None:
         assert cli.json("show", run_id)["status"] == "running"
 
 
-def test_following_ends_when_nobody_reads_any_more(cli: Cli) -> None:
+def test_following_ends_when_the_reader_of_stdout_has_gone(cli: Cli) -> None:
     with cli.living("aaaaaa") as run_id:
         journal(cli, run_id, "early")
         with cli.start("logs", "-f", run_id) as command:
             command.hear("early")
             assert command.process.stdout is not None
             command.process.stdout.close()
-            wait_for(lambda: command.process.poll() is not None, 20, "the end of a command without a reader")
+            wait_for(lambda: command.process.poll() is not None, 60, "the end of a command without a reader")
             assert command.process.returncode == 0
             assert command.process.stderr is not None and command.process.stderr.read() == b""
 
 
-def test_control_characters_in_a_log_are_escaped_whoever_wrote_them(cli: Cli) -> None:
+def test_control_characters_in_a_log_are_escaped_for_every_writer(cli: Cli) -> None:
     run_id = cli.completed("aaaaaa")
     with cli.store.paths.run(run_id).log.path.open("ab") as file:
         file.write(b"\x1b[2Jgone \xff\n")

@@ -110,7 +110,7 @@ def test_a_start_that_never_was_is_not_listed(cli: Cli) -> None:
     assert listed(cli, "-a") == []
 
 
-def test_what_comes_from_data_cannot_steer_the_terminal(cli: Cli) -> None:
+def test_control_characters_of_data_do_not_reach_the_terminal(cli: Cli) -> None:
     cli.completed(
         "aaaaaa", "sum\x1b[2Jmary\u202e\nnext", label="la\x1b]0;bel\x07\r\n", agent_name="a\x9bgent"
     )

@@ -44,7 +44,7 @@ def config(cli: Cli) -> str:
     return str(path)
 
 
-def test_list_servers_shows_every_server_with_its_kind_and_no_secret_and_connects_to_none(
+def test_list_servers_shows_every_server_with_its_kind_without_secrets_and_does_not_connect(
     cli: Cli, config: str
 ) -> None:
     done = cli("mcp", "list-servers", "--config", config)
@@ -57,7 +57,7 @@ def test_list_servers_shows_every_server_with_its_kind_and_no_secret_and_connect
     assert "ready" not in done.stderr, "nothing was started"
 
 
-def test_info_connects_and_says_who_the_server_is(cli: Cli, config: str) -> None:
+def test_info_connects_and_prints_name_and_version(cli: Cli, config: str) -> None:
     done = cli("mcp", "info", "files", "--config", config)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Connected to server: files\n") and "Tools: 5" in done.stdout
@@ -66,9 +66,7 @@ def test_info_connects_and_says_who_the_server_is(cli: Cli, config: str) -> None
     assert facts["name"] == "scripted" and facts["protocolVersion"] == "2025-11-25"
 
 
-def test_list_tools_shows_what_the_filter_lets_through_all_or_what_it_holds_back(
-    cli: Cli, config: str
-) -> None:
+def test_list_tools_lists_offered_all_or_filtered_tools(cli: Cli, config: str) -> None:
     words = ("mcp", "list-tools", "files", "--config", config)
     done = cli(*words)
     assert "Filter: whitelist (enabledTools: echo, " in done.stdout
@@ -83,7 +81,7 @@ def test_list_tools_shows_what_the_filter_lets_through_all_or_what_it_holds_back
     assert cli(*words, "--show-all", "--show-filtered").returncode == 2
 
 
-def test_call_tool_prints_what_the_tool_gives_in_words_of_both_kinds(cli: Cli, config: str) -> None:
+def test_call_tool_prints_the_result_as_text_and_as_json(cli: Cli, config: str) -> None:
     done = cli("mcp", "call-tool", "files", "echo", '{"a": 1}', "--config", config)
     assert (done.returncode, done.stdout) == (0, '{"a": 1}\n')
     words = ("--server", "files", "--tool", "tabs", "--args", "-", "--config", config)
@@ -106,7 +104,7 @@ def test_call_tool_prints_what_the_tool_gives_in_words_of_both_kinds(cli: Cli, c
         (["info", "unset"], 2, "NO_SUCH_VARIABLE is not set for mcpServers.unset.args"),
     ],
 )
-def test_what_goes_wrong_is_one_sentence_and_an_exit_code(
+def test_an_error_is_one_sentence_and_an_exit_code(
     cli: Cli, config: str, words: list[str], code: int, said: str
 ) -> None:
     done = cli("mcp", *words, "--config", config)

@@ -1,4 +1,4 @@
-"""`subagent reply` and `subagent inbox`: questions and their answers."""
+"""`subagent reply`: answers to questions."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_a_dash_reads_the_answer_from_stdin(cli: Cli) -> None:
         assert answers(cli, run_id) == ["two\nlines: Größe"]
 
 
-def test_an_answer_that_begins_with_a_dash_goes_behind_two(cli: Cli) -> None:
+def test_an_answer_that_begins_with_a_dash_goes_after_two_dashes(cli: Cli) -> None:
     with cli.living("aaaaaa", asked()) as run_id:
         assert cli("reply", run_id, "-5").returncode == 2
         assert cli("reply", run_id, "--", "-5").returncode == 0
@@ -82,29 +82,3 @@ def test_programs_get_the_view_after_the_answer(cli: Cli) -> None:
         view = cli.json("reply", run_id, "blue")
     assert (view["runId"], view["status"]) == (run_id, "parent_replied")
     assert "messages" not in view
-
-
-def test_the_inbox_lists_every_open_question_with_its_command(cli: Cli) -> None:
-    cli.completed("aaaaaa")
-    with (
-        cli.living("bbbbbb", asked("Which\x1b[31m colour?", "blue", "red"), asked("How large?")) as one,
-        cli.living("cccccc", asked("Now?"), label="the label") as other,
-    ):
-        said = cli("inbox").stdout
-        letters = cli.json("inbox")
-    for command in (f"reply {one} q1 ANSWER", f"reply {one} q2 ANSWER", f"reply {other} q1 ANSWER"):
-        assert f"subagent {command}" in said
-    assert "Which\\x1b[31m colour?" in said and "blue | red" in said
-    assert [(letter["runId"], letter["messageId"]) for letter in letters] == [
-        (one, "q1"),
-        (one, "q2"),
-        (other, "q1"),
-    ], "the oldest first"
-    assert letters[2]["label"] == "the label" and letters[0]["options"] == ["blue", "red"]
-
-
-def test_an_empty_inbox_says_so(cli: Cli) -> None:
-    done = cli("inbox")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "No run waits" in done.stderr
-    assert cli.json("inbox") == []

@@ -1,19 +1,12 @@
-"""`subagent run`: started, followed, waited for or let go; real processes, a scripted model."""
+"""`subagent run`: starts, then follows, waits or detaches; real processes, a scripted model."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from subagent_server.simulator import Simulator
-from tests.cli.command import Cli, Completed
+from tests.cli.command import Cli, Completed, Model, Turn
 from tests.helpers.wait import wait_for
-
-Turn = dict[str, Any]
-Model = Callable[..., Simulator]
 
 ASK: Turn = {
     "text": "I ask.",
@@ -23,20 +16,6 @@ ASK: Turn = {
 }
 ANSWER: Turn = {"text": "It is \x1b[31mdone."}
 SLOW: Turn = {"text": "Late.", "latency": 60}
-
-
-@pytest.fixture
-def model(cli: Cli) -> Iterator[Model]:
-    """Give the command an agent `worker` and a model that says these turns."""
-    cli.agent("worker")
-    with ExitStack() as stack:
-
-        def speak(*turns: Turn) -> Simulator:
-            simulator = stack.enter_context(Simulator({"turns": list(turns)}))
-            cli.environment |= {"ANTHROPIC_BASE_URL": simulator.base_url, "ANTHROPIC_API_KEY": "scripted"}
-            return simulator
-
-        yield speak
 
 
 def the_run(cli: Cli) -> str:
@@ -73,7 +52,7 @@ def test_the_prompt_may_come_from_stdin(cli: Cli, model: Model) -> None:
     assert "From a pipe: Gr\\u00f6\\u00dfe." in json.dumps(simulator.requests[0].body)
 
 
-def test_a_question_without_a_terminal_leaves_with_5_and_the_run_goes_on(cli: Cli, model: Model) -> None:
+def test_a_question_without_a_terminal_exits_with_5_and_the_run_goes_on(cli: Cli, model: Model) -> None:
     model(ASK, ANSWER)
     done = cli("run", "worker", "Do it.")
     run_id = the_run(cli)
@@ -95,7 +74,7 @@ def test_waiting_ends_at_a_question(cli: Cli, model: Model) -> None:
     assert view["messages"][0]["question"] == "Which\x07 colour?"
 
 
-def test_a_wait_that_is_over_leaves_with_124_and_the_run_goes_on(cli: Cli, model: Model) -> None:
+def test_a_wait_that_is_over_exits_with_124_and_the_run_goes_on(cli: Cli, model: Model) -> None:
     model(SLOW)
     done = cli("run", "worker", "Do it.", "--wait", "0.1")
     run_id = the_run(cli)
@@ -133,7 +112,7 @@ def test_ctrl_c_stops_the_following_and_never_the_run(cli: Cli, model: Model) ->
     assert cli.json("show", run_id)["status"] == "running"
 
 
-def test_a_run_that_is_stopped_meanwhile_leaves_with_4(cli: Cli, model: Model) -> None:
+def test_a_run_that_is_stopped_meanwhile_exits_with_4(cli: Cli, model: Model) -> None:
     model(SLOW)
     with cli.start("run", "worker", "Do it.") as command:
         command.hear("turn 1", "stderr")
@@ -144,14 +123,14 @@ def test_a_run_that_is_stopped_meanwhile_leaves_with_4(cli: Cli, model: Model) -
 
 
 @pytest.mark.parametrize("words", [[], ["--wait", "30"]])
-def test_a_run_that_is_refused_leaves_with_1_and_the_reason(cli: Cli, words: list[str]) -> None:
+def test_a_run_that_is_refused_exits_with_1_and_the_reason(cli: Cli, words: list[str]) -> None:
     cli.agent("worker", runner="codex")
     done = cli("run", "worker", "Do it.", *words)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"run {the_run(cli)} failed (config): runner is not supported" in done.stderr.splitlines()[-1]
 
 
-def test_a_refused_run_that_was_let_go_is_told_at_once(cli: Cli) -> None:
+def test_a_refused_detached_run_is_reported_at_once(cli: Cli) -> None:
     cli.agent("worker", runner="codex")
     done = cli("run", "worker", "Do it.", "--detach")
     assert (done.returncode, done.stdout) == (1, f"{the_run(cli)}\n")
@@ -171,7 +150,7 @@ def test_a_refused_run_that_was_let_go_is_told_at_once(cli: Cli) -> None:
         (["worker", "Go", "--label", "x" * 201], b"", "label"),
     ],
 )
-def test_what_cannot_be_started_makes_no_run(cli: Cli, words: list[str], stdin: bytes, reason: str) -> None:
+def test_a_refused_start_creates_no_run(cli: Cli, words: list[str], stdin: bytes, reason: str) -> None:
     cli.agent("worker")
     done: Completed = cli("run", *words, stdin=stdin)
     assert (done.returncode, done.stdout) == (2, "")
@@ -192,9 +171,9 @@ def test_inputs_are_found_from_here_and_else_from_the_agents_directory(cli: Cli)
 def test_runs_beyond_the_limit_wait_for_a_slot(cli: Cli, model: Model) -> None:
     model(SLOW)
     first = cli("run", "worker", "Do it.", "--detach", "--max-runs", "1").stdout.strip()
-    wait_for(lambda: cli.meta(first).status == "running", 20, "the first run")
+    wait_for(lambda: cli.meta(first).status == "running", 60, "the first run")
     second = cli("run", "worker", "Do it.", "--detach", "--max-runs", "1").stdout.strip()
-    wait_for(lambda: cli.json("show", second).get("waitingForSlot"), 20, "the queue")
+    wait_for(lambda: cli.json("show", second).get("waitingForSlot"), 60, "the queue")
     assert "ready (waits for a slot)" in cli("show", second).stdout
     assert cli("stop", first, second).returncode == 0
 

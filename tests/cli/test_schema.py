@@ -27,7 +27,7 @@ def schema(cli: Cli, what: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("what", ["meta", "request", "result"])
-def test_the_files_of_a_run_are_as_the_schema_says(cli: Cli, what: str) -> None:
+def test_the_files_of_a_run_agree_with_the_schema(cli: Cli, what: str) -> None:
     run_id = cli.completed("aaaaaa", output={"verdict": "fine"}, label="the label")
     cli("show", run_id)
     path = file_of(cli, run_id, what)
@@ -39,7 +39,7 @@ def test_the_files_of_a_run_are_as_the_schema_says(cli: Cli, what: str) -> None:
         validator.validate({**found, key: 7})
 
 
-def test_a_run_that_asks_is_as_the_schema_says(cli: Cli) -> None:
+def test_a_run_that_asks_agrees_with_the_schema(cli: Cli) -> None:
     with cli.living("aaaaaa", asked("Which?", "blue")) as run_id:
         meta = json.loads(cli.meta(run_id).to_json())
     Draft202012Validator(schema(cli, "meta")).validate(meta)

@@ -3,10 +3,11 @@
 import pytest
 
 from subagent_server.domain import events
-from subagent_server.domain.records import Failure, LaunchInfo
+from subagent_server.domain.records import Failure, LaunchInfo, Usage
 from subagent_server.host.clock import now
 from subagent_server.store.logs import RunJournal
 from tests.cli.command import Cli, asked
+from tests.cli.families import family, pay
 
 
 @pytest.mark.parametrize("name", ["20261122-093015-417-bbbbbb", "20261122-093015-417-b", "bbbbbb", "@last"])
@@ -16,7 +17,7 @@ def test_a_run_is_named_by_its_id_a_beginning_its_last_part_or_last(cli: Cli, na
     assert cli.json("show", name)["runId"] == run_id
 
 
-def test_a_run_that_has_ended_is_shown_with_all_that_a_person_wants(cli: Cli) -> None:
+def test_a_run_that_has_ended_is_shown_with_everything_about_it(cli: Cli) -> None:
     run_id = cli.made("aaaaaa", asked("Which colour?", "blue", "red"), prompt="Paint it.", label="a label")
     answer = events.ReplyGiven(message_id="q1", answer="red", answered_by="person")
     cli.store.update(run_id, answer, now())
@@ -99,12 +100,12 @@ def test_a_run_whose_request_is_gone_is_still_shown(cli: Cli) -> None:
     assert "✔ completed" in done.stdout and "cannot be read" in done.stdout
 
 
-def test_a_run_whose_processes_are_gone_is_told_as_lost(cli: Cli) -> None:
+def test_a_run_whose_processes_are_gone_is_shown_as_lost(cli: Cli) -> None:
     run_id = cli.made("aaaaaa")
     assert cli.json("show", run_id)["error"]["code"] in ("lost", "launch_failed")
 
 
-def test_what_comes_from_data_is_escaped(cli: Cli) -> None:
+def test_control_characters_of_data_are_escaped(cli: Cli) -> None:
     bad = "a\x1b[31mb\x07\nc\u202ed"
     run_id = cli.made("aaaaaa", asked(bad, bad), prompt=bad, label=bad, agent_name=bad)
     cli.store.update(run_id, events.ReplyGiven(message_id="q1", answer=bad), now())
@@ -118,3 +119,15 @@ def test_what_comes_from_data_is_escaped(cli: Cli) -> None:
 def test_other_peoples_scripts_and_spaces_are_left_as_they_are(cli: Cli) -> None:
     run_id = cli.completed("aaaaaa", "漢字\u3000と\u00a0Größe, « oui\u202f»")
     assert "漢字\u3000と\u00a0Größe, « oui\u202f»" in cli("show", run_id).stdout
+
+
+def test_a_run_is_shown_with_the_cost_of_its_tree(cli: Cli) -> None:
+    with family(cli) as runs:
+        for run_id, tokens in ((runs.boss, 1), (runs.helper, 20), (runs.tester, 300)):
+            pay(cli, run_id, Usage(input_tokens=tokens, turns=1))
+        said = cli("show", runs.boss).stdout
+        assert "usage     1 turn, 0 tool calls, 1 token\n" in said
+        assert "tree      3 turns, 0 tool calls, 321 tokens, in 3 runs" in said
+        assert f"{runs.helper}  ● running  helper" in said
+        assert cli.json("show", runs.boss)["withDescendants"] == {"inputTokens": 321, "turns": 3}
+        assert "withDescendants" not in cli.json("show", runs.tester)

@@ -1,4 +1,4 @@
-"""`subagent stats`: what runs add up to."""
+"""`subagent stats`: sums of runs by agent and day."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -37,7 +37,7 @@ def test_runs_are_summed_up_by_agent_and_day(cli: Cli) -> None:
     assert cli.json("stats", "--since", "1d", "--agent", "triage")["total"]["runs"] == 0
 
 
-def test_where_there_is_nothing_to_sum_up_it_says_so_and_what_cannot_be_read_is_counted(cli: Cli) -> None:
+def test_an_empty_root_says_so_and_unreadable_runs_are_counted(cli: Cli) -> None:
     assert cli("stats").stdout == "" and cli.json("stats")["total"]["runs"] == 0
     broken = cli.completed("aaaaaa")
     cli.store.paths.run(broken).meta.path.write_bytes(b"{")

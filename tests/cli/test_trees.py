@@ -1,54 +1,18 @@
-"""Runs that started runs, as a person sees them: `ls --tree`, `show`, the inbox, and watching both."""
+"""Trees of runs on the terminal: `ls --tree`, and watching them and the inbox."""
 
 import json
 import os
 import re
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from subagent_server.domain import events
-from subagent_server.domain.records import RunMeta, Usage
+from subagent_server.domain.records import Usage
 from subagent_server.host.clock import now
 from subagent_server.launch.slots import Ticket
 from tests.cli.command import Cli, asked, run_name, until_watching
+from tests.cli.families import family, pay
 from tests.helpers.runs import make_meta, make_request
-
-
-@dataclass(frozen=True)
-class Family:
-    """A run, one that it started, and one that this one started."""
-
-    boss: str
-    helper: str
-    tester: str
-
-
-@contextmanager
-def family(cli: Cli, question: str = "Which colour?") -> Iterator[Family]:
-    """Make a living tree whose lowest run asks."""
-    with cli.living("111111", agent_name="boss", label="the plan") as boss:
-        below = {"root_run_id": boss, "agent_name": "helper"}
-        with (
-            cli.living("222222", parent_run_id=boss, depth=1, **below) as helper,
-            cli.living(
-                "333333",
-                asked(question),
-                parent_run_id=helper,
-                depth=2,
-                root_run_id=boss,
-                agent_name="tester",
-                prompt="Test the colours.\nAll of them.",
-            ) as tester,
-        ):
-            yield Family(boss, helper, tester)
-
-
-def pay(cli: Cli, run_id: str, usage: Usage) -> RunMeta:
-    """Let a run have cost this much."""
-    return cli.store.update(run_id, events.UsageSettled(usage=usage), now())
 
 
 def test_a_tree_stands_below_its_first_run_and_is_listed_whole(cli: Cli) -> None:
@@ -84,35 +48,6 @@ def test_a_run_that_waits_for_a_slot_is_listed_as_such(cli: Cli) -> None:
     finally:
         ticket.leave()
         os.close(descriptor)
-
-
-def test_the_inbox_says_what_a_question_is_about_and_where_in_its_tree_it_was_asked(cli: Cli) -> None:
-    with cli.living("aaaaaa", asked("First?")) as first, family(cli, "Which\x1b[2J colour?") as runs:
-        letters = cli.json("inbox")
-        assert [letter["question"] for letter in letters] == ["First?", "Which\x1b[2J colour?"]
-        assert "path" not in letters[0] and letters[0]["runId"] == first
-        assert letters[1]["path"] == [
-            {"runId": runs.boss, "agent": "boss"},
-            {"runId": runs.helper, "agent": "helper"},
-        ]
-        assert letters[1]["prompt"] == "Test the colours."
-        said = cli("inbox").stdout
-        assert f"boss {runs.boss} → helper {runs.helper}" in said and "task      Test the colours." in said
-        assert "\x1b" not in said
-        assert cli("reply", runs.tester, "blue").returncode == 0
-        assert cli.meta(runs.tester).messages[0].answered_by == "person"
-
-
-def test_a_run_is_shown_with_what_its_tree_has_cost(cli: Cli) -> None:
-    with family(cli) as runs:
-        for run_id, tokens in ((runs.boss, 1), (runs.helper, 20), (runs.tester, 300)):
-            pay(cli, run_id, Usage(input_tokens=tokens, turns=1))
-        said = cli("show", runs.boss).stdout
-        assert "usage     1 turn, 0 tool calls, 1 token\n" in said
-        assert "tree      3 turns, 0 tool calls, 321 tokens, in 3 runs" in said
-        assert f"{runs.helper}  ● running  helper" in said
-        assert cli.json("show", runs.boss)["withDescendants"] == {"inputTokens": 321, "turns": 3}
-        assert "withDescendants" not in cli.json("show", runs.tester)
 
 
 def test_watching_shows_each_change_in_its_group_and_ctrl_c_ends_only_the_watching(cli: Cli) -> None:
@@ -151,7 +86,7 @@ def test_watching_for_programs_prints_a_line_for_each_change_and_each_question_o
             assert command.end()[0] == 130
 
 
-def test_looking_at_a_root_that_is_not_there_makes_none(cli: Cli) -> None:
+def test_watching_a_missing_root_does_not_create_it(cli: Cli) -> None:
     with cli.start("ls", "--watch", "--runs", "elsewhere") as watching:
         assert "No runs in" in watching.hear("elsewhere")
     assert not (cli.home / "elsewhere").exists()

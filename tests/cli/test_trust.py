@@ -50,14 +50,14 @@ def test_an_agent_that_came_with_a_directory_is_listed_and_not_run_until_it_is_t
     assert clone("trust", "--remove", ".").returncode == 0 and clone(*RUN).returncode == 2
 
 
-def test_for_one_command_trust_leaves_nothing_behind(clone: Cli) -> None:
+def test_trust_for_one_command_is_not_stored(clone: Cli) -> None:
     before = Path(clone.environment["XDG_CONFIG_HOME"], "subagent", "trust.json").read_bytes()
     assert clone(*RUN, "--trust").stdout == "Done.\n"
     assert Path(clone.environment["XDG_CONFIG_HOME"], "subagent", "trust.json").read_bytes() == before
     assert clone(*RUN).returncode == 2
 
 
-def test_a_person_is_asked_once_and_again_when_what_is_started_has_changed(clone: Cli) -> None:
+def test_a_person_is_asked_once_and_again_when_a_pinned_command_has_changed(clone: Cli) -> None:
     with person(clone, *RUN) as terminal:
         assert "agents: worker" in terminal.hear("Trust this directory?")
         terminal.type("n\n")
@@ -91,7 +91,7 @@ def test_a_person_is_asked_once_and_again_when_what_is_started_has_changed(clone
     )
 
 
-def test_the_yes_of_init_lists_what_it_covers_and_a_plain_server_asks_nothing_afterwards(clone: Cli) -> None:
+def test_the_yes_of_init_lists_what_it_covers_and_the_server_asks_nothing_afterwards(clone: Cli) -> None:
     clone.agent("worker", mcpServers={"x": {"command": "some-program"}})
     refused = clone("init", "claude")
     assert refused.returncode == 5 and "+ agent worker: mcpServers.x.command: some-program" in refused.stdout

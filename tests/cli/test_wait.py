@@ -1,4 +1,4 @@
-"""`subagent wait`: for one or several runs, and what the worst of them means."""
+"""`subagent wait`: for one or several runs; the worst outcome is the exit code."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_of_several_runs_the_worst_counts(cli: Cli, endings: list[events.RunEven
     assert cli("wait", *names).returncode == code
 
 
-def test_it_leaves_as_soon_as_the_last_run_has_ended(cli: Cli) -> None:
+def test_it_exits_as_soon_as_the_last_run_has_ended(cli: Cli) -> None:
     with cli.living("aaaaaa") as one, cli.living("bbbbbb") as other, cli.start("wait", one, other) as command:
         until_watching(command)
         cli.store.update(one, DONE, now())
@@ -65,7 +65,7 @@ def test_a_question_ends_the_wait_at_once(cli: Cli, words: list[str]) -> None:
         assert cli("wait", done, other, *words).returncode == 5
 
 
-def test_a_question_behind_an_answer_that_was_not_read_counts_too(cli: Cli) -> None:
+def test_a_question_after_an_unread_answer_counts_too(cli: Cli) -> None:
     with cli.living("aaaaaa", asked(), asked("And how large?")) as run_id:
         cli("reply", run_id, "q1", "blue")
         assert cli.meta(run_id).status == "parent_replied"
@@ -85,7 +85,7 @@ def test_programs_get_the_views_when_the_time_is_over_too(cli: Cli) -> None:
     assert (view["runId"], view["status"]) == (run_id, "running")
 
 
-def test_one_unknown_run_is_told_before_any_waiting(cli: Cli) -> None:
+def test_an_unknown_run_is_refused_before_any_waiting(cli: Cli) -> None:
     with cli.living("aaaaaa") as run_id:
         done = cli("wait", run_id, "nobody")
     assert done.returncode == 3

@@ -62,7 +62,7 @@ def test_of_20_runs_of_5_servers_two_work_at_once_each_begins_once_and_all_end(w
                 run_ids.append(view["runId"])
             if number in (1, 3):
                 os.kill(server.pid, signal.SIGKILL)
-        wait_for(lambda: waits_for_a_slot(servers[0], run_ids[-1]), 40, "the last run in the queue")
+        wait_for(lambda: waits_for_a_slot(servers[0], run_ids[-1]), 60, "the last run in the queue")
     wait_for(lambda: all(world.meta(r).status.is_terminal for r in run_ids), BOUND, "the end of 20 runs")
     assert len(set(run_ids)) == SERVERS * RUNS_EACH
     assert [world.meta(run_id).status.value for run_id in run_ids] == ["completed"] * len(run_ids)

@@ -76,7 +76,7 @@ def test_whole_runs_that_are_stopped_while_they_end_have_one_end_and_nothing_is_
         racers = [stack.enter_context(Child(STOPPER, world.runs)) for _ in run_ids]
         for racer in racers:
             assert racer.hear() == "ready"
-        simulator.wait_for_requests(1, 40)
+        simulator.wait_for_requests(1, 60)
         for run_id, racer in zip(run_ids, racers, strict=True):
             racer.tell(run_id)
         told = [racer.hear() for racer in racers]

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,8 @@ from subagent_server.service.tools.table import TOOLS
 from subagent_server.settings import read_settings
 from tests.fuzz.dice import FUZZED, JSON
 from tests.helpers.runs import ASKED, RUN_ID, STARTED, start_run
+
+pytestmark = pytest.mark.fuzz
 
 REFUSED = "---\nname: {}\ndescription: Never starts a process.\nrunner: codex\n---\nYou are other.\n"
 """Agents whose runs are refused with `config`, so that no example starts a worker."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from subagent_server.host import journal
 from subagent_server.host.directory import Entry
+from tests.helpers.processes import run_python
 
 RECORDS = st.lists(
     st.dictionaries(st.text(max_size=5), st.text(max_size=30) | st.integers() | st.none(), max_size=3),
@@ -110,13 +111,39 @@ def test_a_line_that_is_still_being_written_is_read_when_it_is_whole(path: Path)
     assert numbers(journal.read_from(Entry.at(path), page.cursor, 5).lines) == [2]
 
 
-def test_a_torn_last_line_is_closed_by_the_next_append_and_hurts_no_other(path: Path) -> None:
+@pytest.mark.parametrize("torn", [b"{", b'{"n": 2, "tex', b"\0\0\0", b"[2]"])
+def test_a_torn_last_line_is_cut_off_by_the_next_append(path: Path, torn: bytes) -> None:
     append(path, 1)
     with path.open("ab") as writer:
-        writer.write(b'{"n": 2, "tex')
+        writer.write(torn)
     append(path, 3)
-    assert [record["n"] for record in journal.records(Entry.at(path))] == [1, 3]
-    assert path.read_bytes().split(b"\n")[1] == b'{"n": 2, "tex'
+    assert [json.loads(line)["n"] for line in path.read_text(encoding="utf-8").splitlines()] == [1, 3]
+
+
+def test_a_record_that_lacks_only_its_newline_is_kept(path: Path) -> None:
+    append(path, 1)
+    path.write_bytes(path.read_bytes()[:-1])
+    append(path, 2)
+    assert [record["n"] for record in journal.records(Entry.at(path))] == [1, 2]
+
+
+def test_a_line_that_the_disk_takes_in_part_is_taken_back(path: Path) -> None:
+    append(path, 1)
+    before = path.read_bytes()
+    code = """
+        import errno, resource, signal, sys
+        from pathlib import Path
+        from subagent_server.host import journal
+        from subagent_server.host.directory import Entry
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        try:
+            journal.append_line(Entry.at(Path(sys.argv[1])), {"n": "x" * 5000})
+        except OSError as error:
+            print(errno.errorcode[error.errno])
+    """
+    assert run_python(code, str(path)).stdout == "EFBIG\n"
+    assert path.read_bytes() == before
 
 
 def test_what_is_no_object_is_passed_over(path: Path) -> None:

@@ -82,3 +82,15 @@ def test_the_end_of_a_sleeper_leaves_nobody_asleep_and_no_file(tmp_path: Path) -
 
     assert asyncio.run(play()) == 2
     assert not list(tmp_path.iterdir())
+
+
+def test_without_a_fifo_the_slow_poll_wakes_all(tmp_path: Path) -> None:
+    (tmp_path / "wake.1").mkdir()  # nothing can be made under this name, as on a file system without FIFOs
+
+    async def play() -> int:
+        async with sleeping(tmp_path / "wake.1") as sleeper:
+            tasks = await asleep(sleeper, 2)
+            wake.poke(Entry.at(tmp_path / "wake.1"))
+            return await woken(tasks)
+
+    assert asyncio.run(play()) == 2

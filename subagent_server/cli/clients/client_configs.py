@@ -1,7 +1,7 @@
-"""The MCP clients that `subagent init` knows: where each keeps its servers, and the entry it needs.
+"""The MCP clients that `subagent init` knows: the file of each, and the entry that it needs.
 
-Nothing here opens a file. Where a client is particular, the reason stands beside the value; docs/clients.md
-tells them all.
+Nothing here opens a file. A value that a client needs for a special reason has the reason beside it;
+docs/clients.md lists them all.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,8 +21,8 @@ _PASSED_ON_BY_CODEX = (
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the command stands: what the paths of the files depend on. `platform` is as `sys.platform`."""
+class ClientPlace:
+    """The directories and variables that a client's paths depend on. `platform` is as `sys.platform`."""
 
     cwd: Path
     home: Path
@@ -36,15 +36,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Client:
-    """One client. The first of `files` is the scope that is meant where none is named.
+    """One client. The first scope of `files` is the default.
 
-    `knows_project` says whether it starts servers in the project that it works on, with the environment of a
-    shell; another one has to be told where everything is.
+    `knows_project` says whether it starts servers in the directory of the project with the environment of a
+    shell. For another client the entry names every directory.
     """
 
     name: str
     title: str
-    files: Mapping[Scope, Callable[[Place], Path]]
+    files: Mapping[Scope, Callable[[ClientPlace], Path]]
     next_step: str
     syntax: Syntax = "json"
     knows_project: bool = True
@@ -56,7 +56,7 @@ class Client:
         return tuple(self.files)
 
     def entry(self, command: list[str]) -> Entry:
-        """Return what makes it start `command` as its server."""
+        """Return the entry that makes the client start `command` as its server."""
         return {"command": command[0], "args": command[1:], **self.extras}
 
 
@@ -77,19 +77,19 @@ def _serves(key: str, present: Any, wanted: Any) -> bool:
     return type(present) is type(wanted) and bool(present == wanted)
 
 
-def _claude_user(place: Place) -> Path:
+def _claude_user(place: ClientPlace) -> Path:
     return place.named("CLAUDE_CONFIG_DIR", place.home) / ".claude.json"
 
 
-def _codex_user(place: Place) -> Path:
+def _codex_user(place: ClientPlace) -> Path:
     return place.named("CODEX_HOME", place.home / ".codex") / "config.toml"
 
 
-def _gemini_user(place: Place) -> Path:
+def _gemini_user(place: ClientPlace) -> Path:
     return place.named("GEMINI_CLI_HOME", place.home) / ".gemini" / "settings.json"
 
 
-def _claude_desktop(place: Place) -> Path:
+def _claude_desktop(place: ClientPlace) -> Path:
     """Electron's folder for the application Claude."""
     if place.platform == "darwin":
         folder = place.home / "Library" / "Application Support"
@@ -103,7 +103,7 @@ _ALL = (
         name="claude",
         title="Claude Code",
         files={"project": lambda place: place.cwd / ".mcp.json", "user": _claude_user},
-        # The first turn waits for a server only where its tools are always loaded; else it lacks them.
+        # The first turn waits for a server only if its tools are always loaded; else it lacks them.
         extras={"alwaysLoad": True},
         next_step="Start Claude Code anew; it asks once whether it may use the servers of a project.",
     ),
@@ -113,8 +113,8 @@ _ALL = (
         syntax="toml",
         files={"user": _codex_user, "project": lambda place: place.cwd / ".codex" / "config.toml"},
         # A turn does not wait for a server that needs more than a second, and then never sees its tools,
-        # unless the server is required. The server takes a call to last 300 s at most. Codex keeps the
-        # environment back but for the variables that are named.
+        # unless the server is required. The server expects a call to last 300 s at most. Codex passes
+        # on only the variables that are named.
         extras={
             "required": True,
             "startup_timeout_sec": 30,

@@ -1,4 +1,4 @@
-"""A change of a client's configuration file: planned on what is there, shown, then made at once or not."""
+"""A change of a client's configuration file: planned from its content, shown, then made atomically."""
 
 import difflib
 import os
@@ -18,7 +18,7 @@ from subagent_server.host.atomic import commit, discard, prepare
 __all__ = ["SERVER", "Change", "NotEditable", "plan", "snippet", "write"]
 
 SERVER = "subagents"
-"""What the server is called at every client."""
+"""The name of the server in every client."""
 _BOM = "\ufeff"
 _PRIVATE, _SHARED = 0o600, 0o644
 
@@ -37,10 +37,10 @@ _SYNTAXES = {
 
 @dataclass(frozen=True)
 class Change:
-    """What a file holds and shall hold; `before` is None where there is no file.
+    """The content of a file before and after; `before` is None if there is no file.
 
-    `replaces` says that there is a server of our name which is not this one. A file that is new is for its
-    owner alone (`private`), or it belongs to a project.
+    `replaces` says that another server has our name. A new file is readable by its owner alone if `private`,
+    else by everybody, as a file of a project.
     """
 
     client: Client
@@ -63,7 +63,7 @@ class Change:
 
 
 def snippet(client: Client, entry: Entry) -> str:
-    """Return what a file says that has this server alone: what a person would paste."""
+    """Return a file with this server alone, for a person to paste."""
     return _SYNTAXES[client.syntax].snippet(SERVER, entry)
 
 
@@ -71,7 +71,7 @@ def plan(client: Client, path: Path, entry: Entry, *, private: bool) -> Change:
     """Return the change that makes a client start the server as `entry` says.
 
     Raises:
-        NotEditable: the file is not what its client writes; it is best left alone.
+        NotEditable: the file cannot be changed safely, so it stays as it is.
         BadArgument: a path in the entry cannot be written down.
         OSError: the file cannot be read.
     """
@@ -88,11 +88,11 @@ def plan(client: Client, path: Path, entry: Entry, *, private: bool) -> Change:
 
 
 def write(change: Change) -> None:
-    """Make a change, all of it or nothing. The file keeps its mode, and a link still leads to it.
+    """Write a change atomically. The file keeps its mode, and a link to it stays a link.
 
     Raises:
         StorageFailed: the disk refused; the file is as it was.
-        HostError: it is not any more what the change was planned on.
+        HostError: the file was changed since the change was planned.
         OSError: its folder cannot be made.
     """
     path = change.path.resolve()

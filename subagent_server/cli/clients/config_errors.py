@@ -1,8 +1,8 @@
-"""Why a configuration file of a client is left alone."""
+"""The error for a configuration file that cannot be changed safely."""
 
 
 class NotEditable(Exception):
-    """The file is left as it is. `reason` is a clause about "it"; `line`, from 1, where it is known."""
+    """The file stays as it is. `reason` is a clause about "it"; `line` counts from 1, None if unknown."""
 
     def __init__(self, reason: str, line: int | None = None) -> None:
         super().__init__(reason)

@@ -1,4 +1,4 @@
-"""Servers in a JSON file of somebody else's: one entry is set, every other byte stays as it is."""
+"""Edit the servers in a JSON file of another program: set one entry, keep every other byte."""
 
 import json
 from collections.abc import Iterator
@@ -30,15 +30,15 @@ class Object:
     members: tuple[Member, ...]
 
     def last(self, key: str) -> Member | None:
-        """Return the member of this key: the last one, as it is the one that counts."""
+        """Return the member of this key: the last one, because it overrides the others."""
         return next((member for member in reversed(self.members) if member.key == key), None)
 
 
 def read_entry(text: str, server: str) -> Any:
-    """Return the entry of a server, None where there is none.
+    """Return the entry of a server, or None if there is none.
 
     Raises:
-        NotEditable: the text is not strict JSON, or has something else where servers should be.
+        NotEditable: the text is not strict JSON, or its servers are not an object.
     """
     return _servers(_parsed(text)).get(server) if text.strip() else None
 
@@ -52,7 +52,7 @@ def with_entry(text: str, server: str, entry: dict[str, Any]) -> str:
     if not text.strip():
         return snippet(server, entry)
     wanted = _parsed(text)
-    _servers(wanted)  # has to be an object where it is there
+    _servers(wanted)  # refuses servers that are not an object
     wanted.setdefault(SERVERS, {})[server] = entry
     changed = _edited(text, server, entry)
     if _parsed(changed) != wanted:
@@ -61,7 +61,7 @@ def with_entry(text: str, server: str, entry: dict[str, Any]) -> str:
 
 
 def snippet(server: str, entry: dict[str, Any]) -> str:
-    """Return a whole file that has this server alone."""
+    """Return a whole file with this server alone."""
     return json.dumps({SERVERS: {server: entry}}, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -120,7 +120,7 @@ class _Style:
         return cls(None if step is None else step or "  ", newline)
 
     def dumped(self, value: Any, indent: str) -> str:
-        """Return a value whose first line is not indented and whose other lines are."""
+        """Return a value as JSON text whose lines after the first are indented."""
         lines = json.dumps(value, indent=self.step, ensure_ascii=False).split("\n")
         return f"{self.newline}{indent}".join(lines)
 
@@ -141,21 +141,21 @@ def _inserted(text: str, target: Object, key: str, value: Any, style: _Style) ->
 
 
 def _member_indent(text: str, target: Object, style: _Style) -> str | None:
-    """Return how far the members of an object are indented; None where they share a line."""
+    """Return how far the members of an object are indented; None if they share a line."""
     if target.members:
         return _indent_of(text, target.members[-1].start)
     return None if style.step is None else _line_indent(text, target.start) + style.step
 
 
 def _indent_of(text: str, position: int) -> str | None:
-    """Return what is before `position` on its line if that is space alone, else None."""
+    """Return the indentation before `position` if only space precedes it on its line, else None."""
     line = text[text.rfind("\n", 0, position) + 1 : position]
     alone = not line.strip() and "\n" in text[:position]
     return line if alone else None
 
 
 def _line_indent(text: str, position: int) -> str:
-    """Return the space that the line of `position` begins with."""
+    """Return the leading space of the line of `position`."""
     line = text[text.rfind("\n", 0, position) + 1 : position]
     return line[: len(line) - len(line.lstrip())]
 

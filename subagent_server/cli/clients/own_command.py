@@ -1,4 +1,4 @@
-"""How another program can start this command, also tomorrow and from elsewhere."""
+"""The command by which another program can start `subagent`, from any directory and permanently."""
 
 import os
 import sys
@@ -12,9 +12,9 @@ NAME = "subagent"
 def own_command(environment: Mapping[str, str], *, from_shell: bool) -> list[str]:
     """Return the words that start this command.
 
-    It is the bare name where PATH leads to this installation for good: not through the activated environment
-    of this shell alone, and only for programs that have a shell's PATH (`from_shell`). Else it is the path
-    of the script, or of the interpreter where there is no script.
+    The bare name is used if PATH finds this installation permanently: not only through an environment
+    that is activated in this shell, and only for programs with the PATH of a shell (`from_shell`). Otherwise
+    it is the path of the script, or of the interpreter if there is no script.
     """
     script = next(_scripts(), None)
     if script is None:

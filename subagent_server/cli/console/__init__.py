@@ -1,1 +1,1 @@
-"""The terminal of the command line: words, streams, groups of verbs, questions to people."""
+"""Shared by the verbs of the command line: streams, text, flags, the table of verbs, questions."""

@@ -1,11 +1,11 @@
-"""Asking the person at the terminal what a run asks."""
+"""Ask the person at the terminal the questions of a run."""
 
 import os
 import select
 import sys
 import termios
 
-from subagent_server.cli.console.output import is_terminal, talk
+from subagent_server.cli.console.output import err, is_terminal
 from subagent_server.cli.console.session import Session
 from subagent_server.cli.console.text import escape_lines, one_line
 from subagent_server.domain.errors import MessageClosed
@@ -17,24 +17,24 @@ from subagent_server.service.reply import reply
 
 _CHUNK = 65536
 _PASTE_SECONDS = 0.05
-"""Lines that come so soon after each other were not typed one by one."""
+"""Lines that arrive closer together than this were pasted, not typed."""
 
 
-def somebody_is_there() -> bool:
+def has_person() -> bool:
     """Whether a person can read the question (stderr) and answer it (stdin)."""
     return is_terminal(sys.stdin) and is_terminal(sys.stderr)
 
 
 def ask_person(session: Session, run_id: str, message: Message) -> bool:
-    """Ask on the terminal and record the answer; False where the person closed the input instead.
+    """Ask on the terminal and record the answer. Returns False if the person closed the input.
 
-    A question that is answered elsewhere, or expires, while it stands here needs no answer any more.
+    If the question is answered elsewhere or expires meanwhile, this returns True without an answer.
     """
     _show(message)
-    termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # what was typed before is no answer to this
+    termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # earlier input does not answer this question
     answer = ""
     while not answer:
-        talk("Your answer (Ctrl-D leaves it open):")
+        err("Your answer (Ctrl-D leaves it open):")
         line = _typed(session, run_id, message.message_id)
         if line is None:
             return True
@@ -50,8 +50,8 @@ def ask_person(session: Session, run_id: str, message: Message) -> bool:
             answered_by="person",
             caller=session.leader(),
         )
-    except MessageClosed as error:  # somebody else was quicker
-        talk(one_line(error.sentence))
+    except MessageClosed as error:  # another answer was recorded first
+        err(one_line(error.sentence))
     return True
 
 
@@ -63,20 +63,20 @@ def chosen(line: str, options: list[str]) -> str:
 
 
 def _show(message: Message) -> None:
-    talk(f"\n{escape_lines(f'? {message.question_content}')}")
+    err(f"\n{escape_lines(f'? {message.question_content}')}")
     for number, option in enumerate(message.options or [], start=1):
-        talk(f"  {number}  {one_line(option)}")
+        err(f"  {number}  {one_line(option)}")
     if message.options:
-        talk("  a number, or any other answer")
+        err("  a number, or any other answer")
 
 
 def _typed(session: Session, run_id: str, message_id: str) -> str | None:
-    """Return what the person typed or pasted, "" at the end of input, None once no answer is needed."""
+    """Return the typed or pasted text, "" at the end of input, None if the question is no longer open."""
     stdin = sys.stdin.fileno()
     while not select.select([stdin], [], [], SLOW_POLL_SECONDS)[0]:
         now = open_run(session.service, run_id, session.caller).meta.message(message_id)
         if now is None or now.message_status is not MessageStatus.PENDING:
-            talk(f"{message_id} needs no answer any more.")
+            err(f"{message_id} needs no answer any more.")
             return None
     typed = os.read(stdin, _CHUNK)
     while typed and select.select([stdin], [], [], _PASTE_SECONDS)[0]:  # all lines of a paste

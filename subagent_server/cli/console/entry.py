@@ -1,47 +1,51 @@
-"""The one way in and out: runs a verb, and turns whatever it raises into one line and an exit code."""
+"""The entry point: run a verb, and turn an exception into one line on stderr and an exit code."""
 
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import NoReturn
 
 import click
 
-from subagent_server.cli.console.exits import ExitCode, Leave, exit_of_error
+from subagent_server.cli.console.exits import EarlyExit, ExitCode, exit_of_error
 from subagent_server.cli.console.flags import Flags
 from subagent_server.cli.console.group import subagent
-from subagent_server.cli.console.output import OutputClosed, complain, prepare_streams, reader_is_gone
+from subagent_server.cli.console.output import OutputClosed, prepare_streams, reader_is_gone, report
 from subagent_server.cli.console.text import one_line
 from subagent_server.domain.errors import SubagentError
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code; `arguments` are those of the process by default."""
+def main(arguments: Sequence[str] | None = None, *, leave: Callable[[int], NoReturn] = os._exit) -> int:
+    """Run the command line and return its exit code; `arguments` are those of the process by default.
+
+    A verb that exits at once, with threads that still wait, does so by `leave`.
+    """
     prepare_streams()
-    flags = Flags()
+    flags = Flags(leave=leave)
     try:
         code = subagent.main(arguments, prog_name="subagent", standalone_mode=False, obj=flags)
         return int(code or 0)
     except SystemExit:
-        if reader_is_gone():  # click's own way out of a --help that nobody reads
+        if reader_is_gone():  # click exits by itself after a --help whose reader has gone
             return ExitCode.OK
         raise
-    except (SubagentError, Leave, OutputClosed, click.ClickException, click.Abort, OSError) as error:
+    except (SubagentError, EarlyExit, OutputClosed, click.ClickException, click.Abort, OSError) as error:
         if flags.debug:
             traceback.print_exc()
         code, sentence = _verdict(error)
-        with suppress(OutputClosed, Leave):
+        with suppress(OutputClosed, EarlyExit):
             if sentence:
-                complain(sentence)
+                report(sentence)
         return code
 
 
 def _verdict(error: Exception) -> tuple[ExitCode, str]:
-    """Return the exit code and the line of an error; an empty line where there is nothing to say."""
+    """Return the exit code and the line of an error; the line is empty if there is nothing to report."""
     match error:
         case SubagentError():
             return exit_of_error(error), one_line(error.sentence)
-        case Leave():
+        case EarlyExit():
             return error.code, one_line(error.sentence)
         case OutputClosed():
             return ExitCode.OK, ""

@@ -1,4 +1,4 @@
-"""What the command leaves with (SPEC section 11), and how a verb says that it leaves early."""
+"""The exit codes of the command (SPEC section 11), and the exception that ends a verb early."""
 
 from enum import IntEnum
 
@@ -28,8 +28,8 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-class Leave(Exception):
-    """The verb is over, with this code, and one sentence to people that says why."""
+class EarlyExit(Exception):
+    """Ends the verb with this exit code and one sentence for people that says why."""
 
     def __init__(self, code: ExitCode, sentence: str) -> None:
         super().__init__(sentence)
@@ -46,9 +46,9 @@ _BY_FAMILY: tuple[tuple[type[SubagentError], ExitCode], ...] = (
     (RunError, ExitCode.FAILED),
     (HostError, ExitCode.ENVIRONMENT),
 )
-"""The first that fits. An id that cannot be one names no run, so it is unknown too."""
+"""The first match counts. A malformed run id cannot name a run, so it is unknown too."""
 
 
 def exit_of_error(error: SubagentError) -> ExitCode:
-    """Return the exit code of an error, by whose move is next."""
+    """Return the exit code of an error, by its family."""
     return next((code for kind, code in _BY_FAMILY if isinstance(error, kind)), ExitCode.ENVIRONMENT)

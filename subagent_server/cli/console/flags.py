@@ -1,28 +1,32 @@
-"""The flags that belong to every verb, before its name or behind it, and the kinds of their values."""
+"""The flags that every verb takes, before or after its name, and the types of option values."""
 
 import math
+import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 
 @dataclass
 class Flags:
-    """What the flags of every verb say. One behind the verb outweighs the same one before it."""
+    """The values of the flags that every verb takes. One after the verb overrides the same one before it."""
 
     agents: tuple[Path, ...] = ()
     runs: Path | None = None
     max_runs: int | None = None
     trust: bool = False
     debug: bool = False
+    leave: Callable[[int], NoReturn] = os._exit
+    """Exits at once with a code. A forked command exits by it too: its front waits for the code."""
 
 
 def _text(value: str) -> str:
-    """Return text that UTF-8 can hold, as everything that is stored must be."""
+    """Return `value` if UTF-8 can encode it, as everything stored must be."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -31,7 +35,7 @@ def _text(value: str) -> str:
 
 
 def _seconds(value: str) -> float:
-    """Return a number of seconds that can be waited for."""
+    """Return a finite number of seconds, at least 0."""
     try:
         seconds = float(value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Reading a run's log as it grows: woken by changes in its directory, and by a slow poll besides."""
+"""Follow a log of a run as it grows: woken by changes in its directory, and by a slow poll."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -16,10 +16,10 @@ from subagent_server.store.logs import has_ended, page
 _PAGE_LINES = 500
 
 
-class Follower:
-    """Follows one run: shows each new line of a file of it, and knows when there will be no more.
+class LogFollower:
+    """Follows one file of a run: shows each new line, and knows when there will be no more.
 
-    It listens before it reads, so nothing is lost in between. A context manager: leaving ends the listening.
+    It watches before it reads, so no line is lost in between. A context manager: its exit ends the watch.
     """
 
     def __init__(self, session: Session, run_id: str, file: Entry, cursor: int) -> None:
@@ -31,7 +31,7 @@ class Follower:
         self._watcher = Watcher()
         self._relevant = {entry.name for entry in (file, self._run.meta, self._run.exit)}
 
-    def __enter__(self) -> "Follower":
+    def __enter__(self) -> "LogFollower":
         self._watcher.watch(self._run.directory, self._hear)
         return self
 
@@ -41,12 +41,12 @@ class Follower:
         self._watcher.close()
 
     def until(self, done: Callable[[Observed], bool], show: Callable[[str], None]) -> Observed:
-        """Show lines until `done` says so of the run or it is over, and every line until then is shown.
+        """Show lines until the run has ended or `done` is true for it; lines written until then are shown.
 
         Raises:
-            OutputClosed: nobody reads what is shown any more.
+            OutputClosed: the reader of stdout has gone.
             UnknownRun, UnreadableMeta, NotAllowed, StorageFailed: as reading a run does.
-        ForeignRoot: it has not ended, and nobody of ours works on it.
+            ForeignRoot: the run has not ended and its root is foreign.
         """
         while True:
             self._changed.clear()
@@ -58,12 +58,15 @@ class Follower:
                 return observed
             if reader_is_gone():
                 raise OutputClosed
-            self._session.service.store.paths.check_ours()  # in another root nothing is waited for
+            self._session.service.store.paths.check_ours()  # runs of a foreign root are not waited for
             self._changed.wait(SLOW_POLL_SECONDS)
 
     def _is_over(self, observed: Observed) -> bool:
-        """Whether nothing more will be written: the run has ended, and its journal says so or its tree is
-        gone (then whoever reads the run has closed the journal). Elsewhere the status has to do."""
+        """Whether nothing more will be written.
+
+        The run has ended, and its journal says so or its tree is gone: then reconciliation has closed the
+        journal. For a run of another host the status decides.
+        """
         return observed.meta.status.is_terminal and (not observed.live or has_ended(self._run))
 
     def _new_lines(self) -> Iterator[str]:
@@ -75,5 +78,5 @@ class Follower:
                 return
 
     def _hear(self, name: str) -> None:
-        if name in self._relevant:  # looking at a run opens its lock file, which must not wake us again
+        if name in self._relevant:  # reading a run opens its lock file, which must not wake this loop again
             self._changed.set()

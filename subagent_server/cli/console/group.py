@@ -1,4 +1,4 @@
-"""The verbs by name. A verb's module is imported when it is called, so that `ls` pays for nothing else."""
+"""The table of verbs. The module of a verb is imported when it is called, so that `ls` starts quickly."""
 
 from importlib import import_module
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from subagent_server.cli.console.flags import common_options
 
 
 class Verb(NamedTuple):
-    """Where a verb is, as `module:attribute`, and what it does, for the list in `--help`."""
+    """Where a verb is, as `module:attribute`, and its line in the list of `--help`."""
 
     where: str
     help: str
@@ -35,11 +35,11 @@ VERBS: dict[str, Verb] = {
     "rm": _verb("rm", "Remove runs that are over."),
     "prune": _verb("prune", "Remove runs that ended long ago."),
     "stats": _verb("stats", "Sum up runs, tokens and cost by agent and day."),
-    "agents": _verb("agents", "List the agents, and what is wrong with their files."),
+    "agents": _verb("agents", "List the agents and the faults of their files."),
     "mcp": Verb("subagent_server.cli.mcp.command:mcp", "Try the MCP servers of an agent."),
     "trust": _verb("trust", "Let the agents and MCP servers of a directory be used."),
     "doctor": _verb("doctor", "Find what is wrong with agent files, or with runs."),
-    "init": _verb("init", "Tell an MCP client of this server."),
+    "init": _verb("init", "Register this server with an MCP client."),
     "schema": _verb("schema", "Print the JSON Schema of a file of a run, or of an agent file."),
     "serve": _verb("serve", "Serve the agents to an MCP client."),
     "demo": _verb("demo", "Show a whole run with a scripted model, without a key."),
@@ -54,14 +54,14 @@ _EPILOG = (
 
 
 class LazyGroup(click.Group):
-    """A group whose verbs come from `VERBS`; each also takes the options of every verb."""
+    """A group with the verbs of `VERBS`; each also takes the common options."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the verbs in the order of the map."""
+        """Return the names of the verbs in the order of the table."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a verb and return it, or None where there is none of this name."""
+        """Import a verb and return it, or None if there is no verb of this name."""
         verb = VERBS.get(cmd_name)
         if verb is None:
             return None
@@ -74,7 +74,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the verb that `args` begins with; an unknown one fails with the names that are near."""
+        """Return the verb that `args` begins with; an unknown name fails with similar names."""
         try:
             return super().resolve_command(ctx, args)
         except click.exceptions.NoSuchCommand:

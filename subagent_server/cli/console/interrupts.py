@@ -6,26 +6,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from subagent_server.cli.console.exits import ExitCode, Leave
-from subagent_server.cli.console.output import is_terminal, talk
+from subagent_server.cli.console.exits import EarlyExit, ExitCode
+from subagent_server.cli.console.output import err, is_terminal
 from subagent_server.cli.console.session import Session
 
 
 @contextmanager
 def watching(session: Session, *run_ids: str) -> Iterator[None]:
-    """Turn Ctrl-C into the end of the watching, with the commands that go on watching and that stop.
+    """Turn Ctrl-C into an early exit that names the commands to watch and to stop the runs.
 
     Raises:
-        Leave: Ctrl-C came.
+        EarlyExit: Ctrl-C was pressed.
     """
     try:
         yield
     except KeyboardInterrupt:
         if is_terminal(sys.stderr):
-            talk("")  # the terminal has written ^C
+            err("")  # the terminal has written ^C
         run_id = run_ids[0]
         goes_on = f"run {run_id} goes on" if len(run_ids) == 1 else "the runs go on"
-        raise Leave(
+        raise EarlyExit(
             ExitCode.INTERRUPTED,
             f"only the watching has ended, {goes_on}: `{session.command('logs', '-f', run_id)}` watches, "
             f"`{session.command('stop', *run_ids)}` stops.",
@@ -34,9 +34,9 @@ def watching(session: Session, *run_ids: str) -> Iterator[None]:
 
 @contextmanager
 def interrupts_held() -> Iterator[Callable[[], None]]:
-    """Put Ctrl-C off while something short must not be done by halves.
+    """Defer Ctrl-C while a short piece of work must not be interrupted.
 
-    Gives what raises the KeyboardInterrupt that came meanwhile, for when it can be told what was done.
+    Yields a function that raises the deferred KeyboardInterrupt, to be called once the run id is known.
     """
     came: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Where words go: data to stdout, talk to stderr. A reader who has left ends the command quietly."""
+"""Printing: data to stdout, remarks to stderr. If the reader of stdout has gone, the command ends quietly."""
 
 import json
 import os
@@ -6,15 +6,15 @@ import select
 import sys
 from typing import Any, TextIO
 
-from subagent_server.cli.console.exits import ExitCode, Leave
+from subagent_server.cli.console.exits import EarlyExit, ExitCode
 
 
 class OutputClosed(Exception):
-    """Whoever read the output has left (`subagent ls | head -1`): there is nothing more to say."""
+    """The reader of the output has gone (`subagent ls | head -1`), so the command ends."""
 
 
 def prepare_streams() -> None:
-    """Let no text stop the command: what the terminal's encoding lacks is written as an escape."""
+    """Write characters that the encoding of the terminal lacks as escapes, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -22,23 +22,23 @@ def prepare_streams() -> None:
 
 
 def out(text: str) -> None:
-    """Print data.
+    """Print data to stdout.
 
     Raises:
-        OutputClosed: nobody reads any more.
-        Leave: it cannot be written.
+        OutputClosed: the reader has gone.
+        EarlyExit: it cannot be written.
     """
     _write(sys.stdout, f"{text}\n")
 
 
-def talk(text: str) -> None:
-    """Print what is for people and no data, to stderr. Raises as `out` does."""
+def err(text: str) -> None:
+    """Print text for people to stderr. Raises as `out` does."""
     _write(sys.stderr, f"{text}\n")
 
 
-def complain(sentence: str) -> None:
-    """Print the one line of an error or a remark, to stderr. Raises as `out` does."""
-    talk(f"subagent: {sentence}")
+def report(sentence: str) -> None:
+    """Print the one line of an error or a remark to stderr. Raises as `out` does."""
+    err(f"subagent: {sentence}")
 
 
 def out_json(value: Any, *, indent: int | None = 1) -> None:
@@ -47,7 +47,7 @@ def out_json(value: Any, *, indent: int | None = 1) -> None:
 
 
 def json_text(value: Any, *, indent: int | None = 1) -> str:
-    """Return `value` as JSON that is safe on a terminal: what does not print is a JSON escape."""
+    """Return `value` as JSON that is safe on a terminal: characters that do not print become JSON escapes."""
     text = json.dumps(value, ensure_ascii=not _speaks_unicode(), indent=indent)
     if text.isprintable():
         return text
@@ -55,17 +55,17 @@ def json_text(value: Any, *, indent: int | None = 1) -> str:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person sits at the other end."""
+    """Whether the stream is a terminal."""
     return stream is not None and stream.isatty()
 
 
 def reader_is_gone() -> bool:
-    """Whether nobody can read stdout any more, although nothing was written to it yet."""
+    """Whether the reader of stdout has gone, even before anything was written."""
     poller = select.poll()
     try:
         poller.register(sys.stdout.fileno(), 0)
     except (AttributeError, OSError, ValueError):
-        return False  # stdout is closed or no file at all: there never was a reader to lose
+        return False  # stdout is closed or not a file: there was no reader
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poller.poll(0))
 
 
@@ -84,13 +84,13 @@ def _write(stream: TextIO | None, text: str) -> None:
         raise OutputClosed from error
     except OSError as error:
         _point_nowhere(stream)
-        raise Leave(
+        raise EarlyExit(
             ExitCode.ENVIRONMENT, f"the output could not be written ({error.strerror}): mend where it goes."
         ) from error
 
 
 def _point_nowhere(stream: TextIO) -> None:
-    """Send what the stream still holds to nowhere, or the interpreter complains of it as it ends."""
+    """Point the stream to /dev/null, or the interpreter reports its unwritten rest at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

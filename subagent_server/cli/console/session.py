@@ -1,6 +1,6 @@
-"""What a verb works with: the settings of its flags, the service, and who asks. Each made when needed.
+"""The context of a verb: settings, service and caller, each made on first use.
 
-What takes long to import is imported then too: `subagent ls` needs neither service nor pydantic.
+Slow modules are imported on first use too: `subagent ls` needs neither the service nor pydantic.
 """
 
 import shlex
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 import click
 
 from subagent_server.cli.console.flags import Flags
-from subagent_server.cli.console.output import complain
+from subagent_server.cli.console.output import report
 from subagent_server.domain.errors import adopting
 from subagent_server.service.access import USER, Caller, NotAllowed, caller_of
 from subagent_server.settings import Settings, read_settings
@@ -29,16 +29,17 @@ class Session:
 
     def __init__(self, flags: Flags) -> None:
         self._flags = flags
+        self.leave = flags.leave
 
     @cached_property
     def settings(self) -> Settings:
-        """What flags, environment and working directory say. Raises BadArgument."""
+        """The settings of flags, environment and working directory. Raises BadArgument."""
         flags = self._flags
         found = read_settings(
             agents=flags.agents, runs=flags.runs, max_runs=flags.max_runs, trust=flags.trust
         )
         if found.passed_over is not None:
-            complain(
+            report(
                 f"{self.shown(found.passed_over, found.cwd)} is not marked as made here, so runs are in "
                 f"{self.shown(found.runs_root, found.cwd)}: "
                 f"`{adopting(self.shown(found.passed_over, found.cwd))}` would use it."
@@ -47,23 +48,23 @@ class Session:
 
     @cached_property
     def service(self) -> "Service":
-        """The verbs' context."""
+        """The context that the verbs of `service` take."""
         from subagent_server.service.context import open_service
 
         return open_service(self.settings)
 
     @cached_property
     def caller(self) -> Caller:
-        """Who asks: the command line obeys the token too (SPEC section 5). Raises NotAllowed."""
+        """The user or a child run, by its token (SPEC section 5). Raises NotAllowed."""
         if self.settings.child_run_id is None and self.settings.child_token is None:
             return USER
         return caller_of(self.settings, self.service.store)
 
     def leader(self) -> Caller:
-        """Return who asks, for the verbs that answer and stop runs; starting one is checked as it starts.
+        """Return the caller of a verb that answers or stops runs. (A start is checked as it starts.)
 
         Raises:
-            NotAllowed: it is a child whose agent may start no others.
+            NotAllowed: the caller is a child whose agent may not delegate.
         """
         from subagent_server.service.nesting import check_leads
 
@@ -71,7 +72,7 @@ class Session:
         return self.caller
 
     def check_is_user(self) -> None:
-        """Refuse a verb that is for the user's side alone.
+        """Refuse a verb that only the user may call.
 
         Raises:
             NotAllowed: the caller is a child.
@@ -93,23 +94,23 @@ class Session:
         return list(dict.fromkeys(self.run_id(name) for name in names))
 
     def command(self, *words: str) -> str:
-        """Return a command that a person can type next, with the runs root where a flag named it."""
+        """Return a command that a person can type next, with --runs if a flag named the runs root."""
         root = ["--runs", str(self._flags.runs)] if self._flags.runs is not None else []
         return shlex.join(["subagent", *root, *words])
 
     @property
     def named_root(self) -> Path | None:
-        """The runs root that a flag names."""
+        """The runs root that the flag --runs names, or None."""
         return None if self._flags.runs is None else self.settings.runs_root
 
     def shown(self, path: Path, cwd: Path | None = None) -> str:
-        """Return a path as it is shortest to read from here."""
+        """Return a path relative to the working directory if it lies below it."""
         here = cwd or self.settings.cwd
         return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def pass_session(verb: Callable[Concatenate[Session, P], T]) -> Callable[P, T]:
-    """Give a verb the session of its flags as its first argument."""
+    """Pass a verb the session of its flags as the first argument."""
 
     @wraps(verb)
     def with_session(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,7 +1,7 @@
-"""Words for a terminal: escaped, cut to a width, with marks that need no colour.
+"""Text for a terminal: escaped, cut to a width, with marks that do not depend on colour.
 
-Labels, questions, results and names come from models and files: what would move the cursor, colour the
-screen or turn the line around is shown as an escape (SPEC section 13).
+Labels, questions, results and names come from models and files. Characters that move the cursor, colour the
+screen or reverse the line are shown as escapes (SPEC section 13).
 """
 
 import os
@@ -21,7 +21,7 @@ _COLOURS = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "grey": 90}
 
 
 class Look(NamedTuple):
-    """How a status is shown: a mark and a word, which say it all, and a colour, which only helps."""
+    """How a status is shown: a mark and a word carry the meaning, the colour only helps."""
 
     mark: str
     word: str
@@ -48,8 +48,10 @@ _STOPPING = Look("■", "stopping", "grey")
 
 
 def look_of(status: Status | None, pending_questions: int, live: bool | None) -> Look:
-    """Return how a run is shown. What needs a person goes before how far it is; another host's run that
-    has not ended is unknown here."""
+    """Return how a run is shown.
+
+    An open question comes before the status. A run of another host that has not ended is `unknown` here.
+    """
     if status is None:
         return UNREADABLE
     if pending_questions:
@@ -62,7 +64,7 @@ def look_of(status: Status | None, pending_questions: int, live: bool | None) ->
 
 
 def escape(text: str) -> str:
-    """Return `text` with everything that does not print as an escape; tabs and line ends too."""
+    """Return `text` with every character that does not print as an escape, tabs and line ends included."""
     return visible(text, OTHER_SPACES)
 
 
@@ -78,7 +80,7 @@ def one_line(text: str) -> str:
 
 
 def head(text: str, lines: int) -> str:
-    """Return the first `lines` lines of `text`, and how many are left out."""
+    """Return the first `lines` lines of `text`, and how many more there are."""
     every = text.rstrip("\n").split("\n")
     if len(every) <= lines:
         return "\n".join(every)
@@ -91,7 +93,7 @@ def width_of(text: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """Return `text` in at most `width` columns, with an ellipsis where something is missing."""
+    """Return `text` in at most `width` columns, with an ellipsis if it was cut."""
     if width_of(text) <= width:
         return text
     kept, room = "", max(0, width - 1)
@@ -110,8 +112,10 @@ def padded(text: str, width: int) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], limits: Sequence[int]) -> list[str]:
-    """Return `rows` as lines. A column is as wide as its widest cell, at most its limit; the last one takes
-    what is left of the line."""
+    """Return `rows` as aligned lines.
+
+    A column is as wide as its widest cell, at most its limit; the last column takes the rest of the line.
+    """
     widths = [
         min(limit, max((width_of(row[column]) for row in rows), default=0))
         for column, limit in enumerate(limits)
@@ -124,14 +128,14 @@ def table(rows: Sequence[Sequence[str]], limits: Sequence[int]) -> list[str]:
 
 
 def line_width() -> int:
-    """Return the width of the terminal in columns: 80 where there is none."""
+    """Return the width of the terminal in columns: 80 if there is none."""
     return shutil.get_terminal_size((80, 24)).columns
 
 
 def coloured(text: str, colour: str) -> str:
-    """Return `text` in a colour, where stdout is a terminal that has colours and nobody said no.
+    """Return `text` in a colour if stdout is a terminal with colours and NO_COLOR is not set.
 
-    https://no-color.org: any value of NO_COLOR that is not empty says no.
+    https://no-color.org: any non-empty value of NO_COLOR switches colours off.
     """
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not is_terminal(sys.stdout)
     return text if plain else f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
@@ -150,7 +154,7 @@ def duration(seconds: float) -> str:
 
 
 def moment(when: datetime) -> str:
-    """Return a moment for people, in UTC as all records are."""
+    """Return a moment as text in UTC, like all records."""
     return f"{when:%Y-%m-%d %H:%M:%S} UTC"
 
 

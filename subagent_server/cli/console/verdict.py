@@ -1,9 +1,9 @@
-"""What a run's state means to whoever waits for it: an exit code and a sentence."""
+"""The outcome of a run as an exit code, a sentence on stderr and a line."""
 
 from collections.abc import Iterable
 
 from subagent_server.cli.console.exits import ExitCode
-from subagent_server.cli.console.output import complain
+from subagent_server.cli.console.output import report
 from subagent_server.cli.console.session import Session
 from subagent_server.cli.console.text import look_of, one_line
 from subagent_server.domain.records import RunMeta
@@ -29,26 +29,26 @@ def worst(codes: Iterable[ExitCode | None]) -> ExitCode:
     return next((code for code in _WORST_FIRST if code in found), ExitCode.OK)
 
 
-def tell(session: Session, view: RunView, *, hint: bool = True) -> None:
-    """Say on stderr, a line each, what of a run does not go without saying: questions, a failure, a stop.
+def report_run(session: Session, view: RunView, *, hint: bool = True) -> None:
+    """Print open questions, a failure or a stop of a run to stderr, a line each.
 
-    `hint` False leaves out what the log has said just before.
+    `hint` False leaves out the hint of a failure, which the followed log has just shown.
     """
     for message in view.messages or []:
         options = f" [{' | '.join(map(one_line, message.options))}]" if message.options else ""
         command = session.command("reply", view.run_id, message.message_id, "ANSWER")
-        complain(
+        report(
             f"run {view.run_id} asks {message.message_id}: {one_line(message.question)}{options} "
             f"Answer with `{command}`."
         )
     if view.error is not None:
         what_next = f" {view.error.hint}" if hint and view.error.hint else ""
-        complain(one_line(f"run {view.run_id} failed ({view.error.code}): {view.error.message}{what_next}"))
+        report(one_line(f"run {view.run_id} failed ({view.error.code}): {view.error.message}{what_next}"))
     elif view.status is Status.STOPPED:
-        complain(one_line(f"run {view.run_id} was stopped. {view.summary or ''}"))
+        report(one_line(f"run {view.run_id} was stopped. {view.summary or ''}"))
 
 
 def row(view: RunView) -> str:
-    """Return a run that has ended, or has not, on one line."""
+    """Return a run on one line: status, id and agent."""
     look = look_of(view.status, len(view.messages or ()), view.live)
     return f"{look.text:<12}  {view.run_id}  {one_line(view.agent)}"

@@ -1,4 +1,4 @@
-"""The verbs of `subagent mcp` that connect. Imports the SDK of the protocol, so it is imported late."""
+"""The verbs of `subagent mcp` that connect to a server. It imports the MCP SDK, so it is imported late."""
 
 import asyncio
 import sys
@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from subagent_server.cli.console.exits import ExitCode, Leave
-from subagent_server.cli.console.output import is_terminal, out, out_json, talk
+from subagent_server.cli.console.exits import EarlyExit, ExitCode
+from subagent_server.cli.console.output import err, is_terminal, out, out_json
 from subagent_server.cli.console.text import escape_lines, one_line
 from subagent_server.cli.mcp.config import Chosen
 from subagent_server.cli.mcp.text import Which, filter_lines, listed_tool
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def show_info(chosen: Chosen, as_json: bool) -> ExitCode:
-    """Say who the server is."""
+    """Print the name, version and instructions of the server."""
 
     async def ask(connection: Connection) -> dict[str, Any]:
         return {"server": chosen.name, **connection.facts(), "tools": len(connection.tools)}
@@ -61,12 +61,12 @@ def show_tools(chosen: Chosen, which: Which, as_json: bool) -> ExitCode:
     for tool, offered in shown:
         out(listed_tool(tool, passes=offered))
     for warning in warnings:
-        talk(one_line(f"Warning: {warning}"))
+        err(one_line(f"Warning: {warning}"))
     return ExitCode.OK
 
 
 def show_call(chosen: Chosen, tool: str, arguments: dict[str, Any], as_json: bool) -> ExitCode:
-    """Call a tool and print what it gives: texts as they are, of the rest what it is."""
+    """Call a tool and print its result: text unchanged, other content by its type."""
 
     async def ask(connection: Connection) -> Any:
         known = [each.name for each in connection.tools]
@@ -86,7 +86,7 @@ def show_call(chosen: Chosen, tool: str, arguments: dict[str, Any], as_json: boo
         for block in converted(result, Shelf()).content
     )
     if result.is_error:
-        talk(escape_lines(said))
+        err(escape_lines(said))
     else:
         out(escape_lines(said) if is_terminal(sys.stdout) else said.removesuffix("\n"))
     return code
@@ -98,17 +98,17 @@ def _wire(tool: Any) -> dict[str, Any]:
 
 
 def _connected(chosen: Chosen, ask: Callable[[Connection], Awaitable[T]]) -> T:
-    """Connect, ask, and leave the server. What it prints to stderr is passed on.
+    """Connect, call `ask` and disconnect. The server's stderr is passed on.
 
     Raises:
-        Leave: it could not be connected (6), or did not answer (124, or 1).
+        EarlyExit: it could not be connected (6), or did not answer (124, or 1).
     """
     try:
         return asyncio.run(_asked(chosen, ask))
     except CallTimedOut as late:
-        raise Leave(ExitCode.TIMED_OUT, late.what) from late
+        raise EarlyExit(ExitCode.TIMED_OUT, late.what) from late
     except ServerTrouble as trouble:
-        raise Leave(ExitCode.FAILED, trouble.what) from trouble
+        raise EarlyExit(ExitCode.FAILED, trouble.what) from trouble
 
 
 async def _asked(chosen: Chosen, ask: Callable[[Connection], Awaitable[T]]) -> T:
@@ -120,15 +120,15 @@ async def _asked(chosen: Chosen, ask: Callable[[Connection], Awaitable[T]]) -> T
             await connection.open()
         except ServerTrouble as trouble:
             what = masker.text(f"The MCP server {chosen.name} {trouble.what}.")
-            raise Leave(ExitCode.ENVIRONMENT, what) from trouble
+            raise EarlyExit(ExitCode.ENVIRONMENT, what) from trouble
         return await ask(connection)
     finally:
         await connection.aclose()
 
 
 def _pass_on(kind: str, **facts: Any) -> None:
-    """Print what the server says, and warnings."""
+    """Print log lines of the server, and warnings."""
     if kind == "server_log":
-        talk(one_line(f"[{facts['server']}] {facts['text']}"))
+        err(one_line(f"[{facts['server']}] {facts['text']}"))
     elif kind == "warning":
-        talk(one_line(f"Warning: {facts['message']}"))
+        err(one_line(f"Warning: {facts['message']}"))

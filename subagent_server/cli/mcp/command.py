@@ -10,7 +10,7 @@ import click
 
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import TEXT, common_options, json_option, trust_option
-from subagent_server.cli.console.output import out, out_json, talk
+from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.mcp.config import Chosen, all_servers, one_server
 from subagent_server.cli.mcp.text import Which, listed_server, wire_server
@@ -59,14 +59,14 @@ def list_servers(session: Session, agent: str | None, config: Path | None, as_js
         for name, server in servers.items():
             out(listed_server(name, server))
     else:
-        talk("No MCP servers are configured: write them under `mcpServers` of the file.")
+        err("No MCP servers are configured: write them under `mcpServers` of the file.")
     return ExitCode.OK
 
 
 @_verb("info")
 @click.argument("server", type=TEXT)
 def info(session: Session, server: str, agent: str | None, config: Path | None, as_json: bool) -> ExitCode:
-    """Connect to SERVER and say who it is."""
+    """Connect to SERVER and print its name, version and instructions."""
     from subagent_server.cli.mcp.client import show_info  # imports the SDK of the protocol
 
     return show_info(one_server(session, server, agent, config), as_json)
@@ -109,9 +109,9 @@ def call_tool(
     config: Path | None,
     as_json: bool,
 ) -> ExitCode:
-    """Call TOOL of SERVER with ARGS, a JSON object (`-` reads it from stdin), and print what it gives.
+    """Call TOOL of SERVER with ARGS, a JSON object (`-` reads it from stdin), and print its result.
 
-    Leaves with 1 where the tool says that it failed, with 124 where it does not answer in time.
+    Exits with 1 if the tool reports an error, with 124 if it does not answer in time.
     """
     left = list(words)
     server, tool, arguments = (

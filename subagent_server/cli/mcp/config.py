@@ -1,4 +1,4 @@
-"""Which MCP servers a `subagent mcp` verb means, and what they are started with."""
+"""The MCP servers that a `subagent mcp` verb names, and the environment they are started with."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from subagent_server.service.trusting import Judge
 
 @dataclass(frozen=True)
 class Chosen:
-    """A server that is ready to be connected: variables are expanded. `secrets` are not for a terminal."""
+    """A server with its variables expanded, ready to connect. `secrets` are masked on a terminal."""
 
     name: str
     definition: ServerDefinition
@@ -30,7 +30,7 @@ class Chosen:
 
 
 def all_servers(session: Session, agent: str | None, config: Path | None) -> dict[str, ServerDefinition]:
-    """Return the servers of an agent or a file, as they are written.
+    """Return the servers of an agent or a file, as the file writes them.
 
     Raises:
         click.UsageError: neither or both are given.
@@ -68,7 +68,7 @@ def one_server(session: Session, name: str, agent: str | None, config: Path | No
 def _definition(
     session: Session, agent: str | None, config: Path | None, judge: Judge | None
 ) -> AgentDefinition:
-    """Return whose servers are meant. With a judge they will be connected, so they have to be trusted."""
+    """Return the definition with the servers. A judge checks trust, for servers that will be connected."""
     if (agent is None) == (config is None):
         raise click.UsageError("say whose servers: --agent NAME or --config FILE.")
     if agent is not None:
@@ -86,7 +86,7 @@ def _definition(
 
 
 def _with_named(session: Session, definition: AgentDefinition, judge: Judge | None) -> AgentDefinition:
-    """Return a definition whose servers are as the rules have them, with those that it only names."""
+    """Return a definition with the servers that it names added, or raise the fault of its servers."""
     fault = next((fault for fault in definition.faults if "mcpServers" in fault), None)
     if fault is not None:
         raise AgentFileError(definition.source or Path(definition.name), fault)

@@ -1,4 +1,4 @@
-"""What `subagent mcp` prints, in the form of the seed."""
+"""The output of `subagent mcp`, in the form of the design document."""
 
 import json
 import shlex
@@ -12,7 +12,7 @@ Which = Literal["offered", "all", "filtered"]
 
 
 def listed_server(name: str, server: ServerDefinition) -> str:
-    """Return the lines of a server in `list-servers`; what looks like a secret is masked."""
+    """Return the lines of a server in `list-servers`; values that look like secrets are masked."""
     shown = wire_server(name, server)
     lines = [f"- {one_line(name)} (Type: {server.type}, Timeout: {server.timeout:g}s)"]
     if server.type == "stdio":
@@ -26,7 +26,7 @@ def listed_server(name: str, server: ServerDefinition) -> str:
 
 
 def wire_server(name: str, server: ServerDefinition) -> dict[str, Any]:
-    """Return a server as JSON data, masked, without what it does not say."""
+    """Return a server as JSON data, masked, without keys that are not set."""
     masked = redact(AgentDefinition(name="x", mcp_servers={name: server}))["mcpServers"][name]
     kept = {key: value for key, value in masked.items() if value not in (None, {}, False)}
     if server.type != "stdio":
@@ -35,7 +35,7 @@ def wire_server(name: str, server: ServerDefinition) -> dict[str, Any]:
 
 
 def filter_lines(server: ServerDefinition, total: int, offered: int) -> str:
-    """Return the mode of the filter, and how many tools it lets through."""
+    """Return the mode of the filter, and how many tools pass it."""
     mode = "none"
     if server.enabled_tools is not None:
         mode = f"whitelist (enabledTools: {', '.join(server.enabled_tools)})"

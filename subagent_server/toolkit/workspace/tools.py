@@ -8,15 +8,17 @@ from subagent_server.host.directory import Directory
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.bash import BashTool
 from subagent_server.toolkit.workspace.editor import EditorTool
+from subagent_server.toolkit.workspace.glob import GlobTool
+from subagent_server.toolkit.workspace.grep import GrepTool
 from subagent_server.toolkit.workspace.process_tree import Spare, nobody
-from subagent_server.toolkit.workspace.search import GlobTool, GrepTool
+from subagent_server.toolkit.workspace.search_scope import SearchScope
 from subagent_server.toolkit.workspace.selection import Selection
 
 
 def make_workspace_tools(
     selection: Selection,
     *,
-    cwd: Path,
+    scope: SearchScope,
     environment: Mapping[str, str],
     read_only: Sequence[Path],
     output_dir: Directory,
@@ -24,25 +26,28 @@ def make_workspace_tools(
     masker: Masker | None = None,
     spare: Spare = nobody,
 ) -> list[Tool]:
-    """Return the selected tools for a run that works in `cwd`; nothing is started before it is called.
+    """Return the selected tools for a run that works in the `cwd` of `scope`; none starts anything yet.
 
-    `cwd` is a real path, which the editor and the searches open without following links. `environment` is
-    all that the shell gets. What lies in a `read_only` root, and what other programs execute, is not written
-    by the editor (the shell is held back by the sandbox alone), except for the paths that are `lifted`. Long
-    outputs of the shell go to files in `output_dir`, without the secrets that
-    `masker` knows. What `spare` names outlives the shell.
+    The editor opens its files without following links. `environment` is all that the shell gets. What lies
+    in a `read_only` root, and what other programs execute, is not written by the editor (the shell is held
+    back by the sandbox alone), except for the paths that are `lifted`. Long outputs of the shell go to files
+    in `output_dir`, without the secrets that `masker` knows. What `spare` names outlives the shell.
     """
     tools: list[Tool] = []
     if selection.bash:
         tools.append(
-            BashTool(cwd=cwd, environment=environment, output_dir=output_dir, masker=masker, spare=spare)
+            BashTool(
+                cwd=scope.cwd, environment=environment, output_dir=output_dir, masker=masker, spare=spare
+            )
         )
     if selection.view or selection.edit:
         tools.append(
-            EditorTool(cwd=cwd, read_only=read_only, lifted=lifted, view=selection.view, edit=selection.edit)
+            EditorTool(
+                cwd=scope.cwd, read_only=read_only, lifted=lifted, view=selection.view, edit=selection.edit
+            )
         )
     if selection.grep:
-        tools.append(GrepTool(cwd=cwd))
+        tools.append(GrepTool(scope))
     if selection.glob:
-        tools.append(GlobTool(cwd=cwd))
+        tools.append(GlobTool(scope))
     return tools

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.toolkit.workspace.search import GlobTool
+from subagent_server.toolkit.workspace.glob import GlobTool
+from subagent_server.toolkit.workspace.search_scope import SearchScope
 from tests.toolkit.workspace.calls import fault_of, text_of
 
 
@@ -35,7 +36,7 @@ def cwd(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def glob(cwd: Path) -> GlobTool:
-    return GlobTool(cwd=cwd)
+    return GlobTool(SearchScope(cwd))
 
 
 @pytest.mark.parametrize(
@@ -97,33 +98,36 @@ def test_wrong_arguments_are_told_in_a_sentence(
     assert sentence.endswith(".")
 
 
-def test_links_to_files_inside_are_found_and_others_are_not(cwd: Path, glob: GlobTool) -> None:
+def test_links_are_not_found(cwd: Path, glob: GlobTool) -> None:
     (cwd / "in.md").symlink_to("src/c.py")
     (cwd / "out.md").symlink_to("/etc/passwd")
     (cwd / "gone.md").symlink_to("nowhere")
     (cwd / "loop.md").symlink_to("loop.md")
     (cwd / "dir.md").symlink_to("src")
-    assert text_of(glob, pattern="*.md") == "in.md"
+    assert text_of(glob, pattern="*.md").startswith("No file matches")
+    assert text_of(glob, pattern="dir.md/*").startswith("No file matches")
 
 
 def test_the_hundred_newest_are_told_and_how_many_more_there_are(tmp_path: Path) -> None:
     make(tmp_path, *(f"f{n:03}" for n in range(250)))
-    lines = text_of(GlobTool(cwd=tmp_path), pattern="*").split("\n")
+    lines = text_of(GlobTool(SearchScope(tmp_path)), pattern="*").split("\n")
     assert lines[:100] == [f"f{n:03}" for n in range(249, 149, -1)]
     assert lines[100:] == ["[the 100 newest are shown, and 150 more match: narrow the pattern]"]
 
 
-def test_a_huge_tree_is_visited_within_bounds_and_that_is_said(tmp_path: Path) -> None:
+def test_a_huge_tree_is_walked_within_bounds_and_that_is_said(tmp_path: Path) -> None:
     make(tmp_path, *(f"d{n}/f{m}" for n in range(20) for m in range(20)))
-    text = text_of(GlobTool(cwd=tmp_path, most_entries=100), pattern="**/f1")
-    assert "stopped after visiting 100 entries" in text
-    assert text.startswith("d") and "/f1\n" in text
-    assert "stopped after 0 s" in text_of(GlobTool(cwd=tmp_path, seconds=0.0), pattern="**/f1")
+    text = text_of(GlobTool(SearchScope(tmp_path), most_files=100), pattern="**/f*")
+    assert "[stopped after looking at 100 files: files may be missing" in text
+    assert text.startswith("d") and text.count("/f") == 100
+    assert "stopped after 0 s" in text_of(GlobTool(SearchScope(tmp_path), seconds=0.0), pattern="**/f1")
 
 
-def test_only_directories_that_can_match_are_visited(tmp_path: Path) -> None:
-    make(tmp_path, *(f"other/d{n}/f" for n in range(200)), "src/f")
-    assert text_of(GlobTool(cwd=tmp_path, most_entries=10), pattern="src/**/f") == "src/f"
+def test_only_directories_that_can_match_are_walked(tmp_path: Path) -> None:
+    make(tmp_path, *(f"{other}/d{n}/f" for n in range(200) for other in ("other", "src/other")), "src/in/f")
+    glob = GlobTool(SearchScope(tmp_path), most_files=10)
+    for pattern in ("src/in/*", "src/in/**/f", "src/in/{f,g}", "./src/in/f"):
+        assert text_of(glob, pattern=pattern) == "src/in/f"
 
 
 def test_a_deep_tree_needs_no_depth_of_ours(tmp_path: Path) -> None:
@@ -133,10 +137,40 @@ def test_a_deep_tree_needs_no_depth_of_ours(tmp_path: Path) -> None:
         path = path / "d"
         path.mkdir()
     (path / "leaf").touch()
-    assert text_of(GlobTool(cwd=tmp_path), pattern="**/leaf") == f"{deep}/leaf"
+    assert text_of(GlobTool(SearchScope(tmp_path)), pattern="**/leaf") == f"{deep}/leaf"
 
 
-def test_a_pattern_made_to_be_slow_is_ended(tmp_path: Path) -> None:
+def test_a_pattern_made_to_be_slow_is_fast(tmp_path: Path) -> None:
     make(tmp_path, "a" * 200)
-    text = text_of(GlobTool(cwd=tmp_path, seconds=0.3), pattern="*a" * 60 + "b")
+    text = text_of(GlobTool(SearchScope(tmp_path), seconds=0.3), pattern="*a" * 60 + "b")
     assert text.startswith("No file matches")
+
+
+def test_names_of_directories_are_taken_as_they_are(tmp_path: Path) -> None:
+    for name in ("a b", "#x", "!y", "back\\slash", "{z}", "sp ", "ümlaut"):
+        make(tmp_path, f"{name}/in/f", f"{name}/out/f")
+        assert text_of(GlobTool(SearchScope(tmp_path)), pattern=f"{name}/in/*") == f"{name}/in/f"
+
+
+def test_ignored_files_are_left_out_unless_they_are_asked_for(tmp_path: Path) -> None:
+    make(tmp_path, "src/a.py", "src/b.py", "build/c.py", "node_modules/m/d.py", ".hidden/e.py")
+    (tmp_path / ".gitignore").write_text("node_modules/\n/build\n", encoding="utf-8")
+    (tmp_path / "src/.ignore").write_text("b.py\n", encoding="utf-8")
+    glob = GlobTool(SearchScope(tmp_path))
+    assert text_of(glob, pattern="**/*.py") == ".hidden/e.py\nsrc/a.py"
+    assert text_of(glob, pattern="build/*").startswith("No file matches")
+    every = text_of(glob, pattern="**/*.py", includeIgnored=True)
+    assert sorted(every.split("\n")) == [
+        ".hidden/e.py", "build/c.py", "node_modules/m/d.py", "src/a.py", "src/b.py",
+    ]  # fmt: skip
+    assert text_of(glob, pattern="build/*", includeIgnored=True) == "build/c.py"
+
+
+def test_an_ignore_file_above_the_working_directory_counts_in_a_repository_alone(tmp_path: Path) -> None:
+    make(tmp_path, "work/a.py", "work/b.py")
+    (tmp_path / ".gitignore").write_text("*\n", encoding="utf-8")
+    (tmp_path / "work/.gitignore").write_text("b.py\n", encoding="utf-8")
+    glob = GlobTool(SearchScope(tmp_path / "work"))
+    assert "a.py" in text_of(glob, pattern="*.py").split("\n")
+    (tmp_path / ".git").mkdir()
+    assert text_of(glob, pattern="*.py").startswith("No file matches")

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from subagent_server.toolkit.tool import ToolResult
-from subagent_server.toolkit.workspace.search import GrepTool
+from subagent_server.toolkit.workspace.grep import GrepTool
+from subagent_server.toolkit.workspace.search_scope import SearchScope
 from tests.toolkit.workspace.calls import PATIENCE_SECONDS, call, fault_of, text_of
+from tests.toolkit.workspace.trap import SLOW_PATTERN, set_trap
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def cwd(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def grep(cwd: Path) -> GrepTool:
-    return GrepTool(cwd=cwd)
+    return GrepTool(SearchScope(cwd))
 
 
 def test_its_definition_says_what_it_takes(grep: GrepTool) -> None:
@@ -41,7 +43,7 @@ def test_its_definition_says_what_it_takes(grep: GrepTool) -> None:
     assert definition["name"] == "grep"
     assert definition["input_schema"]["required"] == ["pattern"]
     assert set(definition["input_schema"]["properties"]) == {
-        "pattern", "path", "glob", "outputMode", "context", "ignoreCase", "limit",
+        "pattern", "path", "glob", "outputMode", "context", "ignoreCase", "includeIgnored", "limit",
     }  # fmt: skip
 
 
@@ -143,18 +145,41 @@ def test_wrong_arguments_are_told_in_a_sentence(
     assert sentence.endswith(".")
 
 
-def test_patterns_mean_what_they_mean_in_python_line_by_line(grep: GrepTool, cwd: Path) -> None:
+def test_patterns_are_matched_line_by_line(grep: GrepTool, cwd: Path) -> None:
     (cwd / "t").write_bytes("\ufeffna\u00efve caf\u00e9\r\nx1y22\r\n\r\nend".encode())
     for pattern, expected in [
         (r"^na\w+ve caf\w$", "t:1:naïve café"),
         (r"\d{2}$", "t:2:x1y22"),
-        (r"x(?=1)", "t:2:x1y22"),
+        (r"(?i)X(?P<n>1)", "t:2:x1y22"),
         (r"^$", "t:3:"),
         (r"nd[^q]", "No match"),
-        (r"caf.\s", "No match"),
-        (r"22\n", "No match"),
+        (r"caf..", "No match"),
     ]:
         assert text_of(grep, pattern=pattern, path="t", outputMode="content").startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("x(?=1)", "look-around, including look-ahead and look-behind, is not supported (at character 2)."),
+        ("(?<!y)x", "look-around, including look-ahead and look-behind, is not supported (at character 1)."),
+        (r"(a)\1", "backreferences are not supported (at character 4)."),
+        ("abc(d", "unclosed group (at character 4)."),
+        ("é[a", "unclosed character class (at character 2)."),
+        ("f() {", "repetition quantifier expects a valid decimal (at character 6)."),
+        ("a\\", "nothing follows the backslash at its end (at character 2)."),
+        ("a\nb", "each line is searched by itself, so a pattern cannot hold a line end."),
+        (r"a\nb", "each line is searched by itself, so a pattern cannot hold a line end."),
+        ("a\0", "it holds a NUL character, and files with such are binary."),
+        ("(a{999}){999}", "it is too large."),
+        ("a" * 200_000, "it has more than 100,000 bytes."),
+    ],
+)
+def test_what_is_wrong_with_a_pattern_is_said_in_one_sentence(
+    grep: GrepTool, pattern: str, expected: str
+) -> None:
+    assert fault_of(grep, pattern=pattern).endswith(f" cannot be searched for: {expected}")
+    assert "\n" not in fault_of(grep, pattern=pattern)
 
 
 def test_a_long_line_is_cut_around_its_match(grep: GrepTool, cwd: Path) -> None:
@@ -181,17 +206,16 @@ def test_a_result_is_bounded_whatever_the_limit(grep: GrepTool, cwd: Path) -> No
     assert text.endswith("narrow the search]")
 
 
-def test_a_pattern_that_takes_for_ever_is_ended_and_what_was_found_is_kept(cwd: Path) -> None:
-    (cwd / "a_first").write_text("aab\n", encoding="utf-8")
-    (cwd / "b_trap").write_text("a" * 60 + "\n", encoding="utf-8")
+def test_a_search_that_takes_too_long_is_ended_and_what_was_found_is_kept(cwd: Path) -> None:
+    set_trap(cwd)
     started = time.monotonic()
-    text = text_of(GrepTool(cwd=cwd, seconds=0.3), pattern="(a+)+b", outputMode="content")
+    text = text_of(GrepTool(SearchScope(cwd), seconds=1.5), pattern=SLOW_PATTERN, outputMode="content")
     assert time.monotonic() - started < PATIENCE_SECONDS
-    assert text.startswith("a_first:1:aab\n[stopped after 0.3 s")
+    assert text.startswith("a_first:1:aab\n[stopped after 1.5 s")
 
 
 def test_searches_run_at_the_same_time(cwd: Path) -> None:
-    (cwd / "trap").write_text("a" * 60 + "\n", encoding="utf-8")
+    set_trap(cwd)
     order: list[str] = []
 
     async def search(grep: GrepTool, name: str, pattern: str) -> ToolResult:
@@ -200,9 +224,11 @@ def test_searches_run_at_the_same_time(cwd: Path) -> None:
         return result
 
     async def main() -> list[ToolResult]:
-        slow, quick = GrepTool(cwd=cwd, seconds=1.0), GrepTool(cwd=cwd)
+        slow, quick = GrepTool(SearchScope(cwd), seconds=3.0), GrepTool(SearchScope(cwd))
         results = await asyncio.gather(
-            search(slow, "slow", "(a+)+b"), search(quick, "quick", "needle"), search(quick, "quick", "three")
+            search(slow, "slow", SLOW_PATTERN),
+            search(quick, "quick", "needle"),
+            search(quick, "quick", "three"),
         )
         return list(results)
 
@@ -214,10 +240,10 @@ def test_searches_run_at_the_same_time(cwd: Path) -> None:
 
 @pytest.mark.parametrize("after_seconds", [0.0, 0.4])
 def test_cancelling_a_search_ends_its_process(cwd: Path, after_seconds: float) -> None:
-    (cwd / "trap").write_text("a" * 60 + "\n", encoding="utf-8")
+    set_trap(cwd)
 
     async def main() -> None:
-        running = asyncio.ensure_future(GrepTool(cwd=cwd).call({"pattern": "(a+)+b"}))
+        running = asyncio.ensure_future(GrepTool(SearchScope(cwd)).call({"pattern": SLOW_PATTERN}))
         done, _ = await asyncio.wait([running], timeout=after_seconds)
         assert not done
         running.cancel()
@@ -238,15 +264,59 @@ def test_names_that_are_no_text_do_not_disturb(grep: GrepTool, cwd: Path) -> Non
 def test_a_very_long_line_is_searched_to_its_end_under_one_number(grep: GrepTool, cwd: Path) -> None:
     (cwd / "long").write_text("first\n" + "x" * 5_000_000 + "FOUND\nFOUND\n", encoding="utf-8")
     lines = text_of(grep, pattern="FOUND", outputMode="content").split("\n")
-    assert [line.split(":")[:2] for line in lines] == [["long", "2"], ["long", "3"]]
+    assert lines == ["long:2:[Omitted long line with 1 matches]", "long:3:FOUND"]
     assert text_of(grep, pattern="xx$|FOUND", outputMode="count") == "long:2"
 
 
-def test_what_becomes_binary_after_its_start_is_left_there(grep: GrepTool, cwd: Path) -> None:
+def test_a_file_is_binary_if_its_head_is(grep: GrepTool, cwd: Path) -> None:
     with (cwd / "sparse").open("wb") as file:
-        file.write(b"needle\n" * 2000)
+        file.write(b"hit\n" * 2000)
         file.truncate(1 << 40)
-    assert text_of(grep, pattern="needle", outputMode="count", path="sparse") == "sparse:2000"
+    said = text_of(grep, pattern="hit", outputMode="count", path="sparse")
+    assert said.endswith("[sparse is a binary file, which is not searched]")
+    assert text_of(grep, pattern="hit").startswith("No match")
+
+
+def test_a_file_that_becomes_binary_is_searched_so_far_and_that_is_said(grep: GrepTool, cwd: Path) -> None:
+    with (cwd / "log").open("wb") as file:
+        file.write(b"needle\n" * 20_000)
+        file.truncate(1 << 40)
+    said = text_of(grep, pattern="needle", outputMode="content", path="log", limit=2)
+    assert said.split("\n")[:2] == ["log:1:needle", "log:2:needle"]
+    assert said.endswith("[log is binary from byte 140,000 on]")
+    count, note = text_of(grep, pattern="needle", outputMode="count", path="log").split("\n")
+    assert 9_000 < int(count.removeprefix("log:")) <= 20_000
+    assert "binary" in note
+
+
+def test_a_line_that_memory_does_not_hold_ends_the_search_and_what_was_found_is_kept(cwd: Path) -> None:
+    (cwd / "huge").write_text("x" * (80 << 20), encoding="utf-8")
+    said = text_of(GrepTool(SearchScope(cwd), memory_bytes=1 << 27), pattern="needle")
+    assert said.startswith(".hidden\na.py\n[the search broke off before its end")
+    assert text_of(GrepTool(SearchScope(cwd)), pattern="needle") == ".hidden\na.py\nsrc/b.ts\nsrc/deep/c.py"
+
+
+def test_ignored_files_are_left_out_unless_they_are_asked_for(grep: GrepTool, cwd: Path) -> None:
+    (cwd / ".gitignore").write_text("*.ts\nprivate/\n", encoding="utf-8")
+    (cwd / "src/.rgignore").write_text("/deep\n", encoding="utf-8")
+    (cwd / "private").mkdir()
+    (cwd / "private/p.py").write_text("needle", encoding="utf-8")
+    assert text_of(grep, pattern="needle") == ".hidden\na.py"
+    assert text_of(grep, pattern="needle", glob="*.{ts,py}") == "a.py"
+    assert text_of(grep, pattern="needle", glob="src/**").startswith("No match")
+    assert text_of(grep, pattern="needle", path="src").startswith("No match")
+    assert text_of(grep, pattern="needle", path="src/b.ts") == "src/b.ts"
+    assert text_of(grep, pattern="needle", glob="*.{ts,py}", includeIgnored=True) == (
+        "a.py\nprivate/p.py\nsrc/b.ts\nsrc/deep/c.py"
+    )
+
+
+def test_settings_of_the_user_change_nothing(
+    grep: GrepTool, cwd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cwd / "rgrc").write_text("--glob=!a.py\n--pre=cat\n", encoding="utf-8")
+    monkeypatch.setenv("RIPGREP_CONFIG_PATH", str(cwd / "rgrc"))
+    assert text_of(grep, pattern="needle") == ".hidden\na.py\nsrc/b.ts\nsrc/deep/c.py"
 
 
 def test_a_call_without_arguments_is_a_failure_and_no_exception(grep: GrepTool) -> None:

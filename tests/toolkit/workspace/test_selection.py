@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.host.directory import Directory
+from subagent_server.toolkit.workspace.search_scope import SearchScope
 from subagent_server.toolkit.workspace.selection import Selection, select
 from subagent_server.toolkit.workspace.tools import make_workspace_tools
 
@@ -107,7 +108,11 @@ def test_a_restriction_of_what_nothing_offers_is_unknown() -> None:
 
 def tool_names(selection: Selection, directory: Path) -> dict[str, bool]:
     made = make_workspace_tools(
-        selection, cwd=directory, environment={}, read_only=[], output_dir=Directory(directory / "outputs")
+        selection,
+        scope=SearchScope(directory),
+        environment={},
+        read_only=[],
+        output_dir=Directory(directory / "outputs"),
     )
     assert [tool.definition()["name"] for tool in made] == [tool.name for tool in made]
     return {tool.name: tool.sequential for tool in made}

@@ -10,7 +10,9 @@ import pytest
 
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.editor import EditorTool
-from subagent_server.toolkit.workspace.search import GlobTool, GrepTool
+from subagent_server.toolkit.workspace.glob import GlobTool
+from subagent_server.toolkit.workspace.grep import GrepTool
+from subagent_server.toolkit.workspace.search_scope import SearchScope
 from tests.toolkit.workspace.calls import call, fault_of, text_of
 
 
@@ -92,22 +94,22 @@ def test_nothing_is_made_outside(cwd: Path, path: str) -> None:
 
 @pytest.mark.parametrize("path", [way for way in WAYS_OUT if way != "~/../outside"])
 def test_searches_refuse_every_way_out(cwd: Path, path: str) -> None:
-    assert "SECRET" not in fault_of(GrepTool(cwd=cwd), pattern="", path=path)
-    assert "secret" not in fault_of(GrepTool(cwd=cwd), pattern="SECRET", path=path).replace(path, "")
-    assert "secret" not in fault_of(GlobTool(cwd=cwd), pattern="**", path=path).replace(path, "")
+    assert "SECRET" not in fault_of(GrepTool(SearchScope(cwd)), pattern="", path=path)
+    assert "secret" not in fault_of(GrepTool(SearchScope(cwd)), pattern="SECRET", path=path).replace(path, "")
+    assert "secret" not in fault_of(GlobTool(SearchScope(cwd)), pattern="**", path=path).replace(path, "")
 
 
 def test_searches_do_not_follow_links_out(cwd: Path) -> None:
-    assert text_of(GrepTool(cwd=cwd), pattern="SECRET|inner|root") == "sub/inner.txt"
-    assert text_of(GlobTool(cwd=cwd), pattern="**/*") == "sub/inner.txt"
-    assert text_of(GlobTool(cwd=cwd), pattern="dir_out/*").startswith("No file matches")
+    assert text_of(GrepTool(SearchScope(cwd)), pattern="SECRET|inner|root") == "sub/inner.txt"
+    assert text_of(GlobTool(SearchScope(cwd)), pattern="**/*") == "sub/inner.txt"
+    assert text_of(GlobTool(SearchScope(cwd)), pattern="dir_out/*").startswith("No file matches")
 
 
 @pytest.mark.parametrize(
     "pattern", ["../*", "../outside/*", "sub/../../outside/*", "/etc/*", "/etc/passwd", "{..,x}/*"]
 )
 def test_glob_patterns_do_not_lead_out(cwd: Path, pattern: str) -> None:
-    assert call(GlobTool(cwd=cwd), pattern=pattern).is_error
+    assert call(GlobTool(SearchScope(cwd)), pattern=pattern).is_error
 
 
 def test_links_inside_are_followed(cwd: Path) -> None:
@@ -134,7 +136,7 @@ def test_any_name_of_the_working_directory_will_do(cwd: Path, tmp_path: Path) ->
 
 def test_a_working_directory_that_is_a_link_now_is_not_entered(cwd: Path) -> None:
     (cwd / "sub/inner.txt").rename(cwd / "sub/secret.txt")
-    tools: list[Tool] = [EditorTool(cwd=cwd / "sub"), GrepTool(cwd=cwd / "sub")]
+    tools: list[Tool] = [EditorTool(cwd=cwd / "sub"), GrepTool(SearchScope(cwd / "sub"))]
     assert text_of(tools[0], command="view", path="secret.txt") == "     1\tinner"
     (cwd / "sub").rename(cwd / "aside")
     (cwd / "sub").symlink_to("../outside")
@@ -185,15 +187,17 @@ def test_a_directory_swapped_for_a_link_leads_nowhere(cwd: Path) -> None:
     assert False in outcomes
 
 
-def test_a_search_of_a_directory_swapped_for_a_link_leads_nowhere(cwd: Path) -> None:
-    grep, glob = GrepTool(cwd=cwd), GlobTool(cwd=cwd)
+def test_a_directory_that_is_swapped_under_a_search_breaks_nothing(cwd: Path) -> None:
+    """Only a sandbox keeps a link that is swapped under ripgrep from being followed."""
+    grep, glob = GrepTool(SearchScope(cwd)), GlobTool(SearchScope(cwd))
 
     def use() -> None:
         for _ in range(4):
-            assert "SECRET" not in call(grep, pattern="SEC.ET|ours", outputMode="content").text
-            call(glob, pattern="swapped/**")
+            assert "sub/inner.txt:1:inner" in text_of(grep, pattern="inner|ours", outputMode="content")
+            assert "sub/inner.txt" in text_of(glob, pattern="**/*.txt")
 
     swapping(cwd, use)
+    assert_untouched(cwd)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +234,7 @@ def test_a_read_only_root_above_the_working_directory_covers_it(cwd: Path, tmp_p
 
 
 def test_no_descriptor_is_left_open(cwd: Path) -> None:
-    tools: list[Tool] = [EditorTool(cwd=cwd), GrepTool(cwd=cwd), GlobTool(cwd=cwd)]
+    tools: list[Tool] = [EditorTool(cwd=cwd), GrepTool(SearchScope(cwd)), GlobTool(SearchScope(cwd))]
 
     def use() -> None:
         for path in WAYS_OUT:

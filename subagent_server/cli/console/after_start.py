@@ -1,0 +1,150 @@
+"""Start a run from the command line, then follow it, wait for it or detach: `run` and `continue`."""
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import click
+
+from subagent_server.cli.console.asking import ask_person, has_person
+from subagent_server.cli.console.exits import ExitCode
+from subagent_server.cli.console.flags import SECONDS
+from subagent_server.cli.console.follow import LogFollower
+from subagent_server.cli.console.interrupts import interrupts_held, watching
+from subagent_server.cli.console.output import OutputClosed, err, is_terminal, out, out_json, report
+from subagent_server.cli.console.session import Session
+from subagent_server.cli.console.text import escape_lines
+from subagent_server.cli.console.verdict import exit_of_run, report_run
+from subagent_server.domain.records import RunMeta
+from subagent_server.domain.states import Status
+from subagent_server.service.open_run import open_run
+from subagent_server.service.reconcile import Observed
+from subagent_server.service.views import RunView, run_view
+
+detach_option = click.option(
+    "-d", "--detach", is_flag=True, help="Print the run's id and exit; the run goes on."
+)
+wait_option = click.option(
+    "--wait",
+    "seconds",
+    type=SECONDS,
+    metavar="SECONDS",
+    help="Wait silently, at most so long; the run goes on afterwards.  [default: follow, without end]",
+)
+
+
+@dataclass(frozen=True)
+class AfterStart:
+    """What to do after the start: detach, wait silently for `seconds`, or (neither) follow the log."""
+
+    detach: bool
+    seconds: float | None
+    as_json: bool
+
+
+def check_after_start(detach: bool, seconds: float | None) -> None:
+    """Refuse --detach together with --wait, before anything is started. Raises UsageError."""
+    if detach and seconds is not None:
+        raise click.UsageError("--detach exits at once and --wait waits: give one of them.")
+
+
+def start_run(session: Session, begin: Callable[[], RunMeta], how: AfterStart) -> ExitCode:
+    """Start a run by `begin`, do as `how` says, print the outcome and return the exit code."""
+    with interrupts_held() as release:
+        run_id = begin().run_id
+    with watching(session, run_id):
+        if how.detach:
+            return _detached(session, _look(session, run_id), how.as_json)
+        release()
+        if how.seconds is None:
+            report(f"run {run_id} has started; Ctrl-C stops the watching, never the run.")
+            observed = _follow(session, run_id)
+        else:
+            observed = _wait(session, run_id, how.seconds)
+    return _finished(session, observed, how.as_json, how.seconds)
+
+
+def inputs_from_here(session: Session, inputs: tuple[str, ...]) -> list[str]:
+    """Make paths of files that exist here absolute; the others are looked for where the agent works."""
+    return [str(session.settings.cwd / name) if _is_here(session, name) else name for name in inputs]
+
+
+def _is_here(session: Session, name: str) -> bool:
+    try:
+        return bool(name) and (session.settings.cwd / name).exists()
+    except OSError:  # too long a name, or no permission: the service reports it
+        return False
+
+
+def _look(session: Session, run_id: str) -> Observed:
+    return open_run(session.service, run_id, session.caller)
+
+
+def _follow(session: Session, run_id: str) -> Observed:
+    """Print the log until the run ends; ask a person at the terminal its questions."""
+    log = session.service.store.paths.run(run_id).log
+    with LogFollower(session, run_id, log, cursor=0) as follower:
+        while True:
+            observed = follower.until(lambda seen: bool(seen.meta.pending), _show)
+            if not observed.meta.pending or not has_person():
+                return observed
+            if not ask_person(session, run_id, observed.meta.pending[0]):
+                return observed
+
+
+def _show(line: str) -> None:
+    err(escape_lines(line))
+
+
+def _wait(session: Session, run_id: str, seconds: float) -> Observed:
+    from subagent_server.cli.console.watch import wait_for  # asyncio is not needed to follow
+
+    def check() -> Observed | None:
+        observed = _look(session, run_id)
+        return observed if exit_of_run(observed.meta) is not None else None
+
+    return wait_for(session, [run_id], check, seconds) or _look(session, run_id)
+
+
+def _detached(session: Session, observed: Observed, as_json: bool) -> ExitCode:
+    """Print the id or view of a detached run; a run that was refused has failed already."""
+    view = run_view(session.service.store, observed)
+    code = exit_of_run(observed.meta)
+    with suppress(OutputClosed):
+        if as_json:
+            out_json(view.to_wire())
+        else:
+            out(view.run_id)
+        if code is ExitCode.FAILED:
+            report_run(session, view)
+    return ExitCode.FAILED if code is ExitCode.FAILED else ExitCode.OK
+
+
+def _finished(session: Session, observed: Observed, as_json: bool, seconds: float | None) -> ExitCode:
+    """Print the result and remarks, and return the exit code."""
+    view = run_view(session.service.store, observed)
+    code = exit_of_run(observed.meta)
+    with suppress(OutputClosed):  # a closed output does not change how the run ended
+        if as_json:
+            out_json(view.to_wire())
+        elif view.status is Status.COMPLETED:
+            _print_result(session, view)
+        report_run(session, view, hint=seconds is not None)
+        if code is None:
+            report(
+                f"run {view.run_id} has not ended after {seconds or 0:g} s and goes on: "
+                f"`{session.command('logs', '-f', view.run_id)}` watches it."
+            )
+    return ExitCode.TIMED_OUT if code is None else code
+
+
+def _print_result(session: Session, view: RunView) -> None:
+    """Print the whole result: unchanged into a file or a pipe, escaped on a terminal."""
+    result = session.service.store.read_result(view.run_id)
+    if result is None:
+        return
+    if result.has_output:
+        out_json(result.output, indent=2)
+    elif result.text:
+        out(escape_lines(result.text) if is_terminal(sys.stdout) else result.text)

@@ -1,0 +1,63 @@
+"""`subagent prune`: removes runs that ended long ago, and directories of starts that failed."""
+
+import os
+import shutil
+import time
+from datetime import timedelta
+
+import pytest
+
+from subagent_server.host.clock import now
+from tests.cli.command import Cli, run_name, stored
+from tests.helpers.files import names
+from tests.helpers.stored import make_stored
+
+GONE = timedelta(days=40)
+
+
+def test_prune_removes_old_runs_and_keeps_the_newest(cli: Cli) -> None:
+    fresh = cli.completed("zzzzzz")
+    old = make_stored(cli.home / "runs", 6, first=now() - GONE)
+    assert cli("prune", "--older-than", "50d").stdout == ""
+    planned = cli.json("prune", "--older-than", "30d", "--keep", "3", "--dry-run")
+    assert planned == {"dryRun": True, "removed": old[3::-1], "left": []}
+    assert set(stored(cli)) == {fresh, *old}
+    done = cli("prune", "--older-than", "30d", "--keep", "3")
+    assert done.stdout.split() == old[3::-1] and "4 runs removed." in done.stderr
+    assert cli("prune").stdout.split() == old[:3:-1], "30 days, where nothing is said"
+    assert stored(cli) == [fresh]
+    assert cli("prune", "--keep", "0").stdout.split() == [fresh]
+
+
+@pytest.mark.parametrize("span", ["30", "d", "-1d", "1y", "٣d"])
+def test_an_invalid_span_is_refused(cli: Cli, span: str) -> None:
+    assert cli("prune", "--older-than", span).returncode == 2
+
+
+def test_an_abandoned_start_is_removed_unless_it_is_young_or_held(cli: Cli) -> None:
+    old, young, held = (cli.store.paths.run(run_name(tail)) for tail in ("aaaaaa", "bbbbbb", "cccccc"))
+    for run in (old, young, held):
+        run.directory.mkdir()
+        run.live_lock.touch()
+        cli.store.paths.change_mark(run.run_id).touch()
+    for run in (old, held):
+        for path in (run.live_lock.path, run.directory):
+            os.utime(path, (time.time() - 7200, time.time() - 7200))
+    lock = cli.hold(held.run_id)
+    try:
+        assert cli.json("prune")["removed"] == [old.run_id]
+        assert stored(cli) == cli.store.live_ids() == [young.run_id, held.run_id]
+        assert cli("rm", young.run_id).returncode == 2
+    finally:
+        os.close(lock)
+
+
+def test_the_next_removal_finishes_one_that_was_killed(cli: Cli) -> None:
+    over = cli.completed("aaaaaa")
+    cli.store.paths.removed.path.mkdir()
+    shutil.copytree(cli.store.paths.run(over).directory, cli.store.paths.removed.path / f"{over}.0a0b0c0d")
+    cli.store.paths.change_mark(run_name("bbbbbb")).touch()
+    assert cli("ls", "-q").stdout.split() == [over]
+    assert cli("prune").returncode == 0
+    assert names(cli.store.paths.removed.path) == [] and cli.store.live_ids() == []
+    assert stored(cli) == [over]

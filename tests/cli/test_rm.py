@@ -1,0 +1,77 @@
+"""`subagent rm`: removes runs that have ended, whole; refuses living ones."""
+
+import os
+
+from subagent_server.domain.records import LaunchInfo
+from subagent_server.service.access import token_hash
+from tests.cli.command import Cli, stored
+from tests.helpers.files import names
+
+
+def test_ended_runs_are_removed_with_all_their_files(cli: Cli) -> None:
+    first, second, third = (cli.completed(tail) for tail in ("aaaaaa", "bbbbbb", "cccccc"))
+    nested = cli.store.paths.run(first).directory / "outputs" / "kept"
+    nested.mkdir(parents=True)
+    (nested / "file").touch()
+    nested.chmod(0o500)  # as package managers leave their caches
+    done = cli("rm", first, "bbbbbb")
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, [first, second], "")
+    assert stored(cli) == [third] and names(cli.store.paths.removed.path) == []
+    assert cli("show", first).returncode == 3
+
+
+def test_living_runs_are_refused_and_the_others_are_removed(cli: Cli) -> None:
+    over = cli.completed("aaaaaa")
+    far = cli.made("333333", launch=LaunchInfo(host="far-away", boot_id="other"))
+    with cli.living("222222") as works:
+        child = cli.completed("bbbbbb", parent_run_id=works)
+        done = cli("rm", works, child, far, over)
+        assert done.returncode == 2 and done.stdout.split() == [over]
+        refusals = done.stderr.splitlines()
+        assert f"subagent stop {works}" in refusals[0]
+        assert child in refusals[1] and works in refusals[1] and far in refusals[2]
+        assert cli.json("prune", "--keep", "0")["removed"] == []
+        assert set(stored(cli)) == {works, child, far}
+    assert cli("rm", "nobody").returncode == 3
+
+
+def test_a_parent_is_removed_without_its_children_and_a_child_with_its_mark(cli: Cli) -> None:
+    parent = cli.completed("aaaaaa")
+    first, second = (cli.completed(tail, parent_run_id=parent) for tail in ("bbbbbb", "cccccc"))
+    marks = cli.store.paths.run(parent).children
+    marks.path.mkdir(exist_ok=True)
+    for child in (first, second):
+        (marks.path / child).touch()
+    assert cli("rm", first).returncode == 0
+    assert names(marks.path) == [second]
+    assert cli("rm", parent).returncode == 0
+    assert stored(cli) == [second] and cli("show", second).returncode == 0
+
+
+def test_a_run_with_an_unreadable_state_is_removed_by_rm_and_not_by_prune(cli: Cli) -> None:
+    broken = cli.completed("aaaaaa")
+    cli.store.paths.run(broken).meta.path.write_bytes(b"{")
+    assert cli.json("prune", "--keep", "0")["removed"] == []
+    lock = cli.hold(broken)
+    assert cli("rm", broken).returncode == 2
+    os.close(lock)
+    assert cli("rm", broken).returncode == 0
+    assert stored(cli) == []
+
+
+def test_a_child_removes_nothing(cli: Cli) -> None:
+    with cli.living("222222", child_token_hash=token_hash("secret")) as own:
+        over = cli.completed("aaaaaa", parent_run_id=own)
+        env = {"SUBAGENT_RUN_ID": own, "SUBAGENT_RUN_TOKEN": "secret"}
+        for words in (["rm", over], ["prune", "--keep", "0"], ["stats"]):
+            assert cli(*words, env=env).returncode == 2
+    assert over in stored(cli)
+
+
+def test_a_failed_removal_loses_nothing_and_exits_with_6(cli: Cli) -> None:
+    over = cli.completed("aaaaaa")
+    cli("ls")
+    cli.store.paths.removed.path.write_text("in the way", encoding="utf-8")
+    done = cli("rm", over)
+    assert done.returncode == 6 and done.stderr.count("\n") == 1
+    assert cli("show", over).returncode == 0
