@@ -19,7 +19,8 @@ FLOORS: dict[str, set[str]] = {
     "domain": set(),
     "settings": {"domain.errors", "store.root"},
     "host": {"domain"},
-    "launch": {"host", "domain", "store.paths"},
+    "forkserver": {"host", "domain"},
+    "launch": {"forkserver", "host", "domain", "store.paths"},
     "store": {"host", "domain"},
     "catalog": {"host", "domain"},
     "toolkit": {"host", "domain"},
@@ -35,10 +36,10 @@ FLOORS: dict[str, set[str]] = {
         *("simulator", "server", "tui", "web", "worker"),
     },
     "warm": {
-        *("service", "catalog", "domain", "settings", "host", "store", "launch", "runners", "worker"),
-        "simulator",
+        *("service", "catalog", "domain", "settings", "host", "store", "forkserver", "launch", "runners"),
+        *("worker", "cli", "simulator"),
     },
-    "front": {"cli", "launch", "domain", "settings"},
+    "front": {"cli", "forkserver", "domain", "settings"},
     "__main__": {"front"},
 }
 """By hand from the table of floors: a room, and the rooms (or single modules) it may import beside itself."""

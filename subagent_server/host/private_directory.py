@@ -1,6 +1,6 @@
-"""A directory that is this user's alone, looked at through a descriptor.
+"""A directory that belongs to this user alone, opened once and then used by its descriptor.
 
-Standard library only, and little of it: the front of a server imports this module.
+Standard library only, and little of it: the front of a command imports this module.
 """
 
 import os
@@ -32,7 +32,7 @@ def open_private(path: str, *, make: bool = True) -> int:
 
 
 def make_private(path: str) -> None:
-    """Make a directory for this user alone; one that somebody has just made is left to be looked at."""
+    """Make a directory for this user alone; one that was made meanwhile is left as it is, to be checked."""
     try:
         os.mkdir(path, 0o700)  # noqa: PTH102
     except FileExistsError:
@@ -40,7 +40,7 @@ def make_private(path: str) -> None:
 
 
 def is_mine(path: str, others: int) -> bool:
-    """Whether this user has a directory, and others have none of the rights of `others` (mode bits) in it."""
+    """Whether this is a directory of this user, without the rights of `others` (mode bits) for others."""
     try:
         facts = os.stat(path)  # noqa: PTH116
     except OSError:
@@ -50,7 +50,7 @@ def is_mine(path: str, others: int) -> bool:
 
 
 def write_secret(descriptor: int, name: str, secret: bytes) -> None:
-    """Put a secret into the directory of a descriptor, for this user alone, in the place of an older one.
+    """Write a secret into the directory of a descriptor, for this user alone, over an older one.
 
     Raises:
         OSError: it cannot be written.
@@ -73,5 +73,5 @@ def read_secret(descriptor: int, name: str) -> bytes:
 
 
 def beneath(descriptor: int, name: str) -> str:
-    """Return a name for a file in the directory of a descriptor, good in this process while that is open."""
+    """Return a name for a file in the directory of a descriptor, good in this process while it is open."""
     return f"/proc/self/fd/{descriptor}/{name}"
