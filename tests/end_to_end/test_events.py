@@ -75,7 +75,7 @@ def test_the_journal_of_a_run_tells_of_its_nested_runs_and_of_foreign_subagents(
     assert answered.pop("at once") in ([200], [200, 503])
     assert answered == {
         "beside slow ones": [200] * 3,
-        "twice": ["200", "400", "400"],
+        "twice": ["200", "400", "200"],
         "taken": [200] * 5,
         "bad": [400] * 8,
         "other": [405] * 3,

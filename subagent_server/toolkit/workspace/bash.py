@@ -18,6 +18,8 @@ from subagent_server.toolkit.workspace.output import KEPT_BYTES, SHOWN_CHARACTER
 from subagent_server.toolkit.workspace.process_tree import Spare, nobody
 from subagent_server.toolkit.workspace.shell import Ending, Reason, Shell
 
+COMMAND_SECONDS = 120.0
+
 
 class _BashArguments(Arguments):
     command: str | None = None
@@ -42,7 +44,7 @@ class BashTool:
         cwd: Path,
         environment: Mapping[str, str],
         output_dir: Directory,
-        timeout: float = 120.0,
+        timeout: float = COMMAND_SECONDS,
         grace: float = 2.0,
         shown_characters: int = SHOWN_CHARACTERS,
         kept_bytes: int = KEPT_BYTES,
