@@ -8,19 +8,29 @@ CLIENTS ?= .cache/clients
 SERVERS ?= .cache/servers
 EXAMPLES ?= 10000
 ROUNDS ?= 60
+TIMES ?= 50
 SEED ?=
 N ?=
 
 # The many interpreters of the tests use their caches, even if the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: schemas demo test test-clients check fuzz soak soak-continue bench format lock clean
+.PHONY: schemas demo test test-failed test-whole test-races test-clients check fuzz soak soak-continue bench format lock clean
 
 demo: $(VENV)/.installed  ## a parent hands a review of the last commit to a subagent
 	@$(BIN)/subagent demo
 
-test: $(VENV)/.installed-dev $(SERVERS)/.installed  ## the whole test suite, in parallel
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+test: $(VENV)/.installed-dev $(SERVERS)/.installed  ## the test suite, in parallel; of long campaigns a sample
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not soak"
+
+test-failed: $(VENV)/.installed-dev $(SERVERS)/.installed  ## what failed last time, one test after another
+	$(BIN)/pytest -n 0 -m "not soak" -rpfE --last-failed --last-failed-no-failures none
+
+test-whole: $(VENV)/.installed-dev $(SERVERS)/.installed  ## the test suite with all of its campaigns
+	SUBAGENT_TESTS_WHOLE=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal --timeout 1800
+
+test-races: $(VENV)/.installed-dev  ## the tests of races, TIMES times, beside two busy loops a core
+	$(BIN)/python -m tests.busy --times $(TIMES) -n $(WORKERS) --dist worksteal -m race
 
 test-clients: $(VENV)/.installed-dev $(CLIENTS)/.installed  ## Claude Code, Codex, Gemini CLI and MCP Inspector as parents
 	CLIENTS=$(CLIENTS) $(BIN)/pytest -n 2 --timeout 300 tests/clients
@@ -32,7 +42,7 @@ check: $(VENV)/.installed-dev  ## format, lint, strict types, layers
 	$(BIN)/pytest tests/test_layers.py tests/test_readme_diagram.py
 
 fuzz: $(VENV)/.installed-dev  ## 10,000 random and mutated agent files, meta files and tool calls
-	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest --timeout 7200 -n $(WORKERS) tests/fuzz
+	SUBAGENT_TESTS_WHOLE=1 FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest --timeout 7200 -n $(WORKERS) -m fuzz
 
 soak: $(VENV)/.installed-dev  ## kill -9 at random moments, ROUNDS times with the dice of SEED, upgrade amid, end trees of 31 runs, and judge
 	$(BIN)/python -m tests.soak --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
@@ -67,7 +77,7 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml setup.py subagent_server/host/_pristine.c
+$(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -1,7 +1,7 @@
-"""The way in. `subagent serve` is handed to the warm process, if there is one; all else is the command line.
+"""The entry point. `serve`, and `run` without a terminal, are handed to the zygote; the rest runs here.
 
-Nothing heavy is imported before that is decided. The process that was started then stands for the server that
-was forked: its signals, its end and its exit code are the server's.
+Nothing heavy is imported before that is decided. The process that was started then stands for the fork
+(`forkserver/front.py`): its signals, its end and its exit code are the fork's.
 """
 
 import os
@@ -16,44 +16,29 @@ _HARMLESS = frozenset(
     f"PYTHON{name}"
     for name in ("UNBUFFERED", "DONTWRITEBYTECODE", "UTF8", "HASHSEED", "STARTUP", "SAFEPATH", "NOUSERSITE")
 )
-"""What an interpreter may be told without the server being another one."""
+"""Variables that change the interpreter, and not the command that it runs."""
 
 
 def main() -> int:
     """Run the command line of this process and return its exit code."""
-    if _verb(sys.argv[1:]) == "serve" and _may_be_warm(os.environ):
-        _serve_warm()
+    if _is_handed_over(sys.argv[1:]) and _may_be_warm(os.environ):
+        from subagent_server.forkserver.client import default_directory
+        from subagent_server.forkserver.front import stand_for_fork
+
+        stand_for_fork("command", os.environ.get("SUBAGENT_RUNTIME_DIR") or default_directory())
     from subagent_server.cli import main as command_line
 
     return command_line()
 
 
-def _serve_warm() -> None:
-    """Stand for a forked server until it ends, and end with it; return where there is none."""
-    from subagent_server.launch.asking import Wanted, ask, default_directory
-    from subagent_server.launch.leash import Front
-
-    directory = os.environ.get("SUBAGENT_RUNTIME_DIR") or default_directory()
-    streams = {number: number for number in (0, 1, 2) if _is_open(number)}
-    wanted = Wanted("command", sys.orig_argv, sys.argv, os.environ)
-    try:
-        started = ask(directory, wanted, streams, cwd=".", leashed=True)
-    except TimeoutError:
-        return
-    if started is not None:
-        Front(*started).attend()
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
+def _is_handed_over(arguments: "Sequence[str]") -> bool:
+    """Whether the zygote may run a command line: a fork has no controlling terminal."""
+    verb = _verb(arguments)
+    return verb == "serve" or (verb == "run" and not any(map(os.isatty, (0, 1, 2))))
 
 
 def _verb(arguments: "Sequence[str]") -> str | None:
-    """Return the verb of a command line, or None where it has none or begins with an option unknown here."""
+    """Return the verb of a command line, or None if it has none or begins with an option unknown here."""
     rest = iter(arguments)
     for word in rest:
         if not word.startswith("-"):
@@ -66,10 +51,10 @@ def _verb(arguments: "Sequence[str]") -> str | None:
 
 
 def _may_be_warm(environment: "Mapping[str, str]") -> bool:
-    """Whether this is wanted, and this interpreter was started so that the warm one can stand for it."""
+    """Whether forks are wanted, and this interpreter was started so that a fork of the zygote is like it."""
     if sys.platform != "linux" or environment.get("SUBAGENT_WARM") == "0":
         return False
-    told = {name for name in environment if name.startswith("PYTHON") and not name.startswith("PYTHON_")}
+    changed = {name for name in environment if name.startswith("PYTHON") and not name.startswith("PYTHON_")}
     flags = sys.flags
     odd = (flags.optimize, flags.debug, flags.inspect, flags.verbose, flags.bytes_warning, flags.dev_mode)
-    return not (told - _HARMLESS or any(odd) or sys.warnoptions or sys._xoptions)
+    return not (changed - _HARMLESS or any(odd) or sys.warnoptions or sys._xoptions)

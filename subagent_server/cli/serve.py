@@ -6,7 +6,6 @@ import signal
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 from typing import Literal
 
 import click
@@ -63,7 +62,7 @@ def serve(
     It exits at the end of input, on SIGINT and on SIGTERM; the runs go on.
     """
     for number in (signal.SIGTERM, signal.SIGINT):  # the event loop takes over after the imports
-        signal.signal(number, _exit_now)
+        signal.signal(number, lambda *_: session.leave(0))
     if cwd is not None:
         _enter(cwd)
     service = _service(session, config, max_wait)
@@ -71,7 +70,7 @@ def serve(
     service.launcher.warm_up()
     app = import_module("subagent_server.server.app")  # imports `mcp`, which takes most of a second
     gc.freeze()  # a collection that walks the imported modules would delay a call by 100 ms
-    app.serve_stdio(service, _role(role, caller), caller)
+    app.serve_stdio(service, _role(role, caller), caller, session.leave)
     return ExitCode.OK
 
 
@@ -123,7 +122,3 @@ def _role(wanted: Literal["parent", "child"] | None, caller: Caller) -> Role:
             "leave --role out to serve yourself."
         )
     return wanted or "all"
-
-
-def _exit_now(number: int, frame: FrameType | None) -> None:
-    os._exit(0)

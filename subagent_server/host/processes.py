@@ -1,4 +1,4 @@
-"""Who a process is, whether it lives, and how to send it a signal.
+"""Identify a process, see whether it lives, and send it a signal.
 
 A pid alone is never trusted: a process is pid + start time + boot id, on one host. Dead only on proof.
 Standard library only: the shim imports this module. Everything here reads `/proc` (proc(5)).
@@ -37,7 +37,7 @@ class Identity:
 
     @classmethod
     def from_json(cls, data: Any) -> "Identity | None":
-        """Return the identity that `data` describes, or None where it describes none."""
+        """Return the identity that `data` describes, or None."""
         try:
             return cls(str(data["host"]), int(data["pid"]), int(data["startTime"]), str(data["bootId"]))
         except (KeyError, TypeError, ValueError, OverflowError):
@@ -46,7 +46,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Stat:
-    """What the kernel tells of a process; `start_time` is in clock ticks since boot."""
+    """A process as the kernel shows it (proc_pid_stat(5)); `start_time` is in clock ticks since boot."""
 
     state: str
     parent: int
@@ -66,7 +66,7 @@ def host_name() -> str:
 
 @cache
 def boot_id() -> str:
-    """Return what tells this boot of the machine from every other."""
+    """Return the identity of this boot of the machine."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -74,24 +74,17 @@ def boot_id() -> str:
 
 
 def stat_of(pid: int) -> Stat | None:
-    """Return what the kernel tells of the process that has `pid` now, or None if there is none."""
-    fields = stat_fields(pid)
-    if fields is None:
-        return None
-    return Stat(state=fields[0], parent=int(fields[1]), start_time=int(fields[19]))
-
-
-def stat_fields(pid: int) -> list[str] | None:
-    """Return what the kernel tells of a process, from its state on: the third field (proc_pid_stat(5))."""
+    """Return the process that has `pid` now as the kernel shows it, or None."""
     try:
         text = (_PROC / str(pid) / "stat").read_bytes().decode("ascii", "replace")
     except OSError:
         return None
-    return text[text.rindex(")") + 2 :].split()  # the name before it may hold anything, also ')'
+    fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold anything, also ')'
+    return Stat(state=fields[0], parent=int(fields[1]), start_time=int(fields[19]))
 
 
 def identify(pid: int) -> Identity | None:
-    """Return the identity of the process that has `pid` now, or None where none has."""
+    """Return the identity of the process that has `pid` now, or None."""
     stat = stat_of(pid)
     return None if stat is None else Identity(host_name(), pid, stat.start_time, boot_id())
 
@@ -119,7 +112,7 @@ def is_stopped(identity: Identity) -> bool:
 
 
 def send_signal(identity: Identity, number: int) -> bool:
-    """Send a signal to that very process and to no other that has its pid by now. False where it is gone."""
+    """Send a signal to that very process, never to another with its pid. Returns False if it is gone."""
     if not is_alive(identity):
         return False
     try:

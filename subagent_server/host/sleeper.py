@@ -6,13 +6,10 @@ from contextlib import suppress
 
 from subagent_server.host import wake
 from subagent_server.host.directory import Entry
-from subagent_server.host.rest import Rest
 
 
 class Sleeper:
     """Wakes every waiter of this process at each poke, and all of them together at the slow poll.
-
-    A process that only waits gives memory back meanwhile.
 
     Made inside a running event loop.
     """
@@ -23,7 +20,6 @@ class Sleeper:
         self._waiters: set[asyncio.Future[None]] = set()
         self._poll: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._rest = Rest()
         if self._descriptor is not None:
             self._loop.add_reader(self._descriptor, self._poked)
 
@@ -62,12 +58,10 @@ class Sleeper:
     def _poked(self) -> None:
         if self._descriptor is not None:
             wake.drain(self._descriptor)
-        self._rest.end()
         self.wake_all()
 
     def _look(self) -> None:
         self._poll = None
-        self._rest.look()
         self.wake_all()
 
 

@@ -1,7 +1,7 @@
-"""What a run's keeper does once the worker has ended, or never was: tell it, end what is left, let go.
+"""The steps of a shim once the worker has ended or has never begun: record it, end what is left, let go.
 
-exit.json, reconcile, sweep the tree, treeGone, the lock, the mark: in this order, so that a kill in between
-leaves a run that the next reader can put right. Standard library only: the shim imports this module.
+The order of the steps is such that a kill in between leaves a run that the next reader can reconcile.
+Standard library only: the shim imports this module.
 """
 
 import json
@@ -18,20 +18,20 @@ from subagent_server.host import atomic, locks, process_scan, processes
 from subagent_server.host.failpoints import failpoint
 from subagent_server.host.stderr import log
 from subagent_server.launch import marks
-from subagent_server.launch.program import EXIT_GATE_CLOSED, Program
+from subagent_server.launch.program import EXIT_GATE_CLOSED, WorkerProgram
 from subagent_server.store.paths import STATE_BYTES, RunPaths
 
 LEFTOVER_GRACE_SECONDS = 2.0
-"""How long what a worker that ended by itself has left behind gets between TERM and KILL."""
+"""Between TERM and KILL for processes that a worker left behind when it ended by itself."""
 RECONCILE_SECONDS = 30.0
 RECONCILE_PAUSES = (0.0, 1.0, 4.0)
-"""Before each attempt, where the one before it has failed by itself: what it lacks may come back, such as a
-file of ours while another version is being installed."""
+"""Before each attempt, if the one before it has failed by itself: a file that it lacked may come back, such
+as a module while another version is being installed."""
 _NOT_STARTED = 1 << 8
-"""The wait status that stands for a process that could not be started: as one that exits with 1."""
+"""The wait status of a process that could not be started: as of one that exits with 1."""
 
 
-def has_ended(run: RunPaths) -> bool:
+def state_has_ended(run: RunPaths) -> bool:
     """Whether the state on disk says that the run has ended; a state that cannot be read says nothing."""
     try:
         state = json.loads(run.meta.read(STATE_BYTES))
@@ -40,27 +40,36 @@ def has_ended(run: RunPaths) -> bool:
     return isinstance(state, dict) and state.get("status") in TERMINAL
 
 
-def conclude(run: RunPaths, lock: int, status: int | None, deadline: float | None, program: Program) -> None:
-    """Say how the run ended, end what is left of it, and let go of `lock`.
+def conclude(
+    run: RunPaths, lock: int, status: int | None, deadline: float | None, program: WorkerProgram
+) -> None:
+    """Record how the run ended, end what is left of it, and let go of `lock`.
 
-    `status` is the worker's wait status, None where there was none; `deadline` is when what was told to end
-    is killed, on the monotonic clock; `program` is what writes the end into the state. Where the end could
-    not be told, the tree is not recorded as gone: the first reader, who finds the lock free, does the rest.
+    `status` is the worker's wait status, None if it has never begun; at `deadline`, on the monotonic clock,
+    processes that were asked to end are killed; `program` writes the end into the state. If that fails, the
+    tree is not recorded as gone: the first reader, who finds the lock free, does the rest.
     """
     facts = _exit_facts(status)
     failpoint("shim.reaped")
+    # 1. Record the end of the worker: from here on it is `crashed`, not `lost`.
     _write_exit(run, facts)
     failpoint("shim.exit_written")
-    told = (status == 0 and has_ended(run)) or _reconcile(run, facts, program)
+    # 2. Make the state true for those who only read the file. The sweep can take long, so it comes later.
+    is_true = (status == 0 and state_has_ended(run)) or _reconcile(run, facts, program)
     failpoint("shim.reconciled")
+    # 3. Sweep the processes that the run left behind.
     _sweep(run, deadline or time.monotonic() + LEFTOVER_GRACE_SECONDS)
     failpoint("shim.swept")
+    # 4. Remove the temporary files of writers that were killed in the middle.
     atomic.remove_leftovers(run.files)
-    if told:
+    # 5. Record that the tree is gone, unless step 2 failed and a reader has to look again.
+    if is_true:
         _write_exit(run, {**facts, "treeGone": True})
         failpoint("shim.tree_gone")
-    locks.give_back(lock)  # nobody else has it any more, and who hears of the next line looks at it
-    if told:
+    # 6. Let the lock fall while the mark is there: a reader that is woken by its removal finds the lock free.
+    locks.give_back(lock)
+    # 7. Remove the mark and the reserved room.
+    if is_true:
         with suppress(OSError):
             run.spare.unlink()
             run.root.change_mark(run.run_id).unlink()
@@ -82,7 +91,7 @@ def _write_exit(run: RunPaths, facts: dict[str, Any]) -> None:
         log(error.sentence)
 
 
-def _reconcile(run: RunPaths, facts: dict[str, Any], program: Program) -> bool:
+def _reconcile(run: RunPaths, facts: dict[str, Any], program: WorkerProgram) -> bool:
     """Make the meta file and the journal true for those who only read them; False where it failed.
 
     `facts` go with it, because the disk may have refused `exit.json`.
@@ -97,20 +106,20 @@ def _reconcile(run: RunPaths, facts: dict[str, Any], program: Program) -> bool:
     return False
 
 
-def told_by_worker(run: RunPaths, program: Program, verb: str, *more: str) -> bool:
-    """Let a process of its own do `verb`, with a bound; it may be killed as everything may. False: it failed.
+def run_verb(run: RunPaths, program: WorkerProgram, verb: str, *more: str) -> bool:
+    """Run `--reconcile` or `--settle` of the worker's program in a process, with a bound.
 
-    The verb is `--reconcile` or `--settle` of the worker's program.
+    Returns False if it failed; it may be killed as every process may.
     """
     return _status_of(run, program, verb, *more) == 0
 
 
-def _status_of(run: RunPaths, program: Program, verb: str, *more: str) -> int:
+def _status_of(run: RunPaths, program: WorkerProgram, verb: str, *more: str) -> int:
     """Return the wait status of the process that does `verb`."""
     try:
         pid = program.spawn([verb, str(run.directory), *more])
     except OSError as error:
-        log(f"The end of the run could not be told: {error}")
+        log(f"The end of the run could not be recorded: {error}")
         return _NOT_STARTED
     deadline = time.monotonic() + RECONCILE_SECONDS
     while pid not in (ended := processes.reap_children()):
@@ -121,24 +130,21 @@ def _status_of(run: RunPaths, program: Program, verb: str, *more: str) -> int:
 
 
 def _sweep(run: RunPaths, deadline: float) -> None:
-    """End all that the run has left behind, until two looks find nothing; other runs are spared.
+    """End every process that the run has left behind, until two looks find none; other runs are spared.
 
-    That is what is below this process, whatever it says of itself, and what carries the mark of the run.
+    That is every process below this one, whatever it shows, and every process with the mark of the run.
     """
-    told: set[processes.Identity] = set()
-    marked = marks.marked(run.run_id, among_others=True)
+    signalled: set[processes.Identity] = set()
     is_spared = marks.shims_on_record(run.root)
     quiet = 0
     while quiet < 2:
         processes.reap_children()
         below = process_scan.descendants([os.getpid()], spare=is_spared)  # it is the subreaper
-        left = list({*below, *marked.look()})
+        left = {*below, *marks.processes_of(run.run_id)}
         quiet = 0 if left else quiet + 1
         number = signal.SIGKILL if time.monotonic() >= deadline else signal.SIGTERM
-        for identity in left:
-            if number == signal.SIGKILL or identity not in told:
-                processes.send_signal(identity, number)
-                told.add(identity)
+        for identity in left if number == signal.SIGKILL else left - signalled:
+            processes.send_signal(identity, number)
+        signalled |= left
         if left:
             signal.sigtimedwait({signal.SIGCHLD}, 0.05)
-            marked = marks.marked(run.run_id, among_others=True)

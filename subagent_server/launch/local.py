@@ -1,5 +1,6 @@
-"""Runs as detached processes of this machine: a shim each, in a session of its own."""
+"""Start runs as detached processes of this machine: a shim each, in a session of its own."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -8,13 +9,15 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 from subagent_server.domain.errors import LaunchFailed, StorageFailed
+from subagent_server.forkserver.client import ForkConnection, new_order
+from subagent_server.forkserver.starter import WarmStart
 from subagent_server.host import failpoints, locks
 from subagent_server.host.failpoints import failpoint
-from subagent_server.launch.asking import Wanted
 from subagent_server.launch.launcher import LaunchPackage, Start
 from subagent_server.launch.marks import SHIM_FLAGS
-from subagent_server.launch.warm import WarmConnection, WarmStart
 from subagent_server.store.paths import RunPaths
+
+__all__ = ["LocalLauncher", "LocalReservation", "LocalStart", "WarmStart"]
 
 _SHIM = Path(__file__).with_name("shim.py")
 _PASSED_ON = (
@@ -32,10 +35,10 @@ _WARM_LOCK, _WARM_MEMORY = 3, 4
 
 
 class LocalLauncher:
-    """Starts shims and collects them when they end, so that a long-lived server keeps no zombies.
+    """Starts shims and collects them when they end, so that a long-lived server has no zombies.
 
-    With `warm`, a shim is a fork of the warm process where there is one; else it is a fresh interpreter, and
-    the warm process is started in the background for those that come later.
+    With `warm`, a shim is a fork of the zygote if there is one. Else it is a fresh interpreter, and the
+    zygote is started in the background for later runs.
     """
 
     kind = "local"
@@ -45,11 +48,11 @@ class LocalLauncher:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def starting(self) -> AbstractContextManager[Start]:
-        """Call the warm process: its fork gets ready while the run is made."""
+        """Connect to the zygote: its child gets ready while the run is made."""
         return closing(LocalStart(self))
 
     def warm_up(self) -> None:
-        """Start the warm process in the background, if it is wanted and not there."""
+        """Start the zygote in the background, if it is wanted and missing."""
         starting = None if self.warm is None else self.warm.spawn()
         if starting is not None:
             self.adopt(starting)
@@ -69,43 +72,48 @@ class LocalStart:
 
     def __init__(self, launcher: LocalLauncher) -> None:
         self._launcher = launcher
+        # 1. Connect before the run is made: meanwhile the child looks at this process.
         self._connection = None if launcher.warm is None else launcher.warm.connect()
 
     def reserve(self, run: RunPaths) -> "LocalReservation":
         """Take the run's `live.lock`.
 
         Raises:
-            StorageFailed: the lock file cannot be made, or somebody holds it.
+            StorageFailed: the lock file cannot be made, or another process holds it.
         """
+        # 2. Take the lock before the state is written: a `ready` run whose lock is free is provably dead.
         try:
             descriptor = locks.take(run.live_lock)
         except OSError as error:
             raise StorageFailed(run.live_lock.path, error.strerror or str(error)) from error
         if descriptor is None:
             raise StorageFailed(run.live_lock.path, "another process holds it")
+        descriptor = _above_streams(descriptor)
         failpoint("starter.reserved")
         connection, self._connection = self._connection, None
         return LocalReservation(self._launcher, run, descriptor, connection)
 
     def close(self) -> None:
-        """Let the process go that was called, where nothing was reserved for it."""
+        """Close the connection, if nothing was reserved."""
         if self._connection is not None:
             self._connection.close()
 
 
 class LocalReservation:
-    """A held `live.lock`. Handing it over closes this copy and never unlocks: the shim has the same lock.
+    """A held `live.lock`. Closing this copy never unlocks it: the shim has the same lock.
 
-    A shim that can be forked has its copy already. It begins when it is told to go.
+    A shim that can be forked has its copy already, and begins at `start`.
     """
 
     def __init__(
-        self, launcher: LocalLauncher, run: RunPaths, lock: int, connection: WarmConnection | None
+        self, launcher: LocalLauncher, run: RunPaths, lock: int, connection: ForkConnection | None
     ) -> None:
         self.launcher = launcher
         self.run = run
         self.lock = lock
-        self._ahead = self._ordered(connection)
+        self._memory: int | None = None
+        # 3. Order the shim while the state is written: it gets ready, and waits.
+        self._connection = self._ordered(connection)
 
     def start(self, package: LaunchPackage) -> None:
         """Start the shim with the lock and a memory file that holds the package.
@@ -115,8 +123,11 @@ class LocalReservation:
         """
         try:
             failpoint("starter.published")
-            if not self._is_forked(package):
-                self.launcher.adopt(self._spawned(package))
+            # 4. Write the package, then let the shim begin: it reads the whole package or has not begun.
+            _fill(self._memory_file(), package)
+            if not (self._goes() or self._goes_again()):
+                # 5. Else the plain start. At most one shim begins: the fork has exited, or never will begin.
+                self.launcher.adopt(self._spawned())
                 self.launcher.warm_up()
         except OSError as error:
             raise LaunchFailed(
@@ -127,101 +138,83 @@ class LocalReservation:
             self.give_up()
         failpoint("starter.launched")
 
-    def _ordered(self, connection: WarmConnection | None) -> "_Fork | None":
-        """Give a fork everything but the package; None where there is none."""
-        if connection is None:
-            return None
-        try:
-            fork = _Fork(connection)
-        except OSError:
-            connection.close()
+    def give_up(self) -> None:
+        """Let go of the lock, here and in a shim that has not begun."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._memory is not None:
+            os.close(self._memory)
+        os.close(self.lock)
+
+    def _memory_file(self) -> int:
+        """Return the memory file of the package; the first call makes it. Raises OSError."""
+        if self._memory is None:
+            self._memory = _above_streams(os.memfd_create("subagent-launch", os.MFD_CLOEXEC))
+        return self._memory
+
+    def _ordered(self, connection: ForkConnection | None) -> ForkConnection | None:
+        """Order the shim with everything but the package; None, with the connection closed, if that fails."""
+        warm = self.launcher.warm
+        if warm is None or connection is None:
             return None
         command = _command(self.run, _WARM_LOCK, _WARM_MEMORY)
+        order = new_order("shim", command, command[3:], _shim_environment())
         try:
             with Path(os.devnull).open("rb") as nothing, self.run.worker_out.appender() as output:
                 out = output.fileno()
-                given = {
-                    0: nothing.fileno(),
-                    1: out,
-                    2: out,
-                    _WARM_LOCK: self.lock,
-                    _WARM_MEMORY: fork.memory,
-                }
-                wanted = Wanted("shim", command, command[3:], _shim_environment())
-                if connection.order(wanted, given):
-                    return fork
+                streams = {0: nothing.fileno(), 1: out, 2: out}
+                descriptors = {**streams, _WARM_LOCK: self.lock, _WARM_MEMORY: self._memory_file()}
+                return connection if warm.order(connection, order, descriptors) else None
         except OSError:  # the plain start meets it too, and says so
-            pass
-        fork.close()
-        return None
+            connection.close()
+            return None
 
-    def _is_forked(self, package: LaunchPackage) -> bool:
-        """Let the shim begin that is ready; where that cannot, another one, and False where none can."""
-        if self._ahead is not None and self._ahead.begin(package):
-            return True
-        warm = self.launcher.warm
-        again = None if warm is None else self._ordered(warm.connect())
-        if again is None:
+    def _goes(self) -> bool:
+        """Let the ordered shim begin; False if there is none, or it is gone."""
+        warm, connection = self.launcher.warm, self._connection
+        if warm is None or connection is None:
             return False
-        try:
-            return again.begin(package)
-        finally:
-            again.close()
+        self._connection = None
+        return warm.go(connection)
 
-    def _spawned(self, package: LaunchPackage) -> "subprocess.Popen[bytes]":
+    def _goes_again(self) -> bool:
+        """Order another shim, for a first one that was refused or died, and let it begin."""
+        warm = self.launcher.warm
+        self._connection = None if warm is None else self._ordered(warm.connect())
+        return self._goes()
+
+    def _spawned(self) -> "subprocess.Popen[bytes]":
         """The plain start: a fresh interpreter."""
-        memory = _memory_file()
-        try:
-            _fill(memory, package)
-            with self.run.worker_out.appender() as output:
-                return subprocess.Popen(
-                    _command(self.run, self.lock, memory),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=_shim_environment(),
-                    cwd="/",
-                    pass_fds=(self.lock, memory),
-                    start_new_session=True,
-                )
-        finally:
-            os.close(memory)
-
-    def give_up(self) -> None:
-        """Let go of the lock, here and in the shim that was not told to go."""
-        os.close(self.lock)
-        if self._ahead is not None:
-            self._ahead.close()
+        memory = self._memory_file()
+        with self.run.worker_out.appender() as output:
+            return subprocess.Popen(
+                _command(self.run, self.lock, memory),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=_shim_environment(),
+                cwd="/",
+                pass_fds=(self.lock, memory),
+                start_new_session=True,
+            )
 
 
-class _Fork:
-    """A shim that is forked and waits for its package, in a memory file, and for the word to go."""
-
-    def __init__(self, connection: WarmConnection) -> None:
-        self.memory = _memory_file()
-        self._connection = connection
-
-    def begin(self, package: LaunchPackage) -> bool:
-        """Let it begin; False where it is gone. Raises OSError: there is no memory."""
-        _fill(self.memory, package)
-        return self._connection.go()
-
-    def close(self) -> None:
-        """Let go of it; what has begun goes on."""
-        self._connection.close()
-        os.close(self.memory)
+def _above_streams(descriptor: int) -> int:
+    """Return a copy above 2 in the place of a descriptor that has the number of a closed stream."""
+    if descriptor > 2:
+        return descriptor
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(descriptor)
 
 
 def _command(run: RunPaths, lock: int, memory: int) -> list[str]:
     return [sys.executable, *SHIM_FLAGS, str(_SHIM), str(run.directory), str(lock), str(memory)]
 
 
-def _memory_file() -> int:
-    return os.memfd_create("subagent-launch", os.MFD_CLOEXEC)
-
-
 def _fill(memory: int, package: LaunchPackage) -> None:
-    """Write the package into a memory file, before anybody reads it: a pipe would block the starter."""
+    """Write the package into a memory file: a pipe would block the starter at a long one."""
     rest = json.dumps(package.to_json()).encode("utf-8", "surrogateescape")
     while rest:
         rest = rest[os.write(memory, rest) :]

@@ -1,10 +1,10 @@
-"""Which processes are a run's, by two proofs: what is on record, and what the process itself carries.
+"""The processes of a run, by two proofs: the record of the shim, and the mark on the process itself.
 
-The record (`shim.json`) is a file, and files are data: whoever may write it could name any process. So a
-process that it names is signalled only if it is that very one (pid, start time, boot, host) and carries the
-run's own mark. The mark of shim and worker is the run directory in their command line, which everybody can
-read; programs that the worker starts have the run id in their environment. The other way round, a process
-that looks like the shim of some run is left alone only if a record of this root names it.
+The record (`shim.json`) is a file, and files are data: another writer could name any process. So a process
+that it names is signalled only if it is that very one (pid, start time, boot, host) and carries the run's own
+mark. The mark of shim and worker is the run directory in their command line, which everybody can read;
+programs that the worker starts have the run id in their environment. The other way round, a process that
+looks like the shim of some run is left alone only if a record of this root names it.
 Standard library only: the shim imports this module.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from subagent_server.domain.ids import is_run_id
 from subagent_server.host import process_scan, processes
-from subagent_server.host.process_scan import Command, Marked
+from subagent_server.host.process_scan import Command
 from subagent_server.host.processes import Identity
 from subagent_server.launch.program import WORKER
 from subagent_server.store.paths import RECORD_BYTES, RootPaths, RunPaths
@@ -47,27 +47,17 @@ def is_original(run: RunPaths) -> bool:
     return _is_written_in(run, _record(run))
 
 
-def marked(run_id: str, *, among_others: bool = False) -> Marked:
-    """Return the way to look for what carries the mark of a run, its shim left out.
-
-    With `among_others`, shims and workers of other runs are passed over at a glance.
-    """
-    return Marked(
-        f"{RUN_VARIABLE}={run_id}",
-        or_command=lambda command: _worker_of(command) == run_id,
-        pass_over=(lambda pid: _is_of_another(pid, run_id)) if among_others else (lambda _: False),
+def processes_of(run_id: str) -> list[Identity]:
+    """Return the live processes that carry the mark of a run, its shim left out."""
+    return process_scan.marked(
+        f"{RUN_VARIABLE}={run_id}", or_command=lambda command: _worker_of(command) == run_id
     )
 
 
-def processes_of(run_id: str) -> list[Identity]:
-    """Return what lives of a run and carries its mark, its shim left out."""
-    return marked(run_id).look()
-
-
 def shims_on_record(root: RootPaths) -> Callable[[Identity], bool]:
-    """Return whether a process is the shim of a run, by a record of this root and not by its own word.
+    """Return whether a process is the shim of a run, by a record of this root and not by its own claim.
 
-    Its command line tells which record to look at, and no more.
+    Its command line only names the record to read.
     """
 
     def is_shim(identity: Identity) -> bool:
@@ -79,9 +69,9 @@ def shims_on_record(root: RootPaths) -> Callable[[Identity], bool]:
     return is_shim
 
 
-def _proven(run: RunPaths, who: str, carries_mark: Callable[[Command], bool]) -> Identity | None:
+def _proven(run: RunPaths, role: str, carries_mark: Callable[[Command], bool]) -> Identity | None:
     record = _record(run)
-    identity = Identity.from_json(record.get(who))
+    identity = Identity.from_json(record.get(role))
     if identity is None or not processes.is_alive(identity) or not _is_written_in(run, record):
         return None
     return identity if carries_mark(process_scan.command_of(identity.pid)) else None
@@ -93,17 +83,6 @@ def _is_written_in(run: RunPaths, record: dict[str, Any]) -> bool:
     return False
 
 
-def _is_of_another(pid: int, run_id: str) -> bool:
-    """Whether a process seems to be the shim or the worker of another run.
-
-    Whoever forges this could leave out the mark as well: it is looked for to find those who do not hide.
-    """
-    if not process_scan.is_set_apart(pid):
-        return False
-    command = process_scan.beginning_of_command(pid)
-    return (_shim_of(command) or _worker_of(command) or run_id) != run_id
-
-
 def _shim_of(command: Command) -> str | None:
     """Return the run whose shim shows such a command line: `python -I -S .../shim.py DIRECTORY ...`."""
     if len(command) < 5 or command[1:3] != _SHIM_WORDS or not command[3].endswith(_SHIM_FILE):
@@ -112,7 +91,7 @@ def _shim_of(command: Command) -> str | None:
 
 
 def _worker_of(command: Command) -> str | None:
-    """Return the run whose worker shows such a command line; none of `--reconcile` and `--settle`."""
+    """Return the run whose worker shows such a command line; not of `--reconcile` and `--settle`."""
     if len(command) < 7 or command[1:5] != _WORKER_WORDS:
         return None
     return _name(command[5])

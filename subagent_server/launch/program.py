@@ -1,7 +1,7 @@
-"""How a shim starts the worker's program: a fresh interpreter, the plain way, which always works.
+"""The worker's program as a shim starts it: in a fresh interpreter, the plain way, which always works.
 
-A shim that was forked from a warm process has another way, which does the same sooner (`image.py`). Standard
-library only: the shim imports this module.
+A shim that was forked from the zygote has another way, which does the same sooner (`forked_worker.py`).
+Standard library only: the shim imports this module.
 """
 
 import os
@@ -16,50 +16,45 @@ from subagent_server.host.stderr import log
 WORKER = (sys.executable, "-E", "-P", "-m", "subagent_server.worker")
 """No PYTHON* variable and no file in the working directory may change what the worker imports."""
 EXIT_GATE_CLOSED = 71
-"""What a worker leaves with that was never let begin."""
+"""The exit code of a worker that has never begun."""
 _OPEN = b"!"
 
 
 @dataclass(frozen=True)
 class Invocation:
-    """What a worker is started with: the descriptors of `keep` come beside 0, 1 and 2.
+    """Arguments, environment and descriptors of a worker: `keep` come beside 0, 1 and 2.
 
-    `heard` are signals that it hears, although the process that starts it may keep them back for itself.
+    `unblocked` are signals that its parent may have blocked for itself, and that the worker receives.
     """
 
     arguments: Sequence[str]
     environment: Mapping[str, str]
     keep: Sequence[int] = ()
-    heard: Collection[int] = ()
+    unblocked: Collection[int] = ()
 
     def shown_as(self) -> tuple[list[str], list[str]]:
-        """Return its command line, and what it has as `sys.argv`."""
+        """Return its command line and its `sys.argv`."""
         return [*WORKER, *self.arguments], ["subagent_server.worker", *self.arguments]
 
 
 @dataclass(frozen=True)
 class GatedWorker:
-    """A worker that begins when it gets a word through its gate, and leaves when the gate is closed."""
+    """A worker that begins when a word comes through its gate, and exits when the gate is closed."""
 
     pid: int
     gate: int
-    word: bytes = _OPEN
-
-    def is_ready(self) -> bool:
-        """Wait until it needs only the word; False where it could not be made the worker, and is gone."""
-        return True
 
     def let_begin(self) -> None:
-        """Say the word. Raises OSError: it is gone."""
-        os.write(self.gate, self.word)
+        """Send the word. Raises OSError: the worker is gone."""
+        os.write(self.gate, _OPEN)
 
     def close_gate(self) -> None:
-        """Close the gate; what has begun goes on."""
+        """Close the gate; a worker that has begun goes on."""
         os.close(self.gate)
 
 
 def pass_gate(gate: int | None) -> None:
-    """Wait for the word to begin; where none comes, leave."""
+    """Wait for the word to begin; exit if the gate is closed without it."""
     if gate is None:
         return
     if os.read(gate, 1) != _OPEN:
@@ -67,13 +62,8 @@ def pass_gate(gate: int | None) -> None:
     os.close(gate)
 
 
-class Program:
+class WorkerProgram:
     """The worker's program, started by exec."""
-
-    @property
-    def is_there(self) -> bool:
-        """Whether a process waits already to become the worker."""
-        return False
 
     def start(self, invocation: Invocation, own: Sequence[int]) -> GatedWorker:
         """Start the worker as a child, in a session of its own.
@@ -88,11 +78,11 @@ class Program:
         pid = os.fork()
         if pid == 0:
             try:
-                os.close(gate_in)
+                os.close(gate_in)  # else the end of the shim would not close the gate
                 for descriptor in own:
                     os.close(descriptor)
                 os.setsid()
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, invocation.heard)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, invocation.unblocked)
                 self.become(invocation, gate_out)
             except OSError as error:
                 log(f"The worker could not be started: {error}")
@@ -101,16 +91,13 @@ class Program:
         os.close(gate_out)
         return GatedWorker(pid, gate_in)
 
-    def rest(self) -> None:
-        """Keep nothing ready: it will be long before the worker is started, if ever."""
-
     def before_fork(self) -> None:
         """Make sure that a fork of this process can become the worker."""
 
     def become(self, invocation: Invocation, gate: int | None = None) -> NoReturn:
         """Make this process the worker.
 
-        What can be prepared is prepared at once; it begins when the word comes out of `gate`.
+        It may prepare itself at once; it begins when the word comes out of `gate`.
 
         Raises:
             OSError: the program cannot be started.

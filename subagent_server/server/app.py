@@ -1,10 +1,11 @@
 """The MCP server over stdio: both protocol eras, and a quick leave that touches no run."""
 
 import asyncio
-import os
 import signal
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import NoReturn
 
 import anyio
 
@@ -20,16 +21,16 @@ _SETTLE_SECONDS = 0.01
 _THREADS = 32
 
 
-def serve_stdio(service: Service, role: Role, caller: Caller) -> None:
-    """Serve one client on stdin and stdout, then leave the process with code 0.
+def serve_stdio(service: Service, role: Role, caller: Caller, leave: Callable[[int], NoReturn]) -> None:
+    """Serve one client on stdin and stdout, then exit by `leave` with code 0.
 
     It leaves at end of input, SIGINT or SIGTERM, within 300 ms. Nothing of a run lives here, so nothing needs
     to be put away: a thread that still waits for a line of input would only hold the leave up.
     """
-    asyncio.run(_serve(service, role, caller))
+    asyncio.run(_serve(service, role, caller, leave))
 
 
-async def _serve(service: Service, role: Role, caller: Caller) -> None:
+async def _serve(service: Service, role: Role, caller: Caller, leave: Callable[[int], NoReturn]) -> None:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="verb"))
     desks = Desks(service, role, caller)
@@ -42,9 +43,9 @@ async def _serve(service: Service, role: Role, caller: Caller) -> None:
     await asyncio.wait([serving, told], return_when=asyncio.FIRST_COMPLETED)
     if serving.done() and (error := serving.exception()) is not None:
         print(f"The server ends: {error}", file=sys.stderr, flush=True)
-        os._exit(6)
+        leave(6)
     await _let_finish(desks)
-    os._exit(0)
+    leave(0)
 
 
 async def _serve_client(desks: Desks, leaving: asyncio.Event) -> None:

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 
 from subagent_server.launch.launcher import Launcher
-from subagent_server.launch.local import LocalLauncher
-from subagent_server.launch.warm import WarmStart
+from subagent_server.launch.local import LocalLauncher, WarmStart
 from subagent_server.service.agents import AgentShelf
 from subagent_server.service.origin import confined
 from subagent_server.settings import Settings
@@ -41,9 +40,9 @@ def open_service(
 
 
 def warm_start(settings: Settings) -> WarmStart | None:
-    """Return the way to the warm process, or None where it is not wanted.
+    """Return the way to the zygote, or None if it is not wanted.
 
-    No run starts that process, because it would be taken for one of the run's own, and end with it.
+    No run starts the zygote, because it would be taken for a process of the run, and end with it.
     """
     if not settings.warm:
         return None

@@ -17,6 +17,7 @@ from subagent_server.domain.errors import (
     SubagentError,
     UnknownRun,
     UnreadableMeta,
+    shorten,
 )
 from subagent_server.domain.ids import is_run_id
 from subagent_server.host import locks
@@ -41,6 +42,18 @@ class StillNeeded(CallerError):
     code = "still_needed"
 
 
+class NotARun(CallerError):
+    """A directory that is not a run by its state and holds files of somebody else."""
+
+    code = "not_a_run"
+
+    def __init__(self, run: RunPaths, name: str) -> None:
+        super().__init__(
+            f"{run.directory} holds {shorten(name)} and is not a run, so it stays: "
+            "move it out of the runs directory."
+        )
+
+
 @dataclass(frozen=True)
 class Age:
     """Which runs are old: ended before `older_than` ago, and not among the newest `keep` that have ended."""
@@ -61,6 +74,7 @@ def remove(store: RunStore, run_id: str) -> None:
     """Remove a run that is over, also one whose state cannot be read.
 
     Raises:
+        NotARun: the directory has no readable state of this run, and a file that no run has.
         StillNeeded: it lives, or its parent or a child does, or it may be a start in the making.
         InvalidRunId, UnknownRun: there is none.
         ForeignRoot: the root is not ours.
@@ -143,8 +157,10 @@ def _end_of(store: RunStore, run: RunPaths) -> datetime | None:
 
 
 def _never_was(run: RunPaths, moment: datetime) -> bool:
-    """Whether a directory without a state is surely not in the making: it is old, and its lock is free."""
+    """Whether a directory without a state is a failed start: it is old, its lock free, its files a run's."""
     try:
+        if run.other_names():
+            return False
         touched = max(run.files.entry(name).stat().st_mtime for name in (".", *run.files.names()))
         return moment.timestamp() - touched > START_SECONDS and not locks.is_held(run.live_lock)
     except OSError:
@@ -158,13 +174,14 @@ def _check_removable(store: RunStore, run_id: str) -> str | None:
     """Return the parent of a run that may be removed, if it has one.
 
     Raises:
-        StillNeeded, InvalidRunId, UnknownRun, StorageFailed, LockTimeout.
+        NotARun, StillNeeded, InvalidRunId, UnknownRun, StorageFailed, LockTimeout.
     """
     run = store.paths.run(run_id)
     marked = set(store.live_ids())
     try:
         parent = _parent_of_settled(store, run, is_marked=run_id in marked)
     except UnreadableMeta:
+        _check_is_run(run)
         _check_nobody(run)
         return None
     for relative in (*([] if parent is None else [parent]), *store.children_of(run_id)):
@@ -207,7 +224,16 @@ def _lives(store: RunStore, run_id: str) -> bool:
     return observed.live is not False or not observed.meta.status.is_terminal
 
 
+def _check_is_run(run: RunPaths) -> None:
+    """Refuse a directory with a file that no run has; its state does not say that it is a run."""
+    other = run.other_names()
+    if other:
+        raise NotARun(run, other[0])
+
+
 def _check_never_was(run: RunPaths) -> None:
+    if run.files.exists():
+        _check_is_run(run)
     if run.files.exists() and not _never_was(run, now()):
         raise StillNeeded(f"Run {run.run_id} may be about to start: try again in an hour.")
     if not run.files.exists():

@@ -4,6 +4,7 @@ What is given out are entries of open directories (`host/directory.py`), never p
 only: the shim imports this module.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,22 @@ STATE_BYTES = 32 << 20
 """How much of a state, a request or a result is read: no run writes more."""
 RECORD_BYTES = 64 << 10
 """The same of the records of a shim."""
+_NAMES = frozenset(
+    {
+        *(
+            "request.json",
+            "inputs",
+            "run.meta.json",
+            "run.meta.lock",
+            "run.meta.spare",
+            "result.json",
+            "payload.gz",
+        ),
+        *("events.jsonl", "run.log", "transcript.jsonl", "live.lock", "shim.claim", "shim.json", "exit.json"),
+        *("worker.out", "children", "tree.lock", "calls.lock", "call.lock", "outputs", "mcp"),
+    }
+)
+_TEMPORARY = re.compile(r"\..+\.tmp|wake\.[0-9]+")
 _MANY_MARKS = 1_000
 _MOST_SLEEPERS = 1_000
 
@@ -138,6 +155,10 @@ class RunPaths:
     def server_logs(self) -> Directory:
         """What its MCP servers print, a file each."""
         return self.files.below("mcp")
+
+    def other_names(self) -> list[str]:
+        """The names in its directory that no run has. With one of them it may be a directory of the user."""
+        return [name for name in self.files.names() if name not in _NAMES and not _TEMPORARY.fullmatch(name)]
 
     def wake(self, pid: int) -> Entry:
         """The FIFO on which process `pid` waits for changes of this run."""

@@ -17,9 +17,10 @@ class Acknowledgements:
     Nothing depends on the order: an answer is delivered whether or not it is acknowledged.
     """
 
-    def __init__(self, write: Callable[[str], object]) -> None:
+    def __init__(self, write: Callable[[str], object], longest_delay: float = LONGEST_DELAY_SECONDS) -> None:
         """`write` records one acknowledgement; it blocks, and is called in a thread."""
         self._write = write
+        self._longest_delay = longest_delay
         self._sent = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -48,6 +49,6 @@ class Acknowledgements:
 
     async def _acknowledge(self, message_id: str, sent: asyncio.Event) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(LONGEST_DELAY_SECONDS):
+            async with asyncio.timeout(self._longest_delay):
                 await sent.wait()
         await asyncio.to_thread(self._write, message_id)

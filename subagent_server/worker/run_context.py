@@ -16,7 +16,7 @@ from subagent_server.domain.events import RunEvent
 from subagent_server.domain.records import Message, RunMeta, RunResult, Usage, WorkerIdentity
 from subagent_server.domain.secrets import Masker
 from subagent_server.domain.states import MessageStatus
-from subagent_server.host import locks, process_scan, processes
+from subagent_server.host import locks, processes
 from subagent_server.host.clock import now
 from subagent_server.host.failpoints import failpoint
 from subagent_server.host.sleeper import Sleeper
@@ -87,7 +87,6 @@ class WorkerRun:
         except IllegalTransition:
             return False
         failpoint("worker.started")
-        process_scan.set_apart(0)
         return True
 
     def apply(self, event: RunEvent, result: RunResult | None = None) -> RunMeta:

@@ -86,7 +86,25 @@ def test_a_replaced_toml_table_stays_where_it_was_and_takes_its_sub_tables_along
     own = '[mcp_servers . "subagents"] # odd\na = """\n[x]\n# y\n"""\n[mcp_servers.subagents.env]\nA = "b"\n'
     after = "\n# about b\n[mcp_servers.b]\ncommand = 'b'\n"
     changed = toml_config.with_entry(before + own + after, "subagents", TABLE)
-    assert changed == before + toml_config.snippet("subagents", TABLE) + after
+    header, settings = own.partition("\n")[0], toml_config.snippet("subagents", TABLE).partition("\n")[2]
+    assert changed == f"{before}{header}\n{settings}{after}"
+    in_crlf = toml_config.with_entry((before + own + after).replace("\n", "\r\n"), "subagents", TABLE)
+    assert in_crlf == changed.replace("\n", "\r\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ('[mcp_servers.subagents]\ncommand = "x"\n# of t\n\n[t]\n', "# of t\n\n[t]\n"),
+        ('[t]\na = 1\n[mcp_servers.subagents]\ncommand = "x"\n# last', "# last"),
+    ],
+)
+def test_what_stands_behind_a_replaced_toml_table_is_kept(text: str, left: str) -> None:
+    changed = toml_config.with_entry(text, "subagents", TABLE)
+    assert left in changed
+    wanted = tomllib.loads(text)
+    wanted["mcp_servers"]["subagents"] = TABLE
+    assert tomllib.loads(changed) == wanted
 
 
 @pytest.mark.parametrize(
@@ -105,6 +123,8 @@ def test_json_that_is_not_strict_or_has_no_room_for_servers_is_refused(text: str
     "text",
     [
         *("a = ", "[a", "mcp_servers = 1\n", 'mcp_servers = {a = {command = "x"}}\n', "a = 1\na = 2\n"),
+        "[mcp_servers.subagents]\nx = 1\n# of t\n[t]\na = 1 # one\n[mcp_servers.subagents.env]\ny = 2\n",
+        "[mcp_servers.subagents.env]\nx = 1\n# of t\n[t]\n",
         *("[[mcp_servers]]\nx = 1\n", "a = " + "[" * 100_000, 'mcp_servers.subagents.command = "x"\n'),
     ],
 )

@@ -114,7 +114,7 @@ def test_following_ends_when_the_reader_of_stdout_has_gone(cli: Cli) -> None:
             command.hear("early")
             assert command.process.stdout is not None
             command.process.stdout.close()
-            wait_for(lambda: command.process.poll() is not None, 20, "the end of a command without a reader")
+            wait_for(lambda: command.process.poll() is not None, 60, "the end of a command without a reader")
             assert command.process.returncode == 0
             assert command.process.stderr is not None and command.process.stderr.read() == b""
 

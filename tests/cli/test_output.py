@@ -43,7 +43,7 @@ def test_a_pipe_to_head_is_quiet(cli: Cli) -> None:
         cli.completed(f"aaaa{number:02d}")
     line = f"set -o pipefail; {' '.join(COMMAND)} ls -a | head -1"
     done = subprocess.run(
-        ["bash", "-c", line], cwd=cli.home, env=cli.environment, capture_output=True, timeout=30, check=True
+        ["bash", "-c", line], cwd=cli.home, env=cli.environment, capture_output=True, timeout=60, check=True
     )
     assert done.stdout.startswith(b"STATUS") and done.stderr == b""
 
@@ -86,6 +86,6 @@ def test_a_closed_stdout_is_not_an_error(cli: Cli) -> None:
     cli.completed("aaaaaa")
     line = f"{' '.join(COMMAND)} ls >&-"
     done = subprocess.run(
-        ["bash", "-c", line], cwd=cli.home, env=cli.environment, capture_output=True, timeout=30, check=False
+        ["bash", "-c", line], cwd=cli.home, env=cli.environment, capture_output=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, b"")

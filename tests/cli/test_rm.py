@@ -1,6 +1,10 @@
 """`subagent rm`: removes runs that have ended, whole; refuses living ones."""
 
 import os
+import time
+from pathlib import Path
+
+import pytest
 
 from subagent_server.domain.records import LaunchInfo
 from subagent_server.service.access import token_hash
@@ -57,6 +61,30 @@ def test_a_run_with_an_unreadable_state_is_removed_by_rm_and_not_by_prune(cli: C
     os.close(lock)
     assert cli("rm", broken).returncode == 0
     assert stored(cli) == []
+
+
+def own_work(cli: Cli, name: str, *, state: str | None = None) -> Path:
+    """Return a file of the user's in a directory below the root that has the name of a run."""
+    mine = cli.store.paths.root / name
+    (mine / "deep").mkdir(parents=True)
+    (mine / "deep" / "model.pt").write_text("weights", encoding="utf-8")
+    if state is not None:
+        (mine / "run.meta.json").write_text(state, encoding="utf-8")
+    long_ago = time.time() - 1_000_000
+    for path in (*mine.rglob("*"), mine):
+        os.utime(path, (long_ago, long_ago))
+    return mine / "deep" / "model.pt"
+
+
+@pytest.mark.parametrize("state", [None, "", "{}", '{"runId": "exp1", "status": "completed"}'])
+def test_a_directory_that_is_not_a_run_is_never_removed(cli: Cli, state: str | None) -> None:
+    cli.completed("aaaaaa")
+    file = own_work(cli, "exp1", state=state)
+    done = cli("rm", "exp1")
+    assert done.returncode != 0
+    assert "holds 'deep' and is not a run" in done.stderr
+    assert cli("prune", "--older-than", "0s").returncode == 0
+    assert file.read_text(encoding="utf-8") == "weights"
 
 
 def test_a_child_removes_nothing(cli: Cli) -> None:

@@ -171,9 +171,9 @@ def test_inputs_are_found_from_here_and_else_from_the_agents_directory(cli: Cli)
 def test_runs_beyond_the_limit_wait_for_a_slot(cli: Cli, model: Model) -> None:
     model(SLOW)
     first = cli("run", "worker", "Do it.", "--detach", "--max-runs", "1").stdout.strip()
-    wait_for(lambda: cli.meta(first).status == "running", 20, "the first run")
+    wait_for(lambda: cli.meta(first).status == "running", 60, "the first run")
     second = cli("run", "worker", "Do it.", "--detach", "--max-runs", "1").stdout.strip()
-    wait_for(lambda: cli.json("show", second).get("waitingForSlot"), 20, "the queue")
+    wait_for(lambda: cli.json("show", second).get("waitingForSlot"), 60, "the queue")
     assert "ready (waits for a slot)" in cli("show", second).stdout
     assert cli("stop", first, second).returncode == 0
 

@@ -13,7 +13,7 @@ def test_it_waits_until_the_processes_are_gone(cli: Cli) -> None:
     run_id = cli.made("aaaaaa")
     lock = cli.hold(run_id)
     with cli.start("stop", run_id, "--reason", "enough") as command:
-        wait_for(lambda: cli.meta(run_id).status == "stopped", 20, "the status")
+        wait_for(lambda: cli.meta(run_id).status == "stopped", 60, "the status")
         until_watching(command)
         assert command.process.poll() is None
         os.close(lock)

@@ -34,7 +34,7 @@ def test_a_child_asks_its_parent_and_takes_the_answer_with_and_without_waiting(w
         world.asking(each)
     with child_of(world, run_id) as child, world.serve("--role", "parent") as parent:
         assert [tool.name for tool in child.tools()] == ["check_status", "ask_parent", "update_status"]
-        waiting = child.begin("ask_parent", question="Which colour?", options=["red", "blue"], waitSeconds=40)
+        waiting = child.begin("ask_parent", question="Which colour?", options=["red", "blue"], waitSeconds=60)
         world.asking(run_id, 2)
         view = parent.call("check_status", runId=run_id)
         assert [m["question"] for m in view["messages"]] == ["Not yours.", "Which colour?"]
@@ -46,7 +46,7 @@ def test_a_child_asks_its_parent_and_takes_the_answer_with_and_without_waiting(w
         asked = child.call("ask_parent", question="Which size?", waitSeconds=0)
         assert "answer" not in asked
         assert f'check_status(runId="{run_id}", messageId="q3"' in asked["instructions"]
-        waiting = child.begin("check_status", runId=run_id, messageId="q3", waitSeconds=40)
+        waiting = child.begin("check_status", runId=run_id, messageId="q3", waitSeconds=60)
         parent.call("reply_subagent", runId=run_id, messageId="q3", answer="large")
         view = waiting.result(BOUND)
         assert view["status"] == "parent_replied", "the state before the acknowledgement"

@@ -17,13 +17,13 @@ def test_a_run_is_started_at_once_asks_is_answered_and_gives_its_result(world: W
         run_id = view["runId"]
         assert f'check_status(runId="{run_id}"' in view["instructions"]
 
-        view = parent.call("check_status", runId=run_id, waitSeconds=30)
+        view = parent.call("check_status", runId=run_id, waitSeconds=60)
         assert view["status"] == "waiting_parent_reply"
         (question,) = view["messages"]
         assert question["question"] == "Which colour?" and question["options"] == ["red", "blue"]
         assert f'reply_subagent(runId="{run_id}", messageId="q1"' in view["instructions"]
 
-        answer = parent.call("reply_subagent", runId=run_id, answer="blue", waitSeconds=30)
+        answer = parent.call("reply_subagent", runId=run_id, answer="blue", waitSeconds=60)
         assert answer["success"]
         view = answer["updatedMetadata"]
         assert (view["status"], view["result"]) == ("completed", "Painted.")

@@ -13,9 +13,9 @@ def test_an_agent_hands_work_to_one_that_its_file_names_answers_it_and_uses_its_
     world.agent("boss", agents=["helper"], timeoutSeconds=30)
     world.agent("helper")
     world.agent("stranger")
-    answer = call("reply_subagent", runId="${run}", answer="blue", waitSeconds=40)
+    answer = call("reply_subagent", runId="${run}", answer="blue", waitSeconds=60)
     boss = [
-        call("run_helper", prompt="Help.", waitSeconds=40),
+        call("run_helper", prompt="Help.", waitSeconds=60),
         {**answer, "capture": {"run": '"runId": ?"([a-z0-9-]+)"'}},
         call("run_stranger", prompt="Help."),
         says("All done."),

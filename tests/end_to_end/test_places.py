@@ -29,7 +29,7 @@ def test_by_every_door_a_tree_of_runs_stays_where_its_root_was_put(world: World)
                 ("run_ed", {"prompt": "Go.", "inputs": [secret]}),
             )
         ),
-        call("run_ed", prompt="Go.", cwd="sub", waitSeconds=40),
+        call("run_ed", prompt="Go.", cwd="sub", waitSeconds=60),
         says("Done."),
     ]
     writes = call(EDITOR, command="create", path="made.txt", file_text="made")

@@ -24,8 +24,8 @@ from tests.helpers.world import World
 from tests.server.listening import Listener
 
 SCHEMA = {"type": "object", "properties": {"verdict": {"type": "string"}}, "required": ["verdict"]}
-LEAVES_WITHIN = 10.0
-LED = [call("review__run_review_changes", prompt="Review it for your leader.", waitSeconds=50), says("Led.")]
+LEAVES_WITHIN = 60.0
+LED = [call("review__run_review_changes", prompt="Review it for your leader.", waitSeconds=60), says("Led.")]
 REVIEWS = [
     call("lookup", word="cause"),
     call("final_answer", verdict=5),
@@ -91,7 +91,7 @@ class Scene:
             client.ask("logging/setLevel", level="debug")
             self.tools = {tool["name"]: tool for tool in client.ask("tools/list")["tools"]}
             given: dict[str, Any] = {"prompt": "Review the change.", "inputs": ["diff.txt"]}
-            self.view = client.call("run_review_changes", **given, waitSeconds=50)
+            self.view = client.call("run_review_changes", **given, waitSeconds=60)
             client.hears_event("run_ended", self.view["runId"])
             self.events = client.events()
             missing: dict[str, Any] = {

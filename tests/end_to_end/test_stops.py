@@ -70,7 +70,7 @@ def test_programs_that_ignore_term_and_have_left_their_session_are_gone_with_the
     wait_for(lambda: pids.exists() and len(pids.read_text(encoding="utf-8").split()) == 2, BOUND, "daemons")
     daemons = [int(pid) for pid in pids.read_text(encoding="utf-8").split()]
     assert world.stop(run_id).live is True
-    wait_for(lambda: not any(map(_is_alive, daemons)), GRACE + 1, "the end of the tree")
+    wait_for(lambda: not any(map(_is_alive, daemons)), GRACE + 60, "the end of the tree")
     world.gone(run_id)
     wait_for(lambda: world.look(run_id).live is False, BOUND, "a view that says so")
 
@@ -92,7 +92,7 @@ def test_a_run_that_waits_for_its_parent_is_stopped_once_and_for_all(world: Worl
         again = parent.call("stop_run", runId=run_id, reason="really")
         assert again["revision"] == view["revision"] and again["summary"] == "not needed any more"
         world.gone(run_id)
-        assert parent.call("check_status", runId=run_id, waitSeconds=5)["live"] is False
+        assert parent.call("check_status", runId=run_id, waitSeconds=60)["live"] is False
     assert [message.message_status.value for message in world.meta(run_id).messages] == ["cancelled"]
 
 

@@ -23,7 +23,7 @@ def test_a_run_its_calls_and_a_run_it_starts_are_one_trace_below_the_call_that_a
     world.agent("helper", model="claude-test")
     boss = [
         calls(use("bash", command='test -n "$TRACEPARENT" && echo $TRACEPARENT'), use("nothing")),
-        call("run_helper", prompt="Help.", waitSeconds=40),
+        call("run_helper", prompt="Help.", waitSeconds=60),
         says("All done."),
     ]
     refused = says("Never.", fault={"status": 400, "error_type": "invalid_request_error", "message": "No."})
@@ -66,9 +66,9 @@ def test_runs_that_carry_on_and_the_calls_of_mcp_servers_are_below_the_calls_tha
 ) -> None:
     world.agent("boss", agents=["helper"])
     world.agent("helper", mcpServers={"told": scripted({"name": "echo", "does": {"meta": True}})})
-    carried_on = call("continue_run", runId="${run}", prompt="More.", waitSeconds=40)
+    carried_on = call("continue_run", runId="${run}", prompt="More.", waitSeconds=60)
     boss = [
-        call("run_helper", prompt="Help.", waitSeconds=40),
+        call("run_helper", prompt="Help.", waitSeconds=60),
         {**carried_on, "capture": {"run": '"runId": ?"([a-z0-9-]+)"'}},
         says("All done."),
     ]

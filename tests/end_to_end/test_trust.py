@@ -39,7 +39,7 @@ def test_an_agent_that_is_not_trusted_is_offered_by_name_alone_and_its_call_make
         clone.agent()
         shown = clone.cli("trust", str(clone.work))
         assert shown.returncode == 0, shown.stderr
-        view = parent.call("run_worker", prompt="Go.", waitSeconds=40)
+        view = parent.call("run_worker", prompt="Go.", waitSeconds=60)
         assert view["result"] == "Done.", "the server need not be started again"
         clone.agent(prompt="", **paths)
         sentence = parent.refused("run_worker", prompt="Go.")
@@ -102,7 +102,7 @@ def test_the_user_s_own_agents_need_no_trust_and_a_named_directory_neither(clone
     assert clone.cli("run", "mine", "Go.", "--wait", "40").stdout == "Done.\n"
     assert clone.cli("run", "worker", "Go.", "--wait", "40", "--agents", "agents").stdout == "Done.\n"
     with clone.serve("--config", "agents/worker.md") as parent:
-        assert parent.call("run_worker", prompt="Go.", waitSeconds=40)["result"] == "Done."
+        assert parent.call("run_worker", prompt="Go.", waitSeconds=60)["result"] == "Done."
     with pytest.raises(SubagentError, match="not trusted"):
         start(clone.service, StartOrder("worker", "Go."))
     assert not (clone.home / ".config").exists()

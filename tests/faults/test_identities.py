@@ -36,8 +36,8 @@ ASLEEP = """
 
 SHOWN_AS = """
     import json, sys
-    from subagent_server.host.shown import Shown
-    Shown().command(json.loads(sys.argv[1]))
+    from subagent_server.forkserver.proctitle import ProcessTitle
+    ProcessTitle().show_command(json.loads(sys.argv[1]))
     print("asleep", flush=True)
     sys.stdin.readline()
 """
@@ -182,9 +182,9 @@ def test_a_run_of_another_host_is_unknown_and_never_declared_dead(store: RunStor
 
 KEEPER = """
     import fcntl, signal, sys
-    from subagent_server.host.shown import Shown
+    from subagent_server.forkserver.proctitle import ProcessTitle
     lock = open(sys.argv[1], "r+b")
-    Shown().command(["python", "-I", "-S", "launch/shim.py", sys.argv[2], "3", "4"])
+    ProcessTitle().show_command(["python", "-I", "-S", "launch/shim.py", sys.argv[2], "3", "4"])
     fcntl.flock(lock, fcntl.LOCK_EX)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     print("keeps", flush=True)
@@ -212,7 +212,7 @@ def test_what_outlives_its_run_is_told_again_whichever_way_the_clock_has_jumped(
         assert observe(store, RUN_ID).live is True
         assert keeper.hear() == "told to end"
         assert keeper.wait() == 0
-    wait_for(lambda: observe(store, RUN_ID).live is False, 10, "the end of the run")
+    wait_for(lambda: observe(store, RUN_ID).live is False, 60, "the end of the run")
 
 
 def test_steps_whose_times_run_backwards_are_nothing_wrong(store: RunStore) -> None:

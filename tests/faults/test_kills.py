@@ -12,8 +12,8 @@ from tests.helpers.wait import wait_for
 from tests.helpers.world import World, kill
 from tests.soak.client import McpClient
 
-TRUE_SECONDS = 10.0
-"""How long after a kill the raw file may lie on a machine that is busy; alone it takes half a second."""
+TRUE_SECONDS = 60.0
+"""How long after a kill the raw file may lie on a busy machine; alone it takes half a second."""
 GRACE_SECONDS = 10.0
 STUBBORN = "(setsid bash -c \"trap '' TERM HUP INT; exec sleep 1000\" &); echo started"
 """What ignores TERM, left its session and its parent, and holds the output of its shell open."""
@@ -39,7 +39,7 @@ def test_a_server_that_is_killed_with_all_its_group_ends_no_run(world: World) ->
         server.greet()
         view = server.call("run_worker", prompt="Do it.")
         assert view is not None
-        simulator.wait_for_requests(1, 40)
+        simulator.wait_for_requests(1, 60)
         os.killpg(server.pid, signal.SIGKILL)
     assert world.completed(view["runId"]) == "Done."
 
@@ -72,7 +72,7 @@ def test_what_ignores_term_and_left_its_session_is_gone_within_the_grace_and_liv
         assert live or not processes_of(world.paths(run_id)), "live says that nothing is left"
         return not live
 
-    wait_for(over, GRACE_SECONDS + 5, "the end of everything")
+    wait_for(over, GRACE_SECONDS + 60, "the end of everything")
     assert time.monotonic() - began >= GRACE_SECONDS - 1, "it was given its grace"
 
 
@@ -92,9 +92,9 @@ def parent_of_one(world: World) -> tuple[str, str]:
     delegate = call("run_worker", prompt="Do it.", waitSeconds=60)
     world.play(delegate, says("Led."), conversations=[work])
     lead = world.start(agent="lead")
-    (worker,) = wait_for(lambda: world.store.children_of(lead), 40, "the nested run")
-    wait_for(world.paths(worker).meta.exists, 40, "the state of the nested run")
-    wait_for(lambda: world.events(worker, "tool_call"), 40, "the work of the nested run")
+    (worker,) = wait_for(lambda: world.store.children_of(lead), 60, "the nested run")
+    wait_for(world.paths(worker).meta.exists, 60, "the state of the nested run")
+    wait_for(lambda: world.events(worker, "tool_call"), 60, "the work of the nested run")
     return lead, worker
 
 

@@ -1,4 +1,4 @@
-"""How often the fuzz tests try, and what they mutate."""
+"""How many examples the fuzz tests try, and their mutations."""
 
 import os
 from datetime import timedelta
@@ -6,9 +6,11 @@ from datetime import timedelta
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from tests.helpers.scale import times
+
 FUZZED = settings(
-    max_examples=int(os.environ.get("FUZZ_EXAMPLES", "150")),
-    deadline=timedelta(seconds=20),
+    max_examples=int(os.environ.get("FUZZ_EXAMPLES", times(25, 150))),
+    deadline=timedelta(seconds=60),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 """`make fuzz` sets FUZZ_EXAMPLES to 10,000; the deadline of each example is what catches a hang."""

@@ -3,6 +3,7 @@
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,8 @@ from subagent_server.catalog.discover import discover
 from subagent_server.service.unsupported import refusals
 from tests.fuzz.dice import FUZZED, mutated
 from tests.helpers.processes import REPOSITORY
+
+pytestmark = pytest.mark.fuzz
 
 CONFIGURATION = b"""version: "1.0"
 models:

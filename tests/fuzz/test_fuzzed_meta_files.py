@@ -3,6 +3,7 @@
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 
 from subagent_server.domain import events
@@ -19,6 +20,8 @@ from subagent_server.service.stop import stop
 from subagent_server.settings import read_settings
 from tests.fuzz.dice import FUZZED, mutated
 from tests.helpers.runs import ASKED, RUN_ID, STARTED, start_run
+
+pytestmark = pytest.mark.fuzz
 
 OTHER = "20261122-093015-417-abcdef"
 

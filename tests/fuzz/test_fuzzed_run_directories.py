@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +33,8 @@ from subagent_server.worker.past import read_past
 from tests.faults.canaries import SECRET, Outside, changed
 from tests.faults.planted import BASES, SHAPES, write_run
 from tests.fuzz.dice import FUZZED, JSON, mutated
+
+pytestmark = pytest.mark.fuzz
 
 MUTATED, OTHER = "20260101-mutated", "20261122-other"
 HANG_SECONDS = 20

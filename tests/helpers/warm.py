@@ -1,4 +1,4 @@
-"""The warm process of a test session: in a directory of its own, started by the first run, ended with it."""
+"""The zygote of a test session: in a directory of its own, started by the first run, ended with it."""
 
 import os
 import shutil
@@ -23,19 +23,19 @@ def begin() -> Path:
 
 
 def settings() -> dict[str, str]:
-    """Return the variables that lead to the warm process, for environments that are made from nothing."""
+    """Return the variables that lead to the zygote, for environments that are made from nothing."""
     return {name: os.environ[name] for name in (PLACE, *_PATIENCE) if name in os.environ}
 
 
 def end(directory: Path) -> None:
-    """End the warm processes of a directory, and remove it."""
+    """Kill the zygotes of a directory, and remove it."""
     for zygote in zygotes(directory):
         processes.send_signal(zygote, signal.SIGKILL)
     shutil.rmtree(directory, ignore_errors=True)
 
 
 def zygotes(directory: Path) -> Iterator[processes.Identity]:
-    """Yield the warm processes that hold their place in a directory."""
+    """Yield the zygotes that hold their place in a directory."""
     for lock in directory.glob("*.lock"):
         pid = lock.read_text(encoding="ascii").strip() if locks.is_held(Entry.at(lock)) else ""
         identity = processes.identify(int(pid)) if pid else None

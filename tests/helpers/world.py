@@ -237,7 +237,7 @@ class World:
         """
         run = self.paths(run_id)
         wait_for(
-            lambda: not processes_of(run) and not locks.is_held(run.live_lock),
+            lambda: not locks.is_held(run.live_lock) and not processes_of(run),
             seconds,
             f"the end of all of run {run_id}",
         )

@@ -54,7 +54,7 @@ def test_the_work_holds_no_descriptor_of_its_parent_and_so_no_lock(tmp_path: Pat
 
     async def _until_free() -> bool:
         await asyncio.to_thread(
-            wait_for, lambda: not locks.is_held(Entry.at(tmp_path / "lock")), 30, "the lock"
+            wait_for, lambda: not locks.is_held(Entry.at(tmp_path / "lock")), 60, "the lock"
         )
         return True
 
@@ -79,4 +79,4 @@ def test_the_work_dies_with_its_parent() -> None:
         worker = processes.identify(int(parent.hear()))
         assert worker is not None and processes.is_alive(worker)
         parent.kill()
-    wait_for(lambda: not processes.is_alive(worker), 30, "the end of the work")
+    wait_for(lambda: not processes.is_alive(worker), 60, "the end of the work")

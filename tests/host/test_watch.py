@@ -37,7 +37,7 @@ class Ear:
 
     def hears(self, wanted: str) -> None:
         """Wait until a change of `wanted` has been told."""
-        while self.names.get(timeout=10) != wanted:
+        while self.names.get(timeout=60) != wanted:
             pass
 
     def forget(self) -> None:

@@ -1,18 +1,6 @@
-"""A world of its own for each test, and a warm process of its own where a test asks for one."""
+"""A world of its own for each test, and a zygote for those that ask for one."""
 
-from collections.abc import Iterator
-
-import pytest
-
-from tests.helpers.world import World
+from tests.helpers.warm_places import place, shared_directory, shared_place
 from tests.helpers.worlds import world
-from tests.launch.warm_place import WarmPlace, warm_place
 
-__all__ = ["place", "world"]
-
-
-@pytest.fixture
-def place(world: World) -> Iterator[WarmPlace]:
-    """The place of a warm process of this test alone."""
-    with warm_place(world) as made:
-        yield made
+__all__ = ["place", "shared_directory", "shared_place", "world"]

@@ -11,8 +11,8 @@ from tests.helpers.installation import Installation
 from tests.helpers.raw_server import HELLO, READY, RawServer, tool_call
 from tests.helpers.turns import says
 from tests.helpers.wait import wait_for
+from tests.helpers.warm_place import WarmPlace, forks_of
 from tests.helpers.world import BOUND, World
-from tests.launch.warm_place import WarmPlace, forks_of
 
 
 @contextmanager

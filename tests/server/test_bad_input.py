@@ -151,7 +151,7 @@ def test_answers_that_cannot_be_taken_are_refused_and_a_repeated_one_succeeds(wo
             assert answered["success"]
         sentence = parent.refused("reply_subagent", runId=run_id, messageId="q1", answer="red")
         assert "was answered by the parent at" in sentence
-        parent.call("reply_subagent", runId=run_id, answer="large", waitSeconds=30)
+        parent.call("reply_subagent", runId=run_id, answer="large", waitSeconds=60)
         assert parent.call("reply_subagent", runId=run_id, messageId="q1", answer="blue")["success"]
         assert "keeps that answer" in parent.refused(
             "reply_subagent", runId=run_id, messageId="q1", answer="red"

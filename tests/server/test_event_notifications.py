@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from subagent_server.host import journal
+from subagent_server.store import change_marks
 from tests.helpers.turns import asks, call, calls, says, shell, use
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
@@ -66,7 +67,7 @@ def test_levels_below_the_one_that_was_set_are_not_told_and_a_failure_is_an_erro
         assert client.events()[-1][2]["error"]["code"] == world.failed(run_id)[0]
         client.ask("logging/setLevel", level="emergency")
         count = len(client.told)
-        client.call("run_worker", prompt="Go.", waitSeconds=40)
+        client.call("run_worker", prompt="Go.", waitSeconds=60)
         assert len(client.told) == count
 
 
@@ -77,7 +78,7 @@ def test_a_modern_client_hears_the_events_of_the_runs_that_its_request_waits_for
     world.asking(other)
     with Listener(world, "modern") as client:
         meta = {LOG_LEVEL: "info"}
-        run_id = client.call("run_worker", prompt="Go.", waitSeconds=40, meta=meta)["runId"]
+        run_id = client.call("run_worker", prompt="Go.", waitSeconds=60, meta=meta)["runId"]
         first = types_of(client, run_id)
         assert first[0] == "run_started" and "tool_call" in first and "tool_result" in first
         assert "turn" not in first and "usage" not in first, "they are debug"
@@ -85,7 +86,7 @@ def test_a_modern_client_hears_the_events_of_the_runs_that_its_request_waits_for
         assert silent["status"] == "waiting_parent_reply"
         count = len(client.told)
         assert types_of(client, run_id) == first, "a request that does not ask is told nothing"
-        view = client.call("reply_subagent", runId=run_id, answer="yes", waitSeconds=40, meta=meta)
+        view = client.call("reply_subagent", runId=run_id, answer="yes", waitSeconds=60, meta=meta)
         assert view["updatedMetadata"]["status"] == "completed"
         rest = types_of(client, run_id)[len(first) :]
         assert "reply" in rest and rest[-1] == "run_ended" and rest.count("run_ended") == 1
@@ -118,7 +119,7 @@ def test_a_client_that_does_not_read_holds_nothing_up_and_is_told_what_it_missed
         client.ask("logging/setLevel", level="debug")
         for _ in range(30):
             append_events(world, run_id, 500)
-            world.store.announce(world.paths(run_id))
+            change_marks.announce(world.paths(run_id))
         world.reply(run_id, "yes")
         assert world.completed(run_id) == "Done."
         client.hears_event("events_left_out")

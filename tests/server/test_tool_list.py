@@ -119,7 +119,7 @@ def test_a_server_works_where_it_is_told_to(world: World) -> None:
         del world.environment[name]
     world.play(says("Done."))
     with world.serve("--cwd", "../project", "--runs", "kept", "--trust") as parent:
-        run_id = parent.call("run_local", prompt="Go.", waitSeconds=40)["runId"]
+        run_id = parent.call("run_local", prompt="Go.", waitSeconds=60)["runId"]
     request = json.loads((project / "kept" / run_id / "request.json").read_bytes())
     assert request["cwd"] == str(project)
     refused = world.cli("serve", "--cwd", "nowhere")

@@ -9,7 +9,7 @@ from anthropic.types import Message
 
 from subagent_server.simulator import Simulator
 
-BOUND = 20.0
+BOUND = 60.0
 KEY = {"x-api-key": "test"}
 
 

@@ -79,7 +79,7 @@ def test_a_cut_ends_the_connection_in_the_middle_of_the_stream(events: int) -> N
         url, key = simulator.base_url + "/v1/messages", {"x-api-key": "test"}
         with (
             pytest.raises(httpx2.RemoteProtocolError, match="incomplete"),
-            httpx2.stream("POST", url, json=body, headers=key, timeout=10, trust_env=False) as response,
+            httpx2.stream("POST", url, json=body, headers=key, timeout=60, trust_env=False) as response,
         ):
             for piece in response.iter_bytes():
                 received += piece
@@ -195,4 +195,4 @@ def test_an_open_stream_ends_with_the_simulator() -> None:
     simulator = Simulator({"turns": [{"text": "x" * 100, "latency": 3600}]})
     with simulator, pytest.raises(httpx2.ReadTimeout):
         post(simulator, stream=True, timeout=0.2)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60

@@ -206,7 +206,7 @@ def test_latency_and_chunk_delay_take_their_time() -> None:
         started = time.monotonic()
         assert len(events(post(simulator, stream=True))) == 9
         streamed = time.monotonic() - started
-    assert 0.5 <= streamed < 10
+    assert 0.5 <= streamed < 60
 
 
 def test_events_are_sent_when_they_are_due_and_not_at_the_end() -> None:

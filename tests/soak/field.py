@@ -127,7 +127,7 @@ class Field:
             return Found("reconcile" if words & _LOOKING else "worker", identity, named)
         if named and any(word.endswith("launch/shim.py") for word in command):
             return Found("shim", identity, named)
-        if "subagent_server.launch.zygote" in words and str(self.home / "warm") in words:
+        if "subagent_server.warm.zygote" in words and str(self.home / "warm") in words:
             return Found("zygote", identity, None)
         if environment.get(b"SUBAGENT_RUNS") != str(self.runs).encode():
             return None

@@ -7,6 +7,7 @@ import pytest
 from tests.soak.carry import carry
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_a_run_that_is_killed_and_carried_on_does_everything_once_and_comes_to_the_same(
     tmp_path: Path,

@@ -7,6 +7,7 @@ import pytest
 from tests.soak.soak import Plan, soak
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_after_a_handful_of_kills_and_an_upgrade_nothing_is_lost_nothing_pretended_and_nothing_left(
     tmp_path: Path,

@@ -8,6 +8,7 @@ import pytest
 from tests.soak.trees import DEEDS, grown_and_ended
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("deed", "width"), [("stop", 2), ("kill the worker", 1), ("kill worker and keeper", 1)]

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from subagent_server.domain.errors import InvalidRunId
-from subagent_server.store.paths import RootPaths, run_at
+from subagent_server.host.directory import Directory, Entry
+from subagent_server.store.paths import RootPaths, RunPaths, run_at
 from tests.helpers.runs import RUN_ID
 
 DOCUMENTED = {
@@ -39,6 +40,18 @@ def test_a_run_knows_its_id_and_its_root(tmp_path: Path) -> None:
     assert run.run_id == RUN_ID
     assert run.root.root == tmp_path
     assert run.directory == tmp_path / RUN_ID
+
+
+def test_the_names_that_no_run_has_are_known(tmp_path: Path) -> None:
+    run = RootPaths(tmp_path).run(RUN_ID)
+    run.directory.mkdir()
+    places = [getattr(run, name) for name, kind in vars(RunPaths).items() if isinstance(kind, property)]
+    for place in places:
+        if isinstance(place, Entry | Directory):
+            place.path.touch()
+    for name in ("wake.17", ".run.meta.json.17.0a0b.tmp", "model.pt", "deep"):
+        (run.directory / name).touch()
+    assert sorted(run.other_names()) == ["deep", "model.pt"]
 
 
 def test_who_sleeps_on_a_run_is_found_by_the_name_of_its_fifo(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""What the warm process does before it forks."""
+"""Tests of the part that the zygote does before it forks."""

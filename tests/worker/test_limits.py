@@ -41,7 +41,7 @@ def test_a_pattern_that_explodes_over_a_final_answer_holds_up_neither_the_run_no
     world.agent(outputSchema=schema, timeoutSeconds=2)
     world.play(calls(use("final_answer", mail="a" * 44 + "!"), text="I have it."))
     run_id = world.start()
-    code, message = world.failed(run_id, seconds=20)
+    code, message = world.failed(run_id)
     assert code == "timeout" and "2 s" in message
     assert world.result(run_id).text == "I have it."
     world.gone(run_id)

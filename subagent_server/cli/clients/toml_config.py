@@ -1,26 +1,21 @@
-"""Servers in a TOML file of somebody else's: one table is set, every other byte stays as it is.
+"""Servers in a TOML file of another program: one table is set, every other byte stays as it is.
 
-The standard library reads TOML and does not write it, so the table is put in as text, and the whole is read
-again: unless it then says exactly what was wanted, the file is left alone.
+A new table goes to the end of the text. A table that is there is replaced in place by tomlkit, which keeps
+comments, order and line ends. The result is read again: unless it says exactly what was wanted, the file is
+left alone.
 """
 
 import json
-import re
 import tomllib
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import Comment, Item, Table, Whitespace
 
 from subagent_server.cli.clients.config_errors import NotEditable
 
 SERVERS = "mcp_servers"
-
-
-class Section(NamedTuple):
-    """A table with a header of its own: its name, and which lines it has, the first being the header."""
-
-    name: tuple[str, ...]
-    start: int
-    end: int
 
 
 def read_entry(text: str, server: str) -> Any:
@@ -39,11 +34,11 @@ def with_entry(text: str, server: str, entry: dict[str, Any]) -> str:
         NotEditable: as `read_entry`, or the entry cannot be set without touching the rest.
     """
     wanted = _parsed(text)
-    _servers(wanted)  # has to be a table where it is there
+    is_new = server not in _servers(wanted)
     wanted.setdefault(SERVERS, {})[server] = entry
     newline = "\r\n" if "\r\n" in text else "\n"
     table = snippet(server, entry).replace("\n", newline)
-    changed = _replaced(text, server, table, newline)
+    changed = _appended(text, table, newline) if is_new else _replaced(text, server, table)
     try:
         holds = tomllib.loads(changed) == wanted
     except tomllib.TOMLDecodeError:
@@ -78,22 +73,6 @@ def _servers(data: dict[str, Any]) -> dict[str, Any]:
     return servers
 
 
-def _replaced(text: str, server: str, table: str, newline: str) -> str:
-    """Return `text` with `table` where that server's tables were, else at the end."""
-    lines = re.findall(r"[^\n]*\n|[^\n]+", text)
-    own = [section for section in _sections(lines) if section.name[:2] == (SERVERS, server)]
-    if not own:
-        return _appended(text, table, newline)
-    kept: list[str] = []
-    position = 0
-    for number, section in enumerate(own):
-        kept += lines[position : section.start]
-        if number == 0:
-            kept.append(table)
-        position = _last_setting(lines, section)
-    return "".join([*kept, *lines[position:]])
-
-
 def _appended(text: str, table: str, newline: str) -> str:
     if not text:
         return table
@@ -101,42 +80,31 @@ def _appended(text: str, table: str, newline: str) -> str:
     return f"{text}{end}{newline}{table}"
 
 
-def _last_setting(lines: list[str], section: Section) -> int:
-    """Return the line after the last setting: what blanks and remarks follow belongs to the next table."""
-    end = section.end
-    while end > section.start + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
-        end -= 1
-    return end
+def _replaced(text: str, server: str, table: str) -> str:
+    """Return `text` with the settings of `table` in that server's, or `text` if they cannot be put there.
 
-
-def _sections(lines: list[str]) -> Iterator[Section]:
-    """Yield the tables that have a header of their own, in their order."""
-    headers = [(number, name) for number in range(len(lines)) if (name := _header(lines, number))]
-    ends = [*(number for number, _ in headers), len(lines)][1:]
-    for (start, name), end in zip(headers, ends, strict=True):
-        yield Section(name, start, end)
-
-
-def _header(lines: list[str], number: int) -> tuple[str, ...]:
-    """Return the name of the table whose header is this line; nothing where it is none.
-
-    Inside a text or a list of several lines, what stands before the line is not whole, so it does not parse.
+    That is so if the server has no header, or tables in several places with others between them.
     """
-    if not lines[number].lstrip().startswith("["):
-        return ()
     try:
-        tomllib.loads("".join(lines[:number]))
-        opened = tomllib.loads(lines[number])
-    except tomllib.TOMLDecodeError:
-        return ()
-    return _path(opened)
+        document: Any = tomlkit.parse(text)
+        settings: Any = tomlkit.parse(table)
+        if tomlkit.dumps(document) != text:
+            return text
+        former, new = document[SERVERS][server], settings[SERVERS][server]
+        if isinstance(former, Table) and not former.is_super_table():
+            former.value.body[:] = [*new.value.body, *((None, item) for item in _tail(former))]
+        return tomlkit.dumps(document)
+    except (TOMLKitError, ValueError) as error:
+        raise NotEditable(f"its servers are written in a way that cannot be changed ({error})") from error
 
 
-def _path(opened: Any) -> tuple[str, ...]:
-    """Return the way down to the innermost table of what a single header has opened."""
-    if isinstance(opened, list):
-        return _path(opened[0])
-    if not isinstance(opened, dict) or not opened:
-        return ()
-    ((name, inner),) = opened.items()
-    return (name, *_path(inner))
+def _tail(table: Any) -> list[Item]:
+    """Return the blanks and comments behind the last setting of a table: they belong to the next table."""
+    if not isinstance(table, Table):
+        return []
+    tail: list[Item] = []
+    for _, item in reversed(table.value.body):
+        if not isinstance(item, Comment | Whitespace):
+            return [*_tail(item), *tail]
+        tail.insert(0, item)
+    return tail

@@ -2,8 +2,9 @@
 
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import NoReturn
 
 import click
 
@@ -15,10 +16,13 @@ from subagent_server.cli.console.text import one_line
 from subagent_server.domain.errors import SubagentError
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code; `arguments` are those of the process by default."""
+def main(arguments: Sequence[str] | None = None, *, leave: Callable[[int], NoReturn] = os._exit) -> int:
+    """Run the command line and return its exit code; `arguments` are those of the process by default.
+
+    A verb that exits at once, with threads that still wait, does so by `leave`.
+    """
     prepare_streams()
-    flags = Flags()
+    flags = Flags(leave=leave)
     try:
         code = subagent.main(arguments, prog_name="subagent", standalone_mode=False, obj=flags)
         return int(code or 0)

@@ -1,11 +1,13 @@
 """The flags that every verb takes, before or after its name, and the types of option values."""
 
 import math
+import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -19,6 +21,8 @@ class Flags:
     max_runs: int | None = None
     trust: bool = False
     debug: bool = False
+    leave: Callable[[int], NoReturn] = os._exit
+    """Exits at once with a code. A forked command exits by it too: its front waits for the code."""
 
 
 def _text(value: str) -> str:

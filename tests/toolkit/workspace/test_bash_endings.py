@@ -36,7 +36,7 @@ def pids_in(directory: Path) -> list[int]:
 def assert_all_gone(directory: Path, count: int) -> None:
     pids = pids_in(directory)
     assert len(pids) == count
-    wait_for(lambda: all(map(is_gone, pids)), 5, f"the end of {pids}")
+    wait_for(lambda: all(map(is_gone, pids)), 60, f"the end of {pids}")
 
 
 async def file_appears(path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_shell_that_ended_between_two_commands_is_told_of(tmp_path: Path) -> N
             {"command": "echo $$ > shell.pid; (while [ ! -e go ]; do :; done; kill -9 $$) & true"}
         )
         (tmp_path / "go").touch()
-        wait_for(lambda: all(map(is_gone, pids_in(tmp_path))), 5, "the end of the shell")
+        wait_for(lambda: all(map(is_gone, pids_in(tmp_path))), 60, "the end of the shell")
         return (await tool.call({"command": "echo new"})).text
 
     text = with_shell(tmp_path, body)
@@ -170,7 +170,7 @@ def test_the_run_of_another_shim_outlives_the_command_that_started_it(tmp_path: 
     (pid,) = pids_in(tmp_path)
     assert not is_gone(pid)
     (tmp_path / "fifo").write_text("alive\n", encoding="utf-8")
-    wait_for((tmp_path / "told").exists, 5, "its last word")
+    wait_for((tmp_path / "told").exists, 60, "its last word")
     assert_all_gone(tmp_path, 1)
 
 

@@ -1,0 +1,77 @@
+"""One request to the event port: who sends it, whether it is an event, and the answer."""
+
+import asyncio
+import hmac
+import json
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from pydantic import ValidationError
+
+from subagent_server.domain.subagent_events import ForeignEvent
+from subagent_server.worker.http_exchange import HttpExchange, RequestHead, RequestRefused
+
+MAX_BODY_BYTES = 256 * 1024
+_LOOPBACK = ("127.0.0.1", "localhost")
+
+
+async def take_event(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    path: str,
+    write: Callable[[dict[str, Any]], None],
+    named: Callable[[], object],
+    *,
+    is_full: bool,
+) -> None:
+    """Read a request, `write` the facts of its event, and answer it.
+
+    `named` is called once the request has named `path`, which only programs of the run know. With `is_full`
+    the request is refused.
+
+    Raises:
+        OSError, EOFError: the connection ended.
+    """
+    exchange = HttpExchange(reader, writer)
+    status, answer = HTTPStatus.OK, {"status": "recorded"}
+    try:
+        if is_full:
+            raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections at once: try again")
+        write(await _event(exchange, path, named))
+    except RequestRefused as refused:
+        status, answer = refused.status, {"error": refused.why}
+    allow = {"Allow": "POST"} if status is HTTPStatus.METHOD_NOT_ALLOWED else {}
+    await exchange.respond(status, json.dumps(answer).encode(), allow)
+
+
+async def _event(exchange: HttpExchange, path: str, named: Callable[[], object]) -> dict[str, Any]:
+    """Return the facts of the event that is posted.
+
+    Raises:
+        RequestRefused: it is not an event, or not posted here.
+    """
+    head = await exchange.head()
+    wanted = f"{path}/subagent-events".encode()
+    if not hmac.compare_digest(head.target.partition(b"?")[0], wanted):
+        why = "POST to the address in SUBAGENT_LOGGING_ADDRESS + /subagent-events"
+        raise RequestRefused(HTTPStatus.NOT_FOUND, why)
+    named()
+    if _is_of_a_page(head):
+        why = "only programs of this machine may post here, by its loopback name"
+        raise RequestRefused(HTTPStatus.FORBIDDEN, why)
+    if head.method != "POST":
+        raise RequestRefused(HTTPStatus.METHOD_NOT_ALLOWED, "only POST is taken here")
+    body = await exchange.body(MAX_BODY_BYTES)
+    try:
+        return ForeignEvent.model_validate_json(body).facts()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the body"
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, f"{place}: {first['msg']}"[:300]) from error
+
+
+def _is_of_a_page(head: RequestHead) -> bool:
+    """Whether a web page sends this, also under its own name for this machine (SPEC section 13)."""
+    host = head.headers.get("host", _LOOPBACK[0]).partition(":")[0]
+    return "origin" in head.headers or host not in _LOOPBACK

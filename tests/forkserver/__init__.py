@@ -1,0 +1,1 @@
+"""Tests of the generic fork server, with tiny programs."""

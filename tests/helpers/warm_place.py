@@ -1,0 +1,82 @@
+"""A zygote for some tests alone, and how to find its forks."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from subagent_server.forkserver.starter import WarmStart
+from subagent_server.host import processes
+from tests.helpers import warm
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World
+
+IDLE_SECONDS = 600
+only_root = pytest.mark.skipif(os.getuid() != 0, reason="only root may look into the processes of a run")
+PREFORKED = b"subagent-spare"
+_FORKED_ROOM = 8_000
+"""`/proc` shows this much command line of a fork at least, most of it empty; of nothing else in a test."""
+
+
+class WarmPlace:
+    """The private directory of a world, and a zygote in it, which is not started yet."""
+
+    def __init__(self, world: World, directory: Path | None = None) -> None:
+        self.world = world
+        self.directory = directory or world.home / "warm"
+        world.environment[warm.PLACE] = str(self.directory)
+
+    def start(self, idle_seconds: float = IDLE_SECONDS) -> processes.Identity:
+        """Have the zygote started, and return it when it listens."""
+        self.spawn(idle_seconds)
+        return self.zygote()
+
+    def spawn(self, idle_seconds: float = IDLE_SECONDS) -> None:
+        """Do as a starter that has found no zygote."""
+        starting = WarmStart(self.directory, idle_seconds).spawn()
+        assert starting is not None
+        assert starting.wait(BOUND) == 0
+
+    def zygote(self) -> processes.Identity:
+        """Return the zygote as soon as it listens."""
+        wait_for(lambda: list(self.directory.glob("*.sock")), BOUND, "the zygote")
+        (identity,) = warm.zygotes(self.directory)
+        return identity
+
+    def started(self, prompt: str = "Do it.", agent: str = "worker") -> tuple[str, bool]:
+        """Start a run that asks; return its id, once it asks, and whether its worker is a fork."""
+        run_id = self.world.start(prompt, agent)
+        self.world.asking(run_id)
+        return run_id, is_fork(self.world.worker(run_id))
+
+
+def children_of(zygote: processes.Identity) -> list[processes.Identity]:
+    """Return the children of a zygote, those included that have ended and are not collected."""
+    pids = Path(f"/proc/{zygote.pid}/task/{zygote.pid}/children").read_text(encoding="ascii").split()
+    return [child for child in (processes.identify(int(pid)) for pid in pids) if child is not None]
+
+
+def is_preforked(child: processes.Identity, zygote: processes.Identity) -> bool:
+    """Whether a child of a zygote waits for a starter, or has just been forked for that."""
+    command = Path(f"/proc/{child.pid}/cmdline").read_bytes()
+    return PREFORKED in command or command == Path(f"/proc/{zygote.pid}/cmdline").read_bytes()
+
+
+def forks_of(zygote: processes.Identity) -> list[processes.Identity]:
+    """Return the children of a zygote that have a program, or have ended."""
+    return [child for child in children_of(zygote) if not is_preforked(child, zygote)]
+
+
+def is_fork(identity: processes.Identity) -> bool:
+    """Whether a process is a fork of a zygote."""
+    return len(Path(f"/proc/{identity.pid}/cmdline").read_bytes()) > _FORKED_ROOM
+
+
+@contextmanager
+def warm_place(world: World) -> Iterator[WarmPlace]:
+    """Give a world a zygote of its own, and end it."""
+    place = WarmPlace(world)
+    yield place
+    warm.end(place.directory)

@@ -1,0 +1,195 @@
+"""A run whose shim and worker are forks of the zygote is as one that was started plainly, only sooner."""
+
+import json
+import os
+import re
+import resource
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from subagent_server.domain.states import Status
+from subagent_server.host import failpoints, locks
+from tests.helpers.truth import processes_of
+from tests.helpers.turns import asks, says, shell, tool_results
+from tests.helpers.wait import wait_for
+from tests.helpers.warm_place import WarmPlace, forks_of, is_fork, only_root
+from tests.helpers.world import API_KEY, BOUND, World, kill
+
+VIEW = """
+import json, os, resource
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(json.dumps({
+    "environment": {n: v for n, v in os.environ.items() if not n.startswith("SUBAGENT_")},
+    "cwd": os.getcwd(), "umask": status["Umask"].strip(), "nice": os.nice(0),
+    "limits": [resource.getrlimit(number) for number in range(16)],
+    "descriptors": sorted(os.listdir("/proc/self/fd")),
+    "cpus": sorted(os.sched_getaffinity(0)), "oom": open("/proc/self/oom_score_adj").read(),
+    "blocked": status["SigBlk"], "ignored": status["SigIgn"],
+}))
+"""
+
+
+ADDRESS = "CPE_SUBAGENT_LOGGING_ADDRESS"
+
+
+def held_by(pid: int, run_id: str) -> list[str]:
+    """Return what the descriptors of a process are for good.
+
+    Without numbers, what it is writing now, and slots, which it gives back as soon as it only waits.
+    """
+    found = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            name = re.sub(r"[\[.]\d+\]?$", "", str(entry.readlink()))
+            if "/.slots/" not in name and (run_id not in name or name.endswith(("worker.out", "wake"))):
+                found.append(name.replace(run_id, "RUN"))
+    pokes = [name for name in found if name.endswith("wake")][1:]  # who changes a run pokes its own FIFO too
+    return sorted((Counter(found) - Counter(pokes)).elements())
+
+
+@contextmanager
+def unusual_starter() -> Iterator[None]:
+    """Be a starter that hands on what is not usual."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = os.umask(0o027)
+    handler = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files[0] - 1, files[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, files)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.signal(signal.SIGUSR2, handler)
+        os.umask(before)
+
+
+@only_root
+def test_a_program_of_a_run_inherits_the_same_warm_and_plain(world: World, shared_place: WarmPlace) -> None:
+    world.agent(env={"OF_THE_AGENT": "grün"})
+    del world.environment["LANG"]
+    (world.home / "view.py").write_text(VIEW, encoding="utf-8")
+    simulator = world.play(shell(f"{sys.executable} -I {world.home}/view.py"), asks("Go on?"))
+    shared_place.zygote()
+    seen = {}
+    for is_warm in (True, False):
+        world.environment["SUBAGENT_WARM"] = "1" if is_warm else "0"
+        with unusual_starter():
+            run_id, was_forked = shared_place.started()
+        assert was_forked is is_warm
+        seen[is_warm] = json.loads(tool_results(simulator.requests[-1].body)[0])
+        assert seen[is_warm]["environment"].pop(ADDRESS), "each run has one of its own"
+        worker = Path(f"/proc/{world.worker(run_id).pid}")
+        seen[is_warm]["worker"] = [
+            os.fsencode(world.paths(run_id).directory) in (worker / "cmdline").read_bytes(),
+            (worker / "cwd").readlink() == world.work,
+            held_by(world.worker(run_id).pid, run_id),
+            os.getsid(int(worker.name)) == int(worker.name),
+        ]
+        world.stop(run_id)
+    assert seen[True] == seen[False]
+    assert (seen[True]["umask"], seen[True]["environment"]["OF_THE_AGENT"]) == ("0027", "grün")
+
+
+@only_root
+def test_a_fork_shows_its_own_command_and_environment_and_holds_nothing_of_another(
+    world: World, place: WarmPlace
+) -> None:
+    world.agent()
+    world.play(asks("Go on?"), says("Done."))
+    zygote = place.start()
+    one, other = place.started()[0], place.started()[0]
+    for run_id, foreign in ((one, other), (other, one)):
+        keeper, worker = world.keeper(run_id), world.worker(run_id)
+        assert processes_of(world.paths(run_id)) == [keeper, worker]
+        for identity, program in ((keeper, b"launch/shim.py"), (worker, b"subagent_server.worker")):
+            command = Path(f"/proc/{identity.pid}/cmdline").read_bytes()
+            assert program in command and run_id.encode() in command
+            assert is_fork(identity)
+            held = [str(entry.readlink()) for entry in Path(f"/proc/{identity.pid}/fd").iterdir()]
+            assert not [name for name in held if foreign in name or str(place.directory) in name], held
+    assert API_KEY.encode() not in Path(f"/proc/{zygote.pid}/environ").read_bytes()
+    kill(zygote)
+    for run_id in (one, other):
+        world.reply(run_id, "yes")
+        assert world.completed(run_id) == "Done."
+        world.gone(run_id)
+
+
+def test_a_killed_warm_worker_is_recorded_by_its_shim_and_swept(
+    world: World, shared_place: WarmPlace
+) -> None:
+    world.agent()
+    world.play(shell("(setsid sleep 1000 &); echo started"), asks("Go on?"))
+    zygote = shared_place.zygote()
+    run_id, was_forked = shared_place.started()
+    assert was_forked
+    kill(world.worker(run_id))
+    assert world.failed(run_id)[0] == "crashed"
+    world.gone(run_id)
+    wait_for(lambda: not forks_of(zygote), BOUND, "that nothing is left to collect")
+
+
+def test_nested_runs_are_forked_from_the_same_zygote(world: World, shared_place: WarmPlace) -> None:
+    world.agent("lead", agents=["worker"])
+    world.agent("worker")
+    start = {"tool_use": [{"name": "run_worker", "input": {"prompt": "Do it.", "waitSeconds": 60}}]}
+    nested = {"when": {"system": "subagent worker"}, "turns": [asks("Go on?")]}
+    world.play(start, asks("And now?"), conversations=[nested])
+    shared_place.zygote()
+    lead = world.start(agent="lead")
+    (worker,) = wait_for(lambda: world.store.children_of(lead), BOUND, "the nested run")
+    wait_for(world.paths(worker).meta.exists, BOUND, "its state")
+    world.until(worker, lambda meta: meta.pending_questions)
+    assert is_fork(world.worker(worker))
+    world.stop(lead)
+    assert world.ended(worker).status is Status.STOPPED
+    world.gone(worker)
+
+
+def test_an_environment_that_wants_a_fresh_interpreter_gets_one(
+    world: World, shared_place: WarmPlace
+) -> None:
+    world.agent(env={"LD_BIND_NOW": "1"})
+    world.play(asks("Go on?"), says("Done."))
+    shared_place.zygote()
+    run_id, was_forked = shared_place.started()
+    assert not was_forked and is_fork(world.keeper(run_id))
+    world.reply(run_id, "yes")
+    assert world.completed(run_id) == "Done."
+
+
+@pytest.mark.parametrize(
+    ("point", "code"),
+    [
+        ("starter.reserved", None),
+        ("starter.published", "launch_failed"),
+        ("shim.claimed", "launch_failed"),
+        ("shim.has_slots", "launch_failed"),
+        ("shim.forked", "launch_failed"),
+        ("shim.worker_recorded", "lost"),
+        ("worker.started", "crashed"),
+    ],
+)
+def test_a_warm_start_that_is_cut_off_leaves_no_process_and_no_lock(
+    world: World, shared_place: WarmPlace, point: str, code: str | None
+) -> None:
+    world.agent()
+    world.play(says("Done."))
+    zygote = shared_place.zygote()
+    world.cli("run", "worker", "Do it.", "--detach", env={failpoints.VARIABLE: point})
+    (run_id,) = world.store.run_ids()
+    wait_for(lambda: not locks.is_held(world.paths(run_id).live_lock), BOUND, "the lock to fall")
+    wait_for(lambda: not forks_of(zygote), BOUND, "the forks to leave")
+    assert world.store.exists(run_id) is (code is not None)
+    if code is not None:
+        error = world.look(run_id).meta.error
+        assert error is not None and error.code == code
+        world.gone(run_id)
+    assert world.completed(world.start()) == "Done."
