@@ -1,4 +1,4 @@
-"""Conversations with searches of the API that are carried on: the API takes them, and nothing is searched twice."""
+"""Conversations with searches of the API that are carried on: the API takes them, and no search is lost."""
 
 from typing import Any
 
