@@ -1,4 +1,4 @@
-"""`ask_parent`: the one way for an agent to have something decided by whoever gave it the work."""
+"""`ask_parent`: the one way for an agent to get a decision or a fact from its parent."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ class AskParent:
         }
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
-        """Ask, wait, and return the answer, or say that none came."""
+        """Ask, wait, and return the answer, or a text that no answer came."""
         question, options = arguments.get("question"), arguments.get("options")
         if not isinstance(question, str):
             return ToolResult.failure("`question` must be a text: say what the parent shall decide.")

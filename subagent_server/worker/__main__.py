@@ -8,7 +8,9 @@ import sys
 
 from subagent_server.host import dumpable
 
-if __name__ == "__main__":  # before the rest is imported: until now everybody could read its environment
+if (
+    __name__ == "__main__"
+):  # before the rest is imported: until now other processes could read its environment
     dumpable.keep_others_out()
 
 import asyncio
