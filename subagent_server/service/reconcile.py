@@ -23,6 +23,7 @@ from subagent_server.service.ending import stop_children, tell_shim
 from subagent_server.service.run_case import RunCase, case_of, case_of_processes, is_here
 from subagent_server.service.shim_record import read_exit, read_shim
 from subagent_server.service.tree_usage import settle_usage
+from subagent_server.store import change_marks
 from subagent_server.store.logs import RunJournal, has_ended, recorded_usage
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
@@ -84,7 +85,7 @@ def _observed(store: RunStore, run_id: str, caller: Caller) -> Observed:
     if case is RunCase.DEAD:
         return _declare_dead(store, run)
     if not is_marked:
-        store.mark(run)
+        change_marks.restore(run)
     return Observed(_expire_questions(store, meta), True)
 
 
@@ -175,7 +176,7 @@ def _settle_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
         return True
     if ended is not None and ended.get("treeGone"):
         if store.paths.change_mark(run.run_id).exists():
-            store.retire(run)  # its keeper was killed just before it did so
+            change_marks.retire(run)  # its keeper was killed just before it did so
         return False
     sweep_orphans(run)
     failpoint("reconcile.swept")
@@ -185,7 +186,7 @@ def _settle_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
     atomic.remove_leftovers(run.files)
     atomic.discard(run.spare)
     if _record_gone(run):
-        store.retire(run)
+        change_marks.retire(run)
     return False
 
 

@@ -26,11 +26,12 @@ from subagent_server.domain.records import (
     Usage,
 )
 from subagent_server.domain.states import Status
-from subagent_server.host import atomic, wake
+from subagent_server.host import atomic
 from subagent_server.host.directory import Entry
 from subagent_server.host.exclusive import exclusive
 from subagent_server.host.failpoints import failpoint
 from subagent_server.host.removing import remove_tree
+from subagent_server.store import change_marks
 from subagent_server.store.logs import recorded_usage
 from subagent_server.store.migrate import upgraded
 from subagent_server.store.paths import STATE_BYTES, RootPaths, RunPaths
@@ -243,7 +244,7 @@ class RunStore:
         finally:
             for temporary, _ in prepared:
                 atomic.discard(temporary)
-        self.announce(run)
+        change_marks.announce(run)
         return after
 
     def rolled_forward(self, run: RunPaths, now: datetime) -> RunMeta:
@@ -258,7 +259,7 @@ class RunStore:
             return meta
         meta = apply(meta, self._ending(result, run), now, self.usage_below(run.run_id))
         self._write_state(run, meta)
-        self.announce(run)
+        change_marks.announce(run)
         return meta
 
     def _write_state(self, run: RunPaths, meta: RunMeta) -> None:
@@ -281,28 +282,6 @@ class RunStore:
         with exclusive(run.meta_lock):
             return self.rolled_forward(run, now)
 
-    def announce(self, run: RunPaths) -> None:
-        """Wake everybody who waits for a change of this run. Losing it costs them a slow poll."""
-        with suppress(OSError):
-            mark = self.paths.change_mark(run.run_id)
-            if mark.exists():
-                mark.touch()
-            for fifo in run.sleepers():
-                wake.poke(fifo)
-
-    def mark(self, run: RunPaths) -> None:
-        """Put a live run back among those that may be live, where somebody has removed its mark."""
-        with suppress(OSError):
-            self.paths.changes.make()
-            self.paths.change_mark(run.run_id).touch()
-
-    def retire(self, run: RunPaths) -> None:
-        """Take a run whose tree is gone off the list of those that may be live; its watchers hear of it."""
-        with suppress(OSError):
-            self.paths.change_mark(run.run_id).unlink()
-            for fifo in run.sleepers():
-                wake.poke(fifo)
-
     def newest_first(self) -> Iterator[str]:
         """Yield the names in the root that may be runs. Who takes only a few does not pay for all."""
         yield from StoredRuns(self.paths).newest_first()
@@ -320,7 +299,7 @@ class RunStore:
         return sorted(names, reverse=newest_first)
 
     def live_ids(self) -> list[str]:
-        """Return the ids of the runs whose tree is not recorded as gone."""
+        """Return the ids of the runs whose tree is not recorded as gone, by their marks."""
         return list(self.paths.live_marks())
 
     def children_of(self, run_id: str) -> list[str]:
@@ -344,16 +323,6 @@ class RunStore:
                     cost = meta.with_descendants
                     total = cost if total is None else total.plus(cost)
         return total
-
-    def metas(self) -> Iterator[RunMeta | UnreadableMeta]:
-        """Yield the state of each run, newest first; what cannot be read comes as its error."""
-        for run_id in self.run_ids():
-            try:
-                yield self.read(run_id)
-            except UnknownRun:
-                continue  # a start that never was
-            except UnreadableMeta as error:
-                yield error
 
     def _existing(self, run_id: str) -> RunPaths:
         """Return the paths of a run that has a state: nothing is made for one that has none."""

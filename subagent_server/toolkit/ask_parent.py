@@ -1,9 +1,9 @@
-"""`ask_parent`: the one way for an agent to get a decision or a fact from its parent."""
+"""The tool `ask_parent`: an agent asks its parent for a decision."""
 
 from typing import Any
 
 from subagent_server.domain.errors import CallerError
-from subagent_server.domain.limits import MAX_OPTION_CHARACTERS, MAX_OPTIONS, MAX_QUESTION_CHARACTERS
+from subagent_server.domain.question_schema import OPTIONS_SCHEMA, QUESTION_SCHEMA
 from subagent_server.toolkit.run_context import RunContext
 from subagent_server.toolkit.tool import ToolResult
 
@@ -11,7 +11,7 @@ NO_ANSWER = "No answer came in time. Go on without one: choose what is safest an
 
 
 class AskParent:
-    """Blocks its call, not the turn's others, until the parent answers or the time for it is over."""
+    """Asks the parent one question. The call waits for the answer within its time; other calls go on."""
 
     name = "ask_parent"
     sequential = False
@@ -31,17 +31,9 @@ class AskParent:
             "input_schema": {
                 "type": "object",
                 "properties": {
-                    "question": {
-                        "type": "string",
-                        "maxLength": MAX_QUESTION_CHARACTERS,
-                        "description": "The question, complete in itself.",
-                    },
-                    "options": {
-                        "type": "array",
-                        "items": {"type": "string", "maxLength": MAX_OPTION_CHARACTERS},
-                        "maxItems": MAX_OPTIONS,
-                        "description": "Likely answers, if there are any; the parent may answer otherwise.",
-                    },
+                    "question": QUESTION_SCHEMA | {"description": "The question, complete in itself."},
+                    "options": OPTIONS_SCHEMA
+                    | {"description": "Likely answers, if there are any; the parent may answer otherwise."},
                 },
                 "required": ["question"],
                 "additionalProperties": False,
@@ -64,7 +56,7 @@ class AskParent:
         return ToolResult.of_text(reply.answer)
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
 
 def _is_texts(value: Any) -> bool:

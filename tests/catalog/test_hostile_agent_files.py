@@ -14,6 +14,7 @@ from subagent_server.catalog.loading import load_agent_file, load_config
 from subagent_server.catalog.problems import AgentFileError
 from subagent_server.catalog.redact import redact
 from subagent_server.domain.definitions import AgentDefinition
+from tests.helpers.scale import times
 
 WriteFile = Callable[[str, str | bytes], Path]
 
@@ -129,7 +130,7 @@ def accepts_or_explains(path: Path) -> None:
 
 
 fuzz = settings(
-    max_examples=150,
+    max_examples=times(50, 150),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

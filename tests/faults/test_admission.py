@@ -8,14 +8,15 @@ from datetime import datetime
 import pytest
 
 from subagent_server.domain.states import Event
+from tests.helpers.scale import times
 from tests.helpers.turns import says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import World
 from tests.soak.client import McpClient
 
-SERVERS, RUNS_EACH, AT_ONCE = 5, 4, 2
+SERVERS, RUNS_EACH, AT_ONCE = 5, times(2, 4), 2
 BOUND = 240.0
-"""How long 20 starts of a worker may take, two at a time and niced, on a machine that has much else to do."""
+"""How long all starts of a worker may take, two at a time and niced, on a busy machine."""
 FOR_ANOTHER = (
     'until [ "$(grep -l run_started "$SUBAGENT_RUNS"/*/events.jsonl | wc -l)" -ge 2 ]; do sleep 0.1; done'
 )
@@ -44,7 +45,7 @@ def waits_for_a_slot(server: McpClient, run_id: str) -> bool:
 
 
 @pytest.mark.timeout(BOUND + 60)
-def test_of_20_runs_of_5_servers_two_work_at_once_each_begins_once_and_all_end(world: World) -> None:
+def test_of_the_runs_of_five_servers_two_work_at_once_each_begins_once_and_all_end(world: World) -> None:
     world.agent(maxConcurrent=AT_ONCE)
     first = {"when": {"prompt": "first"}, "turns": [shell(FOR_ANOTHER), says("Done.")]}
     simulator = world.play(says("Done.", latency=0.2), conversations=[first])
@@ -63,7 +64,7 @@ def test_of_20_runs_of_5_servers_two_work_at_once_each_begins_once_and_all_end(w
             if number in (1, 3):
                 os.kill(server.pid, signal.SIGKILL)
         wait_for(lambda: waits_for_a_slot(servers[0], run_ids[-1]), 60, "the last run in the queue")
-    wait_for(lambda: all(world.meta(r).status.is_terminal for r in run_ids), BOUND, "the end of 20 runs")
+    wait_for(lambda: all(world.meta(r).status.is_terminal for r in run_ids), BOUND, "the end of all runs")
     assert len(set(run_ids)) == SERVERS * RUNS_EACH
     assert [world.meta(run_id).status.value for run_id in run_ids] == ["completed"] * len(run_ids)
     for run_id in run_ids:

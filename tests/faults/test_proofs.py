@@ -10,6 +10,7 @@ import pytest
 from subagent_server.host import processes
 from tests.helpers.ordinary_user import user
 from tests.helpers.processes import Child
+from tests.helpers.scale import WHOLE
 from tests.helpers.turns import asks, says, shell, tool_results
 from tests.helpers.wait import wait_for
 from tests.helpers.warm_place import WarmPlace, is_fork, warm_place
@@ -107,11 +108,20 @@ def test_worker_shim_and_warm_process_are_closed_to_the_programs_of_their_own_us
 
 NESTED = "tests/launch/test_forked_worker.py::test_nested_runs_are_forked_from_the_same_zygote"
 KILLS = ("tests/faults/test_kills.py", "tests/faults/test_identities.py", "tests/host/test_processes.py")
+SAMPLE = (
+    "tests/faults/test_kills.py::test_what_a_run_leaves_behind_at_its_end_is_ended_soon",
+    "tests/faults/test_kills.py::test_the_runs_that_a_killed_run_has_started_are_stopped",
+    "tests/faults/test_identities.py",
+    "tests/host/test_processes.py",
+    "tests/faults/test_proofs.py::test_worker_shim_and_warm_process_are_closed_to_the_programs_of_their_own_user",
+    "tests/faults/test_proofs.py::test_a_run_that_a_program_has_started_is_spared_as_a_record_names_its_shim",
+)
+RERUNS = {"kills": KILLS, "proofs": ("tests/faults/test_proofs.py", NESTED)} if WHOLE else {"sample": SAMPLE}
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="the suite runs as an ordinary user")
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("which", [KILLS, ("tests/faults/test_proofs.py", NESTED)], ids=["kills", "proofs"])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("which", RERUNS.values(), ids=RERUNS)
 def test_kills_and_sweeps_are_the_same_for_an_ordinary_user(which: tuple[str, ...]) -> None:
     with user() as somebody:
         somebody.run_tests(*which)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from subagent_server.host import journal
+from subagent_server.store import change_marks
 from tests.helpers.turns import asks, call, calls, says, shell, use
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
@@ -118,7 +119,7 @@ def test_a_client_that_does_not_read_holds_nothing_up_and_is_told_what_it_missed
         client.ask("logging/setLevel", level="debug")
         for _ in range(30):
             append_events(world, run_id, 500)
-            world.store.announce(world.paths(run_id))
+            change_marks.announce(world.paths(run_id))
         world.reply(run_id, "yes")
         assert world.completed(run_id) == "Done."
         client.hears_event("events_left_out")

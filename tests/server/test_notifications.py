@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from subagent_server.host import journal
+from subagent_server.store import change_marks
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill
@@ -58,7 +59,7 @@ def test_changes_of_a_run_are_told_to_whoever_asked_until_asked_to_stop(world: W
             )
         client.listen(f"run://{second}/meta")
         before = len(client.hears_of(UPDATED, 0, uri=uris["meta"]))
-        world.store.announce(world.paths(run_id))
+        change_marks.announce(world.paths(run_id))
         world.paths(run_id).meta.touch()
         world.stop(second)
         client.hears_of(UPDATED, uri=f"run://{second}/meta")
@@ -78,7 +79,7 @@ def test_a_log_that_grows_all_the_time_is_told_of_once_a_second(world: World) ->
         def told() -> bool:
             nonlocal written
             journal.append_bytes(world.paths(run_id).log, b"09:30:15 one line more\n")
-            world.store.announce(world.paths(run_id))
+            change_marks.announce(world.paths(run_id))
             written += 1
             client.call("list_runs", limit=1)
             return len(client.hears_of(UPDATED, 0, uri=uri)) >= 3

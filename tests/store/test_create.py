@@ -7,10 +7,11 @@ import pytest
 
 from subagent_server.domain.errors import InvalidRunId, StorageFailed, UnknownRun
 from subagent_server.domain.states import Status
+from subagent_server.store import change_marks
 from subagent_server.store.runs import RunStore
 from tests.helpers.files import names
 from tests.helpers.processes import run_python
-from tests.helpers.runs import RUN_ID, STARTED, make_meta, make_request, start_run
+from tests.helpers.runs import RUN_ID, STARTED, make_meta, make_request, metas, start_run
 
 OTHER_ID = "20261122-093016-000-zzzzzz"
 BAD_IDS = ["../escape", "..", "", "a/b", "a\0", "a\n", "٣", "A", "-x", ".changes", "x" * 33]
@@ -19,7 +20,7 @@ BAD_IDS = ["../escape", "..", "", "a/b", "a\0", "a\n", "٣", "A", "-x", ".change
 def test_the_root_is_made_on_first_use_and_keeps_itself_out_of_the_repository(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "deep" / "runs")
     assert store.run_ids() == store.live_ids() == []
-    assert list(store.metas()) == []
+    assert list(metas(store)) == []
     assert not (tmp_path / "deep").exists()
     store.create(make_request())
     assert names(store.paths.root) == [".changes", ".gitignore", ".slots", RUN_ID]
@@ -52,7 +53,7 @@ def test_a_directory_without_a_state_is_a_start_that_never_was(store: RunStore) 
     store.create(make_request())
     with pytest.raises(UnknownRun):
         store.read(RUN_ID)
-    assert list(store.metas()) == []
+    assert list(metas(store)) == []
     assert store.live_ids() == []
 
 
@@ -62,7 +63,7 @@ def test_a_run_exists_for_everybody_when_its_first_state_is_written(store: RunSt
     again = RunStore(store.paths.root)
     assert again.read(RUN_ID) == make_meta()
     assert again.live_ids() == again.run_ids() == [RUN_ID]
-    assert list(again.metas()) == [make_meta()]
+    assert list(metas(again)) == [make_meta()]
 
 
 def test_a_second_run_of_the_same_id_is_refused_and_the_first_is_whole(store: RunStore) -> None:
@@ -155,7 +156,7 @@ def test_an_id_is_checked_before_a_run_is_made(store: RunStore, tmp_path: Path, 
 
 def test_only_a_run_whose_tree_is_gone_leaves_the_list_of_the_live(store: RunStore) -> None:
     start_run(store)
-    store.retire(store.paths.run(RUN_ID))
+    change_marks.retire(store.paths.run(RUN_ID))
     assert store.live_ids() == []
     assert store.read(RUN_ID).status is Status.READY
-    store.retire(store.paths.run(RUN_ID))
+    change_marks.retire(store.paths.run(RUN_ID))

@@ -12,6 +12,7 @@ import pytest
 
 from subagent_server.domain import events
 from subagent_server.domain.states import Status
+from subagent_server.store import change_marks
 from subagent_server.store.facts import read_facts
 from subagent_server.store.index import open_index
 from subagent_server.store.runs import RunStore
@@ -100,7 +101,7 @@ def test_a_run_that_has_not_ended_is_asked_again_each_time(store: RunStore) -> N
     start_run(store, RUN_ID, STARTED)
     assert found(store, *FAILED) == [RUN_ID], "nothing is known of it, so it may fit"
     store.update(RUN_ID, events.StopRequested(reason="enough"), LATER)
-    store.retire(store.paths.run(RUN_ID))
+    change_marks.retire(store.paths.run(RUN_ID))
     assert found(store, *FAILED) == [] and found(store, Status.STOPPED) == [RUN_ID]
 
 

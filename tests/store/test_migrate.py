@@ -11,7 +11,7 @@ from subagent_server.domain import events
 from subagent_server.domain.records import SCHEMA_VERSION, RunMeta
 from subagent_server.domain.states import Status
 from subagent_server.store.runs import RunStore
-from tests.helpers.runs import LATER
+from tests.helpers.runs import LATER, metas
 
 VERSION_1 = Path(__file__).with_name("data") / "meta_v1.json"
 RUN_ID = "20260214-081500-250-hq7m2d"
@@ -50,7 +50,7 @@ def test_reading_an_old_state_does_not_write_it(store: RunStore) -> None:
     path = left_by_version_1(store)
     before = path.read_bytes()
     store.read(RUN_ID)
-    assert list(store.metas()) == [store.read(RUN_ID)]
+    assert list(metas(store)) == [store.read(RUN_ID)]
     assert path.read_bytes() == before
 
 

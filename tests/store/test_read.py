@@ -14,7 +14,7 @@ from subagent_server.domain.records import RunMeta
 from subagent_server.domain.states import Status
 from subagent_server.store.runs import RunStore
 from tests.helpers.files import names
-from tests.helpers.runs import LATER, RUN_ID, STARTED, make_meta, make_request, start_run
+from tests.helpers.runs import LATER, RUN_ID, STARTED, make_meta, make_request, metas, start_run
 
 GOOD = json.loads(make_meta().to_json())
 CORRUPT: dict[str, bytes] = {
@@ -106,7 +106,7 @@ def test_unreadable_runs_are_listed_and_do_not_hide_the_others(store: RunStore) 
         start_run(store, run_id)
         store.paths.run(run_id).meta.path.write_bytes(content)
     start_run(store, "c-last")
-    found = list(store.metas())
+    found = list(metas(store))
     assert [meta.run_id for meta in found if isinstance(meta, RunMeta)] == ["c-last", "a-first"]
     assert sum(isinstance(meta, UnreadableMeta) for meta in found) == len(CORRUPT)
 
@@ -125,7 +125,7 @@ def test_only_directories_that_are_named_like_runs_are_listed_newest_first(store
     (store.paths.root / "notes").write_text("a file, no run", encoding="utf-8")
     assert store.run_ids() == ["20261123-b", "20261122-a", "20261121-c"]
     assert store.run_ids(newest_first=False) == ["20261121-c", "20261122-a", "20261123-b"]
-    assert [meta.run_id for meta in store.metas() if isinstance(meta, RunMeta)] == store.run_ids()
+    assert [meta.run_id for meta in metas(store) if isinstance(meta, RunMeta)] == store.run_ids()
 
 
 def test_what_stands_among_the_marks_and_is_no_run_id_is_passed_over(store: RunStore) -> None:

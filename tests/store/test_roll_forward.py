@@ -11,6 +11,7 @@ from subagent_server.domain.events import RunEvent
 from subagent_server.domain.records import Failure, RunMeta, RunResult, Usage
 from subagent_server.domain.states import Status
 from subagent_server.host import failpoints, wake
+from subagent_server.store import change_marks
 from subagent_server.store.runs import RunStore
 from tests.helpers.processes import Child, run_python
 from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, start_run
@@ -194,7 +195,7 @@ def test_a_change_touches_the_mark_that_watchers_look_at(store: RunStore) -> Non
 
 def test_a_run_off_the_list_of_the_live_is_changed_without_coming_back_to_it(store: RunStore) -> None:
     start_run(store, RUN_ID, STARTED)
-    store.retire(store.paths.run(RUN_ID))
+    change_marks.retire(store.paths.run(RUN_ID))
     store.update(RUN_ID, events.StopRequested(), LATER)
     assert store.live_ids() == []
 
@@ -204,6 +205,6 @@ def test_a_retired_run_wakes_who_sleeps_on_it(store: RunStore) -> None:
     run = store.paths.run(RUN_ID)
     with Child(SLEEPER, store.paths.root, RUN_ID) as sleeper:
         assert sleeper.hear() == "asleep"
-        store.retire(run)
+        change_marks.retire(run)
         assert sleeper.hear() == "stopped"
     wake.poke(run.wake(1))

@@ -27,6 +27,7 @@ from subagent_server.host import atomic
 from subagent_server.store.runs import RunStore
 from tests.helpers.files import names
 from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
+from tests.helpers.scale import times
 from tests.store.run_model import TERMINAL, WORKING, Model
 
 IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -199,5 +200,5 @@ def ending(outcome: str) -> RunEvent:
 
 
 def test_the_store_agrees_with_a_plain_model_whatever_happens() -> None:
-    bounds = settings(max_examples=120, stateful_step_count=40, deadline=None, database=None)
+    bounds = settings(max_examples=times(30, 120), stateful_step_count=40, deadline=None, database=None)
     run_state_machine_as_test(StoreAgreesWithModel, settings=bounds)

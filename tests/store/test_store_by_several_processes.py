@@ -14,6 +14,7 @@ from subagent_server.domain.events import RunEvent
 from subagent_server.domain.records import RunResult
 from tests.helpers.processes import Child
 from tests.helpers.runs import RUN_ID
+from tests.helpers.scale import times
 from tests.store.run_model import TERMINAL, WORKING
 from tests.store.test_store_agrees_with_model import OUTCOMES, StoreAgreesWithModel, ending, result_of
 
@@ -108,6 +109,6 @@ def nursery() -> Iterator[None]:
 
 
 def test_the_store_agrees_with_the_model_when_every_event_is_by_a_process_that_may_die() -> None:
-    bounds = settings(max_examples=25, stateful_step_count=30, deadline=None, database=None)
+    bounds = settings(max_examples=times(6, 25), stateful_step_count=30, deadline=None, database=None)
     with nursery():
         run_state_machine_as_test(ByProcesses, settings=bounds)
