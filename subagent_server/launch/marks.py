@@ -43,7 +43,7 @@ def recorded_worker(run: RunPaths) -> Identity | None:
 
 
 def is_original(run: RunPaths) -> bool:
-    """Whether the record was written in this very directory. The processes of a copy are the original's."""
+    """Whether the record was written in this very directory: the processes of a copy are the original's."""
     return _is_written_in(run, _record(run))
 
 
@@ -91,7 +91,7 @@ def _shim_of(command: Command) -> str | None:
 
 
 def _worker_of(command: Command) -> str | None:
-    """Return the run whose worker shows such a command line; not of `--reconcile` and `--settle`."""
+    """Return the run whose worker shows such a command line; not of `--reconcile` and `--observe`."""
     if len(command) < 7 or command[1:5] != _WORKER_WORDS:
         return None
     return _name(command[5])
@@ -102,7 +102,7 @@ def _name(path: bytes) -> str:
 
 
 def _record(run: RunPaths) -> dict[str, Any]:
-    """Return `shim.json`, or nothing if it is not what a shim writes."""
+    """Return the content of `shim.json`, empty if a shim cannot have written it."""
     try:
         data = json.loads(run.shim.read(RECORD_BYTES))
     except (OSError, ValueError, RecursionError):

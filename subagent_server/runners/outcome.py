@@ -1,4 +1,4 @@
-"""How an agent ended, before anything is written of it."""
+"""How an agent ended, before it is written to disk."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Outcome:
     sources: Sequence[WebSource] = ()
 
     def to_result(self) -> RunResult:
-        """Return what `result.json` holds."""
+        """Return the content of `result.json`."""
         facts: dict[str, Any] = {
             "outcome": Status.FAILED if self.failure else Status.COMPLETED,
             "text": self.text,
