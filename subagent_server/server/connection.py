@@ -17,11 +17,11 @@ from subagent_server.server.resource_watch import ResourceWatch
 from subagent_server.server.resources import ResourceDesk
 from subagent_server.server.subscriptions import SubscriptionDesk
 from subagent_server.server.tool_watch import ToolWatch
-from subagent_server.server.tools import ToolDesk
+from subagent_server.server.tools import ToolHandlers
 from subagent_server.service.access import Caller
 from subagent_server.service.agent_changes import AgentChanges
+from subagent_server.service.changes import Changes
 from subagent_server.service.context import Service
-from subagent_server.service.waiting import Changes
 from subagent_server.settings import Role
 
 Context = ServerRequestContext[Any, Any]
@@ -50,7 +50,7 @@ class Desks:
     def __init__(self, service: Service, role: Role, caller: Caller) -> None:
         background, notices, changes = Background(), Notices(), Changes(service.store)
         self.relay = EventRelay(service, changes, caller, background)
-        self.tools = ToolDesk(service, changes, role, caller, self.relay)
+        self.tools = ToolHandlers(service, changes, role, caller, self.relay)
         self.resources = ResourceDesk(service, caller)
         agent_changes = AgentChanges(service.shelf.directories, changes.watcher)
         self.subscriptions = SubscriptionDesk(
@@ -59,7 +59,7 @@ class Desks:
             notices,
         )
         told = {"child": [CHILD_INSTRUCTIONS]}.get(role, [])
-        self.instructions = " ".join([*told, PARENT_INSTRUCTIONS] if self.tools.leads else told)
+        self.instructions = " ".join([*told, PARENT_INSTRUCTIONS] if self.tools.may_delegate else told)
         self.tools_may_change = bool(service.shelf.directories)
         self._answering = 0
 

@@ -25,9 +25,9 @@ from subagent_server.server.log_events import LEVELS, is_wanted, left_out_messag
 from subagent_server.server.outbox import Outbox
 from subagent_server.server.root import until_made
 from subagent_server.service.access import Caller
+from subagent_server.service.changes import Changes, Wait, wait_until
 from subagent_server.service.context import Service
 from subagent_server.service.journal_follower import Event, Follower, Place
-from subagent_server.service.waiting import Changes, Wait, wait_until
 
 Context = ServerRequestContext[Any, Any]
 

@@ -13,9 +13,9 @@ from subagent_server.server.documents import Address, File, Signature, open_docu
 from subagent_server.server.notices import Notices
 from subagent_server.server.root import until_made
 from subagent_server.service.access import Caller
+from subagent_server.service.changes import Changes, Wait, wait_until
 from subagent_server.service.context import Service
 from subagent_server.service.open_run import open_run
-from subagent_server.service.waiting import Changes, Wait, wait_until
 
 LOG_SECONDS = 1.0
 """How often the log of a run is looked at while somebody has asked for it: nobody announces its lines."""

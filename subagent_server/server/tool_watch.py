@@ -9,7 +9,7 @@ import mcp_types as types
 from subagent_server.server.background import Background
 from subagent_server.server.notices import Notices
 from subagent_server.service.agents import AgentShelf
-from subagent_server.service.waiting import Bell, Wait, wait_until
+from subagent_server.service.changes import Bell, Wait, wait_until
 
 POLL_SECONDS = 2.0
 MAX_SHARE = 0.02

@@ -1,9 +1,10 @@
-"""The MCP door to the verbs: lists the tools of a role, calls the desk, presents what it says."""
+"""The handlers of `tools/list` and `tools/call`: they present the specs and the answers of the service."""
 
 import asyncio
 import json
 import sys
 import traceback
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -13,15 +14,16 @@ from mcp.server.context import ServerRequestContext
 from subagent_server.domain import trace_context
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import SubagentError
-from subagent_server.server import schemas
 from subagent_server.server.patience import bearable_seconds
 from subagent_server.server.relay import EventRelay
 from subagent_server.service.access import Caller
+from subagent_server.service.changes import Changes
 from subagent_server.service.context import Service
-from subagent_server.service.nesting import agents_of
-from subagent_server.service.tools import table
-from subagent_server.service.tools.dispatch import Answer, Call, Desk
-from subagent_server.service.waiting import Changes
+from subagent_server.service.tools.call import Call
+from subagent_server.service.tools.dispatch import ToolDispatcher
+from subagent_server.service.tools.run_tools import run_tool
+from subagent_server.service.tools.spec import Answer, ToolSpec
+from subagent_server.service.tools.table import PARENT_TOOLS, tools_of
 from subagent_server.settings import Role
 
 Context = ServerRequestContext[Any, Any]
@@ -29,20 +31,11 @@ ADDED_BY_CLIENTS = frozenset({"wait_for_previous"})
 """Arguments that a client adds to every tool's schema for itself and passes on all the same: Gemini CLI's."""
 
 
-def tool_names(service: Service, role: Role, caller: Caller) -> tuple[str, ...]:
-    """Return the generic tools of a role; a child has the parent's only where it may start others.
-
-    Raises:
-        UnreadableMeta: what was asked of the child's run cannot be read.
-    """
-    if role != "child":
-        own = () if role == "parent" else table.CHILD_TOOLS
-        return (*table.PARENT_TOOLS, *own)
-    leads = table.PARENT_TOOLS if agents_of(service, caller) else ("check_status",)
-    return (*leads, *table.CHILD_TOOLS)
+IN_VIEW_BYTES = 8_000
+"""How much the descriptions of all agents may take together to be in every parent's sight."""
 
 
-class ToolDesk:
+class ToolHandlers:
     """Lists and calls the tools for one connection."""
 
     def __init__(
@@ -50,17 +43,17 @@ class ToolDesk:
     ) -> None:
         self._settings = service.settings
         self._relay = relay
-        self._desk = Desk(service, changes, caller, tool_names(service, role, caller))
+        self._dispatcher = ToolDispatcher(service, changes, caller, tools_of(service, role, caller))
 
     @property
     def busy(self) -> bool:
         """Whether a call is being worked on; one that waits for a run does not count."""
-        return self._desk.busy > 0
+        return self._dispatcher.busy > 0
 
     @property
-    def leads(self) -> bool:
+    def may_delegate(self) -> bool:
         """Whether the tools of a parent are among those of this role."""
-        return set(table.PARENT_TOOLS) <= set(self._desk.names)
+        return set(PARENT_TOOLS) <= set(self._dispatcher.tools)
 
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
@@ -70,43 +63,15 @@ class ToolDesk:
 
     def tools(self) -> list[types.Tool]:
         """Return the tools of this role: the agents by name, then the generic set, always in this order."""
-        agents = self._desk.shown()
-        in_view = schemas.are_few(agents)
-        tools = [self._agent_tool(agent, in_view) for agent in agents]
-        return [*tools, *(self._generic_tool(name) for name in self._desk.names)]
-
-    def _agent_tool(self, agent: AgentDefinition, in_view: bool) -> types.Tool:
-        return types.Tool(
-            name=agent.tool_name,
-            title=f"Run {agent.name}",
-            description=agent.description or f"Run the agent {agent.name}.",
-            input_schema=table.RUN_AGENT,
-            output_schema=schemas.run_output_schema(agent),
-            annotations=types.ToolAnnotations(read_only_hint=False, open_world_hint=True),
-            meta=schemas.in_sight(in_view),
-        )
-
-    def _generic_tool(self, name: str) -> types.Tool:
-        title, description = table.DESCRIPTIONS[name]
-        return types.Tool(
-            name=name,
-            title=title,
-            description=description,
-            input_schema=table.INPUTS[name],
-            output_schema=schemas.generic_output_schema(name),
-            annotations=types.ToolAnnotations(
-                read_only_hint=name in schemas.READ_ONLY,
-                destructive_hint=name in schemas.DESTRUCTIVE,
-                idempotent_hint=name in schemas.READ_ONLY or name == "stop_run",
-                open_world_hint=False,
-            ),
-            meta=schemas.in_sight(name in schemas.NEXT_CALLS),
-        )
+        agents = self._dispatcher.shown_agents()
+        in_sight = _are_few(agents)
+        specs = [*(run_tool(agent, in_sight=in_sight) for agent in agents), *self._dispatcher.tools]
+        return [_tool(spec) for spec in specs]
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         """Call a tool. Whatever is wrong becomes a tool error in one sentence."""
         try:
-            return _presented(await self._desk.call(params.name, self._call(context, params)))
+            return _presented(await self._dispatcher.call(params.name, self._call(context, params)))
         except SubagentError as error:
             return _refused(error.sentence)
         except Exception as error:  # noqa: BLE001 - the outermost frame of a call: the server stays alive
@@ -126,6 +91,35 @@ class ToolDesk:
 
         beside, trace = partial(self._relay.beside, context), trace_context.checked(context.meta)
         return Call(_arguments(params), longest, progress, beside, trace)
+
+
+def _tool(spec: ToolSpec) -> types.Tool:
+    """Return a tool as the protocol describes it.
+
+    `anthropic/alwaysLoad` keeps a tool in sight of a client that hides tools until they are searched for.
+    Hiding costs a call. It is asked for in so many words: `subagent init` tells Claude Code to show all tools
+    of this server but those that say no, as its first turn waits for no other server.
+    """
+    hints = spec.hints
+    return types.Tool(
+        name=spec.name,
+        title=spec.title,
+        description=spec.description,
+        input_schema=spec.shown_arguments,
+        output_schema=spec.answer(),
+        annotations=types.ToolAnnotations(
+            read_only_hint=hints.read_only,
+            destructive_hint=hints.destructive,
+            idempotent_hint=hints.idempotent,
+            open_world_hint=hints.open_world,
+        ),
+        meta={"anthropic/alwaysLoad": spec.in_sight},
+    )
+
+
+def _are_few(agents: Sequence[AgentDefinition]) -> bool:
+    """Whether the tools of these agents are small enough together to be in every parent's sight."""
+    return sum(len(agent.description.encode()) + 350 for agent in agents) <= IN_VIEW_BYTES
 
 
 def _arguments(params: types.CallToolRequestParams) -> dict[str, Any]:

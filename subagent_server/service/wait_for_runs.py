@@ -3,7 +3,7 @@
 import base64
 import binascii
 import json
-from typing import Literal
+from typing import Any, Literal
 
 from subagent_server.domain.errors import BadArgument, SubagentError, UnknownRun
 from subagent_server.domain.records import Record, RunMeta
@@ -29,6 +29,11 @@ class Attention(Record):
     unreadable: list[str] | None = None
     instructions: str = ""
     wait_note: str | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the JSON object of the answer, without the facts that it lacks."""
+        wire = self.model_dump(mode="json", exclude_none=True, exclude={"runs"})
+        return {"runs": [view.to_wire() for view in self.runs], **wire}
 
 
 def read_cursor(cursor: str | None) -> Shown:
@@ -56,12 +61,12 @@ def needs_parent(meta: RunMeta, shown: int) -> bool:
     return any(message.asked_revision > shown for message in meta.pending)
 
 
-def is_settled(meta: RunMeta) -> bool:
-    """Whether waiting for this run is over for its parent: it has ended, or a question is open."""
+def has_ended_or_asks(meta: RunMeta) -> bool:
+    """Whether a wait for this run is over for its parent."""
     return meta.status.is_terminal or meta.pending_questions > 0
 
 
-class Unfinished:
+class UnfinishedRuns:
     """The runs that a caller was shown at work and not at their end: by one connection, as long as it lasts.
 
     It only spares a parent from missing an end between two waits. Whatever is lost with the connection is

@@ -3,7 +3,7 @@
 from typing import Any
 
 from subagent_server.domain.errors import CallerError
-from subagent_server.domain.limits import MAX_OPTION_CHARACTERS, MAX_OPTIONS, MAX_QUESTION_CHARACTERS
+from subagent_server.domain.question_schema import OPTIONS_SCHEMA, QUESTION_SCHEMA
 from subagent_server.toolkit.run_context import RunContext
 from subagent_server.toolkit.tool import ToolResult
 
@@ -31,17 +31,9 @@ class AskParent:
             "input_schema": {
                 "type": "object",
                 "properties": {
-                    "question": {
-                        "type": "string",
-                        "maxLength": MAX_QUESTION_CHARACTERS,
-                        "description": "The question, complete in itself.",
-                    },
-                    "options": {
-                        "type": "array",
-                        "items": {"type": "string", "maxLength": MAX_OPTION_CHARACTERS},
-                        "maxItems": MAX_OPTIONS,
-                        "description": "Likely answers, if there are any; the parent may answer otherwise.",
-                    },
+                    "question": QUESTION_SCHEMA | {"description": "The question, complete in itself."},
+                    "options": OPTIONS_SCHEMA
+                    | {"description": "Likely answers, if there are any; the parent may answer otherwise."},
                 },
                 "required": ["question"],
                 "additionalProperties": False,

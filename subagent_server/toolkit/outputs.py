@@ -9,7 +9,7 @@ from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
 from subagent_server.toolkit.kept_files import new_file
 from subagent_server.toolkit.tool import ContentBlock, ToolResult
-from subagent_server.toolkit.workspace.output import KEPT_BYTES, Capture
+from subagent_server.toolkit.workspace.output import KEPT_BYTES, OutputCapture
 
 MOST_BASE64 = {"image": 5 << 20, "document": 20 << 20}
 """How many characters of base64 the API takes in one block."""
@@ -47,7 +47,7 @@ class KeptOutputs:
         return ToolResult(content, result.is_error)
 
     def _cut(self, texts: list[str], characters: int) -> str:
-        capture = Capture(self._directory, characters=characters, masker=self._masker)
+        capture = OutputCapture(self._directory, characters=characters, masker=self._masker)
         for number, text in enumerate(texts):
             for start in range(0, len(text), _PIECE):
                 capture.write(text[start : start + _PIECE].encode("utf-8", "replace"))

@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from subagent_server.service.access import run_as_caller
+from subagent_server.service.changes import Changes
 from subagent_server.service.context import Service, open_service
-from subagent_server.service.tools import table
-from subagent_server.service.tools.dispatch import Call, Desk
-from subagent_server.service.waiting import Changes
+from subagent_server.service.tools.call import Call
+from subagent_server.service.tools.dispatch import ToolDispatcher
+from subagent_server.service.tools.run_tools import RUN_AGENT
+from subagent_server.service.tools.schema import Schema
+from subagent_server.service.tools.table import PARENT_TOOLS
 from subagent_server.settings import read_settings
 from subagent_server.toolkit.telemetry import trace_headers
 from subagent_server.worker.run_context import WorkerRun
@@ -23,17 +26,16 @@ class WorkerDelegation:
     def __init__(self, service: Service, run_id: str, clock: WorkClock) -> None:
         self.service = service
         self._changes = Changes(service.store)
-        self._desk = Desk(service, self._changes, run_as_caller(service.store, run_id), table.PARENT_TOOLS)
+        caller = run_as_caller(service.store, run_id)
+        self._tools = ToolDispatcher(service, self._changes, caller, PARENT_TOOLS)
         self._clock = clock
 
     def definitions(self) -> list[dict[str, Any]]:
         """Return the tools: one for each agent that the run may start, then the generic ones."""
         agents = [
-            _definition(agent.tool_name, agent.description, table.RUN_AGENT) for agent in self._desk.shown()
+            _definition(agent.tool_name, agent.description, RUN_AGENT) for agent in self._tools.shown_agents()
         ]
-        generic = [
-            _definition(name, table.DESCRIPTIONS[name][1], table.INPUTS[name]) for name in table.PARENT_TOOLS
-        ]
+        generic = [_definition(tool.name, tool.description, tool.arguments) for tool in self._tools.tools]
         return [*agents, *generic]
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -44,9 +46,9 @@ class WorkerDelegation:
         """
         call = Call(arguments, LONGEST_WAIT_SECONDS, trace=trace_headers())
         if not _waits(call, tool):
-            return await self._desk.call(tool, call)
+            return await self._tools.call(tool, call)
         with self._clock.waiting():
-            return await self._desk.call(tool, call)
+            return await self._tools.call(tool, call)
 
     def close(self) -> None:
         """Stop listening for changes."""
@@ -59,7 +61,7 @@ def open_delegation(run: WorkerRun, environment: Mapping[str, str]) -> WorkerDel
     return WorkerDelegation(open_service(settings), run.run_id, run.clock)
 
 
-def _definition(name: str, description: str, schema: table.Schema) -> dict[str, Any]:
+def _definition(name: str, description: str, schema: Schema) -> dict[str, Any]:
     return {"name": name, "description": description, "input_schema": schema}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.service.tools import table
+from subagent_server.service.tools.table import PARENT_TOOLS
 from tests.clients.driver import BOUND, SCRIPT
 from tests.clients.installed import Installed
 from tests.clients.scene import Scene
@@ -61,7 +61,7 @@ def test_it_lists_the_tools_and_finds_no_schema_that_is_not_portable(inspector: 
     done = inspector("--method", "tools/list", "--strict")
     assert done.returncode == 0, done.stderr
     names = [tool["name"] for tool in json.loads(done.stdout)["tools"]]
-    assert names == ["run_painter", *table.PARENT_TOOLS]
+    assert names == ["run_painter", *(tool.name for tool in PARENT_TOOLS)]
 
 
 def test_it_starts_a_run_and_gets_its_result_from_another_server(inspector: Inspector) -> None:

@@ -1,6 +1,6 @@
 """Claude Code, Codex and Gemini CLI hand work to a subagent, with models that are scripted."""
 
-from subagent_server.service.tools import table
+from subagent_server.service.tools.table import PARENT_TOOLS
 from tests.clients.driver import BOUND, ParentClient
 from tests.clients.parent_model import Call, Heard, Say, call
 from tests.clients.scene import Scene
@@ -17,7 +17,7 @@ def test_it_lists_the_tools_and_gets_the_result_of_a_run(client: ParentClient) -
         return RUN if heard.calls == 0 else Say(heard.answer()["result"])
 
     outcome = client.talk(plan)
-    assert sorted(outcome.tools) == sorted(["run_painter", *table.PARENT_TOOLS])
+    assert sorted(outcome.tools) == sorted(["run_painter", *(tool.name for tool in PARENT_TOOLS)])
     assert {"run_painter", "wait_for_runs", "reply_subagent"} <= set(outcome.in_sight)
     assert outcome.said == "Painted." and len(outcome.answers) == 1
 

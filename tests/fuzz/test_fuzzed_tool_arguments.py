@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from subagent_server.domain.errors import SubagentError
 from subagent_server.launch.local import LocalLauncher
 from subagent_server.service.access import USER
+from subagent_server.service.changes import Changes
 from subagent_server.service.context import open_service
-from subagent_server.service.tools import table
-from subagent_server.service.tools.dispatch import Call, Desk
-from subagent_server.service.waiting import Changes
+from subagent_server.service.tools.call import Call
+from subagent_server.service.tools.dispatch import ToolDispatcher
+from subagent_server.service.tools.run_tools import RUN_AGENT
+from subagent_server.service.tools.table import TOOLS
 from subagent_server.settings import read_settings
 from tests.fuzz.dice import FUZZED, JSON
 from tests.helpers.runs import ASKED, RUN_ID, STARTED, start_run
@@ -24,7 +26,7 @@ pytestmark = pytest.mark.fuzz
 
 REFUSED = "---\nname: {}\ndescription: Never starts a process.\nrunner: codex\n---\nYou are other.\n"
 """Agents whose runs are refused with `config`, so that no example starts a worker."""
-NAMES = ("run_other", *table.PARENT_TOOLS, *table.CHILD_TOOLS)
+SCHEMAS = {"run_other": RUN_AGENT, **{tool.name: tool.arguments for tool in TOOLS}}
 
 strange = st.sampled_from(
     [
@@ -48,8 +50,8 @@ values = JSON | strange
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     """Draw a tool and arguments: of its own names mostly, sometimes of none."""
-    name = draw(st.sampled_from(NAMES) | st.text(max_size=20))
-    schema = table.INPUTS.get(name, table.RUN_AGENT)
+    name = draw(st.sampled_from(sorted(SCHEMAS)) | st.text(max_size=20))
+    schema = SCHEMAS.get(name, RUN_AGENT)
     known = st.sampled_from(sorted(schema["properties"]))
     arguments = draw(st.dictionaries(known | st.text(max_size=10), values, max_size=5))
     if draw(st.booleans()):
@@ -74,11 +76,11 @@ async def _call_all(directory: Path, made: list[tuple[str, dict[str, Any]]]) -> 
     service = open_service(settings, LocalLauncher())
     start_run(service.store, RUN_ID, STARTED, ASKED)
     changes = Changes(service.store)
-    desk = Desk(service, changes, USER, (*table.PARENT_TOOLS, *table.CHILD_TOOLS))
+    dispatcher = ToolDispatcher(service, changes, USER, TOOLS)
     try:
         for tool, arguments in made:
             try:
-                answer = await desk.call(tool, Call(arguments, longest_wait=0.01))
+                answer = await dispatcher.call(tool, Call(arguments, longest_wait=0.01))
                 assert isinstance(answer, dict)
             except SubagentError as error:
                 assert error.sentence.isprintable()

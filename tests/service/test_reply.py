@@ -11,10 +11,11 @@ import pytest
 from subagent_server.host import locks
 from subagent_server.launch.local import LocalLauncher
 from subagent_server.service.access import USER, Caller
+from subagent_server.service.changes import Changes
 from subagent_server.service.context import Service, open_service
-from subagent_server.service.tools import table
-from subagent_server.service.tools.dispatch import Call, Desk
-from subagent_server.service.waiting import Changes
+from subagent_server.service.tools.call import Call
+from subagent_server.service.tools.dispatch import ToolDispatcher
+from subagent_server.service.tools.table import TOOLS
 from subagent_server.settings import read_settings
 from tests.helpers.runs import ASKED, RUN_ID, STARTED, T0, start_run
 from tests.helpers.state_files import StateFiles, counted_state_files
@@ -36,10 +37,10 @@ def called(
 ) -> tuple[dict[str, Any], StateFiles]:
     """Call a tool, and return its answer and how often it has read and written states."""
     changes = Changes(service.store)
-    desk = Desk(service, changes, caller, (*table.PARENT_TOOLS, *table.CHILD_TOOLS))
+    dispatcher = ToolDispatcher(service, changes, caller, TOOLS)
     try:
         with counted_state_files() as count:
-            answer = asyncio.run(desk.call(tool, Call(arguments, longest_wait=5.0)))
+            answer = asyncio.run(dispatcher.call(tool, Call(arguments, longest_wait=5.0)))
     finally:
         changes.close()
     return answer, count

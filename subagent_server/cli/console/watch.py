@@ -10,7 +10,7 @@ from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.output import OutputClosed, err, is_terminal, reader_is_gone
 from subagent_server.cli.console.session import Session
 from subagent_server.host.wake import SLOW_POLL_SECONDS
-from subagent_server.service.waiting import Changes, Wait, wait_until
+from subagent_server.service.changes import Changes, Wait, wait_until
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
 from subagent_server.toolkit.mcp_servers.reasons import ServerLost, ServerTrouble
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
-from subagent_server.toolkit.mcp_servers.session import Mode, Place, Session
+from subagent_server.toolkit.mcp_servers.session import Mode, ServerEnvironment, ServerSession
 
 _PROGRESS_SECONDS = 2.0
 """Progress of a call comes into the journal no more often than this."""
@@ -23,17 +23,17 @@ _LEAST_PROBE_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ServerContext:
     """What the servers of a run are given: `tell` takes events for the journal, `logs` their own files."""
 
-    place: Place
+    place: ServerEnvironment
     tell: Callable[..., None]
     masker: Masker = field(default_factory=Masker)
     logs: Directory | None = None
 
 
 @dataclass(frozen=True)
-class Answer:
+class CallAnswer:
     """The result of a call, and what the model should know besides."""
 
     result: CallToolResult
@@ -43,11 +43,11 @@ class Answer:
 class Connection:
     """One server. Its calls may overlap."""
 
-    def __init__(self, name: str, definition: ServerDefinition, around: Surroundings) -> None:
+    def __init__(self, name: str, definition: ServerDefinition, around: ServerContext) -> None:
         self.name = name
         self.definition = definition
         self.tools: list[Tool] = []
-        self.session: Session | None = None
+        self.session: ServerSession | None = None
         self._around = around
         self._log = ServerLog(name, around.logs, around.masker, self._told)
         self._may_restart = True
@@ -96,7 +96,7 @@ class Connection:
             raise ServerTrouble(self._with_words(trouble.what)) from trouble
 
     async def _begin(self, mode: Mode) -> list[Tool]:
-        self.session = session = Session(self.definition, self._around.place, self._log, mode)
+        self.session = session = ServerSession(self.definition, self._around.place, self._log, mode)
         try:
             return await session.open()
         except (ServerTrouble, asyncio.CancelledError):
@@ -109,7 +109,7 @@ class Connection:
 
     # -- calls
 
-    async def call(self, tool: str, arguments: dict[str, Any]) -> Answer:
+    async def call(self, tool: str, arguments: dict[str, Any]) -> CallAnswer:
         """Call a tool of the server.
 
         Raises:
@@ -130,9 +130,9 @@ class Connection:
         except ServerTrouble as trouble:
             raise type(trouble)(f"The MCP server {self.name} {trouble.what}.") from trouble
         remarks, self._news = self._news, []
-        return Answer(result, remarks)
+        return CallAnswer(result, remarks)
 
-    async def _living(self) -> Session:
+    async def _living(self) -> ServerSession:
         """Return the session, a new one where the server has died since the last call."""
         session = self.session
         if session is not None and session.is_lost and self._gone is None:
@@ -144,7 +144,7 @@ class Connection:
             raise ServerTrouble(f"The MCP server {self.name} is gone: {self._gone}. Go on without its tools.")
         return self.session
 
-    async def _mended(self, lost: Session, how: str) -> str:
+    async def _mended(self, lost: ServerSession, how: str) -> str:
         """Start the server again, once in a run, and return what the model should know of it."""
         async with self._mending:
             if self.session is lost and self._gone is None:
@@ -156,7 +156,7 @@ class Connection:
     def _again(self) -> str:
         return "started again" if self.definition.type == "stdio" else "connected again"
 
-    async def _mend(self, lost: Session, how: str) -> None:
+    async def _mend(self, lost: ServerSession, how: str) -> None:
         if not self._may_restart:
             self._gone = f"it {how}, for the second time"
             self._around.tell("warning", message=f"The MCP server {self.name} {how}, for the second time.")

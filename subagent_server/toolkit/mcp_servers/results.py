@@ -37,7 +37,7 @@ Block = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Shelf:
+class Attachments:
     """Where a run keeps what its model cannot be shown. With no directory nothing is kept."""
 
     directory: Directory | None = None
@@ -59,9 +59,9 @@ class Shelf:
         return f"kept in {path}"
 
 
-def converted(result: CallToolResult, shelf: Shelf) -> ToolResult:
+def converted(result: CallToolResult, attachments: Attachments) -> ToolResult:
     """Return what the model is told of a result. An error is told in text alone, as the API insists."""
-    blocks = [block for content in result.content for block in _blocks(content, shelf)]
+    blocks = [block for content in result.content for block in _blocks(content, attachments)]
     said = [content.text for content in result.content if isinstance(content, TextContent)]
     if result.structured_content is not None and not _says(said, result.structured_content):
         blocks.append(_text(json.dumps(result.structured_content, ensure_ascii=False)))
@@ -95,19 +95,19 @@ def _text(text: str) -> Block:
 # -- one block of a result
 
 
-def _blocks(content: ContentBlock, shelf: Shelf) -> Iterator[Block]:
+def _blocks(content: ContentBlock, attachments: Attachments) -> Iterator[Block]:
     match content:
         case TextContent():
             yield _text(content.text)
         case ImageContent() | AudioContent():
-            yield _media(content.data, content.mime_type, content.type, shelf)
+            yield _media(content.data, content.mime_type, content.type, attachments)
         case ResourceLink():
             yield _text(_link(content))
         case EmbeddedResource():
-            yield from _resource(content, shelf)
+            yield from _resource(content, attachments)
 
 
-def _media(data: str, media: str | None, what: str, shelf: Shelf) -> Block:
+def _media(data: str, media: str | None, what: str, attachments: Attachments) -> Block:
     try:
         raw = base64.b64decode(re.sub(r"\s", "", data), validate=True)
     except (binascii.Error, ValueError):
@@ -123,7 +123,7 @@ def _media(data: str, media: str | None, what: str, shelf: Shelf) -> Block:
     if raw.startswith(b"%PDF-"):
         source = {"type": "base64", "media_type": "application/pdf", "data": base64.b64encode(raw).decode()}
         return {"type": "document", "source": source}
-    facts = f"{media or 'of an unknown kind'}, {len(raw):,} bytes, {shelf.keep(raw, media)}"
+    facts = f"{media or 'of an unknown kind'}, {len(raw):,} bytes, {attachments.keep(raw, media)}"
     return _text(f"[{what}, {facts}{why}]")
 
 
@@ -141,10 +141,10 @@ def _link(link: ResourceLink) -> str:
     return f"[resource {link.uri}{f' ({known})' if known else ''}{f': {about}' if about else ''}]"
 
 
-def _resource(content: EmbeddedResource, shelf: Shelf) -> Iterator[Block]:
+def _resource(content: EmbeddedResource, attachments: Attachments) -> Iterator[Block]:
     resource = content.resource
     if isinstance(resource, BlobResourceContents):
-        block = _media(resource.blob, resource.mime_type, f"resource {resource.uri}", shelf)
+        block = _media(resource.blob, resource.mime_type, f"resource {resource.uri}", attachments)
         if block["type"] != "text":
             yield _text(f"[resource {resource.uri}]")
         yield block

@@ -39,7 +39,7 @@ from subagent_server.toolkit.mcp_servers.reasons import (
     with_status,
 )
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
-from subagent_server.toolkit.mcp_servers.stdio import Program, StdioTransport
+from subagent_server.toolkit.mcp_servers.stdio import ServerProgram, StdioTransport
 
 Mode = Literal["auto", "legacy"]
 
@@ -55,17 +55,19 @@ for _name in ("mcp", "client", "httpx2", "httpcore2"):  # what they log is told 
 
 
 @dataclass(frozen=True)
-class Place:
+class ServerEnvironment:
     """Where servers are started: what they inherit, and where they stand."""
 
     environment: Mapping[str, str]
     cwd: Path
 
 
-class Session:
+class ServerSession:
     """One life of a server. `open` it once; after that `call`, until `is_lost`; `aclose` in any case."""
 
-    def __init__(self, definition: ServerDefinition, place: Place, log: ServerLog, mode: Mode) -> None:
+    def __init__(
+        self, definition: ServerDefinition, place: ServerEnvironment, log: ServerLog, mode: Mode
+    ) -> None:
         self._client: ClientSession | None = None
         self._log = log
         self._mode = mode
@@ -205,12 +207,14 @@ class Session:
 
 
 def _transport(
-    definition: ServerDefinition, place: Place, log: ServerLog
+    definition: ServerDefinition, place: ServerEnvironment, log: ServerLog
 ) -> StdioTransport | NetworkTransport:
     if definition.type != "stdio":
         return NetworkTransport(definition)
     environment = {**place.environment, **definition.env}
-    return StdioTransport(Program(definition.command or "", definition.args, environment, place.cwd), log)
+    return StdioTransport(
+        ServerProgram(definition.command or "", definition.args, environment, place.cwd), log
+    )
 
 
 async def _all_tools(session: ClientSession) -> list[Tool]:

@@ -31,7 +31,7 @@ Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[Sess
 
 
 @dataclass(frozen=True)
-class Program:
+class ServerProgram:
     """What is started, and where."""
 
     command: str
@@ -40,7 +40,7 @@ class Program:
     cwd: Path
 
 
-class _Watched(SubprocessStreamProtocol):
+class _WatchedProcess(SubprocessStreamProtocol):
     """Says when the process is gone, also while something it has started holds its pipes."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class StdioTransport:
     `grace` is how many seconds it may take to leave after its input ended, and again after TERM.
     """
 
-    def __init__(self, program: Program, log: ServerLog) -> None:
+    def __init__(self, program: ServerProgram, log: ServerLog) -> None:
         self.trouble: str | None = None
         self.over = asyncio.Event()
         self.grace = GRACE_SECONDS
@@ -74,7 +74,7 @@ class StdioTransport:
             OSError, ValueError: it cannot be started.
         """
         transport, protocol = await asyncio.get_running_loop().subprocess_exec(
-            _Watched,
+            _WatchedProcess,
             self._program.command,
             *self._program.args,
             stdin=PIPE,

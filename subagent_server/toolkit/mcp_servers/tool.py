@@ -8,7 +8,7 @@ from subagent_server.toolkit.mcp_servers.input_schema import input_schema
 from subagent_server.toolkit.mcp_servers.naming import is_named
 from subagent_server.toolkit.mcp_servers.offer import Offered
 from subagent_server.toolkit.mcp_servers.reasons import ServerTrouble
-from subagent_server.toolkit.mcp_servers.results import Shelf, converted
+from subagent_server.toolkit.mcp_servers.results import Attachments, converted
 from subagent_server.toolkit.tool import ToolResult
 
 
@@ -17,12 +17,12 @@ class McpTool:
 
     sequential = False
 
-    def __init__(self, offered: Offered, connection: Connection, shelf: Shelf) -> None:
+    def __init__(self, offered: Offered, connection: Connection, attachments: Attachments) -> None:
         self.name = offered.name
         self.offered = offered
         self.connection = connection
         self._input = input_schema(offered.tool.input_schema)
-        self._shelf = shelf
+        self._attachments = attachments
 
     def definition(self) -> dict[str, Any]:
         """Return the tool as the model sees it."""
@@ -52,7 +52,7 @@ class McpTool:
             answer = await self.connection.call(self.offered.tool.name, given)
         except ServerTrouble as trouble:
             return ToolResult.failure(trouble.what)
-        result = converted(answer.result, self._shelf)
+        result = converted(answer.result, self._attachments)
         remarks = [{"type": "text", "text": f"[{remark}]"} for remark in answer.remarks]
         return ToolResult([*remarks, *result.content], result.is_error)
 

@@ -14,9 +14,11 @@ from subagent_server.host.directory import Directory
 from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace.arguments import Arguments, parse_arguments
 from subagent_server.toolkit.workspace.off_loop import off_loop
-from subagent_server.toolkit.workspace.output import KEPT_BYTES, SHOWN_CHARACTERS, Capture
+from subagent_server.toolkit.workspace.output import KEPT_BYTES, SHOWN_CHARACTERS, OutputCapture
 from subagent_server.toolkit.workspace.process_tree import Spare, nobody
 from subagent_server.toolkit.workspace.shell import Ending, Reason, Shell
+
+COMMAND_SECONDS = 120.0
 
 
 class _BashArguments(Arguments):
@@ -42,7 +44,7 @@ class BashTool:
         cwd: Path,
         environment: Mapping[str, str],
         output_dir: Directory,
-        timeout: float = 120.0,
+        timeout: float = COMMAND_SECONDS,
         grace: float = 2.0,
         shown_characters: int = SHOWN_CHARACTERS,
         kept_bytes: int = KEPT_BYTES,
@@ -52,7 +54,7 @@ class BashTool:
         self._cwd = cwd
         self._spare = spare
         self._environment = dict(environment)
-        self._new_capture = lambda: Capture(
+        self._new_capture = lambda: OutputCapture(
             output_dir, characters=shown_characters, kept=kept_bytes, masker=masker
         )
         self._timeout = timeout
@@ -143,7 +145,7 @@ class BashTool:
         )
 
     def _start(self) -> Shell:
-        return Shell(cwd=self._cwd, environment=self._environment, new_capture=self._new_capture)
+        return Shell.start(cwd=self._cwd, environment=self._environment, new_capture=self._new_capture)
 
     def _end_shell(self) -> int | None:
         shell, self._shell = self._shell, None
@@ -164,7 +166,7 @@ def _checked(wanted: _BashArguments) -> _BashArguments:
     return wanted
 
 
-def _told_late(capture: Capture) -> list[str]:
+def _told_late(capture: OutputCapture) -> list[str]:
     """Return what background processes printed between two commands, for the model."""
     text = capture.finish().strip("\n")
     return [f"[background processes had printed:]\n{text}\n[this command:]"] if text.strip() else []

@@ -12,7 +12,7 @@ SHOWN_CHARACTERS = 30_000
 KEPT_BYTES = 64 << 20
 
 
-class Capture:
+class OutputCapture:
     """Bytes as they come. Not safe for threads: its owner holds a lock.
 
     Up to `characters` are shown. Of more, the model sees the head and the tail, and the first `kept` bytes

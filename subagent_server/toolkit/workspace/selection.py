@@ -44,7 +44,7 @@ class Selection:
 
 
 @dataclass
-class _Reading:
+class _NamesRead:
     """What a list of names amounts to."""
 
     capabilities: set[str] = field(default_factory=set)
@@ -77,8 +77,8 @@ def select(tools: list[str] | None, disallowed: list[str]) -> Selection:
     )
 
 
-def _read(names: Iterable[str], table: dict[str, frozenset[str]]) -> _Reading:
-    reading = _Reading()
+def _read(names: Iterable[str], table: dict[str, frozenset[str]]) -> _NamesRead:
+    reading = _NamesRead()
     for name in filter(None, (raw.strip() for raw in names)):
         plain, restriction = _split(name)
         if plain.lower().startswith("mcp__"):
@@ -101,7 +101,7 @@ def _split(name: str) -> tuple[str, str]:
     return (plain.strip(), "") if restriction.replace(" ", "") == "(*)" else (plain.strip(), restriction)
 
 
-def _mcp_names(wanted: _Reading, removed: _Reading) -> list[str] | None:
+def _mcp_names(wanted: _NamesRead, removed: _NamesRead) -> list[str] | None:
     if removed.everything:
         return []
     return None if wanted.everything else _once(wanted.mcp)

@@ -21,8 +21,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
-from subagent_server.toolkit.workspace.output import Capture
+from subagent_server.toolkit.workspace.output import OutputCapture
 from subagent_server.toolkit.workspace.process_tree import Spare, end_tree, nobody
 
 _CHUNK = 1 << 16
@@ -46,26 +47,51 @@ class Ending:
     exit_code: int | None = None
 
 
+class _Pipes(NamedTuple):
+    """The reading ends of the pipes of a shell."""
+
+    output: int
+    status: int
+
+
 class Shell:
     """A running bash. `run` and `close` are for one thread at a time."""
 
     def __init__(
-        self, *, cwd: Path, environment: Mapping[str, str], new_capture: Callable[[], Capture]
+        self,
+        process: "subprocess.Popen[bytes]",
+        pipes: "_Pipes",
+        token: str,
+        new_capture: Callable[[], OutputCapture],
     ) -> None:
-        """Start it in `cwd` with exactly `environment`.
+        self._process = process
+        self._output, self._status = pipes
+        self._new_capture = new_capture
+        self._capture = new_capture()
+        self._lock = threading.Lock()  # of the capture and of reading into it
+        self._heard = _StatusLines(token)
+        self._ended = os.pidfd_open(process.pid)
+        self._wake, self._wake_end = os.pipe()
+        self._commands = process.stdin.fileno() if process.stdin else -1
+        for descriptor in (self._output, self._status, self._commands):
+            os.set_blocking(descriptor, False)
+        self._reader = threading.Thread(target=self._read_output, name="shell-output", daemon=True)
+
+    @classmethod
+    def start(
+        cls, *, cwd: Path, environment: Mapping[str, str], new_capture: Callable[[], OutputCapture]
+    ) -> "Shell":
+        """Start a bash in `cwd` with exactly `environment`, and a thread that reads its output.
 
         Raises:
             OSError: there is no bash, or no such directory.
         """
-        self._token = secrets.token_hex(8)
-        self._new_capture = new_capture
-        self._capture = new_capture()
-        self._lock = threading.Lock()  # of the capture and of reading into it
-        self._output, output_end = os.pipe()
-        self._status, status_end = os.pipe()
+        token = secrets.token_hex(8)
+        output, output_end = os.pipe()
+        status, status_end = os.pipe()
         try:
-            self._process = subprocess.Popen(
-                ["bash", "--noprofile", "--norc", "-c", _driver(self._token, status_end)],
+            process = subprocess.Popen(
+                ["bash", "--noprofile", "--norc", "-c", _driver(token, status_end)],
                 stdin=subprocess.PIPE,
                 stdout=output_end,
                 stderr=subprocess.DEVNULL,
@@ -76,20 +102,15 @@ class Shell:
                 bufsize=0,
             )
         except (OSError, ValueError):
-            os.close(self._output)
-            os.close(self._status)
+            os.close(output)
+            os.close(status)
             raise
         finally:
             os.close(output_end)
             os.close(status_end)
-        self._heard = _Words(self._token)
-        self._ended = os.pidfd_open(self._process.pid)
-        self._wake, self._wake_end = os.pipe()
-        self._commands = self._process.stdin.fileno() if self._process.stdin else -1
-        for descriptor in (self._output, self._status, self._commands):
-            os.set_blocking(descriptor, False)
-        self._reader = threading.Thread(target=self._read_output, name="shell-output", daemon=True)
-        self._reader.start()
+        shell = cls(process, _Pipes(output, status), token, new_capture)
+        shell._reader.start()
+        return shell
 
     @property
     def has_ended(self) -> bool:
@@ -134,7 +155,7 @@ class Shell:
                 return Ending(Reason.DIED)
         return Ending(Reason.TIMED_OUT)
 
-    def take_output(self) -> Capture:
+    def take_output(self) -> OutputCapture:
         """Return all that was printed until now, since the last time."""
         with self._lock:
             self._absorb_pending()
@@ -199,7 +220,7 @@ class Shell:
 
 
 @dataclass
-class _Words:
+class _StatusLines:
     """What the shell says: after each command `<token> <exit code>`, then, and at first, `<token> ready`."""
 
     token: str

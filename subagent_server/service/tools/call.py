@@ -1,0 +1,84 @@
+"""One tool call, and the check of its arguments."""
+
+import math
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sized
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError, best_match
+
+from subagent_server.domain.errors import BadArgument
+from subagent_server.service.tools.schema import Schema
+
+Arguments = dict[str, Any]
+MAX_FAULT_CHARACTERS = 300
+
+
+@dataclass
+class Call:
+    """One tool call: its arguments, the longest wait in seconds, and what reports that it waits.
+
+    `progress` gets the seconds that the call has waited. `beside` is entered with the ids of the runs that it
+    waits for, and left when the wait is over. `trace` is the trace context that the call came with.
+    """
+
+    arguments: Arguments
+    longest_wait: float
+    progress: Callable[[float], Awaitable[None]] | None = None
+    beside: Callable[[Collection[str]], AbstractAsyncContextManager[None]] | None = None
+    trace: Mapping[str, str] = field(default_factory=dict)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an argument."""
+        return self.arguments.get(name, default)
+
+    def wait_seconds(self, default: float = 0) -> float:
+        """Return how long to wait, within the timeout of the client."""
+        return min(float(self.get("waitSeconds", default)), self.longest_wait)
+
+    def wait_note(self, default: float = 0) -> str | None:
+        """Return what the answer says about a wait that was cut."""
+        if float(self.get("waitSeconds", default)) <= self.longest_wait:
+            return None
+        return (
+            f"waitSeconds was cut to {self.longest_wait:g}: your client gives up on longer calls; call again."
+        )
+
+    def waiting_for(self, run_ids: Collection[str]) -> AbstractAsyncContextManager[None]:
+        """Return the context in which the call waits for these runs."""
+        return nullcontext() if self.beside is None else self.beside(run_ids)
+
+
+def check_arguments(tool: str, arguments: Arguments, schema: Schema) -> None:
+    """Refuse arguments that do not fit, naming the one to mend.
+
+    Raises:
+        BadArgument.
+    """
+    for name, value in arguments.items():
+        if isinstance(value, float) and math.isnan(value):  # it passes every bound of a schema
+            raise BadArgument(f"{tool}: {name} is no number: mend the arguments, and call again.")
+    error = best_match(Draft202012Validator(schema).iter_errors(arguments))
+    if error is not None:
+        raise BadArgument(f"{tool}: {_fault(error)}, and call again.")
+
+
+_SIZES = {
+    "maxLength": ("characters", "shorten it, or put the material into a file that it names"),
+    "maxItems": ("entries", "leave some out"),
+}
+"""How an excess is described; the validator would quote the whole of it."""
+
+
+def _fault(error: ValidationError) -> str:
+    where = ".".join(str(part) for part in error.absolute_path)
+    if error.validator in _SIZES:
+        unit, instead = _SIZES[str(error.validator)]
+        size = len(cast(Sized, error.instance))
+        return f"{where} has {size:,} of at most {error.validator_value:,} {unit}: {instead}"
+    message = error.message
+    if len(message) > MAX_FAULT_CHARACTERS:
+        message = message[:MAX_FAULT_CHARACTERS] + "…"
+    return f"{where}: {message}: mend the arguments" if where else f"{message}: mend the arguments"

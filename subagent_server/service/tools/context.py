@@ -1,0 +1,103 @@
+"""What the tool calls of one caller share: the service, the runs it was shown, and how its calls wait."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from subagent_server.domain.errors import BadArgument
+from subagent_server.domain.states import MessageStatus
+from subagent_server.service.access import Caller
+from subagent_server.service.changes import Changes, Wait, wait_until
+from subagent_server.service.check_status import view_for
+from subagent_server.service.context import Service
+from subagent_server.service.open_run import open_run
+from subagent_server.service.reconcile import Observed, observe
+from subagent_server.service.tools.call import Call
+from subagent_server.service.views import RunView
+from subagent_server.service.wait_for_runs import UnfinishedRuns, has_ended_or_asks
+
+T = TypeVar("T")
+
+
+@dataclass
+class ToolContext:
+    """The calls of one caller. `busy` counts those that are being worked on, without those that wait."""
+
+    service: Service
+    changes: Changes
+    caller: Caller
+    unfinished: UnfinishedRuns = field(default_factory=UnfinishedRuns)
+    busy: int = 0
+
+    def own_run_id(self, call: Call) -> str:
+        """Return the run that a child speaks for: the one it names, else its own.
+
+        Raises:
+            BadArgument.
+        """
+        run_id = call.get("runId") or self.caller.run_id
+        if run_id is None:
+            raise BadArgument(
+                "runId is missing: give the id of your own run, as your first message names it."
+            )
+        return str(run_id)
+
+    async def waited(self, check: Callable[[], T | None], wait: Wait) -> T | None:
+        """Wait without counting as busy: an end of input ends the wait at once."""
+        self.busy -= 1
+        try:
+            return await wait_until(self.changes, check, wait)
+        finally:
+            self.busy += 1
+
+    async def view_after_start(self, run_id: str, call: Call) -> RunView:
+        """Return the view of a run that was just started when it has ended, asks, or the wait is over."""
+        self.unfinished.shown(run_id, ended=False)
+        observed = await asyncio.to_thread(open_run, self.service, run_id, self.caller)
+        return await self.view_after_wait(observed, call)
+
+    async def view_after_wait(self, observed: Observed, call: Call) -> RunView:
+        """Return the view of a run when it has ended, asks, or the wait is over."""
+        run_id, seconds = observed.meta.run_id, call.wait_seconds()
+        if seconds > 0:
+            async with call.waiting_for([run_id]):
+                wait = Wait(seconds, progress=call.progress)
+                observed = await self._when(observed, lambda run: has_ended_or_asks(run.meta), wait)
+        view = await asyncio.to_thread(view_for, self.service, observed, None, self.caller)
+        self.unfinished.shown(run_id, ended=view.status.is_terminal)
+        return with_note(view, call.wait_note())
+
+    async def view_after_answer(
+        self, observed: Observed, message_id: str, call: Call, default: float
+    ) -> RunView:
+        """Return what a child sees of its question: its answer, its expiry, or that it is still open."""
+
+        def is_closed(run: Observed) -> bool:
+            message = run.meta.message(message_id)
+            pending = message is not None and message.message_status is MessageStatus.PENDING
+            return not pending or run.meta.status.is_terminal
+
+        wait = Wait(call.wait_seconds(default), progress=call.progress)
+        observed = await self._when(observed, is_closed, wait)
+        view = await asyncio.to_thread(view_for, self.service, observed, message_id, self.caller)
+        return with_note(view, call.wait_note(default))
+
+    async def _when(self, observed: Observed, is_enough: Callable[[Observed], bool], wait: Wait) -> Observed:
+        """Return a run as soon as it is as wanted, or as it is when the time is over."""
+        if wait.seconds <= 0 or is_enough(observed):
+            return observed
+        run_id, latest = observed.meta.run_id, observed
+
+        def look() -> Observed | None:
+            nonlocal latest
+            latest = observe(self.service.store, run_id)
+            return latest if is_enough(latest) else None
+
+        await self.waited(look, replace(wait, run_ids=frozenset({run_id})))
+        return latest
+
+
+def with_note(view: RunView, note: str | None) -> RunView:
+    """Return a view that says that its wait was cut, if it was."""
+    return view if note is None else view.model_copy(update={"wait_note": note})

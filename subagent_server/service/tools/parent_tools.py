@@ -1,0 +1,233 @@
+"""The tools of a parent: looking at runs, waiting for them, answering, ending and continuing them."""
+
+import asyncio
+from functools import partial
+
+from subagent_server.domain.limits import MAX_ANSWER_CHARACTERS
+from subagent_server.domain.states import Status
+from subagent_server.service.changes import Wait
+from subagent_server.service.continue_run import ContinueOrder, continue_run
+from subagent_server.service.get_logs import LogPage, get_logs
+from subagent_server.service.list_runs import list_runs
+from subagent_server.service.open_run import open_run
+from subagent_server.service.reply import reply
+from subagent_server.service.stop import stop
+from subagent_server.service.tools.answers import record_answer, reply_answer, rows_answer, run_answer
+from subagent_server.service.tools.call import Call
+from subagent_server.service.tools.context import ToolContext
+from subagent_server.service.tools.schema import RUN_ID, SUMMARY, TEXTS, arguments, bounded, text, wait
+from subagent_server.service.tools.spec import Answer, ToolHints, ToolRole, ToolSpec
+from subagent_server.service.views import run_view
+from subagent_server.service.wait_for_runs import Attention, Watchlist
+
+_PARENT: frozenset[ToolRole] = frozenset({"parent"})
+_READ_ONLY = ToolHints(read_only=True, idempotent=True)
+
+
+async def _check_status(context: ToolContext, call: Call) -> Answer:
+    asked = call.get("messageId")
+    observed = await asyncio.to_thread(open_run, context.service, call.arguments["runId"], context.caller)
+    if asked is None:
+        return (await context.view_after_wait(observed, call)).to_wire()
+    return (await context.view_after_answer(observed, asked, call, 0)).to_wire()
+
+
+CHECK_STATUS = ToolSpec(
+    name="check_status",
+    title="Check a run",
+    description=(
+        "State of a run: progress, open questions, result or error, and what to call next. "
+        "waitSeconds waits until it ends or asks."
+    ),
+    arguments=arguments(
+        ["runId"],
+        runId=RUN_ID,
+        messageId=text("Only for the asker: its question; takes the answer"),
+        waitSeconds=wait(0),
+    ),
+    answer=run_answer,
+    handler=_check_status,
+    roles=frozenset({"parent", "child"}),
+    in_sight=True,
+)
+
+
+async def _wait_for_runs(context: ToolContext, call: Call) -> Answer:
+    watch = await asyncio.to_thread(
+        Watchlist,
+        context.service,
+        call.get("runIds"),
+        call.get("cursor"),
+        context.caller,
+        context.unfinished.run_ids,
+    )
+    wait_for = call.get("waitFor", "any")
+    async with call.waiting_for(watch.run_ids):
+        within = Wait(call.wait_seconds(45), frozenset(watch.run_ids), call.progress)
+        found: Attention | None = await context.waited(lambda: watch.look(wait_for), within)
+    attention = found if found is not None else await asyncio.to_thread(watch.now)
+    for run_id in attention.working:
+        context.unfinished.shown(run_id, ended=False)
+    for view in attention.runs:
+        context.unfinished.shown(view.run_id, ended=view.status.is_terminal)
+    return attention.model_copy(update={"wait_note": call.wait_note(45)}).to_wire()
+
+
+WAIT_FOR_RUNS = ToolSpec(
+    name="wait_for_runs",
+    title="Wait for runs",
+    description=(
+        "Wait for several runs in one call, by default all live ones and those whose end you were not shown. "
+        "Returns as soon as one ends or asks (waitFor all: when all have ended, or one asks)."
+    ),
+    arguments=arguments(
+        [],
+        runIds=TEXTS,
+        waitFor={"enum": ["any", "all"], "default": "any"},
+        waitSeconds=wait(45),
+        cursor=text("From the last answer: reports only what is new"),
+    ),
+    answer=partial(record_answer, Attention),
+    handler=_wait_for_runs,
+    roles=_PARENT,
+    hints=_READ_ONLY,
+    in_sight=True,
+)
+
+
+async def _list_runs(context: ToolContext, call: Call) -> Answer:
+    rows = await asyncio.to_thread(
+        list_runs,
+        context.service,
+        status=Status(call.arguments["status"]) if "status" in call.arguments else None,
+        agent=call.get("agent"),
+        limit=call.get("limit", 20),
+        caller=context.caller,
+    )
+    return {"runs": [row.to_wire() for row in rows]}
+
+
+LIST_RUNS = ToolSpec(
+    name="list_runs",
+    title="List runs",
+    description="Runs, newest first; those that need an answer come first.",
+    arguments=arguments(
+        [],
+        status={"enum": [status.value for status in Status]},
+        agent=text(),
+        limit=bounded("integer", 1, 500, 20),
+    ),
+    answer=rows_answer,
+    handler=_list_runs,
+    roles=_PARENT,
+    hints=_READ_ONLY,
+)
+
+
+async def _get_logs(context: ToolContext, call: Call) -> Answer:
+    page = await asyncio.to_thread(
+        get_logs,
+        context.service,
+        call.arguments["runId"],
+        call.get("stream", "log"),
+        call.get("cursor"),
+        call.get("lines", 50),
+        context.caller,
+    )
+    return page.model_dump(mode="json", exclude_none=True)
+
+
+GET_LOGS = ToolSpec(
+    name="get_logs",
+    title="Read a run's log",
+    description="A page of a run's log (its last lines first), events, whole result or payload.",
+    arguments=arguments(
+        ["runId"],
+        runId=RUN_ID,
+        stream={"enum": ["log", "events", "result", "payload"], "default": "log"},
+        cursor=text("From the last page"),
+        lines=bounded("integer", 1, 1000, 50),
+    ),
+    answer=partial(record_answer, LogPage),
+    handler=_get_logs,
+    roles=_PARENT,
+    hints=_READ_ONLY,
+)
+
+
+async def _reply(context: ToolContext, call: Call) -> Answer:
+    given, message_id = call.arguments, call.get("messageId")
+    observed = await asyncio.to_thread(
+        reply, context.service, given["runId"], given["answer"], message_id, caller=context.caller
+    )
+    view = await context.view_after_wait(observed, call)
+    return {"success": True, "message": "The answer is recorded.", "updatedMetadata": view.to_wire()}
+
+
+REPLY_SUBAGENT = ToolSpec(
+    name="reply_subagent",
+    title="Answer a subagent",
+    description="Answer a run's question. waitSeconds then waits for what comes next.",
+    arguments=arguments(
+        ["runId", "answer"],
+        runId=RUN_ID,
+        messageId=text("Needed where several are open"),
+        answer=text(maxLength=MAX_ANSWER_CHARACTERS),
+        waitSeconds=wait(0),
+    ),
+    answer=reply_answer,
+    handler=_reply,
+    roles=_PARENT,
+    in_sight=True,
+)
+
+
+async def _stop(context: ToolContext, call: Call) -> Answer:
+    def stopped() -> Answer:
+        observed = stop(context.service, call.arguments["runId"], call.get("reason"), context.caller)
+        context.unfinished.shown(observed.meta.run_id, ended=observed.meta.status.is_terminal)
+        return run_view(context.service.store, observed).to_wire()
+
+    return await asyncio.to_thread(stopped)
+
+
+STOP_RUN = ToolSpec(
+    name="stop_run",
+    title="Stop a run",
+    description="End a run and all it started. A run that has ended stays as it is.",
+    arguments=arguments(["runId"], runId=RUN_ID, reason=SUMMARY),
+    answer=run_answer,
+    handler=_stop,
+    roles=_PARENT,
+    hints=ToolHints(destructive=True, idempotent=True),
+)
+
+
+async def _continue(context: ToolContext, call: Call) -> Answer:
+    order = ContinueOrder(
+        call.arguments["runId"],
+        call.get("prompt"),
+        call.get("inputs", []),
+        stored_agent=call.get("storedAgent", False),
+        trace=call.trace,
+    )
+    meta = await asyncio.to_thread(continue_run, context.service, order, context.caller)
+    return (await context.view_after_start(meta.run_id, call)).to_wire()
+
+
+CONTINUE_RUN = ToolSpec(
+    name="continue_run",
+    title="Continue a run",
+    description="Carry a run that has ended on, with its whole conversation, as a new run.",
+    arguments=arguments(
+        ["runId"],
+        runId=RUN_ID,
+        prompt=text("What to do next; without it the run goes on where it was cut"),
+        inputs=TEXTS,
+        storedAgent={"type": "boolean", "description": "If its file is gone: as the run had it"},
+        waitSeconds=wait(0),
+    ),
+    answer=run_answer,
+    handler=_continue,
+    roles=_PARENT,
+)

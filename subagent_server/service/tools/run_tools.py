@@ -1,0 +1,54 @@
+"""The tools `run_<agent>`: one spec for each agent."""
+
+import asyncio
+from functools import partial
+
+from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.service.start import StartOrder, start
+from subagent_server.service.tools.answers import run_answer
+from subagent_server.service.tools.call import Call
+from subagent_server.service.tools.context import ToolContext
+from subagent_server.service.tools.schema import TEXTS, arguments, brief, text, wait
+from subagent_server.service.tools.spec import Answer, ToolHints, ToolSpec
+
+RUN_AGENT_CHECKED = arguments(
+    ["prompt"],
+    prompt=text("All it sees"),
+    inputs=TEXTS | {"description": "Files"},
+    waitSeconds=wait(0),
+    label=text(),
+    cwd=text(),
+)
+"""What a call of `run_<agent>` has to fit."""
+
+RUN_AGENT = brief(RUN_AGENT_CHECKED)
+"""The same as a model sees it, once for each agent: at most 350 bytes with the name (SPEC section 5)."""
+
+
+def run_tool(agent: AgentDefinition, *, in_sight: bool = True) -> ToolSpec:
+    """Return the tool that starts runs of an agent."""
+    return ToolSpec(
+        name=agent.tool_name,
+        title=f"Run {agent.name}",
+        description=agent.description or f"Run the agent {agent.name}.",
+        arguments=RUN_AGENT_CHECKED,
+        shown=RUN_AGENT,
+        answer=partial(run_answer, agent),
+        handler=partial(_run, agent.name),
+        roles=frozenset({"parent"}),
+        hints=ToolHints(destructive=None, idempotent=None, open_world=True),
+        in_sight=in_sight,
+    )
+
+
+async def _run(agent: str, context: ToolContext, call: Call) -> Answer:
+    order = StartOrder(
+        agent=agent,
+        prompt=call.arguments["prompt"],
+        inputs=call.get("inputs", []),
+        cwd=call.get("cwd"),
+        label=call.get("label"),
+        trace=call.trace,
+    )
+    meta = await asyncio.to_thread(start, context.service, order, context.caller)
+    return (await context.view_after_start(meta.run_id, call)).to_wire()

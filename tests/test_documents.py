@@ -1,0 +1,179 @@
+"""The documents agree with the code: files, rooms, words, limits, links and commands that they name exist."""
+
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from subagent_server.cli.console.group import VERBS
+from tests.helpers.processes import REPOSITORY
+
+PACKAGE = REPOSITORY / "subagent_server"
+ARCHITECTURE = REPOSITORY / "docs" / "architecture.md"
+DOCUMENTS = sorted(
+    [REPOSITORY / "README.md", REPOSITORY / "CHANGELOG.md", *(REPOSITORY / "docs").rglob("*.md")]
+)
+NAMES = [str(path.relative_to(REPOSITORY)) for path in DOCUMENTS]
+HISTORY = {"CHANGELOG.md"}
+"""It may name files of earlier versions."""
+FOREIGN_FILES = {"conftest.py"}
+"""Files of users' projects that the documents name."""
+
+WORDS = (
+    *("run", "agent", "parent", "child", "tree", "door", "verb", "room", "runs root", "starter"),
+    *("shim", "worker", "zygote", "plain start", "warm start", "front", "slot", "ticket", "mark"),
+    *("reconcile", "sweep", "transcript", "journal", "view", "row", "run context", "runner", "failpoint"),
+)
+RETIRED_WORDS = re.compile(r"\b(keeper|newborn|leash|amid|whoever|of ours|warm process|is none)\b", re.I)
+LEAST_ROWS_OF_CHANGES = 25
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
+
+_PYTHON_FILE = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py)`")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_CONSTANT = re.compile(r"`([\w/]+\.py)`|`([A-Z][A-Z_]+)`")
+_FIGURE = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?(?: (?:MiB|KiB|%))?")
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a document."""
+    return path.read_text(encoding="utf-8")
+
+
+def section(path: Path, title: str) -> str:
+    """Return the text below a heading, up to the next heading of this level or a higher one."""
+    found = re.search(rf"^(##+) {re.escape(title)}\n(.*?)(?=^\1 |^## |\Z)", text_of(path), re.M | re.S)
+    assert found, f"{path.name} has no section {title}"
+    return found[2]
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of the rows of all tables in a text, without their headers."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    rules = [number for number, row in enumerate(cells) if all(set(cell) <= {"-"} and cell for cell in row)]
+    headers = {number - 1 for number in rules} | set(rules)
+    return [row for number, row in enumerate(cells) if number not in headers]
+
+
+def exists(name: str) -> bool:
+    """Whether a file that a document names is in the package, in the repository or beside another module."""
+    if (PACKAGE / name).is_file() or (REPOSITORY / name).is_file():
+        return True
+    return "/" not in name and any(PACKAGE.rglob(name))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in HISTORY])
+def test_every_module_that_a_document_names_exists(name: str) -> None:
+    named = set(_PYTHON_FILE.findall(text_of(REPOSITORY / name))) - FOREIGN_FILES
+    assert sorted(each for each in named if not exists(each)) == []
+
+
+def test_the_table_of_rooms_has_every_room_of_the_package_and_no_other() -> None:
+    named = {row[0].strip("`").rstrip("/") for row in rows(section(ARCHITECTURE, "Rooms"))}
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    modules = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py"}
+    assert named == folders | modules
+
+
+def test_every_room_stands_on_one_floor() -> None:
+    named = re.findall(r"`(\w+)`", " ".join(row[1] for row in rows(section(ARCHITECTURE, "Floors"))))
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    rooms |= {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    assert sorted(named) == sorted(rooms)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_the_glossary_explains_each_word_of_the_house(word: str) -> None:
+    explained = [
+        part.strip() for row in rows(section(ARCHITECTURE, "Glossary")) for part in row[0].split(",")
+    ]
+    assert word in explained
+
+
+def test_each_change_of_the_table_names_a_file_that_exists() -> None:
+    changes = rows(section(ARCHITECTURE, "To change X, open Y"))
+    assert len(changes) >= LEAST_ROWS_OF_CHANGES
+    for change, place in changes:
+        paths = [path for path in re.findall(r"`([\w./-]+)`", place) if "/" in path or path.endswith(".py")]
+        wrong = [path for path in paths if not ((PACKAGE / path).exists() or exists(path))]
+        assert wrong == [] and (paths or "](" in place), f"{change}: {wrong}"
+
+
+def forms(value: float) -> set[str]:
+    """Return the ways in which the table of limits may write the value of a constant."""
+    whole = int(value)
+    written = {f"{value:g}", f"{value * 100:g} %"}
+    if whole == value:
+        written.add(f"{whole:,}")
+    written |= {
+        f"{whole // size} {unit}" for unit, size in UNITS.items() if whole == value and not whole % size
+    }
+    return written
+
+
+def constants(cell: str) -> Iterator[float]:
+    """Yield the values of the constants that a cell of the table of limits names, by their modules."""
+    module = None
+    for path, constant in _CONSTANT.findall(cell):
+        if path:
+            module = importlib.import_module(f"subagent_server.{path.removesuffix('.py').replace('/', '.')}")
+        else:
+            yield float(getattr(module, constant))
+
+
+@pytest.mark.parametrize(
+    "row", rows(section(REPOSITORY / "docs" / "operations.md", "Limits")), ids=lambda r: r[0]
+)
+def test_each_limit_of_the_table_is_the_constant_that_it_names(row: list[str]) -> None:
+    _, bound, cell = row
+    figures = set(_FIGURE.findall(re.sub(r"429 and 529|Claude 4\.5", "", bound)))
+    values = list(constants(cell))
+    assert values, f"{cell} names no constant"
+    for value in values:
+        assert figures & forms(value), f"{bound} lacks {value:g}"
+    unexplained = {figure for figure in figures if not any(figure in forms(value) for value in values)}
+    assert unexplained == set()
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of the headings of a document, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", text_of(path), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_links_of_a_document_lead_somewhere(name: str) -> None:
+    document = REPOSITORY / name
+    for link in _LINK.findall(re.sub(r"```.*?```|`[^`\n]*`", "", text_of(document), flags=re.S)):
+        if re.match(r"https?://", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def commands(text: str) -> Iterator[str]:
+    """Yield the verb of every `subagent` command in code."""
+    code = [*re.findall(r"`([^`\n]+)`", text), *re.findall(r"^(?:    |\$ )?(.*\bsubagent .*)$", text, re.M)]
+    for piece in code:
+        yield from re.findall(r"^(?:\$ )?subagent ((?!-)[a-z][\w-]*)", piece.strip())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_verbs_that_a_document_calls_exist(name: str) -> None:
+    assert {verb for verb in commands(text_of(REPOSITORY / name)) if verb not in VERBS} == set()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_make_targets_that_a_document_calls_exist(name: str) -> None:
+    targets = set(re.findall(r"^([\w-]+):", text_of(REPOSITORY / "Makefile"), re.M))
+    called = set(re.findall(r"(?:^    |`)make ([a-z][\w-]*)", text_of(REPOSITORY / name), re.M))
+    assert called - targets == set()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in HISTORY])
+def test_a_document_uses_the_words_of_the_glossary(name: str) -> None:
+    assert sorted({found[0] for found in RETIRED_WORDS.finditer(text_of(REPOSITORY / name))}) == []
