@@ -15,7 +15,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class ToolListing:
-    """What a server has answered to `tools/list`, all pages of it."""
+    """The answer of a server to `tools/list`, all pages of it."""
 
     server: str
     definition: ServerDefinition
@@ -33,7 +33,7 @@ class Offered:
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """What the agent file says of tools: `tools` (None: everything) and `disallowedTools`, as written."""
+    """The keys `tools` (None: everything) and `disallowedTools` of an agent file, as written."""
 
     tools: Collection[str] | None = None
     disallowed: Collection[str] = ()
@@ -47,7 +47,7 @@ class ToolChoice:
 
 @dataclass
 class Offer:
-    """The tools of a run's servers, and what its author should know of them."""
+    """The tools of a run's servers, with warnings for the author of the agent."""
 
     tools: list[Offered] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

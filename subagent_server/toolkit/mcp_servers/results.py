@@ -1,7 +1,7 @@
 """The result of an MCP tool in the best form that the Messages API takes (SPEC section 8).
 
-Text, images and PDF go to the model as such. What it cannot see (audio, other files, images that the API
-refuses) is kept in a file of the run, with a line that says where.
+Text, images and PDF go to the model as such. Content that it cannot see (audio, other files, images that the
+API refuses) is kept in a file of the run, and a line names the file.
 """
 
 import base64
@@ -38,13 +38,13 @@ Block = dict[str, Any]
 
 @dataclass(frozen=True)
 class Attachments:
-    """Where a run keeps what its model cannot be shown. With no directory nothing is kept."""
+    """Files for content that the model cannot see. Without a directory none is kept."""
 
     directory: Directory | None = None
     masker: Masker = field(default_factory=Masker)
 
     def keep(self, data: bytes, media: str | None) -> str:
-        """Store bytes and return a few words that say where; what cannot be kept is said, too."""
+        """Store bytes and return a few words with their path, or why they are not kept."""
         if self.directory is None:
             return "not shown here"
         if len(data) > KEPT_BYTES:
@@ -60,7 +60,7 @@ class Attachments:
 
 
 def converted(result: CallToolResult, attachments: Attachments) -> ToolResult:
-    """Return what the model is told of a result. An error is told in text alone, as the API insists."""
+    """Return a result in the form of the Messages API, which takes only text in an error."""
     blocks = [block for content in result.content for block in _blocks(content, attachments)]
     said = [content.text for content in result.content if isinstance(content, TextContent)]
     if result.structured_content is not None and not _says(said, result.structured_content):
@@ -88,7 +88,7 @@ def _says(texts: list[str], structured: Any) -> bool:
 
 
 def _text(text: str) -> Block:
-    """Return a text block of what UTF-8 can hold."""
+    """Return a text block, without characters that UTF-8 cannot hold."""
     return {"type": "text", "text": text.encode("utf-8", "replace").decode()}
 
 

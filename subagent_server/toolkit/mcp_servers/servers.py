@@ -22,7 +22,7 @@ class Servers:
     def tools(
         self, wanted: ToolChoice, own: Collection[str], attachments: Attachments
     ) -> tuple[list[McpTool], list[str]]:
-        """Return the tools that the run may use, and what its author should know; `own` are its other tools.
+        """Return the tools that the run may use, with warnings for its author; `own` are its other tools.
 
         Raises:
             RunRefused: `config`; a name stands for two tools.

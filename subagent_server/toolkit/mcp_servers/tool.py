@@ -13,7 +13,7 @@ from subagent_server.toolkit.tool import ToolResult
 
 
 class McpTool:
-    """Calls one tool of one server. `offered.tool` is what the server has said of it."""
+    """Calls one tool of one server. `offered.tool` is the server's description of it."""
 
     sequential = False
 
@@ -46,7 +46,7 @@ class McpTool:
         return is_named([pattern], self.offered.server, self.offered.tool.name, self.name)
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
-        """Call the tool; whatever goes wrong is told to the model."""
+        """Call the tool; every failure is a result for the model."""
         try:
             given = self._input.for_server(_sendable(arguments))
             answer = await self.connection.call(self.offered.tool.name, given)
@@ -57,11 +57,11 @@ class McpTool:
         return ToolResult([*remarks, *result.content], result.is_error)
 
     async def aclose(self) -> None:
-        """Nothing is held: the server is left once, by those who connected it."""
+        """Do nothing: the worker closes the connection."""
 
 
 def _sendable(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments in what UTF-8 can hold: models write halves of characters, which no server takes."""
+    """Return arguments without half surrogate pairs: models write such, and no server takes them."""
     text = json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace")
     sendable: dict[str, Any] = json.loads(text)
     return sendable

@@ -23,11 +23,11 @@ _REVOKES = _GRANTS | {name: frozenset({"edit"}) for name in ("write", "edit", "m
 
 @dataclass(frozen=True)
 class Selection:
-    """What a run may use on files and programs, and what was asked for besides.
+    """The tools for files and programs that a run may use, and the other names in its file.
 
     `view` and `edit` are the two halves of the editor. `mcp` holds `mcp__<server>` and
-    `mcp__<server>__<tool>` names as they were written, None where every tool of every server is asked for;
-    `mcp_disallowed` those that are taken away. `unknown` are names that nothing here offers: worth a warning.
+    `mcp__<server>__<tool>` names as they were written, None if the file asks for every tool of every server;
+    `mcp_disallowed` those that are taken away. `unknown` are names that no tool has: worth a warning.
     `restricted` are names with a condition, such as `Bash(git diff:*)`: that promise cannot be kept, so the
     tool is withheld and the run has to be refused.
     """
@@ -45,7 +45,7 @@ class Selection:
 
 @dataclass
 class _NamesRead:
-    """What a list of names amounts to."""
+    """A list of names, sorted by kind."""
 
     capabilities: set[str] = field(default_factory=set)
     mcp: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ class _NamesRead:
 
 
 def select(tools: list[str] | None, disallowed: list[str]) -> Selection:
-    """Return what the keys `tools` (None: everything) and `disallowedTools` of an agent file leave.
+    """Return the selection by the keys `tools` (None: everything) and `disallowedTools` of an agent file.
 
     Names are those of agent files in the wild or our own; upper and lower case do not matter. Disallowing
     `Write` or `Edit` takes every writing command away, disallowing `Read` takes `view` away.

@@ -1,9 +1,9 @@
 """One bash process that runs one command after the other, in a session of its own. Blocking.
 
 The shell is a small loop: it reads a command up to a NUL on its stdin, evaluates it with stdin from
-`/dev/null`, and writes a random token and the exit code to a pipe that the command cannot see. So nothing
-that a command prints, leaves unquoted or leaves running can be taken for its end. A thread reads what is
-printed, also between commands, so that background jobs never wait for a reader.
+`/dev/null`, and writes a random token and the exit code to a pipe that the command cannot see. So no
+output, open quote or running job of a command can be taken for its end. A thread reads the output, also
+between commands, so that background jobs never wait for a reader.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from subagent_server.toolkit.workspace.output import OutputCapture
-from subagent_server.toolkit.workspace.process_tree import Spare, end_tree, nobody
+from subagent_server.toolkit.workspace.process_tree import Spare, end_tree, spare_none
 
 _CHUNK = 1 << 16
 _START_SECONDS = 60.0
@@ -162,10 +162,10 @@ class Shell:
             taken, self._capture = self._capture, self._new_capture()
         return taken
 
-    def close(self, grace: float, spare: Spare = nobody) -> int | None:
-        """End the shell and what it has started, but for those to `spare`: TERM, after `grace` seconds KILL.
+    def close(self, grace: float, spare: Spare = spare_none) -> int | None:
+        """End the shell and the processes it has started, less those to `spare`: TERM, after `grace` s KILL.
 
-        Return the exit code (negative: the signal), None where the kernel would not let it go. `take_output`
+        Return the exit code (negative: the signal), None if the kernel could not kill it. `take_output`
         still works afterwards.
         """
         end_tree(self._process.pid, grace, spare)
@@ -210,7 +210,7 @@ class Shell:
         return bool(chunk)
 
     def _absorb_pending(self) -> None:
-        """Read what lies in the pipe now, and no more: something may go on printing for ever."""
+        """Read the bytes in the pipe now, and no more: a background job may go on printing for ever."""
         if self._output < 0:
             return
         (pending,) = struct.unpack("i", fcntl.ioctl(self._output, termios.FIONREAD, bytes(4)))
@@ -221,7 +221,7 @@ class Shell:
 
 @dataclass
 class _StatusLines:
-    """What the shell says: after each command `<token> <exit code>`, then, and at first, `<token> ready`."""
+    """The reports of the shell: `<token> ready`, and before it `<token> <exit code>` of a command."""
 
     token: str
     exit_code: int | None = None
@@ -229,7 +229,7 @@ class _StatusLines:
     _rest: bytes = field(default=b"")
 
     def expect(self) -> None:
-        """Wait for the end of one command more."""
+        """Wait for the end of one more command."""
         self._missing += 1
         self.exit_code = None
 
@@ -238,7 +238,7 @@ class _StatusLines:
         return self._missing == 0
 
     def read(self, descriptor: int) -> bool:
-        """Take what can be read; False at the end of input."""
+        """Read what has arrived; False at the end of input."""
         try:
             chunk = os.read(descriptor, 4096)
         except BlockingIOError:
@@ -260,7 +260,7 @@ def _driver(token: str, status: int) -> str:
 
     That it is ready again is written in the inner loop's condition, so that a stray `continue` or `break` of
     a command leads there too. `set -e` and `-u` end with their command: a shell that lives on would
-    die of the next `grep` without a match. What a command does to its standard streams by `exec` is undone.
+    die of the next `grep` without a match. Redirections that a command makes by `exec` are undone.
     """
     output = 8 if status != 8 else 7
     ready = f"builtin printf '%s ready\\n' {token} >&{status}; builtin set +eu"
