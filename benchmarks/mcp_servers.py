@@ -15,11 +15,11 @@ from pathlib import Path
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
 from subagent_server.domain.definitions import ServerDefinition
-from subagent_server.toolkit.mcp_servers.connection import Surroundings
-from subagent_server.toolkit.mcp_servers.offer import Wanted
-from subagent_server.toolkit.mcp_servers.results import Shelf
+from subagent_server.toolkit.mcp_servers.connection import ServerContext
+from subagent_server.toolkit.mcp_servers.offer import ToolChoice
+from subagent_server.toolkit.mcp_servers.results import Attachments
 from subagent_server.toolkit.mcp_servers.servers import connect
-from subagent_server.toolkit.mcp_servers.session import Place
+from subagent_server.toolkit.mcp_servers.session import ServerEnvironment
 
 SERVERS = 5
 TOOLS = 40
@@ -58,10 +58,10 @@ def definitions() -> dict[str, ServerDefinition]:
 
 async def timed(servers: dict[str, ServerDefinition]) -> float:
     """Return how many seconds it takes to connect to these servers at once, and to make tools of theirs."""
-    around = Surroundings(Place(dict(os.environ), Path.cwd()), lambda kind, **facts: None)
+    around = ServerContext(ServerEnvironment(dict(os.environ), Path.cwd()), lambda kind, **facts: None)
     began = time.perf_counter()
     connected = await connect(servers, around)
-    tools, _ = connected.tools(Wanted(), (), Shelf())
+    tools, _ = connected.tools(ToolChoice(), (), Attachments())
     made = [tool.definition() for tool in tools]
     seconds = time.perf_counter() - began
     await connected.aclose()

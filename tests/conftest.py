@@ -1,14 +1,17 @@
 """Fixtures that tests of several rooms share, and the one warm process of a session."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from subagent_server.store.runs import RunStore
 from tests.helpers import warm
+from tests.helpers.forking import ADDRESS, Forker
 from tests.helpers.starter import forget_starter
 
 _WARM = pytest.StashKey[Path]()
+_FORKER = pytest.StashKey[Forker]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -16,10 +19,14 @@ def pytest_configure(config: pytest.Config) -> None:
     forget_starter()
     if not hasattr(config, "workerinput"):
         config.stash[_WARM] = warm.begin()
+        config.stash[_FORKER] = Forker(config.stash[_WARM])
+        os.environ[ADDRESS] = config.stash[_FORKER].address
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the warm process, if a test has started it."""
+    """End the processes of the session: the one that forks commands, and the zygote if there is one."""
+    if _FORKER in config.stash:
+        config.stash[_FORKER].close()
     if _WARM in config.stash:
         warm.end(config.stash[_WARM])
 

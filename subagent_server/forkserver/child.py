@@ -87,13 +87,10 @@ class Child:
         order, cwd, place, descriptors = protocol.receive_order(connection)
         if not inherited.is_place(place):
             raise protocol.OrderRefused("another namespace or root directory")
-        if interpreter.wants_plain_start(order["environment"]):
-            raise protocol.OrderRefused("an environment that wants an interpreter of its own")
         inherited.join_control_group(starter.pid)
         # 4. All this was read by the starter's pid: it counts if the pid is still the starter's.
         if starter.has_ended():
             raise protocol.OrderRefused("the starter has exited")
-        starter.close()
         # 5. Be as a child of the starter.
         os.setsid()
         os.fchdir(cwd)

@@ -7,7 +7,6 @@ a command imports this module.
 
 import _socket
 import os
-import sys
 import time
 
 from subagent_server.forkserver import inherited, protocol
@@ -47,28 +46,24 @@ def _may_use(cache: str) -> bool:
     return is_mine(place, 0o022) and os.access(place, os.W_OK)
 
 
-class ForkRequest:
-    """A program to be forked, as the plain start would have executed it."""
-
-    def __init__(
-        self, program: str, command: "Sequence[str]", argv: "Sequence[str]", environment: "Mapping[str, str]"
-    ) -> None:
-        self._program = program
-        self._command = list(command)
-        self._argv = list(argv)
-        self._environment = dict(environment)
-
-    def order(self, targets: "Sequence[int]", *, has_front: bool) -> "protocol.Order":
-        """Return the order for it, with the attributes that this process hands on to its children."""
-        return {
-            "program": self._program,
-            "command": self._command,
-            "argv": self._argv,
-            "environment": self._environment,
-            "targets": list(targets),
-            "inherited": inherited.capture(),
-            "has_front": has_front,
-        }
+def new_order(
+    program: str,
+    command: "Sequence[str]",
+    argv: "Sequence[str]",
+    environment: "Mapping[str, str]",
+    *,
+    has_front: bool = False,
+) -> "protocol.Order":
+    """Return the order of a program with the attributes that this process hands on to its children."""
+    return {
+        "program": program,
+        "command": list(command),
+        "argv": list(argv),
+        "environment": dict(environment),
+        "targets": [],
+        "inherited": inherited.capture(),
+        "has_front": has_front,
+    }
 
 
 class ForkConnection:
@@ -104,14 +99,13 @@ class ForkConnection:
         """Wait until a child has looked at this process and takes its order."""
         self._expect(protocol.HERE)
 
-    def order(
-        self, request: ForkRequest, descriptors: "Mapping[int, int]", *, cwd: str, has_front: bool = False
-    ) -> None:
+    def order(self, order: "protocol.Order", descriptors: "Mapping[int, int]", *, cwd: str) -> None:
         """Order a program in `cwd` with `descriptors` (theirs to ours) and nothing else."""
-        order = request.order(list(descriptors), has_front=has_front)  # while the other side wakes up
-        own = [os.open(cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
+        order["targets"] = list(descriptors)
+        own: list[int] = []
         try:
-            own += inherited.open_place()
+            own.append(os.open(cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+            inherited.open_place(own)
             self.wait_until_here()
             self._may_hold = True
             protocol.send_order(self._socket, order, [*own, *descriptors.values()])
@@ -159,8 +153,3 @@ class ForkConnection:
             except TimeoutError:
                 if time.monotonic() >= deadline or not can_answer(credentials(self._socket)[0]):
                     raise
-
-
-def is_supported() -> bool:
-    """Whether this kind of system has a fork server."""
-    return sys.platform == "linux"

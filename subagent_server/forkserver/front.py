@@ -11,7 +11,7 @@ import select
 import signal
 import sys
 
-from subagent_server.forkserver.client import FAILURES, ForkConnection, ForkRequest, is_supported
+from subagent_server.forkserver.client import FAILURES, ForkConnection, new_order
 from subagent_server.forkserver.installation import installation_key
 
 TYPE_CHECKING = False
@@ -29,7 +29,7 @@ def stand_for_fork(program: str, directory: str) -> None:
 
     Returns if there is no zygote that does it: then nothing has begun, and this process does it itself.
     """
-    if not is_supported():
+    if sys.platform != "linux":
         return
     streams = {number: number for number in (0, 1, 2) if _is_open(number)}
     occupied = _occupy_streams()  # else the connection would get the number of a stream that is closed
@@ -46,9 +46,9 @@ def _started(program: str, directory: str, streams: "dict[int, int]") -> "tuple[
         connection = ForkConnection(directory, installation_key())
     except FAILURES:
         return None
-    request = ForkRequest(program, sys.orig_argv, sys.argv, os.environ)
+    order = new_order(program, sys.orig_argv, sys.argv, os.environ, has_front=True)
     try:
-        connection.order(request, streams, cwd=".", has_front=True)
+        connection.order(order, streams, cwd=".")
         return connection, connection.go()
     except FAILURES:
         connection.close()

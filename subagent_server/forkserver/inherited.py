@@ -18,7 +18,7 @@ _NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
 _RIGHTS = ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp")
 _PYTHON_IGNORES = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
 _OOM = "/proc/self/oom_score_adj"
-_LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
+_LIMITS = [getattr(resource, name) for name in sorted(dir(resource)) if name.startswith("RLIMIT_")]
 
 
 def capture() -> "dict[str, Any]":
@@ -29,7 +29,7 @@ def capture() -> "dict[str, Any]":
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "oom": _read(_OOM).strip(),
         "cpus": sorted(os.sched_getaffinity(0)),
-        "limits": [list(resource.getrlimit(number)) for number in _limits()],
+        "limits": [list(resource.getrlimit(number)) for number in _LIMITS],
         "blocked": sorted(int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])),
         "ignored": _numbers(int(facts["SigIgn"], 16)),
     }
@@ -42,7 +42,7 @@ def assume(wanted: "dict[str, Any]") -> None:
         OSError, ValueError: one cannot be taken over, such as a limit above that of this process.
     """
     os.umask(wanted["umask"])
-    for number, limit in zip(_limits(), wanted["limits"], strict=True):
+    for number, limit in zip(_LIMITS, wanted["limits"], strict=True):
         if list(resource.getrlimit(number)) != limit:
             resource.setrlimit(number, (limit[0], limit[1]))
     if sorted(os.sched_getaffinity(0)) != wanted["cpus"]:
@@ -78,8 +78,8 @@ def other_rights(pid: int) -> str | None:
     return next((f"another {name}" for name in _RIGHTS if mine.get(name) != theirs.get(name)), None)
 
 
-def open_place() -> list[int]:
-    """Return descriptors of the namespaces and of the root directory of this process, to show its place.
+def open_place(opened: "list[int]") -> None:
+    """Append descriptors of the namespaces and of the root directory of this process, to show its place.
 
     A process elsewhere cannot open them. They are not looked up by pid, because only root may do that for a
     process that is not dumpable.
@@ -87,19 +87,12 @@ def open_place() -> list[int]:
     Raises:
         OSError: there is no descriptor left.
     """
-    opened: list[int] = []
-    try:
-        for path in _place():
-            opened.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-    except OSError:
-        for descriptor in opened:
-            os.close(descriptor)
-        raise
-    return opened
+    for path in _place():
+        opened.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
 
 def is_place(descriptors: "Sequence[int]") -> bool:
-    """Whether `open_place` returned these in a process that is in the same place as this one."""
+    """Whether `open_place` opened these in a process that is in the same place as this one."""
     seen = [os.fstat(descriptor) for descriptor in descriptors]
     mine = [os.stat(path) for path in _place()]  # noqa: PTH116
     return [(each.st_dev, each.st_ino) for each in seen] == [(each.st_dev, each.st_ino) for each in mine]
@@ -115,12 +108,9 @@ def join_control_group(pid: int) -> None:
     Raises:
         OSError: it is in another one that this process may not join.
     """
-    if _control_groups("self") == (wanted := _control_groups(str(pid))):
-        return
-    for line in wanted:
+    wanted = _control_groups(str(pid))
+    for line in set(wanted) - set(_control_groups("self")):
         number, _, path = line.split(":", 2)
-        if line in _control_groups("self"):
-            continue
         if number != "0":
             raise OSError("another control group of the first kind")
         _write(f"/sys/fs/cgroup/{path.lstrip('/')}/cgroup.procs", "0")
@@ -135,10 +125,6 @@ def _control_groups(process: str) -> list[str]:
 def _status(process: str) -> dict[str, str]:
     lines = _read(f"/proc/{process}/status").splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
-def _limits() -> list[int]:
-    return [getattr(resource, name) for name in _LIMITS]
 
 
 def _numbers(mask: int) -> list[int]:

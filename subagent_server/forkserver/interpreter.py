@@ -35,11 +35,6 @@ class NotLikePlainStart(Exception):
     """A fork cannot be as the plain start would be: the program has to be started plainly."""
 
 
-def wants_plain_start(environment: Mapping[str, str]) -> bool:
-    """Whether an environment would change the interpreter itself, or the libraries that it has loaded."""
-    return any(name.startswith(_LOADER_NAMES) for name in environment)
-
-
 def close_all_but(keep: Iterable[int]) -> None:
     """Close every descriptor that is not in `keep`."""
     kept = set(keep)
@@ -55,8 +50,11 @@ def assume_identity(
     """Make this process one that was started by `command` in `environment`; `argv` is for `sys`.
 
     Raises:
-        NotLikePlainStart: the environment asks for an encoding that this interpreter was not started with.
+        NotLikePlainStart: the environment would change the interpreter itself, the libraries that it has
+            loaded, or its encoding.
     """
+    if any(name.startswith(_LOADER_NAMES) for name in environment):
+        raise NotLikePlainStart("an environment that wants an interpreter of its own")
     title.set_environment({**environment, **_locale_of(environment)})
     title.show_command(command)
     sys.argv = list(argv)
@@ -125,10 +123,8 @@ def _locale_of(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _coerced() -> dict[str, str]:
     for name in _COERCED:
-        try:
+        with suppress(locale.Error):
             return {"LC_CTYPE": locale.setlocale(locale.LC_CTYPE, name)}
-        except locale.Error:
-            continue
     return {}
 
 

@@ -33,10 +33,6 @@ class Peer:
         poll.register(self._pidfd, select.POLLIN)
         return bool(poll.poll(0))
 
-    def close(self) -> None:
-        """Close the pidfd."""
-        os.close(self._pidfd)
-
 
 def credentials(connection: _socket.socket) -> tuple[int, int]:
     """Return pid and user of the process at the other end.

@@ -25,12 +25,6 @@ class ProcessTitle:
         self._arguments = _StackText(arguments_begin, arguments_end)
         self._environment = _StackText(environment_begin, environment_end)
 
-    def clear(self) -> None:
-        """Show nothing. The variables that this process was started with are read no more after this."""
-        _forget_environment()
-        for text in (self._arguments, self._environment):
-            text.write(())
-
     def show_command(self, words: Sequence[str]) -> None:
         """Show a command line; one that is longer than the room is cut."""
         self._arguments.write(os.fsencode(word) for word in words)

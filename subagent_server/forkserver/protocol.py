@@ -59,14 +59,10 @@ def send_order(connection: _socket.socket, order: "Order", descriptors: "Sequenc
     `descriptors` are its working directory, the place of the starter (`inherited.open_place`), and those
     that the program gets.
     """
-    memory = os.memfd_create("subagent-order", os.MFD_CLOEXEC)
-    try:
-        rest = marshal.dumps({**order})  # both sides are the same interpreter: that is what the key says
-        while rest:
-            rest = rest[os.write(memory, rest) :]
-        send(connection, _ORDER, (memory, *descriptors))
-    finally:
-        os.close(memory)
+    with os.fdopen(os.memfd_create("subagent-order", os.MFD_CLOEXEC), "wb") as memory:
+        marshal.dump({**order}, memory)  # both sides are the same interpreter: the key says so
+        memory.flush()
+        send(connection, _ORDER, (memory.fileno(), *descriptors))
 
 
 def receive_order(connection: _socket.socket) -> "tuple[Order, int, list[int], list[int]]":
@@ -78,11 +74,9 @@ def receive_order(connection: _socket.socket) -> "tuple[Order, int, list[int], l
         OSError, OrderRefused: no order came.
     """
     memory, cwd, *descriptors = expect(connection, _ORDER)
-    data = b""
-    while part := os.pread(memory, 1 << 20, len(data)):
-        data += part
-    os.close(memory)
-    order: Order = marshal.loads(data)
+    with os.fdopen(memory, "rb") as file:
+        file.seek(0)
+        order: Order = marshal.load(file)
     own = max(0, len(descriptors) - len(order["targets"]))
     return order, cwd, descriptors[:own], descriptors[own:]
 

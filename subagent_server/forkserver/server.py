@@ -35,7 +35,6 @@ STUCK_SECONDS = 60
 SECRET_BYTES = 32
 PREFORKED_COMMAND = ("subagent-spare",)
 """The command line of a child that has no starter yet."""
-_SCRATCH = ".scratch"
 _KEPT_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", failpoints.VARIABLE)
 
 
@@ -44,8 +43,6 @@ class Zygote:
 
     def __init__(self, directory: Path, key: str, idle_seconds: float) -> None:
         self._folder = open_private(str(directory), make=False)
-        self.scratch = directory / f"{key}{_SCRATCH}"
-        """A directory for the time before it listens. It is empty at first and removed afterwards."""
         self._key = key
         self._idle = idle_seconds
         self._name = beneath(self._folder, f"{key}.sock")
@@ -58,7 +55,6 @@ class Zygote:
         self._starting: dict[int, PreforkedChild] = {}
         """Children whose programs have not begun, by descriptor."""
         kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-        self._title.clear()
         self._title.set_environment(kept)
         self._title.show_command(sys.orig_argv[:-1])
 
@@ -71,26 +67,21 @@ class Zygote:
             return False
         os.ftruncate(lock, 0)
         os.write(lock, f"{os.getpid()}\n".encode())
-        self._remove_dead()
-        self.clear_scratch()
-        self.scratch.mkdir(mode=0o700, exist_ok=True)  # children of a killed zygote may still write there
+        self._remove_leftovers()
         return True
 
-    def clear_scratch(self) -> None:
-        """Remove the scratch directory."""
-        shutil.rmtree(self.scratch, ignore_errors=True)
-
-    def _remove_dead(self) -> None:
-        """Remove the files of dead zygotes of other versions."""
-        for entry in os.scandir(self._folder):
-            lock = Path(beneath(self._folder, entry.name))
-            if lock.suffix != ".lock" or lock.stem == self._key:
-                continue
-            held = locks.take(Entry.at(lock))
+    def _remove_leftovers(self) -> None:
+        """Remove the files of dead zygotes: all those of other keys, and directories of this one."""
+        folder = Path(beneath(self._folder, ""))
+        for lock in folder.glob("*.lock"):
+            is_own = lock.stem == self._key
+            held = None if is_own else locks.take(Entry.at(lock))
+            for path in folder.glob(f"{lock.stem}.*") if is_own or held is not None else ():
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                elif not is_own:
+                    path.unlink(missing_ok=True)
             if held is not None:
-                shutil.rmtree(lock.with_suffix(_SCRATCH), ignore_errors=True)
-                for suffix in (".sock", ".secret", ".log", ".lock"):
-                    lock.with_suffix(suffix).unlink(missing_ok=True)
                 os.close(held)
 
     def listen(self) -> None:
@@ -153,13 +144,11 @@ class Zygote:
         return self._listener.fileno() in ready if ready else None
 
     def _accept(self, programs: Mapping[str, ForkedProgram]) -> None:
-        try:
+        with suppress(BlockingIOError, ConnectionAbortedError):  # the starter has not waited
             connection, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return  # the starter has not waited
-        with connection:
-            if credentials(connection)[1] == os.getuid():
-                self._hand_over(connection, programs)
+            with connection:
+                if credentials(connection)[1] == os.getuid():
+                    self._hand_over(connection, programs)
 
     def _hand_over(self, connection: socket.socket, programs: Mapping[str, ForkedProgram]) -> None:
         """Hand a connection to the pre-forked child; if that is used up or was killed, to one forked now."""

@@ -5,22 +5,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from subagent_server.forkserver.client import (
     FAILURES,
     ForkConnection,
-    ForkRequest,
     default_directory,
-    is_supported,
 )
-from subagent_server.forkserver.installation import ZYGOTE_MODULE, Installation, installation_key
+from subagent_server.forkserver.installation import ZYGOTE_MODULE, installation_key
 from subagent_server.forkserver.protocol import OrderRefused
 from subagent_server.host import failpoints, locks, processes
 from subagent_server.host.directory import Entry
 from subagent_server.host.private_directory import beneath, open_private
+
+if TYPE_CHECKING:
+    from subagent_server.forkserver.protocol import Order
 
 PAUSE_SECONDS = 30.0
 """How long this process does without a zygote that has not answered."""
@@ -44,27 +46,28 @@ class WarmStart:
         self._idle = idle_seconds
         self._may_spawn = may_spawn
         self._silent_until = 0.0
-        self._installation: Installation | None = None
+        self._key: str | None = None
+        """The key that was right the last time."""
 
     def connect(self) -> ForkConnection | None:
         """Connect to the zygote, whose child then looks at this process; None if there is no zygote.
 
-        The key is the one that was right the last time: `go` checks whether it still is.
+        It connects by the key that was right the last time: `go` checks whether it still is.
         """
-        if time.monotonic() < self._silent_until or not is_supported():
+        if time.monotonic() < self._silent_until or sys.platform != "linux":
             return None
         try:
-            found = self._installation = self._installation or Installation()
-            return ForkConnection(str(self.directory), found.key)
+            self._key = self._key or installation_key()
+            return ForkConnection(str(self.directory), self._key)
         except TimeoutError:
             self._is_silent()
         except (OSError, ValueError):
-            self._installation = None
+            self._key = None
         return None
 
-    def order(self, connection: ForkConnection, request: ForkRequest, descriptors: Mapping[int, int]) -> bool:
+    def order(self, connection: ForkConnection, order: "Order", descriptors: Mapping[int, int]) -> bool:
         """Order a program in `/`, with `descriptors` (theirs to ours); False, and closed, if that fails."""
-        return self._tried(connection, lambda: connection.order(request, descriptors, cwd="/"))
+        return self._tried(connection, lambda: connection.order(order, descriptors, cwd="/"))
 
     def go(self, connection: ForkConnection) -> bool:
         """Let the ordered program begin, and close the connection. Returns False if nothing has begun.
@@ -72,21 +75,14 @@ class WarmStart:
         Nothing begins if the files of this installation are not those any more that the zygote has loaded.
         """
         begun = self._tried(connection, lambda: self._go(connection))
-        if begun:
-            connection.close()
+        connection.close()
         return begun
 
     def _go(self, connection: ForkConnection) -> None:
-        if not self._is_current(connection.key):  # looked at while the other side gets ready
+        self._key = installation_key()  # while the other side gets ready
+        if self._key != connection.key:
             raise OrderRefused("a zygote of other files")
         os.close(connection.go())
-
-    def _is_current(self, key: str) -> bool:
-        """Whether it is the key of the files as they are now. Raises OSError."""
-        found = self._installation
-        if found is None or not found.is_as_it_was():
-            found = self._installation = Installation()
-        return found.key == key
 
     def _tried(self, connection: ForkConnection, step: Callable[[], None]) -> bool:
         try:
@@ -113,14 +109,14 @@ class WarmStart:
 
         The returned process only starts the zygote, and exits at once.
         """
-        if not is_supported() or not self._may_spawn:
+        if sys.platform != "linux" or not self._may_spawn:
             return None
         try:
             key = installation_key()
-            with closing(_Folder(self.directory)) as folder:
-                if locks.is_held(Entry.at(folder.path(f"{key}.lock"))):
+            with _opened(self.directory) as folder:
+                if locks.is_held(Entry.at(folder / f"{key}.lock")):
                     return None
-                with folder.path(f"{key}.log").open("ab") as output:
+                with (folder / f"{key}.log").open("ab") as output:
                     return self._spawned(key, output.fileno())
         except (OSError, ValueError):
             return None
@@ -145,7 +141,7 @@ class WarmStart:
 
     def outlook(self) -> str:
         """Say how the next start will be, and why if it is plain."""
-        if not is_supported():
+        if sys.platform != "linux":
             return "starts are plain: warm ones are for Linux"
         try:
             os.close(open_private(str(self.directory), make=False))
@@ -168,22 +164,19 @@ class WarmStart:
     def zygote(self) -> processes.Identity | None:
         """Return the zygote of this installation, or None."""
         try:
-            with closing(_Folder(self.directory)) as folder:
-                lock = folder.path(f"{installation_key()}.lock")
+            with _opened(self.directory) as folder:
+                lock = folder / f"{installation_key()}.lock"
                 pid = int(lock.read_text(encoding="ascii") or "0") if locks.is_held(Entry.at(lock)) else 0
         except (OSError, ValueError):
             return None
         return processes.identify(pid) if pid else None
 
 
-class _Folder:
-    """The private directory, for as long as it is needed."""
-
-    def __init__(self, directory: Path) -> None:
-        self._descriptor = open_private(str(directory))
-
-    def path(self, name: str) -> Path:
-        return Path(beneath(self._descriptor, name))
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+@contextmanager
+def _opened(directory: Path) -> Iterator[Path]:
+    """Open the private directory, and give a path to it that no other directory can take."""
+    descriptor = open_private(str(directory))
+    try:
+        yield Path(beneath(descriptor, ""))
+    finally:
+        os.close(descriptor)

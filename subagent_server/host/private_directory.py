@@ -20,23 +20,18 @@ def open_private(path: str, *, make: bool = True) -> int:
     """
     if make and not os.path.lexists(path):
         around = os.path.dirname(path)  # noqa: PTH120
-        if around and not os.path.lexists(around):
-            make_private(around)
-        make_private(path)
+        for each in (around, path):
+            if each and not os.path.lexists(each):
+                try:
+                    os.mkdir(each, 0o700)  # noqa: PTH102
+                except FileExistsError:
+                    continue  # another process has just made it: it is checked as any other
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     facts = os.fstat(descriptor)
     if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077:
         os.close(descriptor)
         raise PermissionError(f"{path} is not private: it belongs to another user, or others may enter it")
     return descriptor
-
-
-def make_private(path: str) -> None:
-    """Make a directory for this user alone; one that was made meanwhile is left as it is, to be checked."""
-    try:
-        os.mkdir(path, 0o700)  # noqa: PTH102
-    except FileExistsError:
-        return
 
 
 def is_mine(path: str, others: int) -> bool:
@@ -56,20 +51,15 @@ def write_secret(descriptor: int, name: str, secret: bytes) -> None:
         OSError: it cannot be written.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = os.open(name, flags, 0o600, dir_fd=descriptor)
-    try:
-        os.write(file, secret)
-    finally:
-        os.close(file)
+    with os.fdopen(os.open(name, flags, 0o600, dir_fd=descriptor), "wb") as file:
+        file.write(secret)
 
 
 def read_secret(descriptor: int, name: str) -> bytes:
     """Return a secret of the directory of a descriptor. Raises OSError: it cannot be read."""
-    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor)
-    try:
-        return os.read(file, _LONGEST_SECRET)
-    finally:
-        os.close(file)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(name, flags, dir_fd=descriptor), "rb") as file:
+        return file.read(_LONGEST_SECRET)
 
 
 def beneath(descriptor: int, name: str) -> str:

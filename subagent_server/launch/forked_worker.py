@@ -14,7 +14,6 @@ from subagent_server.forkserver.interpreter import (
     assume_identity,
     close_all_but,
     run,
-    wants_plain_start,
 )
 from subagent_server.forkserver.proctitle import ProcessTitle
 from subagent_server.launch.program import Invocation, WorkerProgram, pass_gate
@@ -40,7 +39,7 @@ class ForkedWorker(WorkerProgram):
 
     def become(self, invocation: Invocation, gate: int | None = None) -> NoReturn:
         """Make this process the worker; by exec if its environment wants another interpreter."""
-        if not self._alone or wants_plain_start(invocation.environment):
+        if not self._alone:
             super().become(invocation, gate)
         # 1. Get ready while the shim records this process.
         close_all_but({0, 1, 2, *invocation.keep, *([] if gate is None else [gate])})

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 from subagent_server.domain.errors import LaunchFailed, StorageFailed
-from subagent_server.forkserver.client import ForkConnection, ForkRequest
+from subagent_server.forkserver.client import ForkConnection, new_order
 from subagent_server.forkserver.starter import WarmStart
 from subagent_server.host import failpoints, locks
 from subagent_server.host.failpoints import failpoint
@@ -158,13 +158,13 @@ class LocalReservation:
         if warm is None or connection is None:
             return None
         command = _command(self.run, _WARM_LOCK, _WARM_MEMORY)
-        request = ForkRequest("shim", command, command[3:], _shim_environment())
+        order = new_order("shim", command, command[3:], _shim_environment())
         try:
             with Path(os.devnull).open("rb") as nothing, self.run.worker_out.appender() as output:
                 out = output.fileno()
                 streams = {0: nothing.fileno(), 1: out, 2: out}
                 descriptors = {**streams, _WARM_LOCK: self.lock, _WARM_MEMORY: self._memory_file()}
-                return connection if warm.order(connection, request, descriptors) else None
+                return connection if warm.order(connection, order, descriptors) else None
         except OSError:  # the plain start meets it too, and says so
             connection.close()
             return None

@@ -1,4 +1,4 @@
-"""`ask_parent`: the one way for an agent to have something decided by whoever gave it the work."""
+"""The tool `ask_parent`: an agent asks its parent for a decision."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ NO_ANSWER = "No answer came in time. Go on without one: choose what is safest an
 
 
 class AskParent:
-    """Blocks its call, not the turn's others, until the parent answers or the time for it is over."""
+    """Asks the parent one question. The call waits for the answer within its time; other calls go on."""
 
     name = "ask_parent"
     sequential = False
@@ -56,7 +56,7 @@ class AskParent:
         return ToolResult.of_text(reply.answer)
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
 
 def _is_texts(value: Any) -> bool:

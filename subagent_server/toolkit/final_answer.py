@@ -1,4 +1,4 @@
-"""`final_answer`: the structured result of an agent that has an output schema (SPEC section 7)."""
+"""The tool `final_answer`: the structured result of an agent with an output schema (SPEC section 7)."""
 
 import re
 from typing import Any
@@ -13,15 +13,15 @@ from subagent_server.toolkit.tool import ToolResult
 
 WRAPPER = "value"
 CHECK_SECONDS = 5.0
-"""How long an answer is held against its schema: a pattern in it can take for ever over a few characters."""
+"""How long an answer may be checked: a pattern in a schema can take for ever over a few characters."""
 _PLAIN_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 """The names of properties that the API takes in the schema of a tool, at its root."""
 
 
 class FinalAnswer:
-    """Keeps the arguments of the latest valid call. An invalid call is an error that the model may mend.
+    """Keeps the arguments of the latest valid call. The model may repeat an invalid call, corrected.
 
-    To hold one against `schema` takes `seconds` at most.
+    A check against `schema` takes `seconds` at most.
     """
 
     name = "final_answer"
@@ -53,7 +53,7 @@ class FinalAnswer:
         }
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
-        """Take the answer if it is valid. It is checked in a process that can be killed."""
+        """Store the answer if it is valid. A process that can be killed checks it."""
         try:
             problem = await killable(lambda: self._problem(arguments), self._seconds)
         except TimeoutError:
@@ -77,10 +77,10 @@ class FinalAnswer:
             error = best_match(self._validator.iter_errors(arguments))
         except RecursionError:
             return "it, or the schema, goes too deep to be checked"
-        return None if error is None else _told(error)
+        return None if error is None else _sentence(error)
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
 
 def _stands_alone(schema: JsonSchema) -> bool:
@@ -101,7 +101,7 @@ def _in_object(schema: JsonSchema) -> dict[str, Any]:
     }
 
 
-def _told(error: ValidationError) -> str:
+def _sentence(error: ValidationError) -> str:
     return f"{_cut(error.json_path, 200)}: {_cut(error.message, 500)}"
 
 

@@ -1,4 +1,4 @@
-"""A new file for what a run keeps beside its conversation: a long output, an image, an attachment."""
+"""A new file in the directory of a run: for a long output, an image or an attachment."""
 
 import os
 from pathlib import Path
@@ -8,9 +8,9 @@ from subagent_server.host.directory import Directory
 
 
 def new_file(directory: Directory, stem: str, suffix: str) -> tuple[Path, BinaryIO]:
-    """Make `STEM-NNNN SUFFIX` with the next free number; return where it is, and the file open for writing.
+    """Make `STEM-NNNN SUFFIX` with the next free number; return its path and the file, open for writing.
 
-    The directory is made when it is needed.
+    The directory is made first if it is missing.
 
     Raises:
         OSError: the disk refuses.

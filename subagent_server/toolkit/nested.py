@@ -1,4 +1,4 @@
-"""Starting other agents and leading them: for an agent whose file names some under `agents`."""
+"""The tools that start other agents and follow them, for an agent whose file names some in `agents`."""
 
 import json
 from typing import Any, Protocol
@@ -8,23 +8,23 @@ from subagent_server.toolkit.tool import ToolResult
 
 
 class Delegation(Protocol):
-    """The parent's tools of one run. The worker fills it in."""
+    """The parent's tools of one run. The worker implements it."""
 
     def definitions(self) -> list[dict[str, Any]]:
         """Return the tools, as entries of `tools` in a Messages request."""
         ...
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Call one of them; a wait for another run is no working time.
+        """Call a tool. Time spent waiting for another run is not working time.
 
         Raises:
-            SubagentError: the sentence says what is wrong.
+            SubagentError: the call failed; its sentence is for the model.
         """
         ...
 
 
 class NestedTool:
-    """One of the parent's tools."""
+    """One tool of a parent."""
 
     sequential = False
 
@@ -46,7 +46,7 @@ class NestedTool:
         return ToolResult.of_text(json.dumps(answer, ensure_ascii=False, separators=(",", ":")))
 
     async def aclose(self) -> None:
-        """Nothing is held: the runs it started are ended with their parent."""
+        """Do nothing: the end of a run ends the runs that it has started."""
 
 
 def nested_tools(delegation: Delegation) -> list[NestedTool]:

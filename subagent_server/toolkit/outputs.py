@@ -1,4 +1,4 @@
-"""Results that are too long for the model: cut, with a pointer to the whole of it in the run's directory."""
+"""Shortening results that are too long for the model; the full text goes to a file of the run."""
 
 import base64
 import binascii
@@ -9,34 +9,34 @@ from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
 from subagent_server.toolkit.kept_files import new_file
 from subagent_server.toolkit.tool import ContentBlock, ToolResult
-from subagent_server.toolkit.workspace.output import KEPT_BYTES, Capture
+from subagent_server.toolkit.workspace.output import KEPT_BYTES, OutputCapture
 
 MOST_BASE64 = {"image": 5 << 20, "document": 20 << 20}
 """How many characters of base64 the API takes in one block."""
 
 
 class Shortener(Protocol):
-    """Cuts what is too long. The worker gives one that keeps the whole of it."""
+    """Shortens results. The worker's implementation keeps the full text in a file."""
 
     def shortened(self, result: ToolResult, characters: int) -> ToolResult:
-        """Return a result whose texts have about `characters` together, at most. May write files."""
+        """Return a result with at most about `characters` of text. May write files."""
         ...
 
 
 def is_too_long(result: ToolResult, characters: int) -> bool:
-    """Whether a result has to be shortened before the model may see it."""
+    """Whether a result is too long for the model."""
     return _characters(result) > characters or any(map(_is_too_big, result.content))
 
 
 class KeptOutputs:
-    """Keeps long results under `directory`, up to 64 MiB each; without one the cut part is lost."""
+    """Keeps long results in files of `directory`, up to 64 MiB each; without a directory the rest is lost."""
 
     def __init__(self, directory: Directory | None = None, masker: Masker | None = None) -> None:
         self._directory = directory
         self._masker = masker
 
     def shortened(self, result: ToolResult, characters: int) -> ToolResult:
-        """Return a result that is short enough; the whole is in a file that it names."""
+        """Return a result that is short enough and names the file with the full text."""
         if not is_too_long(result, characters):
             return result
         content = [self._reference(block) if _is_too_big(block) else block for block in result.content]
@@ -47,7 +47,7 @@ class KeptOutputs:
         return ToolResult(content, result.is_error)
 
     def _cut(self, texts: list[str], characters: int) -> str:
-        capture = Capture(self._directory, characters=characters, masker=self._masker)
+        capture = OutputCapture(self._directory, characters=characters, masker=self._masker)
         for number, text in enumerate(texts):
             for start in range(0, len(text), _PIECE):
                 capture.write(text[start : start + _PIECE].encode("utf-8", "replace"))
@@ -56,10 +56,10 @@ class KeptOutputs:
         return capture.finish()
 
     def _reference(self, block: ContentBlock) -> ContentBlock:
-        """Return a text that says where the image or document is that the API would refuse."""
+        """Return a text that names the file of an image or document too big for the API."""
         kind, source = block["type"], block["source"]
-        told = f"[{kind} of {len(source['data']):,} characters of base64, too big to be shown; {{}}]"
-        return {"type": "text", "text": told.format(self._kept(source))}
+        reference = f"[{kind} of {len(source['data']):,} characters of base64, too big to be shown; {{}}]"
+        return {"type": "text", "text": reference.format(self._kept(source))}
 
     def _kept(self, source: dict[str, Any]) -> str:
         if self._directory is None:

@@ -1,28 +1,28 @@
-"""Sparing an API together: what a runner asks of those who use the same one. The worker fills it in."""
+"""Slowing down together when an API is busy. The worker implements `Pace` for its runner."""
 
 from typing import Protocol
 
 
 class Pace(Protocol):
-    """The runs of one root that call one API with one key."""
+    """The common pace of all runs of a root that call the same API with the same key."""
 
     def hold(self) -> float:
-        """Return the seconds that this run has to wait before its next call; 0 where it may call."""
+        """Return the seconds to wait before the next call; 0 if the run may call now."""
         ...
 
     def busy(self, seconds: float, *, asked: bool) -> float:
-        """Tell the others that the API was busy and return how long to wait before the next attempt.
+        """Report to the other runs that the API was busy, and return the seconds to wait before a retry.
 
-        `seconds` is what this run would wait by itself; `asked` says that the API named them.
+        `seconds` is the wait that this run would choose by itself; `asked` is true if the API named it.
         """
         ...
 
 
 class Alone:
-    """The pace of a run that knows of no other."""
+    """The pace of a single run."""
 
     def hold(self) -> float:
-        """Return 0: nobody else is there."""
+        """Return 0: no other run is considered."""
         return 0.0
 
     def busy(self, seconds: float, *, asked: bool) -> float:

@@ -1,9 +1,9 @@
-"""Spans of a run: what they are called, and how a runner and its tools make them.
+"""Spans of a run: their names and attributes, and the protocol by which runners and tools make them.
 
-The one place that has the names. They are those of the GenAI conventions of OpenTelemetry
-(https://github.com/open-telemetry/semantic-conventions-genai, July 2026); what those do not have is named
-`subagent.*`. The worker fills in `Tracer` where tracing is configured; else there is `NO_TRACER`, which does
-nothing. No module of OpenTelemetry is imported here.
+All names stand here. They are those of the GenAI conventions of OpenTelemetry
+(https://github.com/open-telemetry/semantic-conventions-genai, July 2026); names that these lack begin with
+`subagent.`. The worker implements `Tracer` if tracing is configured; otherwise `NO_TRACER` does nothing. No
+module of OpenTelemetry is imported here.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ INPUT_MESSAGES = "gen_ai.input.messages"
 OUTPUT_MESSAGES = "gen_ai.output.messages"
 TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
 TOOL_RESULT = "gen_ai.tool.call.result"
-"""These five are contents, which only `Tracer.keeps_content` lets into a span."""
+"""These five hold contents, and are set only if `Tracer.keeps_content` is true."""
 
 RUN_STATUS = "subagent.run.status"
 RUN_PARENT = "subagent.run.parent_id"
@@ -58,62 +58,62 @@ RUN_TURNS = "subagent.run.turns"
 RUN_TOOL_CALLS = "subagent.run.tool_calls"
 
 Facts = Mapping[str, Any]
-"""By name. None is left out; what is no text, number, truth value or list of texts is sent as JSON."""
+"""Attributes by name. None is left out; other than texts, numbers, bools and lists of texts become JSON."""
 
 
 class Span(Protocol):
-    """Something that began and has not ended."""
+    """An open span."""
 
     def set(self, facts: Facts) -> None:
         """Add attributes."""
         ...
 
     def fail(self, error_type: str, message: str = "") -> None:
-        """Mark it as failed. `error_type` is one of few words: a code, or the name of an exception."""
+        """Mark it as failed. `error_type` has few values: a code, or the name of an exception."""
         ...
 
 
 class Tracer(Protocol):
-    """Makes the spans of one run. The one that is open where another begins is its parent."""
+    """Makes the spans of one run. A span that begins inside another is its child."""
 
     @property
     def keeps_content(self) -> bool:
-        """Whether spans may hold what is said to and by models and tools."""
+        """Whether spans may hold the inputs and outputs of models and tools."""
         ...
 
     def span(self, name: str, facts: Facts, *, client: bool = False) -> AbstractContextManager[Span]:
         """Return a span for a `with` block; an exception that leaves the block fails it with `error_type`.
 
-        `client` says that the work is done elsewhere, by whom this process asks.
+        `client` marks a request to another program.
         """
         ...
 
 
 class _NoSpan:
     def set(self, facts: Facts) -> None:
-        """Nobody looks."""
+        """Do nothing."""
 
     def fail(self, error_type: str, message: str = "") -> None:
-        """Nobody looks."""
+        """Do nothing."""
 
 
 class _NoTracer:
     keeps_content = False
 
     def span(self, name: str, facts: Facts, *, client: bool = False) -> AbstractContextManager[Span]:
-        """Return what does nothing."""
+        """Return a span that does nothing."""
         return _NOTHING
 
 
 _NOTHING: AbstractContextManager[Span] = nullcontext(_NoSpan())
 NO_TRACER: Tracer = _NoTracer()
 
-CURRENT: ContextVar[Mapping[str, str]] = ContextVar("CURRENT", default={})  # noqa: B039 - nobody changes it
-"""The trace context of the open span, set by whoever makes spans."""
+CURRENT: ContextVar[Mapping[str, str]] = ContextVar("CURRENT", default={})  # noqa: B039 - it is never changed
+"""The trace context of the open span, set by the tracer."""
 
 
 def trace_headers() -> dict[str, str]:
-    """Return `traceparent` (and `tracestate`) of the span that is open here; empty where nothing is traced.
+    """Return `traceparent` (and `tracestate`) of the open span; empty if nothing is traced.
 
     They belong into the `_meta` of a request to an MCP server and into the headers of an HTTP request.
     """
@@ -121,7 +121,7 @@ def trace_headers() -> dict[str, str]:
 
 
 def token_facts(fresh: int, output: int, cache_read: int, cache_write: int) -> Facts:
-    """Return what was used, in tokens. The conventions count as input what a cache had or took, too."""
+    """Return the token counts of a call. In the conventions, input includes the tokens of caches."""
     return {
         INPUT_TOKENS: fresh + cache_read + cache_write,
         OUTPUT_TOKENS: output,
@@ -131,7 +131,7 @@ def token_facts(fresh: int, output: int, cache_read: int, cache_write: int) -> F
 
 
 def error_type(error: BaseException) -> str:
-    """Return the code of one of our errors, `cancelled` where work was ended, else the exception's name."""
+    """Return the code of an error of this package, `cancelled` for ended work, else the exception's name."""
     if isinstance(error, RunRefused):
         return error.failure_code
     if isinstance(error, SubagentError):
@@ -144,7 +144,7 @@ def error_type(error: BaseException) -> str:
 async def execute_tool(
     tracer: Tracer, name: str, call_id: str, arguments: Mapping[str, Any], work: Awaitable[ToolResult]
 ) -> ToolResult:
-    """Do `work`, which is one call of a tool, within its span."""
+    """Await `work`, one call of a tool, inside a span."""
     facts: dict[str, Any] = {
         OPERATION: EXECUTE_TOOL,
         TOOL_NAME: name,

@@ -1,4 +1,4 @@
-"""What every tool of an agent looks like to the loop."""
+"""The protocol of an agent's tools, and their results."""
 
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -9,7 +9,7 @@ ContentBlock = dict[str, Any]
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What a call gave back, as the model will see it. A failure is a result that `is_error`."""
+    """The result of a call, as the model will see it. A failure has `is_error` set."""
 
     content: list[ContentBlock] = field(default_factory=list)
     is_error: bool = False
@@ -26,7 +26,7 @@ class ToolResult:
 
     @property
     def is_text(self) -> bool:
-        """Whether `text` is all of it."""
+        """Whether the result has text blocks only."""
         return all(b.get("type") == "text" for b in self.content)
 
     @property
@@ -55,9 +55,9 @@ class Tool(Protocol):
         ...
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
-        """Run the tool. What the model can act on comes back as a failure, not as an exception."""
+        """Run the tool. An error that the model can act on is returned as a failure, not raised."""
         ...
 
     async def aclose(self) -> None:
-        """Give back what the tool holds (processes, connections). Called once, before the worker leaves."""
+        """Release resources (processes, connections). Called once, before the worker exits."""
         ...

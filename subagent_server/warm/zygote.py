@@ -9,7 +9,9 @@ import gc
 import importlib
 import os
 import sys
+import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from subagent_server.forkserver.child import ForkedProgram
@@ -47,20 +49,13 @@ def warmed_up(scratch: Path) -> dict[str, ForkedProgram]:
 
 def _load_niced() -> None:
     """Import in a thread that gives way to others; niceness could not be taken back from the process."""
-    failed: list[BaseException] = []
 
     def load() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
-        try:
-            importlib.import_module(_IMPORTS).load()
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
-            failed.append(error)
+        importlib.import_module(_IMPORTS).load()
 
-    thread = threading.Thread(target=load, name="import")
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        thread.submit(load).result()
 
 
 def main(arguments: list[str]) -> None:
@@ -75,10 +70,8 @@ def main(arguments: list[str]) -> None:
     zygote = Zygote(directory, key, idle)
     if not zygote.take_place():
         return
-    try:
-        programs = warmed_up(zygote.scratch)
-    finally:
-        zygote.clear_scratch()
+    with tempfile.TemporaryDirectory(prefix=f"{key}.", dir=directory, ignore_cleanup_errors=True) as scratch:
+        programs = warmed_up(Path(scratch))
     # 3. The files that were loaded have to be those of the key.
     if installation_key() != key:
         return

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from subagent_server.toolkit.mcp_servers.connection import Surroundings
-from subagent_server.toolkit.mcp_servers.offer import Wanted
-from subagent_server.toolkit.mcp_servers.results import Shelf
+from subagent_server.toolkit.mcp_servers.connection import ServerContext
+from subagent_server.toolkit.mcp_servers.offer import ToolChoice
+from subagent_server.toolkit.mcp_servers.results import Attachments
 from subagent_server.toolkit.mcp_servers.servers import Servers, connect
-from subagent_server.toolkit.mcp_servers.session import Place
+from subagent_server.toolkit.mcp_servers.session import ServerEnvironment
 from subagent_server.toolkit.mcp_servers.tool import McpTool
 from subagent_server.toolkit.tool import Tool
 from subagent_server.worker.runner_setup import RunnerSetup
@@ -40,14 +40,14 @@ async def connect_servers(setup: RunnerSetup, own_tools: Sequence[Tool]) -> Conn
         RunRefused: `config`, naming the server and its words. No server is left connected.
     """
     agent, run = setup.agent, setup.run
-    place = Place(setup.environment, Path.cwd())
+    place = ServerEnvironment(setup.environment, Path.cwd())
     servers = await connect(
-        agent.mcp_servers, Surroundings(place, run.record, run.masker, run.paths.server_logs)
+        agent.mcp_servers, ServerContext(place, run.record, run.masker, run.paths.server_logs)
     )
     try:
-        wanted = Wanted(agent.tools, agent.disallowed_tools)
+        wanted = ToolChoice(agent.tools, agent.disallowed_tools)
         own_names = {tool.name for tool in own_tools}
-        tools, warnings = servers.tools(wanted, own_names, Shelf(run.paths.outputs, run.masker))
+        tools, warnings = servers.tools(wanted, own_names, Attachments(run.paths.outputs, run.masker))
     except BaseException:
         await servers.aclose(hurry=True)
         raise

@@ -19,6 +19,7 @@ from subagent_server.domain.records import timestamp
 from subagent_server.host import processes
 from subagent_server.host.clock import now
 from tests.faults.canaries import WORDS, Outside, with_secret
+from tests.helpers.scale import sampled
 
 BASES = ("completed", "unsettled", "running", "waiting")
 """What the rest of a planted run is like: settled, ended with nobody who says that its tree is gone, at work
@@ -296,6 +297,9 @@ FILE_KINDS = [
     *(Kind("", shape, "completed") for shape in SHAPES if shape not in ("hardlink", "owner")),
 ]
 """With an empty name: the run directory itself."""
+SAMPLED_KINDS = sampled(
+    FILE_KINDS, 100, lambda kind: kind.file, lambda kind: kind.shape, lambda kind: kind.base
+)
 
 
 @dataclass(frozen=True)

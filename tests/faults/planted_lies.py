@@ -11,11 +11,19 @@ from pathlib import Path
 
 from tests.faults.canaries import Outside
 from tests.faults.planted import SHAPES, Json, clear, request, state, to_json, write_run
+from tests.helpers.scale import sampled
 
 ESCAPES = "\x1b]0;taken over\x07\x1b[31m\x9b31m\u202e\u2028\x00"
 """What would rename, colour and turn a terminal."""
 ROOT_NAMES = (".changes", ".slots", ".removed", ".index", ".backoff", ".gitignore", ".root")
 ROOT_SHAPES = ("link", "dirlink", "dangling", "fifo", "kind")
+PLANTED_NAMES = sampled(
+    [(name, shape) for name in ROOT_NAMES for shape in ROOT_SHAPES],
+    12,
+    lambda planted: planted[0],
+    lambda planted: planted[1],
+)
+"""Names of a root, each with the shape of what is put there."""
 _HUGE = 20 << 20
 _DEEP = 100_000
 

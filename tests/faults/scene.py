@@ -11,7 +11,7 @@ from typing import Any
 
 from subagent_server.store.runs import RunStore
 from tests.faults.canaries import SECRET, Outside, changed, holders_of_secret, tree
-from tests.faults.planted import AGENT, FILE_KINDS, Kind, Planted, plant, write_run
+from tests.faults.planted import AGENT, SAMPLED_KINDS, Kind, Planted, plant, write_run
 from tests.helpers.bounded import HANG_SECONDS, Ended, call_bounded
 from tests.helpers.raw_server import HELLO, READY, RawServer, request, tool_call
 from tests.helpers.world import PROGRAM
@@ -54,7 +54,7 @@ class Scene:
         self.slowest: list[Ended] = []
         """The slowest calls, the slowest first."""
 
-    def plant(self, kinds: Sequence[Kind] = FILE_KINDS) -> list[Planted]:
+    def plant(self, kinds: Sequence[Kind] = SAMPLED_KINDS) -> list[Planted]:
         """Plant these kinds."""
         return [plant(self.root, kind, self.outside, self.work) for kind in kinds]
 

@@ -10,7 +10,7 @@ from tests.faults.canaries import tree
 from tests.faults.planted import AGENT, FILE_KINDS
 from tests.faults.planted_lies import (
     LIES,
-    ROOT_NAMES,
+    PLANTED_NAMES,
     ROOT_SHAPES,
     TEXTS,
     Place,
@@ -46,7 +46,7 @@ def test_looking_at_a_foreign_root_shows_its_runs_as_they_say_and_leaves_it_to_t
             assert row["status"] in at_work and not row.get("live"), (str(each.kind), row)
     for words in (["ls"], ["stats"], ["inbox"], ["doctor", "--runs"], ["ls", "--tree"]):
         scene.judged(*words)
-    for run_id in (HEALTHY, *lies.values(), *(each.run_id for each in planted[::13])):
+    for run_id in (HEALTHY, *lies.values(), *(each.run_id for each in planted[::5])):
         for verb in ("show", "show --json", "logs", "logs --json"):
             scene.call(*verb.split(), run_id)
     assert scene.judged("show", HEALTHY).code == 0
@@ -60,9 +60,9 @@ def test_the_tools_and_resources_show_a_foreign_root_and_change_nothing_in_it(sc
     scene.seen()
     with scene.server() as ask:
         ask(tool_call(0, "list_runs", limit=500), request(0, "resources/list"))
-        for each in planted[::2]:
+        for each in planted:
             ask.looks_at(each.run_id)
-        for each in planted[::13]:
+        for each in planted[::5]:
             for tool, more in (
                 ("reply_subagent", {"answer": "blue"}),
                 ("stop_run", {}),
@@ -121,7 +121,7 @@ def test_lies_in_a_foreign_root_end_nobody_and_a_stored_command_is_not_carried_o
 
 @pytest.mark.parametrize("shape", ROOT_SHAPES)
 def test_planted_names_of_a_foreign_root_are_not_followed(tmp_path: Path, shape: str) -> None:
-    for name in ROOT_NAMES:
+    for name in [name for name, planted in PLANTED_NAMES if planted == shape]:
         (tmp_path / name).mkdir()
         with ExitStack() as stack:
             scene = Scene(tmp_path / name, stack, ours=False)

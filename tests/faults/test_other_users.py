@@ -31,6 +31,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="users of Linux"
 IS_ROOT = os.geteuid() == 0
 SEVERAL = pytest.mark.skipif(not IS_ROOT, reason="only root can be several users")
 UMASKS = sampled((0o000, 0o022, 0o077, 0o002), 2)
+WARM_UMASK = 0o000
+"""With this one the run is forked from a zygote, and with the others it is started plainly."""
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _ATTACKS = """
     import fcntl, json, os, sys
@@ -111,6 +113,7 @@ def test_whatever_the_umask_nobody_else_reaches_anything_of_a_root(users: Users,
             str(note),
             umask=umask,
             ANTHROPIC_BASE_URL=simulator.base_url,
+            SUBAGENT_WARM="1" if umask == WARM_UMASK else "0",
         )
         assert done.stdout == "It is done.\n", done.stderr
         marks = users.root / ".changes"

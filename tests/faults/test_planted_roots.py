@@ -16,8 +16,8 @@ from tests.faults.planted_lies import (
     ESCAPES,
     HELD_LIES,
     LIES,
+    PLANTED_NAMES,
     ROOT_NAMES,
-    ROOT_SHAPES,
     TEXTS,
     Place,
     plant_command,
@@ -117,6 +117,11 @@ def test_no_tool_and_no_resource_reaches_anything_outside(scene: Scene) -> None:
         assert HEALTHY in [row["runId"] for row in listed]
 
 
+def warm_way() -> dict[str, str]:
+    """Return the variables by which a run is forked from the zygote of the tests."""
+    return warm.settings() | {"SUBAGENT_WARM": "1"}
+
+
 @pytest.mark.parametrize("is_warm", [False, True], ids=["plain", "warm"])
 def test_a_run_starts_works_and_ends_beside_planted_ones(scene: Scene, is_warm: bool) -> None:
     scene.plant()
@@ -124,8 +129,7 @@ def test_a_run_starts_works_and_ends_beside_planted_ones(scene: Scene, is_warm: 
         plant_root_name(scene.root, name, "dirlink", scene.outside)
     scene.seen()
     with Simulator({"turns": [says("It is done.")]}) as simulator:
-        way = warm.settings() | {"SUBAGENT_WARM": "1"} if is_warm else {}
-        env = {"ANTHROPIC_BASE_URL": simulator.base_url, **way}
+        env = {"ANTHROPIC_BASE_URL": simulator.base_url, **(warm_way() if is_warm else {})}
         ended = scene.call("run", AGENT, "Do it.", env=env)
     assert (ended.code, ended.out) == (0, "It is done.\n"), str(ended)
     scene.check(ended.said)
@@ -139,14 +143,15 @@ def test_what_stands_in_the_place_of_a_slot_holds_up_nobody(scene: Scene, queue:
         plant_root_name(scene.root, f".slots/{name}", shape, scene.outside, HEALTHY)
     scene.seen()
     with Simulator({"turns": [says("It is done.")]}) as simulator:
-        ended = scene.call("run", AGENT, "Do it.", env={"ANTHROPIC_BASE_URL": simulator.base_url})
+        env = {"ANTHROPIC_BASE_URL": simulator.base_url, **warm_way()}
+        ended = scene.call("run", AGENT, "Do it.", env=env)
     assert (ended.code, ended.out) == (0, "It is done.\n"), str(ended)
     scene.check(ended.said)
 
 
 @pytest.mark.parametrize("name", ROOT_NAMES)
 def test_a_planted_name_of_the_root_leads_nobody_out_of_it(tmp_path: Path, name: str) -> None:
-    for shape in ROOT_SHAPES:
+    for shape in [shape for planted, shape in PLANTED_NAMES if planted == name]:
         (tmp_path / shape).mkdir()
         with ExitStack() as stack:
             scene = Scene(tmp_path / shape, stack, ours=True)
@@ -222,7 +227,7 @@ def test_a_run_that_carries_a_planted_one_on_is_told_nothing_from_outside(scene:
     scene.seen()
     with Simulator({"turns": [says("It is done.")]}) as simulator:
         for each in planted:
-            env = {"ANTHROPIC_BASE_URL": simulator.base_url}
+            env = {"ANTHROPIC_BASE_URL": simulator.base_url, **warm_way()}
             scene.check(scene.call("continue", each.run_id, "Go on.", env=env).said)
         assert SECRET not in str([sent.body for sent in simulator.requests])
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from subagent_server.forkserver import protocol
-from subagent_server.forkserver.client import ForkRequest
+from subagent_server.forkserver.client import new_order
 from subagent_server.host import locks
 from subagent_server.host.directory import Entry
 from tests.forkserver.tiny import ROOM, TinyPlace
@@ -30,7 +30,7 @@ _ABI_OF_LANDLOCK = (444, None, 0, 1)
 CONFINED = """
     import ctypes, os, struct, sys
     from pathlib import Path
-    from subagent_server.forkserver.client import ForkRequest
+    from subagent_server.forkserver.client import new_order
     from subagent_server.forkserver.starter import WarmStart
 
     directory, how = Path(sys.argv[1]), sys.argv[2]
@@ -50,10 +50,10 @@ CONFINED = """
 
     def start():
         nothing = open("/dev/null", "r+")
-        request = ForkRequest("wait", ["wait"], ["wait"], {})
+        order = new_order("wait", ["wait"], ["wait"], {})
         connection = warm.connect()
         given = {number: nothing.fileno() for number in (0, 1, 2)}
-        return connection is not None and warm.order(connection, request, given) and warm.go(connection)
+        return connection is not None and warm.order(connection, order, given) and warm.go(connection)
 
     free = start()
     confine()
@@ -63,7 +63,7 @@ CONFINED = """
 REUSED = """
     import os, select, signal, sys
     from pathlib import Path
-    from subagent_server.forkserver.client import FAILURES, ForkRequest
+    from subagent_server.forkserver.client import FAILURES, new_order
     from tests.forkserver.tiny import OLDER_KERNEL, tiny_place
 
     directory, when, kernel = sys.argv[1:]
@@ -81,7 +81,7 @@ REUSED = """
             if os.fork() == 0:  # a process that goes on with the connection of another
                 os.read(kept, 1)
                 try:
-                    connection.order(ForkRequest("wait", ["x"], ["x"], {}), {}, cwd="/")
+                    connection.order(new_order("wait", ["x"], ["x"], {}), {}, cwd="/")
                     connection.go()
                     print("served", flush=True)
                 except FAILURES as refusal:
@@ -145,8 +145,8 @@ def test_an_order_without_the_word_to_go_comes_to_nothing(tmp_path: Path, place:
     lock = locks.take(held)
     assert lock is not None
     with closing(place.connect()) as connection:
-        request = ForkRequest("append", ["append"], ["append", str(lines)], {})
-        connection.order(request, {3: lock}, cwd="/")
+        order = new_order("append", ["append"], ["append", str(lines)], {})
+        connection.order(order, {3: lock}, cwd="/")
     os.close(lock)
     assert not locks.is_held(held), "closing waits until the child holds nothing"
     assert not lines.exists()
@@ -155,7 +155,7 @@ def test_an_order_without_the_word_to_go_comes_to_nothing(tmp_path: Path, place:
 def test_an_order_of_an_unknown_program_is_refused(place: TinyPlace) -> None:
     place.start()
     with closing(place.connect()) as connection:
-        connection.order(ForkRequest("no such program", ["x"], ["x"], {}), {}, cwd="/")
+        connection.order(new_order("no such program", ["x"], ["x"], {}), {}, cwd="/")
         with pytest.raises(protocol.OrderRefused, match="no such program"):
             connection.go()
 
@@ -183,7 +183,7 @@ def forked(place: TinyPlace, words: list[str], environment: dict[str, str], cwd:
     with closing(place.connect()) as connection, os.fdopen(out, "rb") as output:
         with Path(os.devnull).open("r+b") as nothing, os.fdopen(into, "wb"):
             streams = {0: nothing.fileno(), 1: into, 2: nothing.fileno()}
-            connection.order(ForkRequest("report", words, words, environment), streams, cwd=str(cwd))
+            connection.order(new_order("report", words, words, environment), streams, cwd=str(cwd))
         os.close(connection.go())
         report: dict[str, Any] = json.loads(output.read())
     return report

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.forkserver.client import ForkRequest
+from subagent_server.forkserver.client import new_order
 from subagent_server.host import failpoints, processes
 from tests.forkserver.tiny import TinyPlace
 from tests.helpers.processes import REPOSITORY, run_python
@@ -67,7 +67,7 @@ def test_the_next_child_is_forked_while_a_program_runs(place: TinyPlace) -> None
     streams = {number: os.open(os.devnull, os.O_RDWR) for number in (1, 2)}
     streams[0], held = os.pipe()
     with closing(place.connect()) as connection:
-        connection.order(ForkRequest("wait", ["wait"], ["wait"], {}), streams, cwd="/")
+        connection.order(new_order("wait", ["wait"], ["wait"], {}), streams, cwd="/")
         program = connection.go()
     for descriptor in streams.values():
         os.close(descriptor)

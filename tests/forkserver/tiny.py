@@ -12,7 +12,7 @@ from pathlib import Path
 
 from subagent_server.forkserver import peer
 from subagent_server.forkserver.child import ForkedProcess
-from subagent_server.forkserver.client import ForkConnection, ForkRequest
+from subagent_server.forkserver.client import ForkConnection, new_order
 from subagent_server.forkserver.installation import installation_key
 from subagent_server.forkserver.server import Zygote, detach
 from subagent_server.forkserver.starter import WarmStart
@@ -70,7 +70,6 @@ def main(arguments: list[str]) -> None:
     detach()
     zygote = Zygote(Path(arguments[0]), arguments[1], float(arguments[2]))
     if zygote.take_place():
-        zygote.clear_scratch()
         zygote.listen()
         zygote.serve(PROGRAMS)
         zygote.leave()
@@ -134,8 +133,8 @@ class TinyPlace:
         words = [program, *map(str, arguments)]
         with Path(os.devnull).open("r+b") as nothing:
             streams = dict.fromkeys((0, 1, 2), nothing.fileno())
-            request = ForkRequest(program, words, words, {})
-            ordered = connection is not None and self.warm.order(connection, request, streams)
+            order = new_order(program, words, words, {})
+            ordered = connection is not None and self.warm.order(connection, order, streams)
         before_go()
         return ordered and connection is not None and self.warm.go(connection)
 

@@ -13,10 +13,12 @@ import os
 import resource
 import select
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -33,6 +35,9 @@ from typing import Any, NoReturn
 REPOSITORY = Path(__file__).resolve().parents[2]
 _LOADED = ("domain", "host", "store", "catalog", "launch", "service", "cli")
 """The rooms whose modules are imported before the first fork."""
+_LOADED_TOO = ("mcp.client", "jsonschema", "watchdog.observers", "rich.console", "asyncio")
+ADDRESS = "SUBAGENT_TESTS_FORKER"
+"""The variable by which the processes of a test session find the one that forks."""
 _OTHER_INTERPRETER = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "SUBAGENT_RUN_")
 _SAME_INTERPRETER = {"PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": None}
 _SAME_LOCALE = {"", "C.UTF-8", "C.utf8", "en_US.UTF-8"}
@@ -109,10 +114,10 @@ def fork_command(
         "umask": _umask(),
         "limits": asdict(limits),
     }
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        socket.send_fds(_forker(os.getpid()), [json.dumps(order).encode()], [*streams, theirs.fileno()])
-    return ForkedCommand(ours)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(os.environ.get(ADDRESS) or _own_address(os.getpid()))
+    socket.send_fds(connection, [json.dumps(order).encode()], streams)
+    return ForkedCommand(connection)
 
 
 def run_command(
@@ -198,48 +203,60 @@ def _umask() -> int:
     return int(status.partition("Umask:")[2].split()[0], 8)
 
 
+class Forker:
+    """The process that forks, for all processes that know its address. It imports at the first order."""
+
+    def __init__(self, directory: Path) -> None:
+        self.address = str(directory / "forker")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            listening.bind(self.address)
+            listening.listen(128)
+            self._process = subprocess.Popen(
+                [sys.executable, "-X", "utf8", "-m", "tests.helpers.forking", str(listening.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[listening.fileno()],
+                cwd=REPOSITORY,
+            )
+
+    def close(self) -> None:
+        """End it. It also ends by itself if this process is gone, and then its input with it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
 @cache
-def _forker(_: int) -> socket.socket:
-    """Start the process that forks, once for each process that asks: it ends with its end of this socket."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-X", "utf8", "-m", "tests.helpers.forking", str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-            cwd=REPOSITORY,
-        )
-    atexit.register(_end, ours, process)
-    return ours
-
-
-def _end(ours: socket.socket, process: "subprocess.Popen[bytes]") -> None:
-    ours.close()
-    process.wait()
+def _own_address(_: int) -> str:
+    """Start a process that forks for this process alone, and return its address."""
+    directory = Path(tempfile.mkdtemp(prefix="subagent-forker-"))
+    forker = Forker(directory)
+    atexit.register(shutil.rmtree, directory)
+    atexit.register(forker.close)
+    return forker.address
 
 
 # -- in the process that forks
 
 
-def serve(orders: socket.socket) -> None:
-    """Fork a process for each order, and send its number and how it ended to the socket that came along."""
+def serve(listening: socket.socket) -> None:
+    """Fork a process for each order, and answer with its number, and with how it ended; until stdin ends."""
+    select.select([0, listening.fileno()], [], [])
     _load()
     running: dict[int, tuple[int, socket.socket]] = {}
     while True:
-        ready, _, _ = select.select([orders.fileno(), *running], [], [])
+        ready, _, _ = select.select([0, listening.fileno(), *running], [], [])
         for pidfd in [each for each in ready if each in running]:
             pid, status = running.pop(pidfd)
             os.close(pidfd)
             _, ended = os.waitpid(pid, 0)
             with status, suppress(BrokenPipeError):
                 status.send(str(os.waitstatus_to_exitcode(ended)).encode())
-        if orders.fileno() in ready:
-            order, descriptors, _, _ = socket.recv_fds(orders, _ORDER_BYTES, 4)
-            if not order:
-                return
-            *streams, number = descriptors
-            status = socket.socket(fileno=number)
+        if 0 in ready:
+            return
+        if listening.fileno() in ready:
+            status, _ = listening.accept()
+            order, streams, _, _ = socket.recv_fds(status, _ORDER_BYTES, 3)
             pid = os.fork()
             if pid == 0:
                 _carry_out(json.loads(order), streams)
@@ -256,6 +273,8 @@ def _load() -> None:
         room, name = module.name.split(".")[1], module.name.rpartition(".")[2]
         if room in _LOADED and not name.startswith("_"):
             import_module(module.name)
+    for name in _LOADED_TOO:
+        import_module(name)
     gc.freeze()
 
 

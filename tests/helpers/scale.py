@@ -19,14 +19,18 @@ def times(sample: int, whole: int) -> int:
     return whole if WHOLE else sample
 
 
-def sampled(cases: Sequence[T], count: int, kind: Callable[[T], Hashable] = lambda case: None) -> list[T]:
-    """Return about `count` of the cases, spread evenly, in their order, with at least one of each kind."""
+def sampled(cases: Sequence[T], count: int, *kinds: Callable[[T], Hashable]) -> list[T]:
+    """Return about `count` of the cases, spread evenly, in their order.
+
+    Each function of `kinds` sorts the cases: of each of its values there is at least one.
+    """
     if WHOLE or count >= len(cases):
         return list(cases)
     chosen = {number * len(cases) // count for number in range(count)}
-    seen = {kind(cases[number]) for number in chosen}
-    for number, case in enumerate(cases):
-        if kind(case) not in seen:
-            seen.add(kind(case))
-            chosen.add(number)
+    for kind in kinds:
+        seen = {kind(cases[number]) for number in chosen}
+        for number, case in enumerate(cases):
+            if kind(case) not in seen:
+                seen.add(kind(case))
+                chosen.add(number)
     return [case for number, case in enumerate(cases) if number in chosen]

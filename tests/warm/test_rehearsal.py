@@ -10,11 +10,11 @@ REHEARSE = """
     from pathlib import Path
     from subagent_server.warm import rehearsal
     descriptors = lambda: len(os.listdir("/proc/self/fd"))
-    home = Path(sys.argv[1])
+    home, began = Path(sys.argv[1]), os.getcwd()
     rehearsal.rehearse(1, home)
     before = descriptors()
     rehearsal.rehearse(2, home)
-    print(descriptors() - before, threading.active_count(), os.getcwd())
+    print(descriptors() - before, threading.active_count(), os.getcwd() == began)
 """
 
 
@@ -23,6 +23,6 @@ def test_a_rehearsal_leaves_no_file_thread_or_descriptor_behind(tmp_path: Path) 
     place.mkdir()
     others.mkdir(parents=True)  # runs of a project in which it happens to be
     done = run_python(REHEARSE, place)
-    assert done.stdout.splitlines() == ["0 1 /"], done.stderr
+    assert done.stdout.splitlines() == ["0 1 True"], done.stderr
     assert list(place.iterdir()) == [] and list(others.parent.rglob("*")) == [others]
     assert done.stderr == ""

@@ -13,11 +13,11 @@ from subagent_server.cli.mcp.config import Chosen
 from subagent_server.cli.mcp.text import Which, filter_lines, listed_tool
 from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.domain.secrets import Masker
-from subagent_server.toolkit.mcp_servers.connection import Connection, Surroundings
-from subagent_server.toolkit.mcp_servers.offer import Listing, passes, unknown_names
+from subagent_server.toolkit.mcp_servers.connection import Connection, ServerContext
+from subagent_server.toolkit.mcp_servers.offer import ToolListing, passes, unknown_names
 from subagent_server.toolkit.mcp_servers.reasons import CallTimedOut, ServerTrouble
-from subagent_server.toolkit.mcp_servers.results import Shelf, converted
-from subagent_server.toolkit.mcp_servers.session import Place
+from subagent_server.toolkit.mcp_servers.results import Attachments, converted
+from subagent_server.toolkit.mcp_servers.session import ServerEnvironment
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ def show_tools(chosen: Chosen, which: Which, as_json: bool) -> ExitCode:
     tools = _connected(chosen, ask)
     rows = [(_wire(tool), passes(chosen.definition, tool.name)) for tool in tools]
     shown = [(tool, offered) for tool, offered in rows if which == "all" or offered == (which == "offered")]
-    warnings = unknown_names(Listing(chosen.name, chosen.definition, tools))
+    warnings = unknown_names(ToolListing(chosen.name, chosen.definition, tools))
     if as_json:
         listed = [{**tool, "filtered": not offered} for tool, offered in shown]
         counts = {"total": len(rows), "offered": sum(offered for _, offered in rows)}
@@ -83,7 +83,7 @@ def show_call(chosen: Chosen, tool: str, arguments: dict[str, Any], as_json: boo
         return code
     said = "\n\n".join(
         block["text"] if block["type"] == "text" else f"[{block['type']}: --json prints it]"
-        for block in converted(result, Shelf()).content
+        for block in converted(result, Attachments()).content
     )
     if result.is_error:
         err(escape_lines(said))
@@ -113,7 +113,7 @@ def _connected(chosen: Chosen, ask: Callable[[Connection], Awaitable[T]]) -> T:
 
 async def _asked(chosen: Chosen, ask: Callable[[Connection], Awaitable[T]]) -> T:
     masker = Masker(chosen.secrets)
-    around = Surroundings(Place(chosen.environment, chosen.cwd), _pass_on, masker)
+    around = ServerContext(ServerEnvironment(chosen.environment, chosen.cwd), _pass_on, masker)
     connection = Connection(chosen.name, chosen.definition, around)
     try:
         try:

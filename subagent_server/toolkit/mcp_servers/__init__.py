@@ -1,1 +1,1 @@
-"""The MCP servers of a run: connected at once, listed, called, mended once, closed (SPEC section 8)."""
+"""The MCP servers of a run: connected, listed, called, restarted once, closed (SPEC section 8)."""

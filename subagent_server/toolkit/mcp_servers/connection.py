@@ -1,4 +1,4 @@
-"""A server of a run over the whole run: connected, called, started again once where it dies, closed."""
+"""A server over the whole of a run: connected, called, restarted once if it dies, closed."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
 from subagent_server.toolkit.mcp_servers.reasons import ServerLost, ServerTrouble
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
-from subagent_server.toolkit.mcp_servers.session import Mode, Place, Session
+from subagent_server.toolkit.mcp_servers.session import Mode, ServerEnvironment, ServerSession
 
 _PROGRESS_SECONDS = 2.0
 """Progress of a call comes into the journal no more often than this."""
@@ -23,18 +23,18 @@ _LEAST_PROBE_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What the servers of a run are given: `tell` takes events for the journal, `logs` their own files."""
+class ServerContext:
+    """The surroundings of a run's servers: `record` appends to the journal, `logs` holds their log files."""
 
-    place: Place
-    tell: Callable[..., None]
+    place: ServerEnvironment
+    record: Callable[..., None]
     masker: Masker = field(default_factory=Masker)
     logs: Directory | None = None
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The result of a call, and what the model should know besides."""
+class CallAnswer:
+    """The result of a call, with remarks for the model."""
 
     result: CallToolResult
     remarks: list[str]
@@ -43,26 +43,26 @@ class Answer:
 class Connection:
     """One server. Its calls may overlap."""
 
-    def __init__(self, name: str, definition: ServerDefinition, around: Surroundings) -> None:
+    def __init__(self, name: str, definition: ServerDefinition, around: ServerContext) -> None:
         self.name = name
         self.definition = definition
         self.tools: list[Tool] = []
-        self.session: Session | None = None
+        self.session: ServerSession | None = None
         self._around = around
-        self._log = ServerLog(name, around.logs, around.masker, self._told)
+        self._log = ServerLog(name, around.logs, around.masker, self._record_line)
         self._may_restart = True
         self._gone: str | None = None
         self._news: list[str] = []
-        self._mending = asyncio.Lock()
+        self._restarting = asyncio.Lock()
 
-    def _told(self, server: str, line: str) -> None:
-        self._around.tell("server_log", server=server, text=line)
+    def _record_line(self, server: str, line: str) -> None:
+        self._around.record("server_log", server=server, text=line)
 
     async def open(self) -> None:
         """Connect and list the tools, within the `timeout` of the server.
 
         Raises:
-            ServerTrouble: it did not work; the words end a sentence that begins with the server's name.
+            ServerTrouble: the server cannot be used.
         """
         self._log.forget()
         seconds = self.definition.timeout
@@ -76,9 +76,9 @@ class Connection:
             raise ServerTrouble(self._with_words(what)) from error
 
     async def _connected(self) -> list[Tool]:
-        """Connect in the way that finds out what the server speaks, else in the old way.
+        """Connect by detecting the era of the protocol; if that fails, in the old era.
 
-        Some servers of the old protocol end, or fall silent, when the first word is not the one they know.
+        Some servers of the old era end, or fall silent, if the first message is not the one they know.
         """
         seconds = self.definition.timeout
         try:
@@ -96,7 +96,7 @@ class Connection:
             raise ServerTrouble(self._with_words(trouble.what)) from trouble
 
     async def _begin(self, mode: Mode) -> list[Tool]:
-        self.session = session = Session(self.definition, self._around.place, self._log, mode)
+        self.session = session = ServerSession(self.definition, self._around.place, self._log, mode)
         try:
             return await session.open()
         except (ServerTrouble, asyncio.CancelledError):
@@ -109,11 +109,11 @@ class Connection:
 
     # -- calls
 
-    async def call(self, tool: str, arguments: dict[str, Any]) -> Answer:
+    async def call(self, tool: str, arguments: dict[str, Any]) -> CallAnswer:
         """Call a tool of the server.
 
         Raises:
-            ServerTrouble: what went wrong, as a whole sentence for the model.
+            ServerTrouble: the call failed; `what` is a whole sentence for the model.
         """
         session = await self._living()
         try:
@@ -122,33 +122,33 @@ class Connection:
             )
         except ServerLost as loss:
             words = self._with_words(loss.what)
-            told = await self._mended(session, words)
+            outcome = await self._restarted(session, words)
             raise ServerTrouble(
                 f"The MCP server {self.name} {words}. It happened during this call, so what the call did is "
-                f"unknown. {told}"
+                f"unknown. {outcome}"
             ) from loss
         except ServerTrouble as trouble:
             raise type(trouble)(f"The MCP server {self.name} {trouble.what}.") from trouble
         remarks, self._news = self._news, []
-        return Answer(result, remarks)
+        return CallAnswer(result, remarks)
 
-    async def _living(self) -> Session:
-        """Return the session, a new one where the server has died since the last call."""
+    async def _living(self) -> ServerSession:
+        """Return the session, a new one if the server has died since the last call."""
         session = self.session
         if session is not None and session.is_lost and self._gone is None:
             words = self._with_words(session.why_lost())
-            told = await self._mended(session, words)
-            news = f"The MCP server {self.name} {words}. {told}"
+            outcome = await self._restarted(session, words)
+            news = f"The MCP server {self.name} {words}. {outcome}"
             self._news += [news] if self._gone is None and news not in self._news else []
         if self._gone is not None or self.session is None:
             raise ServerTrouble(f"The MCP server {self.name} is gone: {self._gone}. Go on without its tools.")
         return self.session
 
-    async def _mended(self, lost: Session, how: str) -> str:
-        """Start the server again, once in a run, and return what the model should know of it."""
-        async with self._mending:
+    async def _restarted(self, lost: ServerSession, how: str) -> str:
+        """Restart the server, once in a run, and return a sentence on it for the model."""
+        async with self._restarting:
             if self.session is lost and self._gone is None:
-                await self._mend(lost, how)
+                await self._restart(lost, how)
         if self._gone is not None:
             return f"It is not {self._again()} ({self._gone}): go on without its tools."
         return f"It was {self._again()}, and what it kept in memory is lost."
@@ -156,25 +156,25 @@ class Connection:
     def _again(self) -> str:
         return "started again" if self.definition.type == "stdio" else "connected again"
 
-    async def _mend(self, lost: Session, how: str) -> None:
+    async def _restart(self, lost: ServerSession, how: str) -> None:
         if not self._may_restart:
             self._gone = f"it {how}, for the second time"
-            self._around.tell("warning", message=f"The MCP server {self.name} {how}, for the second time.")
+            self._around.record("warning", message=f"The MCP server {self.name} {how}, for the second time.")
             await lost.aclose(hurry=True)
             return
         self._may_restart = False
-        self._around.tell("warning", message=f"The MCP server {self.name} {how}; it is {self._again()}.")
+        self._around.record("warning", message=f"The MCP server {self.name} {how}; it is {self._again()}.")
         await lost.aclose(hurry=True)
         known = self.tools
         try:
             await self.open()
         except ServerTrouble as trouble:
             self._gone = f"it {trouble.what}"
-            self._around.tell("warning", message=f"The MCP server {self.name} {trouble.what}.")
+            self._around.record("warning", message=f"The MCP server {self.name} {trouble.what}.")
         self.tools = known
 
     def facts(self) -> dict[str, Any]:
-        """Return who the server says that it is."""
+        """Return the name, version and instructions that the server has given."""
         return self.session.facts() if self.session is not None else {}
 
     def _progress(self, tool: str) -> ProgressFnT:
@@ -187,7 +187,7 @@ class Connection:
                 last = now
                 facts = {"progress": progress, "total": total, "message": message and message[:500]}
                 known = {key: value for key, value in facts.items() if value is not None}
-                self._around.tell("tool_progress", server=self.name, toolName=tool, **known)
+                self._around.record("tool_progress", server=self.name, toolName=tool, **known)
 
         return report
 

@@ -20,9 +20,9 @@ _LONGEST_RULE = 2_000
 
 @dataclass(frozen=True)
 class InputSchema:
-    """What the model is shown. `names` leads from property names here to the server's, where they differ.
+    """The schema for the model. `names` maps property names in it to those of the server, if they differ.
 
-    `rule` is what the flattened root does not say any more, for the description; empty where it says all.
+    `rule` is the constraint that the flattened root lost, for the description; empty if it lost none.
     """
 
     schema: dict[str, Any]
@@ -47,7 +47,7 @@ def input_schema(given: Any) -> InputSchema:
 
 
 def _unpacked(given: dict[str, Any]) -> dict[str, Any]:
-    """Take a whole schema out of `properties`, where some servers put it by mistake."""
+    """Take a whole schema out of `properties`, into which some servers put it by mistake."""
     inner = given.get("properties")
     if not isinstance(inner, dict) or inner.get("type") != "object":
         return given
@@ -74,7 +74,7 @@ def _flat(schema: Any, root: dict[str, Any], depth: int) -> dict[str, Any]:
 
 
 def _add(flat: dict[str, Any], more: dict[str, Any]) -> None:
-    """Let `flat` ask for what `more` asks for, too."""
+    """Add the constraints of `more` to `flat`."""
     properties = flat.setdefault("properties", {})
     for name, schema in more.get("properties", {}).items():
         known = properties.setdefault(name, schema)
@@ -88,7 +88,7 @@ def _add(flat: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 def _either(branches: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what any of the branches may have, and what all of them need."""
+    """Return the properties of all branches, and those that every branch requires."""
     properties: dict[str, list[Any]] = {}
     for branch in branches:
         for name, schema in branch.get("properties", {}).items():
@@ -115,7 +115,7 @@ def _rule(whole: dict[str, Any]) -> str:
 
 
 def _rename(flat: dict[str, Any]) -> dict[str, str]:
-    """Give properties names that the API takes, in place; return the way back."""
+    """Give properties names that the API takes, in place; return the original names by the new ones."""
     properties: dict[str, Any] = flat.get("properties") or {}
     new = {name: name for name in properties if _PROPERTY.fullmatch(name)}
     for name in properties:

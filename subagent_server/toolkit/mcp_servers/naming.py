@@ -1,4 +1,4 @@
-"""What tools of servers are called: the names that the Messages API takes, and those of agent files. Pure."""
+"""Names of tools: as the Messages API takes them, and as agent files write them. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ _DIGEST = 8
 
 
 def acceptable(name: str) -> str:
-    """Return `name` in the characters that the API takes, and no longer than it takes."""
+    """Return `name` in the characters and the length that the API takes."""
     safe = _REFUSED.sub("_", name) or "tool"
     if len(safe) <= MOST_CHARACTERS:
         return safe
@@ -19,7 +19,7 @@ def acceptable(name: str) -> str:
 
 
 def free_name(name: str, taken: Iterable[str]) -> str:
-    """Return `name`, or with a number behind it where it is taken."""
+    """Return `name`, with a number behind it if it is taken."""
     every, number, free = set(taken), 1, name
     while free in every:
         number += 1

@@ -1,4 +1,4 @@
-"""The transports over HTTP: streamable HTTP, and SSE as servers had it before."""
+"""The transports over HTTP: streamable HTTP, and its predecessor SSE."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -20,7 +20,7 @@ _CONNECT_SECONDS = 30.0
 
 @dataclass
 class NetworkTransport:
-    """An asynchronous context with the streams of a server. `trouble` is what it has refused with last."""
+    """An asynchronous context with the streams of a server. `trouble` is its last refusal."""
 
     definition: ServerDefinition
     trouble: str | None = None
@@ -54,7 +54,7 @@ class NetworkTransport:
     def _client(self, headers: Any = None, timeout: Any = None, auth: Any = None) -> httpx2.AsyncClient:
         """Return a client with the headers of the definition; reading ends with the call, not before.
 
-        The arguments are what the SDK hands to a factory of clients.
+        The arguments are those of the SDK for a factory of clients.
         """
         return httpx2.AsyncClient(
             headers=_sendable(self.definition.headers),
@@ -75,7 +75,7 @@ def _sendable(headers: Mapping[str, str]) -> dict[str, str]:
     """Return headers as HTTP takes them, without the white space around a value.
 
     Raises:
-        ValueError: one cannot be sent; its value, which may be a secret, is not told.
+        ValueError: one cannot be sent; its value, which may be a secret, is not shown.
     """
     sendable = {name: value.strip() for name, value in headers.items()}
     for name, value in sendable.items():
@@ -85,6 +85,6 @@ def _sendable(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def shown_url(url: str) -> str:
-    """Return a URL without what may be secret in it: user, query and fragment."""
+    """Return a URL without the parts that may be secret: user, query and fragment."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

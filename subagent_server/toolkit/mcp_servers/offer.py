@@ -14,8 +14,8 @@ _MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
-class Listing:
-    """What a server has answered to `tools/list`, all pages of it."""
+class ToolListing:
+    """The answer of a server to `tools/list`, all pages of it."""
 
     server: str
     definition: ServerDefinition
@@ -32,8 +32,8 @@ class Offered:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the agent file says of tools: `tools` (None: everything) and `disallowedTools`, as written."""
+class ToolChoice:
+    """The keys `tools` (None: everything) and `disallowedTools` of an agent file, as written."""
 
     tools: Collection[str] | None = None
     disallowed: Collection[str] = ()
@@ -47,7 +47,7 @@ class Wanted:
 
 @dataclass
 class Offer:
-    """The tools of a run's servers, and what its author should know of them."""
+    """The tools of a run's servers, with warnings for the author of the agent."""
 
     tools: list[Offered] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -60,7 +60,7 @@ def passes(definition: ServerDefinition, tool: str) -> bool:
     return tool not in (definition.disabled_tools or ())
 
 
-def unknown_names(listing: Listing) -> list[str]:
+def unknown_names(listing: ToolListing) -> list[str]:
     """Return a warning for each name in `enabledTools` or `disabledTools` that the server does not have."""
     known = [tool.name for tool in listing.tools]
     warnings: list[str] = []
@@ -86,7 +86,7 @@ def _suggestion(name: str, known: Sequence[str]) -> str:
     return f" (it offers {shown})" if known else " (it offers no tools)"
 
 
-def make_offer(listings: Sequence[Listing], wanted: Wanted, own: Collection[str]) -> Offer:
+def make_offer(listings: Sequence[ToolListing], wanted: ToolChoice, own: Collection[str]) -> Offer:
     """Return the tools of all servers that the run may use; `own` are the names of its other tools.
 
     Raises:
@@ -103,7 +103,7 @@ def make_offer(listings: Sequence[Listing], wanted: Wanted, own: Collection[str]
     return offer
 
 
-def _named(listing: Listing, warnings: list[str]) -> list[Offered]:
+def _named(listing: ToolListing, warnings: list[str]) -> list[Offered]:
     """Return the tools of one server that its filter lets through, each under its name."""
     prefix = f"{listing.server}__" if listing.definition.prefix else ""
     chosen: dict[str, Offered] = {}
@@ -129,7 +129,7 @@ def _named(listing: Listing, warnings: list[str]) -> list[Offered]:
     return list(chosen.values())
 
 
-def _unused(listing: Listing) -> str:
+def _unused(listing: ToolListing) -> str:
     return (
         f"Server {listing.server} is connected, and the run may use none of its tools: "
         f"name them in `tools` (mcp__{listing.server} for all), or remove the server."

@@ -1,4 +1,4 @@
-"""What went wrong with an MCP server, in words that end a sentence which begins with its name."""
+"""Errors of MCP servers, worded as the end of a sentence that begins with the name of the server."""
 
 import httpx2
 from mcp import MCPError
@@ -9,13 +9,13 @@ from subagent_server.domain.definitions import ServerDefinition
 from subagent_server.toolkit.mcp_servers.network import shown_url
 
 _LOST = ("Connection closed", "Session terminated", "SSE stream")
-"""How the SDK words that there is nobody any more; the codes it gives are also used by servers."""
+"""How the SDK words a lost connection; servers use its error codes for other things as well."""
 _BY_STATUS = "Server returned an error"
 """How it words every HTTP status that it has no other words for."""
 
 
 class ServerTrouble(Exception):
-    """What a server did or did not do."""
+    """A failure of a server. `what` ends a sentence that begins with its name."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -38,14 +38,14 @@ def means_loss(error: MCPError, status: str | None) -> bool:
 
 
 def with_status(error: MCPError, status: str | None) -> str:
-    """Return what an error says; the SDK does not tell the HTTP status and what came with it."""
+    """Return the message of an error; the SDK leaves out the HTTP status and the body."""
     return f"it {status}" if status and error.message.startswith(_BY_STATUS) else error.message
 
 
 def why_not_connected(
     error: BaseException | None, definition: ServerDefinition, trouble: str | None
 ) -> ServerTrouble:
-    """Return why a conversation did not come about; `trouble` is what its transport knows of it."""
+    """Return why a connection failed; `trouble` is the report of its transport."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if error is None or (isinstance(error, MCPError) and _says_lost(error)):
@@ -57,7 +57,7 @@ def why_not_connected(
 
 
 def first_fault(error: ValidationError) -> str:
-    """Return the first thing that is wrong, and where."""
+    """Return the first fault, with its location."""
     first = error.errors()[0]
     return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"[:300]
 

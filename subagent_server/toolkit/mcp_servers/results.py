@@ -1,7 +1,7 @@
 """The result of an MCP tool in the best form that the Messages API takes (SPEC section 8).
 
-Text, images and PDF go to the model as such. What it cannot see (audio, other files, images that the API
-refuses) is kept in a file of the run, with a line that says where.
+Text, images and PDF go to the model as such. Content that it cannot see (audio, other files, images that the
+API refuses) is kept in a file of the run, and a line names the file.
 """
 
 import base64
@@ -37,14 +37,14 @@ Block = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """Where a run keeps what its model cannot be shown. With no directory nothing is kept."""
+class Attachments:
+    """Files for content that the model cannot see. Without a directory none is kept."""
 
     directory: Directory | None = None
     masker: Masker = field(default_factory=Masker)
 
     def keep(self, data: bytes, media: str | None) -> str:
-        """Store bytes and return a few words that say where; what cannot be kept is said, too."""
+        """Store bytes and return a few words with their path, or why they are not kept."""
         if self.directory is None:
             return "not shown here"
         if len(data) > KEPT_BYTES:
@@ -59,9 +59,9 @@ class Shelf:
         return f"kept in {path}"
 
 
-def converted(result: CallToolResult, shelf: Shelf) -> ToolResult:
-    """Return what the model is told of a result. An error is told in text alone, as the API insists."""
-    blocks = [block for content in result.content for block in _blocks(content, shelf)]
+def converted(result: CallToolResult, attachments: Attachments) -> ToolResult:
+    """Return a result in the form of the Messages API, which takes only text in an error."""
+    blocks = [block for content in result.content for block in _blocks(content, attachments)]
     said = [content.text for content in result.content if isinstance(content, TextContent)]
     if result.structured_content is not None and not _says(said, result.structured_content):
         blocks.append(_text(json.dumps(result.structured_content, ensure_ascii=False)))
@@ -88,26 +88,26 @@ def _says(texts: list[str], structured: Any) -> bool:
 
 
 def _text(text: str) -> Block:
-    """Return a text block of what UTF-8 can hold."""
+    """Return a text block, without characters that UTF-8 cannot hold."""
     return {"type": "text", "text": text.encode("utf-8", "replace").decode()}
 
 
 # -- one block of a result
 
 
-def _blocks(content: ContentBlock, shelf: Shelf) -> Iterator[Block]:
+def _blocks(content: ContentBlock, attachments: Attachments) -> Iterator[Block]:
     match content:
         case TextContent():
             yield _text(content.text)
         case ImageContent() | AudioContent():
-            yield _media(content.data, content.mime_type, content.type, shelf)
+            yield _media(content.data, content.mime_type, content.type, attachments)
         case ResourceLink():
             yield _text(_link(content))
         case EmbeddedResource():
-            yield from _resource(content, shelf)
+            yield from _resource(content, attachments)
 
 
-def _media(data: str, media: str | None, what: str, shelf: Shelf) -> Block:
+def _media(data: str, media: str | None, what: str, attachments: Attachments) -> Block:
     try:
         raw = base64.b64decode(re.sub(r"\s", "", data), validate=True)
     except (binascii.Error, ValueError):
@@ -123,7 +123,7 @@ def _media(data: str, media: str | None, what: str, shelf: Shelf) -> Block:
     if raw.startswith(b"%PDF-"):
         source = {"type": "base64", "media_type": "application/pdf", "data": base64.b64encode(raw).decode()}
         return {"type": "document", "source": source}
-    facts = f"{media or 'of an unknown kind'}, {len(raw):,} bytes, {shelf.keep(raw, media)}"
+    facts = f"{media or 'of an unknown kind'}, {len(raw):,} bytes, {attachments.keep(raw, media)}"
     return _text(f"[{what}, {facts}{why}]")
 
 
@@ -141,10 +141,10 @@ def _link(link: ResourceLink) -> str:
     return f"[resource {link.uri}{f' ({known})' if known else ''}{f': {about}' if about else ''}]"
 
 
-def _resource(content: EmbeddedResource, shelf: Shelf) -> Iterator[Block]:
+def _resource(content: EmbeddedResource, attachments: Attachments) -> Iterator[Block]:
     resource = content.resource
     if isinstance(resource, BlobResourceContents):
-        block = _media(resource.blob, resource.mime_type, f"resource {resource.uri}", shelf)
+        block = _media(resource.blob, resource.mime_type, f"resource {resource.uri}", attachments)
         if block["type"] != "text":
             yield _text(f"[resource {resource.uri}]")
         yield block

@@ -1,7 +1,7 @@
-"""Schemas that somebody else wrote, as the well-formed JSON Schema 2020-12 that the Messages API wants. Pure.
+"""Schemas of MCP servers as well-formed JSON Schema 2020-12, which the Messages API requires. Pure.
 
-What an earlier draft said otherwise is said anew; a keyword whose value no draft allows is left out, so that
-one mistake of a server costs one constraint and never the tool.
+Keywords of earlier drafts are translated. A keyword whose value no draft allows is left out, so that one
+mistake of a server costs one constraint and never the tool.
 """
 
 import math
@@ -16,7 +16,7 @@ _FOREIGN = frozenset({"$schema", "$id", "$vocabulary", "$recursiveRef", "$recurs
 
 
 def repaired(schema: Any) -> Any:
-    """Return a copy of `schema` that is well-formed; what is no schema at all becomes `{}`, anything."""
+    """Return a well-formed copy of `schema`; a value that is not a schema becomes `{}` (anything)."""
     if isinstance(schema, bool):
         return schema
     if not isinstance(schema, dict):
@@ -31,7 +31,7 @@ def repaired(schema: Any) -> Any:
 
 
 def resolved(reference: str, root: dict[str, Any]) -> Any:
-    """Return what a reference leads to within `root`, None where it leads nowhere in it."""
+    """Return the target of a reference within `root`, None if it has none there."""
     if reference == "#":
         return root
     if not reference.startswith("#/"):
@@ -49,7 +49,7 @@ def resolved(reference: str, root: dict[str, Any]) -> Any:
 
 
 def without_dead_references(schema: Any, root: dict[str, Any]) -> Any:
-    """Return a copy of `schema` without the references that lead nowhere within `root`."""
+    """Return a copy of `schema` without references that have no target within `root`."""
     if isinstance(schema, list):
         return [without_dead_references(item, root) for item in schema]
     if not isinstance(schema, dict):
@@ -64,7 +64,7 @@ def without_dead_references(schema: Any, root: dict[str, Any]) -> Any:
 
 
 def _modern(schema: dict[str, Any]) -> dict[str, Any]:
-    """Say what draft 4 to 7 said in the words of 2020-12."""
+    """Translate keywords of drafts 4 to 7 into those of 2020-12."""
     modern = {key: value for key, value in schema.items() if key not in _FOREIGN or isinstance(value, dict)}
     for key in _FOREIGN:
         modern.pop(key, None)
@@ -79,7 +79,7 @@ def _modern(schema: dict[str, Any]) -> dict[str, Any]:
     return modern
 
 
-# -- what each keyword may hold
+# -- the values of keywords
 
 
 def _type(value: Any) -> Any:
@@ -119,7 +119,7 @@ def _dependencies(value: Any) -> Any:
 
 
 def _pattern(value: Any) -> Any:
-    """Keep a pattern that is one here, too: what only JavaScript reads (`\\p{L}`) the API may refuse."""
+    """Keep a pattern that Python reads, too: the API may refuse one for JavaScript alone (`\\p{L}`)."""
     if not isinstance(value, str):
         return _DROP
     try:

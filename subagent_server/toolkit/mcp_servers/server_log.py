@@ -1,6 +1,6 @@
-"""What an MCP server says besides the protocol: whole in a file of the run, its beginning in the log.
+"""The stderr of an MCP server: all of it in a file of the run, its first lines in the log.
 
-In the file control characters are made visible, because people read it on a terminal.
+Control characters are made visible in the file, because people read it on a terminal.
 """
 
 import codecs
@@ -12,42 +12,42 @@ from subagent_server.domain.visible import visible
 from subagent_server.host.directory import Directory
 
 KEPT_BYTES = 16 << 20
-TOLD_LINES = 200
-"""How many lines of one server go into the log of its run; the rest stands in the file alone."""
+LOGGED_LINES = 200
+"""How many lines of one server go into the log of its run; the others are in the file alone."""
 _TAIL = 4_000
 _LONGEST_LINE = 2_000
 _LONGEST_PENDING = 1 << 16
 
 
 class ServerLog:
-    """Takes what one server prints to stderr, over all its lives. `tell` gets each line for the log."""
+    """Stores the stderr of one server, across its restart. `report` receives each line for the log."""
 
     def __init__(
-        self, server: str, directory: Directory | None, masker: Masker, tell: Callable[[str, str], None]
+        self, server: str, directory: Directory | None, masker: Masker, report: Callable[[str, str], None]
     ) -> None:
         self._server = server
         self._masker = masker
-        self._tell = tell
+        self._report = report
         self._file = directory.entry(f"{_file_name(server)}.log") if directory is not None else None
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self._written = 0
-        self._told = 0
+        self._reported = 0
         self._unmasked = b""
         self._line = b""
         self._tail = ""
 
     @property
     def tail(self) -> str:
-        """The last that the server has said, with secrets masked; empty where it has said nothing."""
+        """The last output of the server, with secrets masked; empty if there is none."""
         self.flush()
         return self._tail.strip()[-600:]
 
     def forget(self) -> None:
-        """Begin a new life: what the server said before is not its last word any more."""
+        """Clear `tail`, before the server is started again."""
         self._tail = ""
 
     def write(self, chunk: bytes) -> None:
-        """Take the next bytes. Whole lines are let out at once: somebody may be waiting for them."""
+        """Take the next bytes. Whole lines are reported at once: a person may be waiting for them."""
         pending = self._unmasked + chunk
         end = self._masker.settled(pending, pending.rfind(b"\n") + 1)
         lines, _ = self._masker.stream(pending[:end], last=True)
@@ -58,11 +58,11 @@ class ServerLog:
             self._take(masked)
 
     def say(self, line: str) -> None:
-        """Take a line that is about the server, or that it sent as a message of its log."""
+        """Take a line about the server, or a log message of the protocol."""
         self._take(self._masker.text(line).encode("utf-8", "replace") + b"\n")
 
     def flush(self) -> None:
-        """Let out what waited for the rest of its line."""
+        """Report a line that has no end yet."""
         masked, self._unmasked = self._masker.stream(self._unmasked, last=True)
         self._take(masked)
         if self._line:
@@ -78,15 +78,15 @@ class ServerLog:
             line = raw.decode("utf-8", "replace").rstrip("\r")[:_LONGEST_LINE]
             self._tail = f"{self._tail}\n{line}"[-_TAIL:]
             if line.strip():
-                self._tell_line(line)
+                self._report_line(line)
 
-    def _tell_line(self, line: str) -> None:
-        self._told += 1
-        if self._told <= TOLD_LINES:
-            self._tell(self._server, line)
-        elif self._told == TOLD_LINES + 1:
+    def _report_line(self, line: str) -> None:
+        self._reported += 1
+        if self._reported <= LOGGED_LINES:
+            self._report(self._server, line)
+        elif self._reported == LOGGED_LINES + 1:
             where = f"what it says from here on is in {self._file}" if self._file else "it says more"
-            self._tell(self._server, f"({where})")
+            self._report(self._server, f"({where})")
 
     def _store(self, data: bytes) -> None:
         """Append to the file. A disk that refuses costs the file, never the run."""
@@ -100,7 +100,7 @@ class ServerLog:
                 self._written += file.write(visible(text, "\n\t").encode()[:room])
         except OSError as error:
             self._file = None
-            self._tell(self._server, f"(what it says cannot be kept: {error.strerror or error})")
+            self._report(self._server, f"(what it says cannot be kept: {error.strerror or error})")
 
 
 def _file_name(server: str) -> str:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from subagent_server.domain.definitions import ServerDefinition
 from subagent_server.domain.errors import RunRefused
-from subagent_server.toolkit.mcp_servers.connection import Connection, Surroundings
-from subagent_server.toolkit.mcp_servers.offer import Listing, Wanted, make_offer
+from subagent_server.toolkit.mcp_servers.connection import Connection, ServerContext
+from subagent_server.toolkit.mcp_servers.offer import ToolChoice, ToolListing, make_offer
 from subagent_server.toolkit.mcp_servers.reasons import ServerTrouble
-from subagent_server.toolkit.mcp_servers.results import Shelf
+from subagent_server.toolkit.mcp_servers.results import Attachments
 from subagent_server.toolkit.mcp_servers.tool import McpTool
 
 
@@ -19,23 +19,25 @@ class Servers:
 
     connections: list[Connection] = field(default_factory=list)
 
-    def tools(self, wanted: Wanted, own: Collection[str], shelf: Shelf) -> tuple[list[McpTool], list[str]]:
-        """Return the tools that the run may use, and what its author should know; `own` are its other tools.
+    def tools(
+        self, wanted: ToolChoice, own: Collection[str], attachments: Attachments
+    ) -> tuple[list[McpTool], list[str]]:
+        """Return the tools that the run may use, with warnings for its author; `own` are its other tools.
 
         Raises:
             RunRefused: `config`; a name stands for two tools.
         """
-        listings = [Listing(each.name, each.definition, each.tools) for each in self.connections]
+        listings = [ToolListing(each.name, each.definition, each.tools) for each in self.connections]
         offer = make_offer(listings, wanted, own)
         by_name = {each.name: each for each in self.connections}
-        return [McpTool(each, by_name[each.server], shelf) for each in offer.tools], offer.warnings
+        return [McpTool(each, by_name[each.server], attachments) for each in offer.tools], offer.warnings
 
     async def aclose(self, *, hurry: bool = False) -> None:
         """Leave all of them at once."""
         await asyncio.gather(*(each.aclose(hurry=hurry) for each in self.connections))
 
 
-async def connect(definitions: Mapping[str, ServerDefinition], around: Surroundings) -> Servers:
+async def connect(definitions: Mapping[str, ServerDefinition], around: ServerContext) -> Servers:
     """Connect to all servers at once and list their tools, each within its own `timeout`.
 
     Raises:

@@ -39,7 +39,7 @@ from subagent_server.toolkit.mcp_servers.reasons import (
     with_status,
 )
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
-from subagent_server.toolkit.mcp_servers.stdio import Program, StdioTransport
+from subagent_server.toolkit.mcp_servers.stdio import ServerProgram, StdioTransport
 
 Mode = Literal["auto", "legacy"]
 
@@ -49,23 +49,25 @@ _MOST_PAGES = 1_000
 _HURRY_SECONDS = 0.2
 _END_SECONDS = 10.0
 
-for _name in ("mcp", "client", "httpx2", "httpcore2"):  # what they log is told here, in words of our own
+for _name in ("mcp", "client", "httpx2", "httpcore2"):  # this package reports their failures itself
     logging.getLogger(_name).addHandler(logging.NullHandler())
     logging.getLogger(_name).propagate = False
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where servers are started: what they inherit, and where they stand."""
+class ServerEnvironment:
+    """The environment and the working directory that servers inherit."""
 
     environment: Mapping[str, str]
     cwd: Path
 
 
-class Session:
-    """One life of a server. `open` it once; after that `call`, until `is_lost`; `aclose` in any case."""
+class ServerSession:
+    """One session with a server. `open` it once; then `call`, until `is_lost`; `aclose` in any case."""
 
-    def __init__(self, definition: ServerDefinition, place: Place, log: ServerLog, mode: Mode) -> None:
+    def __init__(
+        self, definition: ServerDefinition, place: ServerEnvironment, log: ServerLog, mode: Mode
+    ) -> None:
         self._client: ClientSession | None = None
         self._log = log
         self._mode = mode
@@ -80,7 +82,7 @@ class Session:
         """Connect and list all tools.
 
         Raises:
-            ServerTrouble: why that did not work.
+            ServerTrouble: the server cannot be used.
         """
         ready: asyncio.Future[list[Tool]] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._live(ready))
@@ -146,7 +148,7 @@ class Session:
         return ServerLost(self._transport.trouble or "is not connected any more")
 
     async def aclose(self, *, hurry: bool = False) -> None:
-        """Leave the server; one that is not wanted any more gets little time for it."""
+        """Leave the server; with `hurry` it gets little time to end."""
         self._leave.set()
         if self._task is None:
             return
@@ -161,20 +163,20 @@ class Session:
             raise
 
     def facts(self) -> dict[str, Any]:
-        """Return who the server says that it is."""
+        """Return the name, version and instructions that the server has given."""
         if self._client is None:
             return {}
         known = self._client.server_info
-        told = {
+        known_facts = {
             "name": known.name if known else None,
             "version": known.version if known else None,
             "protocolVersion": self._client.protocol_version,
             "instructions": self._client.instructions,
         }
-        return {key: value for key, value in told.items() if value}
+        return {key: value for key, value in known_facts.items() if value}
 
     def why_lost(self) -> str:
-        """Say how the server ended, as the end of a sentence."""
+        """Return how the server ended, as the end of a sentence."""
         return self._transport.trouble or self._trouble(self._failure).what
 
     # -- the task that owns the client
@@ -194,7 +196,7 @@ class Session:
                 if not ready.done():
                     ready.set_result(tools)
                 await self._leave.wait()
-        except Exception as error:  # noqa: BLE001 - whatever a server causes is its end, and told as such
+        except Exception as error:  # noqa: BLE001 - any fault that a server causes ends its session
             self._failure = error
 
     async def _logged(self, params: LoggingMessageNotificationParams) -> None:
@@ -205,12 +207,14 @@ class Session:
 
 
 def _transport(
-    definition: ServerDefinition, place: Place, log: ServerLog
+    definition: ServerDefinition, place: ServerEnvironment, log: ServerLog
 ) -> StdioTransport | NetworkTransport:
     if definition.type != "stdio":
         return NetworkTransport(definition)
     environment = {**place.environment, **definition.env}
-    return StdioTransport(Program(definition.command or "", definition.args, environment, place.cwd), log)
+    return StdioTransport(
+        ServerProgram(definition.command or "", definition.args, environment, place.cwd), log
+    )
 
 
 async def _all_tools(session: ClientSession) -> list[Tool]:

@@ -1,7 +1,7 @@
 """The stdio transport: a program whose stdin and stdout speak the protocol, a message a line.
 
-Beside what the SDK's own does, it knows how the program ended, bounds a message, and outlives lines that are
-no messages: many a server greets its user on stdout.
+Unlike the SDK's own transport, it reports how the program ended, bounds a message, and survives lines that
+are not messages: many servers greet their user on stdout.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from mcp_types import jsonrpc_message_adapter
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
 
 LONGEST_MESSAGE = 64 << 20
-"""Bytes of one message; a server that sends more is cut off."""
+"""Bytes of one message; the connection to a server that sends more is closed."""
 GRACE_SECONDS = 1.0
 _LAST_WORDS_SECONDS = 0.5
 
@@ -31,8 +31,8 @@ Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[Sess
 
 
 @dataclass(frozen=True)
-class Program:
-    """What is started, and where."""
+class ServerProgram:
+    """The command of a server, with its environment and working directory."""
 
     command: str
     args: list[str]
@@ -40,8 +40,8 @@ class Program:
     cwd: Path
 
 
-class _Watched(SubprocessStreamProtocol):
-    """Says when the process is gone, also while something it has started holds its pipes."""
+class _WatchedProcess(SubprocessStreamProtocol):
+    """Sets an event when the process has ended, even if its children hold the pipes open."""
 
     def __init__(self) -> None:
         super().__init__(limit=LONGEST_MESSAGE, loop=asyncio.get_running_loop())
@@ -54,12 +54,12 @@ class _Watched(SubprocessStreamProtocol):
 
 
 class StdioTransport:
-    """An asynchronous context: inside of it the program runs. `trouble` says how it ended, once it has.
+    """An asynchronous context in which the program runs. `trouble` says how it ended, once it has.
 
-    `grace` is how many seconds it may take to leave after its input ended, and again after TERM.
+    `grace` is the time in seconds to exit after the end of its input, and again after TERM.
     """
 
-    def __init__(self, program: Program, log: ServerLog) -> None:
+    def __init__(self, program: ServerProgram, log: ServerLog) -> None:
         self.trouble: str | None = None
         self.over = asyncio.Event()
         self.grace = GRACE_SECONDS
@@ -74,7 +74,7 @@ class StdioTransport:
             OSError, ValueError: it cannot be started.
         """
         transport, protocol = await asyncio.get_running_loop().subprocess_exec(
-            _Watched,
+            _WatchedProcess,
             self._program.command,
             *self._program.args,
             stdin=PIPE,
@@ -104,7 +104,7 @@ class StdioTransport:
         try:
             await self._leave()
         finally:
-            self._signal(signal.SIGKILL)  # what it started and left behind, too
+            self._signal(signal.SIGKILL)  # its children in the session, too
             await self._end_tasks()
             self._transport.close()
             self._log.flush()
@@ -137,7 +137,7 @@ class StdioTransport:
     # -- four tasks
 
     async def _listen(self) -> None:
-        """Take what the program prints to stderr."""
+        """Log the stderr of the program."""
         stream = self._process.stderr
         while stream is not None and (chunk := await stream.read(1 << 16)):
             self._log.write(chunk)
@@ -169,7 +169,7 @@ class StdioTransport:
             return None
 
     async def _send(self, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
-        """Hand messages to the program; where it does not listen any more, what waits must hear of it."""
+        """Write messages to the program. If it has closed its input, fail the calls that wait."""
         stdin = self._process.stdin
         try:
             with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -182,7 +182,7 @@ class StdioTransport:
             self._inward.close()
 
     async def _watch(self) -> None:
-        """When the program is gone, take its last words, say how it ended, and end the conversation."""
+        """After the end of the program, read its last output, note how it ended, and close the streams."""
         await self._gone.wait()
         await asyncio.wait([self._reading, self._words], timeout=_LAST_WORDS_SECONDS)
         if self.trouble is None:

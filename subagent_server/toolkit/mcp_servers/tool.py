@@ -8,21 +8,21 @@ from subagent_server.toolkit.mcp_servers.input_schema import input_schema
 from subagent_server.toolkit.mcp_servers.naming import is_named
 from subagent_server.toolkit.mcp_servers.offer import Offered
 from subagent_server.toolkit.mcp_servers.reasons import ServerTrouble
-from subagent_server.toolkit.mcp_servers.results import Shelf, converted
+from subagent_server.toolkit.mcp_servers.results import Attachments, converted
 from subagent_server.toolkit.tool import ToolResult
 
 
 class McpTool:
-    """Calls one tool of one server. `offered.tool` is what the server has said of it."""
+    """Calls one tool of one server. `offered.tool` is the server's description of it."""
 
     sequential = False
 
-    def __init__(self, offered: Offered, connection: Connection, shelf: Shelf) -> None:
+    def __init__(self, offered: Offered, connection: Connection, attachments: Attachments) -> None:
         self.name = offered.name
         self.offered = offered
         self.connection = connection
         self._input = input_schema(offered.tool.input_schema)
-        self._shelf = shelf
+        self._attachments = attachments
 
     def definition(self) -> dict[str, Any]:
         """Return the tool as the model sees it."""
@@ -46,22 +46,22 @@ class McpTool:
         return is_named([pattern], self.offered.server, self.offered.tool.name, self.name)
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
-        """Call the tool; whatever goes wrong is told to the model."""
+        """Call the tool; every failure is a result for the model."""
         try:
             given = self._input.for_server(_sendable(arguments))
             answer = await self.connection.call(self.offered.tool.name, given)
         except ServerTrouble as trouble:
             return ToolResult.failure(trouble.what)
-        result = converted(answer.result, self._shelf)
+        result = converted(answer.result, self._attachments)
         remarks = [{"type": "text", "text": f"[{remark}]"} for remark in answer.remarks]
         return ToolResult([*remarks, *result.content], result.is_error)
 
     async def aclose(self) -> None:
-        """Nothing is held: the server is left once, by those who connected it."""
+        """Do nothing: the worker closes the connection."""
 
 
 def _sendable(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments in what UTF-8 can hold: models write halves of characters, which no server takes."""
+    """Return arguments without half surrogate pairs: models write such, and no server takes them."""
     text = json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace")
     sendable: dict[str, Any] = json.loads(text)
     return sendable

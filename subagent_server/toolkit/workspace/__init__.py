@@ -1,1 +1,1 @@
-"""What a run can use on files and programs in its working directory."""
+"""The tools of a run for files and programs in its working directory."""

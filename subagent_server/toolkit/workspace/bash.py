@@ -1,4 +1,4 @@
-"""The tool `bash`: one shell for the whole run, where `cd` and exports last."""
+"""The tool `bash`: one shell for the whole run, so that `cd` and exports last."""
 
 import asyncio
 import os
@@ -14,8 +14,8 @@ from subagent_server.host.directory import Directory
 from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace.arguments import Arguments, parse_arguments
 from subagent_server.toolkit.workspace.off_loop import off_loop
-from subagent_server.toolkit.workspace.output import KEPT_BYTES, SHOWN_CHARACTERS, Capture
-from subagent_server.toolkit.workspace.process_tree import Spare, nobody
+from subagent_server.toolkit.workspace.output import KEPT_BYTES, SHOWN_CHARACTERS, OutputCapture
+from subagent_server.toolkit.workspace.process_tree import Spare, spare_none
 from subagent_server.toolkit.workspace.shell import Ending, Reason, Shell
 
 COMMAND_SECONDS = 120.0
@@ -30,8 +30,8 @@ class BashTool:
     """Runs commands in one shell, started on first use in `cwd` with exactly `environment`.
 
     A command that takes longer than `timeout` seconds is ended with all that the shell has started (TERM,
-    after `grace` seconds KILL), and the next call gets a new shell. `output_dir` takes what is longer than
-    `shown_characters`, up to `kept_bytes` a command. Processes that are to be spared, such as the shims of
+    after `grace` seconds KILL), and the next call gets a new shell. Output longer than `shown_characters`
+    goes to `output_dir`, up to `kept_bytes` a command. Processes that are to be spared, such as the shims of
     other runs, outlive the shell that has started them.
     """
 
@@ -49,12 +49,12 @@ class BashTool:
         shown_characters: int = SHOWN_CHARACTERS,
         kept_bytes: int = KEPT_BYTES,
         masker: Masker | None = None,
-        spare: Spare = nobody,
+        spare: Spare = spare_none,
     ) -> None:
         self._cwd = cwd
         self._spare = spare
         self._environment = dict(environment)
-        self._new_capture = lambda: Capture(
+        self._new_capture = lambda: OutputCapture(
             output_dir, characters=shown_characters, kept=kept_bytes, masker=masker
         )
         self._timeout = timeout
@@ -69,7 +69,7 @@ class BashTool:
         return {"type": "bash_20250124", "name": self.name}
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
-        """Run `command`, or start afresh with `restart`. Cancelling it ends what runs before it returns."""
+        """Run `command`, or start a new shell with `restart`. A cancelled call first ends its command."""
         try:
             wanted = _checked(parse_arguments(_BashArguments, arguments))
         except BadArgument as error:
@@ -105,7 +105,7 @@ class BashTool:
             shell = self._shell = self._shell or self._start()
         except (OSError, ValueError) as error:
             return ToolResult.failure(f"bash could not be started in {self._cwd} ({error}): use other tools.")
-        notes += _told_late(shell.take_output())
+        notes += _late_output(shell.take_output())
         ending = shell.run(wanted.command, self._timeout, cancel)
         remark = self._remark(ending)
         text = shell.take_output().finish().rstrip("\n")
@@ -115,20 +115,20 @@ class BashTool:
         return ToolResult.failure(answer) if failed else ToolResult.of_text(answer)
 
     def _notes_on_former_shell(self, wanted: _BashArguments) -> list[str]:
-        """End the shell where it has to go, and return what the model should know of it."""
+        """End a shell that has died or shall be restarted, and return notes on it for the model."""
         if wanted.restart:
             self._drop_shell()
         elif self._shell is not None and self._shell.has_ended:
             former = self._shell
             how = _how(self._end_shell())
             return [
-                *_told_late(former.take_output()),
+                *_late_output(former.take_output()),
                 f"[the earlier shell {how}; this is a new one in {self._cwd}]",
             ]
         return []
 
     def _remark(self, ending: Ending) -> str:
-        """Return what has to be said of the end of a command; where the shell is no more, end its rest."""
+        """Return a note on the end of a command. If the shell has died, end the processes it has left."""
         if ending.reason is Reason.DONE:
             if ending.exit_code is None:
                 return "[a `break` or `continue` outside of any loop ended the command there]"
@@ -145,7 +145,7 @@ class BashTool:
         )
 
     def _start(self) -> Shell:
-        return Shell(cwd=self._cwd, environment=self._environment, new_capture=self._new_capture)
+        return Shell.start(cwd=self._cwd, environment=self._environment, new_capture=self._new_capture)
 
     def _end_shell(self) -> int | None:
         shell, self._shell = self._shell, None
@@ -166,8 +166,8 @@ def _checked(wanted: _BashArguments) -> _BashArguments:
     return wanted
 
 
-def _told_late(capture: Capture) -> list[str]:
-    """Return what background processes printed between two commands, for the model."""
+def _late_output(capture: OutputCapture) -> list[str]:
+    """Return the output of background processes between two commands, for the model."""
     text = capture.finish().strip("\n")
     return [f"[background processes had printed:]\n{text}\n[this command:]"] if text.strip() else []
 

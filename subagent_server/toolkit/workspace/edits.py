@@ -1,6 +1,6 @@
-"""Changes of a text and how lines are shown. Pure: no files.
+"""Changes of a text, and lines with their numbers. Pure: no files.
 
-A line ends at `\\n`; a `\\r` before it belongs to the line break. What is put in takes the line breaks of the
+A line ends at `\\n`; a `\\r` before it belongs to the line break. Inserted text takes the line breaks of the
 text around it, so that a file with CRLF stays one.
 """
 
@@ -94,7 +94,7 @@ def excerpt(edited: Edited) -> str:
 
 
 def view(name: str, lines: list[str], first: int, last: int) -> str:
-    """Return the lines from `first` to `last` as far as they fit, and say what is left out."""
+    """Return the lines from `first` to `last` as far as they fit, with a note on the rest."""
     shown: list[str] = []
     room = SHOWN_CHARACTERS
     for line in lines[first - 1 : last]:
@@ -111,7 +111,7 @@ def view(name: str, lines: list[str], first: int, last: int) -> str:
 
 
 def _break_near(matched: str, text: str) -> str:
-    """Return the line break of the replaced text; where it has none, the commonest of the whole."""
+    """Return the line break of the replaced text; if it has none, the commonest of the whole."""
     if "\n" in matched:
         return "\r\n" if "\r\n" in matched else "\n"
     return "\r\n" if 2 * text.count("\r\n") > text.count("\n") else "\n"

@@ -77,7 +77,7 @@ def write_file(place: Place, data: bytes) -> bool:
 
     Raises:
         BadArgument: something that is not a regular file is there.
-        OSError: the system refused; what was there is whole.
+        OSError: the system refused; the former content is whole.
     """
     before = place.status()
     if place.name == "." or (before is not None and not stat.S_ISREG(before.st_mode)):

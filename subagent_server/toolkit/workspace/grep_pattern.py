@@ -10,7 +10,7 @@ _LINE_END = "each line is searched by itself, so a pattern cannot hold a line en
 
 
 def fault_of_pattern(pattern: str) -> str | None:
-    """Return why ripgrep cannot be asked for `pattern`, or would not find the fault where it is."""
+    """Return the fault of a pattern that ripgrep cannot be given, or would report at another place."""
     if "\0" in pattern:
         return "it holds a NUL character, and files with such are binary"
     if "\n" in pattern:
@@ -23,7 +23,7 @@ def fault_of_pattern(pattern: str) -> str | None:
 
 
 def reason_of(refusal: str, pattern: str) -> str:
-    """Return why ripgrep refused `pattern`, from what it printed on stderr."""
+    """Return why ripgrep refused `pattern`; `refusal` is its output on stderr."""
     if syntax := _SYNTAX.search(refusal):
         position = len(syntax[2]) - _WRAPPER  # ripgrep puts the pattern into a group
         if position < 0:

@@ -1,4 +1,4 @@
-"""From what ripgrep prints to the lines that the model reads."""
+"""From the output of ripgrep to the lines that the model reads."""
 
 import os
 import re
@@ -31,7 +31,7 @@ class PrintedLine:
 
 
 def printing(mode: OutputMode, context: int, *, one_file: bool) -> list[str]:
-    """Return the options that make ripgrep print what `printed_lines` reads."""
+    """Return the options for output in the form that `printed_lines` reads."""
     if mode == "count" and not one_file:
         return ["--with-filename", "--count"]
     options = ["--no-heading", "--with-filename", "--line-number", "--column", "--no-context-separator"]
@@ -41,7 +41,7 @@ def printing(mode: OutputMode, context: int, *, one_file: bool) -> list[str]:
 
 
 def printed_lines(output: Iterable[bytes], mode: OutputMode, *, one_file: bool) -> Iterator[PrintedLine]:
-    """Yield the lines of the output; one that was cut by a kill is left out."""
+    """Yield the lines of the output; a line that a kill has cut is left out."""
     form = _COUNT if mode == "count" and not one_file else _LINE
     rest = b""
     for chunk in output:
@@ -55,14 +55,14 @@ def printed_lines(output: Iterable[bytes], mode: OutputMode, *, one_file: bool) 
 
 
 class GrepReport(Protocol):
-    """Takes lines of the output, and adds to a result what the model is to read of them."""
+    """Turns lines of the output into lines of a result."""
 
     def take(self, line: PrintedLine) -> None:
         """Take the next line. Raises Enough."""
         ...
 
     def finish(self) -> None:
-        """Take note that the output has ended. Raises Enough."""
+        """Add the lines that were held back, at the end of the output. Raises Enough."""
         ...
 
 
@@ -79,7 +79,7 @@ class FilesReport:
         self._result.add(self._target.shown(line.path))
 
     def finish(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no line is held back."""
 
 
 class CountReport:
@@ -129,7 +129,7 @@ class ContentReport:
             self._before.append(line)
 
     def finish(self) -> None:
-        """Nothing is held back that has a match behind it."""
+        """Do nothing: lines that are held back now have no match behind them."""
 
     def _add(self, line: PrintedLine) -> None:
         last = self._last

@@ -1,4 +1,4 @@
-"""What is in a directory, two levels deep."""
+"""The entries of a directory, two levels deep."""
 
 import os
 from itertools import islice

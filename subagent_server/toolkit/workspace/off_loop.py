@@ -10,8 +10,8 @@ T = TypeVar("T")
 async def off_loop(work: Callable[[], T], *, interrupt: Callable[[], None] | None = None) -> T:
     """Run `work` in a thread and return what it returns.
 
-    Where the caller is cancelled, `interrupt` is called, the end of `work` is awaited, and only then the
-    cancellation goes on: nothing is left running that nobody waits for.
+    If the caller is cancelled, `interrupt` is called and the end of `work` is awaited before the cancellation
+    goes on: no thread is left behind.
     """
     future = asyncio.get_running_loop().run_in_executor(None, work)
     try:
@@ -23,7 +23,7 @@ async def off_loop(work: Callable[[], T], *, interrupt: Callable[[], None] | Non
             try:
                 await asyncio.wait([future])
             except asyncio.CancelledError:
-                continue  # asked again: it is on its way
+                continue  # cancelled again: the interruption is on its way
         if not future.cancelled():
-            future.exception()  # looked at, so that nobody is told it was not
+            future.exception()  # retrieved, so that asyncio logs no warning
         raise

@@ -1,4 +1,4 @@
-"""What a program printed: head and tail for the model, the whole in a file, never all of it in memory."""
+"""The output of a program: head and tail for the model, all of it in a file, never all in memory."""
 
 import codecs
 from pathlib import Path
@@ -12,7 +12,7 @@ SHOWN_CHARACTERS = 30_000
 KEPT_BYTES = 64 << 20
 
 
-class Capture:
+class OutputCapture:
     """Bytes as they come. Not safe for threads: its owner holds a lock.
 
     Up to `characters` are shown. Of more, the model sees the head and the tail, and the first `kept` bytes
@@ -56,7 +56,7 @@ class Capture:
             del self._tail[: -self._room]
 
     def finish(self) -> str:
-        """Return what the model is to read and close the file. Nothing may be written afterwards."""
+        """Return the text for the model and close the file. Nothing may be written afterwards."""
         text = self._whole()
         if text is None:
             text = self._cut()

@@ -1,7 +1,7 @@
 """Patterns of paths, matched name by name: `*`, `?`, `[...]`, `{a,b}`, `**` for directories.
 
 ripgrep has such patterns too, but a file that one of them names is found even if an ignore file names it, so
-they are not used. What is handed to ripgrep only narrows its walk: each file is matched here.
+they are not used. The options for ripgrep only narrow its walk: each file is matched here.
 """
 
 import fnmatch

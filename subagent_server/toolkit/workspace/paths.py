@@ -1,4 +1,4 @@
-"""The directory that a run works in, and what of it may be written."""
+"""The directory that a run works in, and which of its files may be written."""
 
 import os
 import stat
@@ -16,8 +16,8 @@ from subagent_server.host.inside import Place, Reached, inside
 class Workspace:
     """The directory a run works in, by its real path.
 
-    What lies in a `read_only` root can be read and not written, and so can what other programs execute.
-    `lifted` are paths below the directory that are written nevertheless, because the author says so.
+    Files in a `read_only` root, and files that other programs execute, can be read and not written.
+    `lifted` are paths below the directory for which the author of the agent lifts that rule.
     """
 
     root: Path
@@ -82,7 +82,7 @@ def _is_repository(directory: int) -> bool:
 
 
 def kind(mode: int) -> str:
-    """Return what a file that cannot be read or written is called."""
+    """Return the name for a kind of file, with its article."""
     if stat.S_ISDIR(mode):
         return "a directory"
     if stat.S_ISFIFO(mode):

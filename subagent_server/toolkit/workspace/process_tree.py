@@ -1,4 +1,4 @@
-"""Ending everything that a program of ours has started."""
+"""Ending a session of processes with all their descendants."""
 
 import os
 import signal
@@ -13,24 +13,24 @@ from subagent_server.host import process_scan, processes
 from subagent_server.host.processes import Identity
 
 Spare = Callable[[Identity], bool]
-"""Whether a process is the shim of a run: it outlives the program that has started it."""
+"""Whether a process is the shim of a run: such a process outlives the program that has started it."""
 _BOUND_AFTER_KILL = 5.0
 
 
-def nobody(_: Identity) -> bool:
-    """Spare nobody."""
+def spare_none(_: Identity) -> bool:
+    """Return False: no process is spared."""
     return False
 
 
 def end_tree(leader: int, grace: float, spare: Spare) -> bool:
     """End the session that process `leader` leads and all that descends from it: TERM, after `grace` s KILL.
 
-    Descendants that are to be spared, and all below them, are somebody else's. `leader` may have ended but
-    must not have been reaped, so that its number cannot name anybody else. Return whether nothing is left;
-    what the kernel cannot kill within a few seconds stays behind.
+    Spared descendants, and all processes below them, are left alone. `leader` may have ended but must not
+    have been reaped, so that no other process has its pid. Return whether no process is left: the kernel may
+    be unable to kill one within a few seconds.
     """
     known: list[Identity] = []
-    told: set[Identity] = set()
+    warned: set[Identity] = set()
     grace_ends = time.monotonic() + grace
     pause = threading.Event()
     for attempt in count():
@@ -41,16 +41,16 @@ def end_tree(leader: int, grace: float, spare: Spare) -> bool:
         if now >= grace_ends:
             _send(known, signal.SIGKILL)
         else:
-            new = [identity for identity in known if identity not in told]
+            new = [identity for identity in known if identity not in warned]
             _send(new, signal.SIGTERM)
-            _send(new, signal.SIGCONT)  # what was stopped could not act on it
-            told.update(new)
+            _send(new, signal.SIGCONT)  # a stopped process could not act on TERM
+            warned.update(new)
         pause.wait(min(0.005 * 2 ** min(attempt, 4), 0.08))
     return not known
 
 
 def _members(leader: int, known: list[Identity], spare: Spare) -> list[Identity]:
-    """Return what lives of the session, of `known`, and below all these, each before its children.
+    """Return the living processes of the session, of `known`, and below them, parents before children.
 
     A shell whose child is ended before itself would go on with the next line of its script.
     """

@@ -23,7 +23,7 @@ def named(path: str | None) -> str:
 
 @contextmanager
 def search_errors(path: str | None) -> Iterator[None]:
-    """Turn an error of the system into one that the model can act on.
+    """Turn an error of the system into a `BadArgument`.
 
     Raises:
         BadArgument: the system refused the search.

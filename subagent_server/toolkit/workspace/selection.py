@@ -23,11 +23,11 @@ _REVOKES = _GRANTS | {name: frozenset({"edit"}) for name in ("write", "edit", "m
 
 @dataclass(frozen=True)
 class Selection:
-    """What a run may use on files and programs, and what was asked for besides.
+    """The tools for files and programs that a run may use, and the other names in its file.
 
     `view` and `edit` are the two halves of the editor. `mcp` holds `mcp__<server>` and
-    `mcp__<server>__<tool>` names as they were written, None where every tool of every server is asked for;
-    `mcp_disallowed` those that are taken away. `unknown` are names that nothing here offers: worth a warning.
+    `mcp__<server>__<tool>` names as they were written, None if the file asks for every tool of every server;
+    `mcp_disallowed` those that are taken away. `unknown` are names that no tool has: worth a warning.
     `restricted` are names with a condition, such as `Bash(git diff:*)`: that promise cannot be kept, so the
     tool is withheld and the run has to be refused.
     """
@@ -44,8 +44,8 @@ class Selection:
 
 
 @dataclass
-class _Reading:
-    """What a list of names amounts to."""
+class _NamesRead:
+    """A list of names, sorted by kind."""
 
     capabilities: set[str] = field(default_factory=set)
     mcp: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ class _Reading:
 
 
 def select(tools: list[str] | None, disallowed: list[str]) -> Selection:
-    """Return what the keys `tools` (None: everything) and `disallowedTools` of an agent file leave.
+    """Return the selection by the keys `tools` (None: everything) and `disallowedTools` of an agent file.
 
     Names are those of agent files in the wild or our own; upper and lower case do not matter. Disallowing
     `Write` or `Edit` takes every writing command away, disallowing `Read` takes `view` away.
@@ -77,8 +77,8 @@ def select(tools: list[str] | None, disallowed: list[str]) -> Selection:
     )
 
 
-def _read(names: Iterable[str], table: dict[str, frozenset[str]]) -> _Reading:
-    reading = _Reading()
+def _read(names: Iterable[str], table: dict[str, frozenset[str]]) -> _NamesRead:
+    reading = _NamesRead()
     for name in filter(None, (raw.strip() for raw in names)):
         plain, restriction = _split(name)
         if plain.lower().startswith("mcp__"):
@@ -101,7 +101,7 @@ def _split(name: str) -> tuple[str, str]:
     return (plain.strip(), "") if restriction.replace(" ", "") == "(*)" else (plain.strip(), restriction)
 
 
-def _mcp_names(wanted: _Reading, removed: _Reading) -> list[str] | None:
+def _mcp_names(wanted: _NamesRead, removed: _NamesRead) -> list[str] | None:
     if removed.everything:
         return []
     return None if wanted.everything else _once(wanted.mcp)

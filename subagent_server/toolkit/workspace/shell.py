@@ -1,9 +1,9 @@
 """One bash process that runs one command after the other, in a session of its own. Blocking.
 
 The shell is a small loop: it reads a command up to a NUL on its stdin, evaluates it with stdin from
-`/dev/null`, and writes a random token and the exit code to a pipe that the command cannot see. So nothing
-that a command prints, leaves unquoted or leaves running can be taken for its end. A thread reads what is
-printed, also between commands, so that background jobs never wait for a reader.
+`/dev/null`, and writes a random token and the exit code to a pipe that the command cannot see. So no
+output, open quote or running job of a command can be taken for its end. A thread reads the output, also
+between commands, so that background jobs never wait for a reader.
 """
 
 import fcntl
@@ -21,9 +21,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
-from subagent_server.toolkit.workspace.output import Capture
-from subagent_server.toolkit.workspace.process_tree import Spare, end_tree, nobody
+from subagent_server.toolkit.workspace.output import OutputCapture
+from subagent_server.toolkit.workspace.process_tree import Spare, end_tree, spare_none
 
 _CHUNK = 1 << 16
 _START_SECONDS = 60.0
@@ -46,26 +47,51 @@ class Ending:
     exit_code: int | None = None
 
 
+class _Pipes(NamedTuple):
+    """The reading ends of the pipes of a shell."""
+
+    output: int
+    status: int
+
+
 class Shell:
     """A running bash. `run` and `close` are for one thread at a time."""
 
     def __init__(
-        self, *, cwd: Path, environment: Mapping[str, str], new_capture: Callable[[], Capture]
+        self,
+        process: "subprocess.Popen[bytes]",
+        pipes: "_Pipes",
+        token: str,
+        new_capture: Callable[[], OutputCapture],
     ) -> None:
-        """Start it in `cwd` with exactly `environment`.
+        self._process = process
+        self._output, self._status = pipes
+        self._new_capture = new_capture
+        self._capture = new_capture()
+        self._lock = threading.Lock()  # of the capture and of reading into it
+        self._heard = _StatusLines(token)
+        self._ended = os.pidfd_open(process.pid)
+        self._wake, self._wake_end = os.pipe()
+        self._commands = process.stdin.fileno() if process.stdin else -1
+        for descriptor in (self._output, self._status, self._commands):
+            os.set_blocking(descriptor, False)
+        self._reader = threading.Thread(target=self._read_output, name="shell-output", daemon=True)
+
+    @classmethod
+    def start(
+        cls, *, cwd: Path, environment: Mapping[str, str], new_capture: Callable[[], OutputCapture]
+    ) -> "Shell":
+        """Start a bash in `cwd` with exactly `environment`, and a thread that reads its output.
 
         Raises:
             OSError: there is no bash, or no such directory.
         """
-        self._token = secrets.token_hex(8)
-        self._new_capture = new_capture
-        self._capture = new_capture()
-        self._lock = threading.Lock()  # of the capture and of reading into it
-        self._output, output_end = os.pipe()
-        self._status, status_end = os.pipe()
+        token = secrets.token_hex(8)
+        output, output_end = os.pipe()
+        status, status_end = os.pipe()
         try:
-            self._process = subprocess.Popen(
-                ["bash", "--noprofile", "--norc", "-c", _driver(self._token, status_end)],
+            process = subprocess.Popen(
+                ["bash", "--noprofile", "--norc", "-c", _driver(token, status_end)],
                 stdin=subprocess.PIPE,
                 stdout=output_end,
                 stderr=subprocess.DEVNULL,
@@ -76,20 +102,15 @@ class Shell:
                 bufsize=0,
             )
         except (OSError, ValueError):
-            os.close(self._output)
-            os.close(self._status)
+            os.close(output)
+            os.close(status)
             raise
         finally:
             os.close(output_end)
             os.close(status_end)
-        self._heard = _Words(self._token)
-        self._ended = os.pidfd_open(self._process.pid)
-        self._wake, self._wake_end = os.pipe()
-        self._commands = self._process.stdin.fileno() if self._process.stdin else -1
-        for descriptor in (self._output, self._status, self._commands):
-            os.set_blocking(descriptor, False)
-        self._reader = threading.Thread(target=self._read_output, name="shell-output", daemon=True)
-        self._reader.start()
+        shell = cls(process, _Pipes(output, status), token, new_capture)
+        shell._reader.start()
+        return shell
 
     @property
     def has_ended(self) -> bool:
@@ -134,17 +155,17 @@ class Shell:
                 return Ending(Reason.DIED)
         return Ending(Reason.TIMED_OUT)
 
-    def take_output(self) -> Capture:
+    def take_output(self) -> OutputCapture:
         """Return all that was printed until now, since the last time."""
         with self._lock:
             self._absorb_pending()
             taken, self._capture = self._capture, self._new_capture()
         return taken
 
-    def close(self, grace: float, spare: Spare = nobody) -> int | None:
-        """End the shell and what it has started, but for those to `spare`: TERM, after `grace` seconds KILL.
+    def close(self, grace: float, spare: Spare = spare_none) -> int | None:
+        """End the shell and the processes it has started, less those to `spare`: TERM, after `grace` s KILL.
 
-        Return the exit code (negative: the signal), None where the kernel would not let it go. `take_output`
+        Return the exit code (negative: the signal), None if the kernel could not kill it. `take_output`
         still works afterwards.
         """
         end_tree(self._process.pid, grace, spare)
@@ -189,7 +210,7 @@ class Shell:
         return bool(chunk)
 
     def _absorb_pending(self) -> None:
-        """Read what lies in the pipe now, and no more: something may go on printing for ever."""
+        """Read the bytes in the pipe now, and no more: a background job may go on printing for ever."""
         if self._output < 0:
             return
         (pending,) = struct.unpack("i", fcntl.ioctl(self._output, termios.FIONREAD, bytes(4)))
@@ -199,8 +220,8 @@ class Shell:
 
 
 @dataclass
-class _Words:
-    """What the shell says: after each command `<token> <exit code>`, then, and at first, `<token> ready`."""
+class _StatusLines:
+    """The reports of the shell: `<token> ready`, and before it `<token> <exit code>` of a command."""
 
     token: str
     exit_code: int | None = None
@@ -208,7 +229,7 @@ class _Words:
     _rest: bytes = field(default=b"")
 
     def expect(self) -> None:
-        """Wait for the end of one command more."""
+        """Wait for the end of one more command."""
         self._missing += 1
         self.exit_code = None
 
@@ -217,7 +238,7 @@ class _Words:
         return self._missing == 0
 
     def read(self, descriptor: int) -> bool:
-        """Take what can be read; False at the end of input."""
+        """Read what has arrived; False at the end of input."""
         try:
             chunk = os.read(descriptor, 4096)
         except BlockingIOError:
@@ -239,7 +260,7 @@ def _driver(token: str, status: int) -> str:
 
     That it is ready again is written in the inner loop's condition, so that a stray `continue` or `break` of
     a command leads there too. `set -e` and `-u` end with their command: a shell that lives on would
-    die of the next `grep` without a match. What a command does to its standard streams by `exec` is undone.
+    die of the next `grep` without a match. Redirections that a command makes by `exec` are undone.
     """
     output = 8 if status != 8 else 7
     ready = f"builtin printf '%s ready\\n' {token} >&{status}; builtin set +eu"

@@ -10,7 +10,7 @@ from subagent_server.toolkit.workspace.bash import BashTool
 from subagent_server.toolkit.workspace.editor import EditorTool
 from subagent_server.toolkit.workspace.glob import GlobTool
 from subagent_server.toolkit.workspace.grep import GrepTool
-from subagent_server.toolkit.workspace.process_tree import Spare, nobody
+from subagent_server.toolkit.workspace.process_tree import Spare, spare_none
 from subagent_server.toolkit.workspace.search_scope import SearchScope
 from subagent_server.toolkit.workspace.selection import Selection
 
@@ -24,7 +24,7 @@ def make_workspace_tools(
     output_dir: Directory,
     lifted: Sequence[str] = (),
     masker: Masker | None = None,
-    spare: Spare = nobody,
+    spare: Spare = spare_none,
 ) -> list[Tool]:
     """Return the selected tools for a run that works in the `cwd` of `scope`; none starts anything yet.
 

@@ -10,11 +10,11 @@ from typing import Any
 from subagent_server.domain.definitions import ServerDefinition
 from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
-from subagent_server.toolkit.mcp_servers.connection import Surroundings
-from subagent_server.toolkit.mcp_servers.offer import Wanted
-from subagent_server.toolkit.mcp_servers.results import Shelf
+from subagent_server.toolkit.mcp_servers.connection import ServerContext
+from subagent_server.toolkit.mcp_servers.offer import ToolChoice
+from subagent_server.toolkit.mcp_servers.results import Attachments
 from subagent_server.toolkit.mcp_servers.servers import Servers, connect
-from subagent_server.toolkit.mcp_servers.session import Place
+from subagent_server.toolkit.mcp_servers.session import ServerEnvironment
 from subagent_server.toolkit.mcp_servers.tool import McpTool
 from subagent_server.toolkit.tool import ToolResult
 
@@ -54,13 +54,13 @@ async def connected(
 ) -> AsyncIterator[Field]:
     """Connect to servers, given by the keys of an agent file."""
     field = Field(home)
-    place = Place({"PATH": os.environ["PATH"], "HOME": str(home)}, home)
-    around = Surroundings(place, field.tell, Masker(secrets), Directory(home / "mcp"))
+    place = ServerEnvironment({"PATH": os.environ["PATH"], "HOME": str(home)}, home)
+    around = ServerContext(place, field.tell, Masker(secrets), Directory(home / "mcp"))
     definitions = {name: ServerDefinition.model_validate(keys) for name, keys in servers.items()}
     async with asyncio.timeout(BOUND):
         field.servers = await connect(definitions, around)
     try:
-        tools, warnings = field.servers.tools(Wanted(), (), Shelf(Directory(home / "outputs")))
+        tools, warnings = field.servers.tools(ToolChoice(), (), Attachments(Directory(home / "outputs")))
         field.tools = {tool.name: tool for tool in tools}
         for warning in warnings:
             field.tell("warning", message=warning)

@@ -6,18 +6,18 @@ from mcp_types import Tool
 from subagent_server.domain.definitions import ServerDefinition
 from subagent_server.domain.errors import RunRefused
 from subagent_server.toolkit.mcp_servers.naming import acceptable, is_named
-from subagent_server.toolkit.mcp_servers.offer import Listing, Offer, Wanted, make_offer
+from subagent_server.toolkit.mcp_servers.offer import Offer, ToolChoice, ToolListing, make_offer
 
 
-def listing(server: str, *names: str, **keys: object) -> Listing:
+def listing(server: str, *names: str, **keys: object) -> ToolListing:
     """Return what a server with these tools has listed."""
     tools = [Tool(name=name, input_schema={"type": "object"}) for name in names]
-    return Listing(server, ServerDefinition.model_validate({"command": "x", **keys}), tools)
+    return ToolListing(server, ServerDefinition.model_validate({"command": "x", **keys}), tools)
 
 
-def offer(*listings: Listing, tools: list[str] | None = None, disallowed: tuple[str, ...] = ()) -> Offer:
+def offer(*listings: ToolListing, tools: list[str] | None = None, disallowed: tuple[str, ...] = ()) -> Offer:
     """Return the offer of these servers to an agent that has `bash` itself."""
-    return make_offer(listings, Wanted(tools, disallowed), {"bash"})
+    return make_offer(listings, ToolChoice(tools, disallowed), {"bash"})
 
 
 def names(made: Offer) -> list[str]:

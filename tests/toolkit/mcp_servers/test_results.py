@@ -10,7 +10,7 @@ from mcp_types import CallToolResult
 from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
 from subagent_server.simulator.checks import check_request
-from subagent_server.toolkit.mcp_servers.results import Shelf, converted
+from subagent_server.toolkit.mcp_servers.results import Attachments, converted
 from subagent_server.toolkit.tool import ToolResult
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(8) + b"\0\0\0\x01\0\0\0\x01").decode()
@@ -21,7 +21,7 @@ SECRET = b"a-secret-of-the-run"
 def shown(result: dict[str, Any], directory: Path) -> ToolResult:
     """Return what the model is shown, once the API has taken it."""
     found = converted(
-        CallToolResult.model_validate(result), Shelf(Directory(directory), Masker([SECRET.decode()]))
+        CallToolResult.model_validate(result), Attachments(Directory(directory), Masker([SECRET.decode()]))
     )
     content = found.content or [{"type": "text", "text": "(empty)"}]
     block = {"type": "tool_result", "tool_use_id": "t1", "content": content, "is_error": found.is_error}

@@ -5,7 +5,7 @@ import tracemalloc
 from pathlib import Path
 
 from subagent_server.host.directory import Directory
-from subagent_server.toolkit.workspace.output import Capture
+from subagent_server.toolkit.workspace.output import OutputCapture
 from tests.toolkit.workspace.calls import run, run_texts
 
 
@@ -101,7 +101,7 @@ def test_what_is_written_in_small_pieces_is_cut_alike(tmp_path: Path) -> None:
     text = "".join(f"line {n}\n" for n in range(3000))
     shown = set()
     for size in (1, 7, 1000, len(text)):
-        capture = Capture(Directory(tmp_path / str(size)), characters=500)
+        capture = OutputCapture(Directory(tmp_path / str(size)), characters=500)
         for start in range(0, len(text), size):
             capture.write(text[start : start + size].encode())
         shown.add(capture.finish().replace(f"/{size}/", "/n/"))
