@@ -107,7 +107,7 @@ def _reconcile(run: RunPaths, facts: dict[str, Any], program: WorkerProgram) -> 
 
 
 def run_verb(run: RunPaths, program: WorkerProgram, verb: str, *more: str) -> bool:
-    """Run `--reconcile` or `--settle` of the worker's program in a process, with a bound.
+    """Run `--reconcile` or `--observe` of the worker's program in a process, with a bound.
 
     Returns False if it failed; it may be killed as every process may.
     """

@@ -91,7 +91,7 @@ def _shim_of(command: Command) -> str | None:
 
 
 def _worker_of(command: Command) -> str | None:
-    """Return the run whose worker shows such a command line; not of `--reconcile` and `--settle`."""
+    """Return the run whose worker shows such a command line; not of `--reconcile` and `--observe`."""
     if len(command) < 7 or command[1:5] != _WORKER_WORDS:
         return None
     return _name(command[5])

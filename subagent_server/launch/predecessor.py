@@ -44,7 +44,7 @@ def wait_until_gone(run: RunPaths, nap: Callable[[float], bool], program: Worker
     while not is_gone(run):
         was_held, held = held, locks.is_held(run.live_lock)
         if (was_held and not held) or time.monotonic() >= due:
-            run_verb(run, program, "--settle")
+            run_verb(run, program, "--observe")
             due = time.monotonic() + pause
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         elif not nap(max(0.05, due - time.monotonic())):

@@ -1,4 +1,4 @@
-"""How an agent ended, before anything is written of it."""
+"""How an agent ended, before it is written to disk."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ class Outcome:
     failure: Failure | None = None
 
     def to_result(self) -> RunResult:
-        """Return what `result.json` holds."""
+        """Return the content of `result.json`."""
         facts: dict[str, Any] = {
             "outcome": Status.FAILED if self.failure else Status.COMPLETED,
             "text": self.text,

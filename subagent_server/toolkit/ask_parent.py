@@ -41,7 +41,7 @@ class AskParent:
         }
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
-        """Ask, wait, and return the answer, or say that none came."""
+        """Ask, wait, and return the answer, or a text that no answer came."""
         question, options = arguments.get("question"), arguments.get("options")
         if not isinstance(question, str):
             return ToolResult.failure("`question` must be a text: say what the parent shall decide.")

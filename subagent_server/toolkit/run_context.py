@@ -1,4 +1,4 @@
-"""The run as its runner sees it. The worker implements it; a runner reaches none of the run's files."""
+"""The run as its runner sees it. The worker implements it; a runner reaches no file of the run."""
 
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class RunOver(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to a question, or None if none came in time."""
+    """The answer to a question; None means that it did not come in time."""
 
     message_id: str
     answer: str | None

@@ -8,7 +8,9 @@ import sys
 
 from subagent_server.host import dumpable
 
-if __name__ == "__main__":  # before the rest is imported: until now everybody could read its environment
+if (
+    __name__ == "__main__"
+):  # before the rest is imported: until now other processes could read its environment
     dumpable.keep_others_out()
 
 import asyncio
@@ -43,7 +45,7 @@ def main(arguments: list[str]) -> None:
     if arguments[0] == "--reconcile":
         reconcile_directory(Path(arguments[1]), json.loads(arguments[2]))
         return
-    if arguments[0] in ("--observe", "--settle"):  # the second is the word of shims that an upgrade outlived
+    if arguments[0] in ("--observe", "--settle"):  # the second word is that of shims older than an upgrade
         observe_directory(Path(arguments[1]))
         return
     memory, *slots = [int(number) for number in arguments[1].split(",")]

@@ -7,7 +7,7 @@ from contextlib import suppress
 from subagent_server.domain.errors import IllegalTransition, MessageClosed
 
 LONGEST_DELAY_SECONDS = 0.25
-"""How long an acknowledgement waits for a request: none is due while another call of the turn still runs."""
+"""How long an acknowledgement waits for a request. Another call of the turn may run for hours before one."""
 
 
 class Acknowledgements:
@@ -29,7 +29,7 @@ class Acknowledgements:
         self._tasks.add(asyncio.create_task(self._acknowledge(message_id, self._sent)))
 
     def release(self) -> None:
-        """Write what was added so far: a request has been sent, or none will be."""
+        """Write what was added so far: a request has been sent, or will not be."""
         self._sent.set()
         self._sent = asyncio.Event()
 

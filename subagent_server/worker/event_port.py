@@ -59,7 +59,7 @@ class EventPort:
             async with asyncio.timeout(DEADLINE_SECONDS):
                 await take_event(reader, writer, self._path, self._write, named, is_full=is_full)
         except (OSError, TimeoutError, EOFError):
-            pass  # the client has left, or is silent: there is nobody to answer
+            pass  # the client has left, or is silent: no answer can reach it
         finally:
             self._forget(writer)
             writer.close()

@@ -1,4 +1,4 @@
-"""One request to the event port: who sends it, whether it is an event, and the answer."""
+"""One request to the event port: whether its sender may post, whether it is an event, and the answer."""
 
 import asyncio
 import hmac

@@ -14,7 +14,7 @@ _LINGER_BYTES = 1 << 20
 
 
 class RequestRefused(Exception):
-    """A request that is not taken: the status, and a sentence for the one who sent it."""
+    """A request that is not taken: the status, and a sentence for its sender."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
         super().__init__(why)
@@ -91,14 +91,14 @@ class HttpExchange:
             await self._linger()
 
     async def _next_event(self) -> h11.Event:
-        """Return the next event of the request, with no end of patience: the caller has a deadline."""
+        """Return the next event of the request. It waits without a bound: the caller has a deadline."""
         try:
             while (event := self._protocol.next_event()) is h11.NEED_DATA:
                 self._protocol.receive_data(await self._reader.read(_READ_BYTES))
         except h11.RemoteProtocolError as error:
             status = HTTPStatus(error.error_status_hint)
             raise RequestRefused(status, f"this is not a whole HTTP/1.1 request: {error}"[:300]) from error
-        assert not isinstance(event, type)  # PAUSED comes behind the end of a request, where nobody asks
+        assert not isinstance(event, type)  # PAUSED comes only behind the end of a request
         return event
 
     def _send(self, event: h11.Event) -> None:

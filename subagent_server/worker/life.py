@@ -116,7 +116,7 @@ class Life:
         return delegation
 
     def _read_only(self) -> list[Path]:
-        """The runs, and the agents unless their author says so: no tool of a run may change these."""
+        """Return the runs, and the agents unless their author lifts that: no tool of a run changes these."""
         agents = [Path(n) for n in self.environment.get("SUBAGENT_AGENTS", "").split(os.pathsep) if n]
         return [self.run.store.paths.root, *(path for path in agents if not self._may_write(path))]
 
@@ -140,7 +140,7 @@ class Life:
             await asyncio.wait([work], timeout=CLOSE_SECONDS)
         if reason is not None:
             if work.done() and not work.cancelled():
-                work.exception()  # it has met the same end by itself: nobody else will ask
+                work.exception()  # it has met the same end by itself: retrieve it, or asyncio logs it
             raise reason()
         return work.result()
 
@@ -163,7 +163,7 @@ class Life:
         return None
 
     async def _close_runner(self) -> None:
-        """Close tools and connections, within a bound: the shim sweeps what stays behind."""
+        """Close tools and connections, within a bound: the shim sweeps the processes that stay behind."""
         if self._runner is None:
             return
         closing = asyncio.ensure_future(self._runner.aclose())

@@ -80,7 +80,7 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
     """Return the loop of a run, with its start recorded and its MCP servers connected.
 
     The order of the steps matters. A refusal before step 2 leaves a run that never began in its journal; one
-    after step 4 would leave servers connected that nobody closes.
+    after step 4 would leave the servers connected.
 
     Raises:
         RunRefused: `config`, for a setting of the agent that cannot be kept.
@@ -121,7 +121,7 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
     )
     _warn(run, selection, tools, servers)
     if meter.prices is None:
-        run.record("warning", message=f"No price is known for {settings.model}, so no cost is told.")
+        run.record("warning", message=f"No price is known for {settings.model}, so its cost is not counted.")
     return MessagesRunner(loop, start, servers)
 
 

@@ -84,14 +84,14 @@ class ModelCalls:
         except SubagentError:
             return True  # an unreadable run bounds nothing: its end has ended this run, or is about to
         if first.status.is_terminal:
-            return False  # its figures of live runs are old by now; whoever has ended it ends this run too
+            return False  # its figures of live runs are old by now; its end ends this run too
         calling, used = self._now(first)
         cost = used.cost_usd or Decimal(0)
         check_cost(budget, cost)
         return calling == 0 or (used.turns > 0 and cost + (calling + 1) * cost / used.turns <= budget.usd)
 
     def _now(self, first: RunMeta) -> tuple[int, Usage]:
-        """Return how many runs of a tree call a model, and what all of them have used.
+        """Return how many runs of a tree call a model, and their usage together.
 
         A run that has ended may still call for some seconds, and its figures of the runs below it are old.
         """
@@ -112,5 +112,5 @@ def _taken(run: RunPaths) -> int:
         descriptor = locks.open_lock(run.call_lock)
     except OSError as error:
         raise StorageFailed(run.call_lock.path, error.strerror or str(error)) from error
-    locks.lock(descriptor)  # nobody else takes it: it is held for the moment of a probe at most
+    locks.lock(descriptor)  # no other run takes it: a probe holds it for a moment at most
     return descriptor

@@ -1,4 +1,4 @@
-"""What the runs that a run has started tell, read from their journals for the journal of their parent."""
+"""The events of nested runs, read from their journals for the journal of their parent."""
 
 from contextlib import suppress
 from typing import Any
@@ -14,7 +14,7 @@ _LEFT_OUT = "events_left_out"
 class NestedEvents:
     """Follows the journals of one run's children, each from its beginning. Used by one thread at a time.
 
-    Journals announce nothing, so whoever follows them looks now and then.
+    Journals announce nothing, so their follower looks now and then.
     """
 
     def __init__(self, store: RunStore, run_id: str) -> None:
@@ -24,20 +24,20 @@ class NestedEvents:
         self._following: dict[str, tuple[str, Follower]] = {}
 
     def look(self, last: bool) -> list[dict[str, Any]]:
-        """Return what is new, as `subagent_event`s: of each child in its order.
+        """Return the new events as `subagent_event`s: of each child in its order.
 
-        The `last` look also tells ends that stand in the state of a child and not yet in its journal.
+        The `last` look adds ends that stand in the state of a child and not yet in its journal.
         """
         for run_id in self._store.children_of(self._run_id):
             if run_id not in self._known:
                 self._begin(run_id)
-        told: list[dict[str, Any]] = []
+        found: list[dict[str, Any]] = []
         for run_id, (name, follower) in list(self._following.items()):
-            told += self._news(run_id, name, follower)
-            told += self._ending(run_id, name, follower) if last else []
+            found += self._news(run_id, name, follower)
+            found += self._ending(run_id, name, follower) if last else []
             if follower.place.ended:
                 del self._following[run_id]
-        return told
+        return found
 
     def _begin(self, run_id: str) -> None:
         with suppress(SubagentError):  # it is being made: the next look finds it
@@ -48,13 +48,13 @@ class NestedEvents:
     def _ending(self, run_id: str, name: str, follower: Follower) -> list[dict[str, Any]]:
         with suppress(SubagentError):  # it was removed
             end = follower.ending(self._store.read(run_id))
-            told = nested_event(end, name, run_id) if end is not None else None
-            return [told] if told is not None else []
+            ended = nested_event(end, name, run_id) if end is not None else None
+            return [ended] if ended is not None else []
         return []
 
     def _news(self, run_id: str, name: str, follower: Follower) -> list[dict[str, Any]]:
         news = follower.news()
-        told = [nested_event(event, name, run_id) for event in news.events]
+        nested = [nested_event(event, name, run_id) for event in news.events]
         origin = {"subagentName": name, "subagentRunId": run_id}
         left_out = [{"event": _LEFT_OUT, **origin}] if news.left_out else []
-        return [*left_out, *(event for event in told if event is not None)]
+        return [*left_out, *(event for event in nested if event is not None)]

@@ -1,4 +1,4 @@
-"""Reading what a run has left, for the run that carries it on. Its files are data: any may be damaged."""
+"""Reading the files of a run for the run that carries it on. They are data: any may be damaged."""
 
 from datetime import datetime
 from pathlib import Path
@@ -22,8 +22,8 @@ LONGEST_CHAIN = 1_000
 def read_past(store: RunStore, run_id: str) -> list[PastRun]:
     """Return the run, and before it the runs that it carried on, back to the one that has a transcript.
 
-    A run has the whole conversation in its own transcript once it has begun. One that ended before has
-    nothing but what it was asked; then what it would have carried on comes before it.
+    Once a run has begun, its own transcript has the whole conversation. A run that ended before that has only
+    its request; then the run that it would have carried on comes before it.
 
     Raises:
         InvalidRunId, UnknownRun, UnreadableMeta: one of them is there no more, or cannot be read.
@@ -45,7 +45,7 @@ def read_past(store: RunStore, run_id: str) -> list[PastRun]:
 
 def _past_run(store: RunStore, meta: RunMeta) -> PastRun:
     run = store.paths.run(meta.run_id)
-    model, calls = _told(run)
+    model, calls = _of_journal(run)
     return PastRun(
         run_id=meta.run_id,
         status=meta.status,
@@ -61,15 +61,15 @@ def _past_run(store: RunStore, meta: RunMeta) -> PastRun:
 
 
 def _is_since_boot(meta: RunMeta) -> bool:
-    """Whether what was written without waiting for the disk is there for sure: a kill loses nothing of it."""
+    """Whether unsynced writes are there for sure: within one boot, a kill loses none of them."""
     return meta.launch is not None and (meta.launch.host, meta.launch.boot_id) == (
         processes.host_name(),
         processes.boot_id(),
     )
 
 
-def _told(run: RunPaths) -> tuple[str | None, dict[str, PastCall]]:
-    """Return what the journal says: the model, and the tool calls that had begun."""
+def _of_journal(run: RunPaths) -> tuple[str | None, dict[str, PastCall]]:
+    """Return the model and the tool calls that had begun, by the journal."""
     model: str | None = None
     calls: dict[str, PastCall] = {}
     for event in journal.records(run.events):
@@ -115,7 +115,7 @@ def _child(store: RunStore) -> Any:
         try:
             meta, request = store.read(run_id), store.read_request(run_id)
         except SubagentError:
-            return None  # a start that never was, or nothing that could be told of it
+            return None  # a start that never was, or an unreadable run
         tool = tool_name(meta.agent_name, distinct=bool(request.agent.get("distinctTool")))
         return PastChild(run_id, meta.agent_name, tool, request.prompt, meta.status)
 

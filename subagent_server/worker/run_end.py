@@ -22,7 +22,7 @@ from subagent_server.worker.run_context import WorkerRun
 def end_run(run: WorkerRun, outcome: Outcome | None, usage: Usage | None) -> RunMeta:
     """Write result, status and usage, then end the children of the run.
 
-    Without an `outcome`, or if somebody else was first, the run ended from outside: only its usage is added.
+    Without an `outcome`, or if another process was first, the run ended from outside: only usage is added.
 
     Raises:
         SubagentError: neither the result nor the failure to store it could be written.

@@ -16,4 +16,4 @@ It raises RunRefused with `config` for a setting that cannot be kept.
 RUNNERS: dict[RunnerName, OpenRunner] = {
     "messages": open_messages_runner,
 }
-"""The same names as `BUILT_RUNNERS` of `domain/definitions.py`, which is what readers of agent files ask."""
+"""The names are `BUILT_RUNNERS` of `domain/definitions.py`, by which agent files are judged."""

@@ -1,7 +1,7 @@
-"""Runs that meet a busy API spare it together: one small file of the runs root says "nobody before then".
+"""Runs that meet a busy API spare it together: one small file of the runs root says when calls may go on.
 
-Waits are measured on the clock of this boot, so that no jump of the wall clock makes a long silence of a
-short one; a file of another boot or host, a torn one and one that is out of bounds are as good as none.
+Waits are measured on the clock of this boot, so that no jump of the wall clock makes a short silence long. A
+file of another boot or host, a torn file, and a figure out of bounds count as a missing file.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ from subagent_server.host.stderr import log
 LONGEST_SECONDS = 600.0
 """No hold is longer, whatever the API asks for or a file says."""
 LONGEST_GROWN_SECONDS = 30.0
-"""How far the wait grows that nobody has asked for."""
+"""The longest wait that grows by itself, when the API named none."""
 LEAST_SPREAD_SECONDS = 0.25
 _LONGEST_HOLD = 4_096
 
 
 @dataclass(frozen=True)
 class _Hold:
-    """Nobody calls before `until`, in seconds of this boot; it was made for so many `seconds`."""
+    """No run calls before `until`, in seconds of this boot; the hold was made for so many `seconds`."""
 
     until: float
     seconds: float
@@ -38,12 +38,12 @@ class SharedPace:
     """Implements `toolkit.pace.Pace` for all runs whose file is the same."""
 
     def __init__(self, directory: Directory, base_url: str, key_name: str) -> None:
-        """`key_name` is the name of the variable with the key. The key itself comes nowhere near."""
+        """`key_name` is the name of the variable with the key. The key itself is never used here."""
         name = hashlib.sha256(f"{base_url}\n{key_name}".encode()).hexdigest()[:16]
         self.file = directory.entry(f"{name}.json")
 
     def hold(self) -> float:
-        """Return the seconds to wait, longer by chance, so that those who wait do not come all at once."""
+        """Return the seconds to wait, longer by chance, so that waiting runs do not come all at once."""
         moment = time.monotonic()
         hold = self._read(moment)
         if hold is None or hold.until <= moment:
@@ -51,7 +51,7 @@ class SharedPace:
         return hold.until - moment + _spread(hold.seconds)
 
     def busy(self, seconds: float, *, asked: bool) -> float:
-        """Hold everybody back. Who meets a busy API again right after a hold makes the next one longer."""
+        """Hold all runs back. If the API is busy again right after a hold, the next hold is longer."""
         moment = time.monotonic()
         seconds = min(seconds, LONGEST_SECONDS)
         before = self._read(moment)
@@ -83,11 +83,11 @@ class SharedPace:
             remove_leftovers(self.file.directory)
             write_durably(self.file, json.dumps(data).encode())
         except (OSError, StorageFailed) as error:
-            log(f"Other runs could not be told that the API is busy ({error}); this run goes on.")
+            log(f"The busy API could not be recorded for other runs ({error}); this run goes on.")
 
 
 def _number(value: Any) -> float:
-    """Return a finite number; what is none is out of every bound."""
+    """Return a finite number; any other value becomes infinity, which is out of every bound."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if is_number else math.inf
 

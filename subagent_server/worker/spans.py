@@ -1,4 +1,4 @@
-"""Spans made with OpenTelemetry's SDK and sent with OTLP over HTTP. Imported only where they are wanted.
+"""Spans made with OpenTelemetry's SDK and sent with OTLP over HTTP. Imported only if they are wanted.
 
 The SDK's provider is not made the process's own: other libraries here would then send spans of their own
 beside these. They do see the open span, so their requests carry its trace context.
@@ -27,7 +27,7 @@ from subagent_server.toolkit.telemetry import CURRENT, ERROR_TYPE, Facts, Span, 
 
 SERVICE = "subagent-server"
 LONGEST_CHARACTERS = 200_000
-"""What is longer is cut: a collector refuses, or bills, what has no bound."""
+"""Longer texts are cut: a collector refuses, or bills, texts without a bound."""
 _W3C = TraceContextTextMapPropagator()
 
 
@@ -47,7 +47,7 @@ class SdkTracer:
 
     @contextmanager
     def span(self, name: str, facts: Facts, *, client: bool = False) -> Iterator[Span]:
-        """Open a span and make it the current one, for us and for the libraries."""
+        """Open a span and make it the current one, for this project and for the libraries."""
         kind = SpanKind.CLIENT if client else SpanKind.INTERNAL
         context = None if trace.get_current_span().get_span_context().is_valid else self._parent
         first = _attributes(facts, self._masker)
@@ -65,16 +65,16 @@ class SdkTracer:
                 made.end()
 
     async def deliver(self, seconds: float) -> str | None:
-        """Send what is left, in a thread that nobody waits for when the time is over."""
+        """Send the spans that are left, in a thread that is abandoned when the time is over."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def send() -> None:
             self._provider.shutdown()
-            with suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            with suppress(RuntimeError):  # the loop has ended, and with it the wait
                 loop.call_soon_threadsafe(done.set)
 
         threading.Thread(target=send, name="spans", daemon=True).start()
-        with suppress(TimeoutError):  # what was not taken by then is counted
+        with suppress(TimeoutError):  # the spans not taken by then are counted
             await asyncio.wait_for(done.wait(), seconds)
         missing = self._sent.ended - self._exporter.delivered
         if missing <= 0:
@@ -94,7 +94,7 @@ class _SdkSpan:
             self._span.set_attributes(_attributes(facts, self._masker))
 
     def fail(self, error_type: str, message: str = "") -> None:
-        """Mark it as failed; what was said first stays."""
+        """Mark it as failed; the first reason stays."""
         if not self._failed:
             self._failed = True
             self._span.set_attribute(ERROR_TYPE, error_type)
@@ -130,7 +130,7 @@ class _Counted(SpanExporter):
 
 
 class _LastWord(logging.Handler):
-    """Keeps what the SDK complained of last: one sentence of ours tells it, not pages of stderr."""
+    """Keeps the last complaint of the SDK: the journal gets it in one sentence, not in pages of stderr."""
 
     text = ""
 
@@ -146,7 +146,7 @@ class _LastWord(logging.Handler):
 
 
 def _resource() -> Resource:
-    """Return what this process is called: as the standard variables say, else by our name."""
+    """Return the name of this process: as the standard variables say, else that of this project."""
     ours = Resource.create({"service.name": SERVICE, "service.version": __version__})
     return ours.merge(OTELResourceDetector().detect())
 
@@ -158,8 +158,8 @@ def _headers() -> dict[str, str]:
 
 
 def _attributes(facts: Facts, masker: Masker) -> dict[str, Any]:
-    told = {key: value for key, value in facts.items() if value is not None}
-    return {key: _value(value) for key, value in masker.data(told).items()}
+    known = {key: value for key, value in facts.items() if value is not None}
+    return {key: _value(value) for key, value in masker.data(known).items()}
 
 
 def _value(value: Any) -> Any:

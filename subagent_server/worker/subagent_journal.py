@@ -1,7 +1,7 @@
-"""The part of a run's journal that others tell: its nested runs, and foreign programs over HTTP.
+"""The part of a run's journal that comes from others: its nested runs, and foreign programs over HTTP.
 
-Each of the two is bounded, so that nobody who talks much can fill the disk or keep the run from its work;
-what is left out is counted.
+Each of the two is bounded, so that a talkative one can neither fill the disk nor keep the run from its work;
+the events left out are counted.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ MAX_EVENTS = 10_000
 """Of one run, from each of the two."""
 
 
-class Recorder(Protocol):
+class JournalWriter(Protocol):
     """Appends an event to the journal of the run."""
 
     def __call__(self, kind: str, **facts: Any) -> None:
@@ -29,7 +29,7 @@ class Recorder(Protocol):
 class SubagentJournal:
     """Writes `subagent_event`s within their bounds. Lives in the event loop of the worker."""
 
-    def __init__(self, record: Recorder, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, record: JournalWriter, clock: Callable[[], float] = time.monotonic) -> None:
         self._record = record
         self._clock = clock
         self._room = float(BURST)
@@ -37,7 +37,7 @@ class SubagentJournal:
         self._written = self._left_out = 0
 
     def write(self, facts: dict[str, Any]) -> None:
-        """Write an event, or count it where there are too many."""
+        """Write an event, or count it if there are too many."""
         moment = self._clock()
         self._room = min(float(BURST), self._room + (moment - self._at) * EVENTS_A_SECOND)
         self._at = moment
@@ -50,11 +50,11 @@ class SubagentJournal:
         self._record(KIND, **facts)
 
     def close(self) -> None:
-        """Say what was left out last."""
+        """Record the events that were left out last."""
         self._record_left_out()
 
     async def follow(self, look: Callable[[bool], list[dict[str, Any]]], over: asyncio.Event) -> None:
-        """Write what `look` finds, which reads files in a thread: each second, and once more when `over`."""
+        """Write the events that `look` finds each second, and once more when `over`. A thread calls it."""
         last = False
         while not last:
             last = await _is_set(over, LOOK_SECONDS)

@@ -1,7 +1,6 @@
-"""Whether the spans of a run are wanted, by the standard variables of OpenTelemetry, and the span of the run.
+"""The span of a run, and whether spans are wanted, by the standard variables of OpenTelemetry.
 
-Where they are not, nothing of OpenTelemetry's SDK is imported. Whatever is wrong with it is one warning, and
-the run goes on.
+If they are not, OpenTelemetry's SDK is not imported. Any fault of it is one warning, and the run goes on.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -34,13 +33,13 @@ class Exporting(Tracer, Protocol):
     """A tracer whose spans go somewhere."""
 
     async def deliver(self, seconds: float) -> str | None:
-        """Send what is left, within `seconds`; return what to say of spans that were not taken."""
+        """Send the rest within `seconds`; return a sentence on the spans that were not taken, or None."""
         ...
 
 
 @dataclass(frozen=True)
 class Tracing:
-    """The spans of one run. `exporting` is None where they are not wanted or cannot be made."""
+    """The spans of one run. `exporting` is None if they are not wanted or cannot be made."""
 
     run_id: str
     agent: AgentDefinition
@@ -48,12 +47,12 @@ class Tracing:
 
     @property
     def tracer(self) -> Tracer:
-        """What the loop makes its spans with."""
+        """The tracer that the runner makes its spans with."""
         return self.exporting or NO_TRACER
 
     @contextmanager
     def run(self, environment: dict[str, str]) -> Iterator[Span]:
-        """Open the span of the run; what it starts gets the span's trace context in `environment`."""
+        """Open the span of the run; `environment` gets its trace context, for the programs of the run."""
         facts = {
             telemetry.OPERATION: telemetry.INVOKE_AGENT,
             telemetry.PROVIDER: "anthropic",
@@ -70,7 +69,7 @@ class Tracing:
             yield span
 
     async def deliver(self) -> str | None:
-        """Send what is left; return what to say of spans that were not taken."""
+        """Send the rest; return a sentence on the spans that were not taken, or None."""
         return None if self.exporting is None else await self.exporting.deliver(DELIVERY_SECONDS)
 
 
@@ -81,7 +80,7 @@ def open_tracing(
     masker: Masker,
     warn: Callable[[str], None],
 ) -> Tracing:
-    """Return the spans of a run; what stands in their way is told to `warn`, in one sentence."""
+    """Return the spans of a run; `warn` gets one sentence on whatever stands in their way."""
     off = Tracing(run_id, agent)
     complaint = _complaint(environment)
     if complaint:
@@ -103,7 +102,7 @@ def open_tracing(
 
 
 def end_span(span: Span, meta: RunMeta) -> None:
-    """Say how the run ended."""
+    """Add to the span how the run ended."""
     span.set(
         {
             telemetry.RUN_STATUS: meta.status.value,
@@ -125,7 +124,7 @@ def _usage_facts(usage: Usage) -> telemetry.Facts:
 
 
 def _complaint(environment: Environment) -> str | None:
-    """Return None where spans are wanted and can be sent, else why they cannot; `""` where not wanted."""
+    """Return None if spans are wanted and can be sent, `""` if they are not wanted, else why they cannot."""
     if _said(environment, "OTEL_SDK_DISABLED").lower() == "true":
         return ""
     exporters = [

@@ -1,4 +1,4 @@
-"""Working time: what `timeoutSeconds` bounds. Waiting for a parent is none of it."""
+"""Working time, which `timeoutSeconds` bounds. Waiting for a parent does not count."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ class WorkClock:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Suspend the stretch that this is inside of; `on_idle` is called when nothing else works."""
+        """Suspend the stretch that this is inside; `on_idle` is called if no other stretch is open."""
         self._change(-1)
         if not self._open:
             self._on_idle()

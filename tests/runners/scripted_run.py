@@ -26,7 +26,7 @@ BOUND = 30.0
 
 
 class ScriptedRun:
-    """Implements `RunContext`: keeps what it is told, and pauses without waiting."""
+    """Implements `RunContext`: keeps its events and messages, and pauses without waiting."""
 
     run_id = "20261122-093015-417-k3f9qz"
 
@@ -41,9 +41,9 @@ class ScriptedRun:
     def record(self, kind: str, **facts: Any) -> None:
         self.journal.append((kind, facts))
 
-    def told(self, kind: str) -> list[dict[str, Any]]:
+    def recorded(self, kind: str) -> list[dict[str, Any]]:
         """Return the facts of the events of one type."""
-        return [facts for told, facts in self.journal if told == kind]
+        return [facts for name, facts in self.journal if name == kind]
 
     def remember(self, message: dict[str, Any], stop_reason: str | None = None) -> None:
         self.transcript.append(message)
@@ -76,7 +76,7 @@ class ScriptedRun:
 
 
 class ScriptedTool:
-    """A tool that does what the test says."""
+    """A tool that the test gives its work."""
 
     def __init__(
         self, name: str, work: Callable[[dict[str, Any]], Awaitable[str]], *, sequential: bool = False
@@ -96,7 +96,7 @@ class ScriptedTool:
 
 
 async def echo(arguments: dict[str, Any]) -> str:
-    """Say what was given."""
+    """Return the arguments in words."""
     return f"got {arguments}"
 
 

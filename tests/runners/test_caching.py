@@ -1,4 +1,4 @@
-"""The prompt cache used well: what a request shares with the one before is read, whatever lies between."""
+"""The prompt cache: the part that a request shares with the one before is read, whatever lies between."""
 
 from itertools import pairwise
 from typing import Any
@@ -23,7 +23,7 @@ def marks(body: Turn) -> int:
     return str(body).count("'cache_control'")
 
 
-def test_a_run_of_ten_turns_reads_all_that_the_turn_before_had_also_after_thirty_calls_at_once() -> None:
+def test_each_of_ten_turns_reads_the_whole_turn_before_it_from_the_cache_also_after_thirty_calls() -> None:
     turns = [calls(use("long", n=n), thinking="Hm. " * 20) for n in range(9)]
     turns[4] = calls(*(use("long", n=n) for n in range(30)))
     played = Played(
@@ -31,9 +31,9 @@ def test_a_run_of_ten_turns_reads_all_that_the_turn_before_had_also_after_thirty
     )
     assert played.outcome.text == "Done." and len(played.bodies) == 10
     assert all(marks(body) <= 4 for body in played.bodies)
-    told = played.run.told("usage")
-    sizes = [fact["cacheReadTokens"] + fact["cacheWriteTokens"] + fact["inputTokens"] for fact in told]
-    read = [after["cacheReadTokens"] - before["cacheReadTokens"] for before, after in pairwise(told)]
+    usages = played.run.recorded("usage")
+    sizes = [fact["cacheReadTokens"] + fact["cacheWriteTokens"] + fact["inputTokens"] for fact in usages]
+    read = [after["cacheReadTokens"] - before["cacheReadTokens"] for before, after in pairwise(usages)]
     whole = [sizes[0], *(after - before for before, after in pairwise(sizes))]
     for number in range(2, 9):
         assert read[number] >= whole[number] - 100, f"call {number + 2} reads what call {number + 1} was"
@@ -41,7 +41,7 @@ def test_a_run_of_ten_turns_reads_all_that_the_turn_before_had_also_after_thirty
     assert all("cache_control" not in str(message) for message in played.run.transcript)
 
 
-def test_the_marks_stand_at_the_end_of_the_request_before_and_of_what_all_runs_share() -> None:
+def test_the_marks_stand_at_the_end_of_the_request_before_and_of_the_part_that_all_runs_share() -> None:
     text: Turn = {"type": "text", "text": "x"}
     thought: Turn = {"type": "thinking", "thinking": "x", "signature": "s"}
     first = {"role": "user", "content": [text, text]}

@@ -1,4 +1,4 @@
-"""Long conversations stay inside the window where the API clears old results, and fail clearly where not."""
+"""Long conversations stay inside the window if the API clears old results, else they fail clearly."""
 
 from typing import Any
 
@@ -37,12 +37,14 @@ def long_run(count: int, *, model: Turn = ABLE, **script: Any) -> Played:
     )
 
 
-def test_a_conversation_far_longer_than_the_window_goes_on_and_the_log_tells_what_was_cleared() -> None:
+def test_a_conversation_far_longer_than_the_window_goes_on_and_the_log_has_each_clearing() -> None:
     played = long_run(25)
     assert played.outcome.text == "Done.", played.outcome.failure
-    told = played.run.told("context_edited")
-    assert told and told[-1]["clearedToolUses"] >= 25 - KEPT_USES - 5 and told[-1]["clearedTokens"] > WINDOW
-    assert [fact["clearedToolUses"] for fact in told] == sorted({fact["clearedToolUses"] for fact in told})
+    edits = played.run.recorded("context_edited")
+    assert (
+        edits and edits[-1]["clearedToolUses"] >= 25 - KEPT_USES - 5 and edits[-1]["clearedTokens"] > WINDOW
+    )
+    assert [fact["clearedToolUses"] for fact in edits] == sorted({fact["clearedToolUses"] for fact in edits})
     assert len(tool_results(played.bodies[-1])[0]) == 4000, "the conversation itself is whole"
     (edit,) = played.bodies[0]["context_management"]["edits"]
     assert edit["trigger"]["value"] < WINDOW and "ask_parent" in edit["exclude_tools"]
@@ -50,21 +52,21 @@ def test_a_conversation_far_longer_than_the_window_goes_on_and_the_log_tells_wha
 
 
 @pytest.mark.parametrize("model", [ABLE, {"model": "claude-test"}], ids=["refused", "not asked for"])
-def test_where_the_api_has_no_such_thing_the_run_fails_clearly_when_the_window_is_full(model: Turn) -> None:
+def test_if_the_api_has_no_context_edits_the_run_fails_clearly_when_the_window_is_full(model: Turn) -> None:
     played = long_run(25, model=model, context_editing=False)
     assert played.failure.code == "model_error" and "prompt is too long" in played.failure.message
     assert "no longer fits" in (played.failure.hint or "")
-    assert played.outcome.text.startswith("Step ") and not played.run.told("context_edited")
-    warnings = [fact["message"] for fact in played.run.told("warning")]
+    assert played.outcome.text.startswith("Step ") and not played.run.recorded("context_edited")
+    warnings = [fact["message"] for fact in played.run.recorded("warning")]
     assert len(warnings) == (1 if model is ABLE else 0)
     assert all("clears no old tool results" in warning for warning in warnings)
 
 
-def test_another_refusal_is_not_taken_for_that_and_a_short_run_is_not_disturbed() -> None:
+def test_another_refusal_does_not_turn_context_edits_off_and_a_short_run_is_not_disturbed() -> None:
     refused = Played(says("x", fault={"status": 400, "message": "max_tokens: too large"}), settings=ABLE)
     assert refused.failure.code == "model_error" and len(refused.bodies) == 1
     short = long_run(2)
-    assert short.outcome.text == "Done." and not short.run.told("context_edited")
+    assert short.outcome.text == "Done." and not short.run.recorded("context_edited")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Model, tools, model, tools: what the loop makes of what the model says (SPEC sections 6 and 7)."""
+"""Model, tools, model, tools: the loop with every kind of reply (SPEC sections 6 and 7)."""
 
 import asyncio
 from typing import Any
@@ -57,7 +57,7 @@ def test_sequential_calls_of_one_turn_run_in_their_order_while_others_go_on() ->
     assert tool_results(played.bodies[1]) == ["the last", "1", "2", "3"]
 
 
-def test_an_unknown_tool_and_arguments_that_are_no_json_are_errors_that_the_model_reads() -> None:
+def test_an_unknown_tool_and_arguments_that_are_not_json_are_errors_that_the_model_reads() -> None:
     broken = call("echo", text="a long enough text") | {"fault": {"malformed_tool_json": "garbled"}}
     played = Played(call("nothing", n=1), broken, says("Sorry."), tools=[ECHO])
     assert played.outcome.text == "Sorry."
@@ -65,7 +65,7 @@ def test_an_unknown_tool_and_arguments_that_are_no_json_are_errors_that_the_mode
     assert "not valid JSON" in tool_results(played.bodies[2])[0]
     results = [body["messages"][-1]["content"][0] for body in played.bodies[1:]]
     assert all(result["is_error"] for result in results)
-    assert [told["isError"] for told in played.run.told("tool_result")] == [True, True]
+    assert [told["isError"] for told in played.run.recorded("tool_result")] == [True, True]
 
 
 def test_arguments_that_are_cut_off_are_not_taken_for_whole() -> None:
@@ -113,7 +113,7 @@ def test_thinking_goes_back_to_the_model_unchanged_and_into_the_journal() -> Non
     assert thinking["thinking"] == "Hm, ünïcode. " * 30 and thinking["signature"]
     assert text == {"type": "text", "text": "I see."}
     assert played.bodies[2]["messages"][3]["content"][0] == hidden["content"][0]
-    assert [told["text"] for told in played.run.told("thought")] == ["Hm, ünïcode. " * 30]
+    assert [told["text"] for told in played.run.recorded("thought")] == ["Hm, ünïcode. " * 30]
 
 
 def _call_block(name: str) -> list[Turn]:
@@ -135,7 +135,7 @@ def test_usage_is_the_sum_of_all_turns_with_the_cache_figures() -> None:
         turns=2,
         tool_calls=2,
     )
-    assert played.run.told("usage")[-1]["turns"] == 2
+    assert played.run.recorded("usage")[-1]["turns"] == 2
 
 
 def test_the_conversation_is_remembered_message_by_message() -> None:
@@ -154,7 +154,7 @@ def test_the_request_asks_for_caching_and_names_the_tools() -> None:
 def test_a_run_that_was_ended_makes_no_further_call() -> None:
     class Stopped(Played):
         async def _carried_on(self, base_url: str) -> Any:
-            self.run.over_at = lambda: bool(self.run.told("tool_result"))
+            self.run.over_at = lambda: bool(self.run.recorded("tool_result"))
             return await super()._carried_on(base_url)
 
     with pytest.raises(RunOver):
@@ -176,13 +176,13 @@ def test_a_valid_final_answer_ends_the_run_after_the_calls_beside_it() -> None:
     played = Played(turn, says("Never said."), tools=[ECHO], schema=COLOUR)
     assert played.outcome.output == {"colour": "blue"} and played.outcome.text == "That is it."
     assert len(played.bodies) == 1
-    assert [told["toolName"] for told in played.run.told("tool_result")].count("echo") == 1
+    assert [told["toolName"] for told in played.run.recorded("tool_result")].count("echo") == 1
 
 
 def test_an_invalid_final_answer_is_an_error_that_the_model_may_mend() -> None:
     played = Played(call("final_answer", colour="green"), call("final_answer", colour="red"), schema=COLOUR)
-    (told,) = tool_results(played.bodies[1])
-    assert "$.colour" in told and "'green' is not one of" in told
+    (result,) = tool_results(played.bodies[1])
+    assert "$.colour" in result and "'green' is not one of" in result
     assert played.outcome.output == {"colour": "red"} and played.outcome.failure is None
 
 
@@ -208,9 +208,9 @@ def test_an_end_without_a_valid_final_answer_is_invalid_output_with_the_text_kep
     ],
     ids=["array", "recursive", "null", "reference", "union"],
 )
-def test_a_schema_whose_root_is_no_object_is_wrapped_and_unwrapped(schema: Turn, value: Any) -> None:
+def test_a_schema_whose_root_is_not_an_object_is_wrapped_and_unwrapped(schema: Turn, value: Any) -> None:
     played = Played(call("final_answer", value=1.5), call("final_answer", value=value), schema=schema)
-    assert len(played.bodies) == 2 and played.run.told("tool_result")[0]["isError"]
+    assert len(played.bodies) == 2 and played.run.recorded("tool_result")[0]["isError"]
     (tool,) = played.bodies[0]["tools"]
     assert tool["input_schema"]["type"] == "object" and tool["input_schema"]["required"] == ["value"]
     assert played.outcome.has_output and played.outcome.output == value
@@ -274,4 +274,4 @@ def test_thinking_between_calls_goes_back_block_by_block_and_the_effort_is_asked
     assert all(block["signature"] for content in answers for block in content if block["type"] == "thinking")
     assert answers[0] == played.run.transcript[0]["content"]
     assert played.bodies[0]["output_config"] == {"effort": "high"}
-    assert [told["text"] for told in played.run.told("thought")] == ["One.", "Two."] * 2
+    assert [told["text"] for told in played.run.recorded("thought")] == ["One.", "Two."] * 2

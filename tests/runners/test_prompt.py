@@ -1,4 +1,4 @@
-"""What the model is told before it begins."""
+"""The first words to the model."""
 
 import base64
 from pathlib import Path
@@ -14,7 +14,7 @@ def task(system_prompt: str = "", inputs: tuple[tuple[Entry, str], ...] = ()) ->
     return Task(RUN_ID, "painter", system_prompt, "Paint it.", "/somewhere", inputs)
 
 
-def test_the_system_prompt_is_literal_and_followed_by_who_the_run_is_and_how_to_ask_and_finish() -> None:
+def test_the_system_prompt_is_literal_and_followed_by_the_name_of_the_run_and_how_to_ask_and_finish() -> None:
     prompt = "  Paint ${HOME} {braces} %s ünïcode\n\n"
     literal, preamble = system_blocks(task(prompt), may_ask=True, structured=True)
     assert literal["text"] == prompt and literal["cache_control"] == {"type": "ephemeral"}
@@ -22,7 +22,7 @@ def test_the_system_prompt_is_literal_and_followed_by_who_the_run_is_and_how_to_
         assert words in preamble["text"]
 
 
-def test_a_run_is_told_only_what_it_can_do() -> None:
+def test_the_preamble_names_only_abilities_that_the_run_has() -> None:
     (preamble,) = system_blocks(task(), may_ask=False, structured=False)
     assert "ask_parent" not in preamble["text"] and "final_answer" not in preamble["text"]
 

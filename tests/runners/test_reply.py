@@ -1,4 +1,4 @@
-"""Arguments that Python reads as JSON and that nobody can be sent, or that go too deep to be handled."""
+"""Arguments that Python reads and JSON cannot hold, or that are nested too deep to be handled."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def called_with(arguments: str) -> ModelReply:
     ],
     ids=["nan", "infinity", "overflow", "deep", "deeper than the stack", "a number too long", "a list"],
 )
-def test_arguments_that_cannot_be_handled_are_told_to_the_model_and_not_sent_back_to_it(
+def test_arguments_that_cannot_be_handled_become_an_error_and_are_not_sent_back(
     arguments: str, words: str
 ) -> None:
     reply = called_with(arguments)

@@ -1,4 +1,4 @@
-"""What the model is told when it carries a conversation on, case by case."""
+"""A conversation that is carried on, case by case."""
 
 import asyncio
 from datetime import timedelta
@@ -60,7 +60,7 @@ def carried_on(*runs: PastRun, prompt: str = "", **opening: Any) -> Resumed:
     return found
 
 
-def told(found: Resumed) -> list[str]:
+def results(found: Resumed) -> list[str]:
     """Return the texts of the last message, results first."""
     return [
         b["text"] if b["type"] == "text" else b["content"][0]["text"] for b in found.messages[-1]["content"]
@@ -69,10 +69,10 @@ def told(found: Resumed) -> list[str]:
 
 def test_a_run_that_had_not_begun_begins_and_those_that_carried_it_on_add_their_prompts() -> None:
     found = carried_on(past(), past(prompt=""), past(prompt="More."), prompt="And now?")
-    assert told(found) == ["The task.", "More.", "And now?"] and len(found.messages) == 1
+    assert results(found) == ["The task.", "More.", "And now?"] and len(found.messages) == 1
 
 
-def test_a_result_in_the_journal_is_given_whole_or_told_to_be_incomplete() -> None:
+def test_a_result_in_the_journal_is_given_whole_or_reported_as_incomplete() -> None:
     calls = [
         PastCall("a", "bash", finished=True, text="out", is_error=True),
         PastCall("b", "bash", finished=True, text="", is_error=False),
@@ -81,14 +81,14 @@ def test_a_result_in_the_journal_is_given_whole_or_told_to_be_incomplete() -> No
     ]
     uses = [used(name, "bash") for name in "abcde"]
     found = carried_on(past(said(THOUGHT, *uses), calls=calls))
-    first, second, third, fourth, fifth = told(found)
+    first, second, third, fourth, fifth = results(found)
     assert (first, second, fourth, fifth) == ("out", "(empty)", UNKNOWN, NOT_BEGUN)
     assert "whole result" in third and "[image]" in third
     flags = [block.get("is_error", False) for block in found.messages[-1]["content"]]
     assert flags == [True, False, True, True, True] and found.unknown == ["bash"]
 
 
-def test_questions_are_told_answered_expired_or_open_each_by_its_own_words_and_time() -> None:
+def test_questions_are_reported_as_answered_expired_or_open_each_by_its_own_words_and_time() -> None:
     begun = T0 + timedelta(seconds=5)
     later, earlier = {"question_timestamp": begun}, {"question_timestamp": T0}
     questions = [
@@ -102,27 +102,27 @@ def test_questions_are_told_answered_expired_or_open_each_by_its_own_words_and_t
     names = ("Answered?", "Expired?", "Open?", "Same?")
     uses = [used(f"c{n}", "ask_parent", question=name) for n, name in enumerate(names)]
     calls = [PastCall(f"c{n}", "ask_parent", began_at=begun) for n in range(4)]
-    answered, expired, unanswered, same = told(
+    answered, expired, unanswered, same = results(
         carried_on(past(said(*uses), calls=calls, questions=questions))
     )
     assert (answered, expired) == ("red", NO_ANSWER)
     assert "Ask again" in unanswered and "Ask again" in same, "the answer to an older question is not taken"
 
 
-def test_a_final_answer_that_was_not_stored_is_taken_where_nothing_else_is_left() -> None:
+def test_a_final_answer_that_was_not_stored_is_taken_if_nothing_else_is_left_to_do() -> None:
     answer = used("f", "final_answer", verdict="good")
     for messages in ([said("Here.", answer)], [said("Here.", answer), given("f", "The answer is taken.")]):
         found = carried_on(past(*messages), final=FinalAnswer(SCHEMA))
         assert found.outcome is not None and found.outcome.output == {"verdict": "good"}
         assert found.outcome.text == "Here."
         asked = carried_on(past(*messages), final=FinalAnswer(SCHEMA), prompt="More.")
-        assert asked.outcome is None and told(asked) == [NOT_STORED, "More."]
+        assert asked.outcome is None and results(asked) == [NOT_STORED, "More."]
     beside = past(said(used("b", "bash"), answer), calls=[PastCall("b", "bash")])
-    assert told(carried_on(beside, final=FinalAnswer(SCHEMA))) == [UNKNOWN, NOT_STORED]
+    assert results(carried_on(beside, final=FinalAnswer(SCHEMA))) == [UNKNOWN, NOT_STORED]
     wrong = past(said(used("f", "final_answer", verdict=1)))
-    assert "does not fit its schema" in told(carried_on(wrong, final=FinalAnswer(SCHEMA)))[0]
+    assert "does not fit its schema" in results(carried_on(wrong, final=FinalAnswer(SCHEMA)))[0]
     stored = past(said(answer), given("f", "The answer is taken."), status=Status.COMPLETED)
-    assert told(carried_on(stored, final=FinalAnswer(SCHEMA), prompt="More.")) == [
+    assert results(carried_on(stored, final=FinalAnswer(SCHEMA), prompt="More.")) == [
         "The answer is taken.",
         "More.",
     ]
@@ -131,22 +131,22 @@ def test_a_final_answer_that_was_not_stored_is_taken_where_nothing_else_is_left(
 @pytest.mark.parametrize(
     ("stop", "words"), [("max_tokens", "cut at the limit"), ("refusal", "Go on with your task")]
 )
-def test_a_message_that_was_no_end_is_answered_with_the_word_to_go_on(stop: str, words: str) -> None:
+def test_a_message_that_was_not_the_end_is_followed_by_the_word_to_go_on(stop: str, words: str) -> None:
     found = carried_on(past(said("Half of", stop=stop)))
-    assert found.outcome is None and words in told(found)[0]
+    assert found.outcome is None and words in results(found)[0]
     assert [m["role"] for m in found.messages] == ["user", "assistant", "user"]
     only_thought = carried_on(past(said(THOUGHT, stop=stop)))
     assert only_thought.messages == [TASK], "a message may not end with a thought"
 
 
-def test_thoughts_go_to_the_model_that_had_them_and_to_no_other() -> None:
+def test_thoughts_go_back_only_to_the_model_that_had_them() -> None:
     run = past(said(THOUGHT, used("a", "bash")), given("a", "out"))
     same, other = carried_on(run), carried_on(run, model="another")
     assert THOUGHT in same.messages[1]["content"] and THOUGHT not in other.messages[1]["content"]
     assert same.text == "" and carried_on(past(said("So far.", used("a", "bash")))).text == "So far."
 
 
-def test_runs_that_ended_with_the_one_that_started_them_are_named_to_an_agent_that_may_lead() -> None:
+def test_runs_that_were_stopped_with_their_parent_are_named_to_an_agent_that_may_delegate() -> None:
     children = [
         PastChild("r1", "helper", "run_helper", "Help.", Status.STOPPED),
         PastChild("r2", "helper", "run_helper", "Help too.", Status.COMPLETED),
@@ -154,13 +154,13 @@ def test_runs_that_ended_with_the_one_that_started_them_are_named_to_an_agent_th
     calls = [PastCall("a", "run_helper"), PastCall("b", "run_helper")]
     uses = [used("a", "run_helper", prompt="Help."), used("b", "run_helper", prompt="Else.")]
     run = past(said(*uses), calls=calls, children=children)
-    known, unknown, named = told(carried_on(run, may_delegate=True))
+    known, unknown, named = results(carried_on(run, may_delegate=True))
     assert "It had started run r1, which is stopped." in known and "started" not in unknown
     assert "r1 (helper)" in named and "r2" not in named
-    assert len(told(carried_on(run))) == 2
+    assert len(results(carried_on(run))) == 2
 
 
-def test_whatever_is_left_of_a_conversation_the_api_takes_it() -> None:
+def test_any_remains_of_a_conversation_are_repaired_so_that_the_api_takes_them() -> None:
     text = {"type": "text", "text": "Hello."}
     broken: list[Message] = [
         said("It began somewhere.", used("a", "bash")),

@@ -27,7 +27,7 @@ _AGENTS: dict[str, dict[str, object]] = {
     "helper": {},
 }
 _SPARE = "subagent-spare"
-_LOOKING = {"--reconcile", "--settle"}
+_LOOKING = {"--reconcile", "--observe"}
 _POINT = re.compile(r'failpoint\("([a-z_.]+)"\)')
 
 

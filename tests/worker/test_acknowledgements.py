@@ -1,4 +1,4 @@
-"""When the answers that a run has read are acknowledged, and that none is forgotten."""
+"""When a run acknowledges the answers that it has read, and that it forgets no answer."""
 
 import asyncio
 from pathlib import Path

@@ -217,5 +217,5 @@ def test_a_worker_imports_h11_with_its_first_connection() -> None:
 
 def recorded(world: World, run_id: str, names: set[str]) -> list[str]:
     """Return which of these foreign runs the journal has events of, in its order."""
-    told = [event["subagentRunId"] for event in world.events(run_id, "subagent_event")]
-    return [name for name in told if name in names]
+    ids = [event["subagentRunId"] for event in world.events(run_id, "subagent_event")]
+    return [name for name in ids if name in names]

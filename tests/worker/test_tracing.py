@@ -1,4 +1,4 @@
-"""When a run is traced, and what it costs where it is not: nothing is imported, nothing is said."""
+"""When a run is traced, and that an untraced run imports and logs nothing for it."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ NOT_WANTED = {
 IMPOSSIBLE = {"zipkin": {"OTEL_TRACES_EXPORTER": "zipkin"}, "without the extra": ENDPOINT}
 WANTED = {"endpoint": ENDPOINT, "otlp": {"OTEL_TRACES_EXPORTER": "otlp"}}
 CASES = {**NOT_WANTED, **IMPOSSIBLE, **WANTED}
-"""In this order in one process: what is imported for one case is there for the next."""
+"""In this order in one process: an import for one case is there for the next."""
 
 OPEN = """
     import json, sys
@@ -36,10 +36,11 @@ OPEN = """
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     def answer(case, environment):
-        told, environment = [], {**environment, "TRACEPARENT": "as it was"}
+        warnings, environment = [], {**environment, "TRACEPARENT": "as it was"}
         if case == "without the extra":
             sys.meta_path.insert(0, Missing())
-        tracing = open_tracing("a-run", AgentDefinition(name="worker"), environment, Masker(), told.append)
+        agent = AgentDefinition(name="worker")
+        tracing = open_tracing("a-run", agent, environment, Masker(), warnings.append)
         sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Missing)]
         carried = {}
         with tracing.run(environment):
@@ -47,7 +48,7 @@ OPEN = """
             with get_tracer("another library").start_as_current_span("a request of its own"):
                 inject(carried)
         return {
-            "told": told,
+            "warnings": warnings,
             "traced": tracing.tracer is not NO_TRACER,
             "headers": headers,
             "carried": carried,
@@ -69,31 +70,31 @@ def answers() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", NOT_WANTED)
-def test_a_run_that_is_not_to_be_traced_imports_nothing_and_says_nothing(
+def test_a_run_without_tracing_imports_nothing_and_logs_nothing(
     answers: dict[str, dict[str, Any]], case: str
 ) -> None:
-    nothing = {"told": [], "traced": False, "headers": {}, "carried": {}, "imported": False}
+    nothing = {"warnings": [], "traced": False, "headers": {}, "carried": {}, "imported": False}
     assert answers[case] == {**nothing, "environment": "as it was"}
 
 
 @pytest.mark.parametrize("case", WANTED)
-def test_a_run_that_is_to_be_traced_is_and_whoever_it_asks_gets_its_trace_context(
+def test_a_traced_run_passes_its_trace_context_to_the_api_and_its_servers(
     answers: dict[str, dict[str, Any]], case: str
 ) -> None:
     answer = answers[case]
-    assert (answer["told"], answer["traced"]) == ([], True)
+    assert (answer["warnings"], answer["traced"]) == ([], True)
     assert answer["headers"]["traceparent"].startswith("00-")
     assert answer["carried"] == answer["headers"], "other libraries see the open span"
     assert answer["environment"] == answer["headers"]["traceparent"]
 
 
-def test_what_is_missing_or_not_known_here_is_one_warning_that_says_what_to_do(
+def test_a_missing_sdk_or_an_unknown_setting_is_one_warning_with_a_next_step(
     answers: dict[str, dict[str, Any]],
 ) -> None:
-    assert answers["zipkin"]["told"] == [
+    assert answers["zipkin"]["warnings"] == [
         "The run is not traced: OTEL_TRACES_EXPORTER is 'zipkin', and only `otlp` or `none` can be used here."
     ]
-    (warning,) = answers["without the extra"]["told"]
+    (warning,) = answers["without the extra"]["warnings"]
     assert "install subagent-server[otel]" in warning
     for case in IMPOSSIBLE:
         assert (answers[case]["traced"], answers[case]["environment"]) == (False, "as it was")

@@ -1,9 +1,9 @@
-"""Where a request marks its prefix for the prompt cache. The messages themselves stay without marks.
+"""Marking the prefix of a request for the prompt cache. The messages themselves stay without marks.
 
 The API writes an entry at each mark, and from a mark looks back over 20 blocks at most for an entry to read.
 One turn with many calls is longer than that. So besides the end of the request, which the API marks by itself
 (`cache_control` of the whole request), the end of the request before is marked: there the entry is for sure.
-A third mark closes what is the same for every run of an agent: its tools and its system prompt.
+A third mark closes the part that every run of an agent shares: its tools and its system prompt.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ def marked(system: list[Block], tools: list[Block], messages: list[Block]) -> Bl
 
 
 def _marked_messages(messages: list[Block]) -> list[Block]:
-    """Return the messages with a mark where the request before this one ended."""
+    """Return the messages with a mark at the end of the request before this one."""
     answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
     last = answers[-1] - 1 if answers else -1
     if last < 0:

@@ -18,7 +18,7 @@ MOST_AT_ONCE = 64
 TURN_CHARACTERS = 600_000
 """How much text all results of a turn may have together: the model has to read it in one piece."""
 RESULT_CHARACTERS = 60_000
-"""More than any tool of ours shows, so that none is cut twice."""
+"""More than any built-in tool returns, so that no result is cut twice."""
 LEAST_CHARACTERS = 500
 
 _CUT = "The reply was cut in the middle of this call, so it was not run: send it again, in smaller pieces."

@@ -1,4 +1,4 @@
-"""Long conversations: the API itself takes old tool results out of what the model sees, where it can.
+"""Long conversations: the API itself hides old tool results from the model, if it can.
 
 The conversation here stays whole; each request asks anew (`clear_tool_uses_20250919`, a beta of the Messages
 API). A model that has no such thing gets plain requests, and fails clearly when its window is full.
@@ -10,11 +10,11 @@ from typing import Any
 
 BETA = "context-management-2025-06-27"
 DEFAULT_WINDOW = 200_000
-"""Tokens, where no list says how many the model takes."""
+"""In tokens, for a model that the price list does not know."""
 FULL = 0.6
 """At which part of the window old results go: below the rest, a reply and the results of a turn find room."""
 WORTH_IT = 0.1
-"""What part of the window has to become free: each clearing costs the prompt cache what stands behind it."""
+"""The part of the window that has to become free: each clearing costs the prompt cache all behind it."""
 KEPT_USES = 5
 NEVER_CLEARED = ("ask_parent", "final_answer")
 
@@ -37,7 +37,7 @@ class ContextEdits:
         self._cleared = 0
 
     def options(self) -> dict[str, Any]:
-        """Return what a request needs beside its usual parts, as options of the SDK; empty for none."""
+        """Return the further parts of a request, as options of the SDK; empty if it needs none."""
         if not self._wanted:
             return {}
         edit = {
@@ -53,7 +53,7 @@ class ContextEdits:
         }
 
     def give_up(self, said: str) -> bool:
-        """Whether the API refused a request because of the edits; from now on none are asked for."""
+        """Whether the API refused a request because of the edits. Then no later request has any."""
         words = ("context_management", "context-management", "clear_tool_uses", "anthropic-beta")
         refused = self._wanted and any(word in said for word in words)
         self._wanted = self._wanted and not refused

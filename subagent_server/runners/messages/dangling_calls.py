@@ -1,4 +1,4 @@
-"""What the model is told of tool calls whose results its conversation lacks. None of them is made again.
+"""Results for the tool calls whose results a conversation lacks. No such call is made again.
 
 Whether a call had begun is known, because a run records the message that makes it and then its beginning
 before anything happens. So a call is finished (its result is given), never begun, or unknown.
@@ -35,19 +35,19 @@ _LOST_CHARACTERS = 2_000
 class DanglingCalls:
     """The calls of one run that its conversation has no results for.
 
-    `unknown` names the tools of those that nobody can tell of.
+    `unknown` names the tools of the calls whose end is not known.
     """
 
     def __init__(self, past: PastRun) -> None:
         self.unknown: list[str] = []
         self.left_open = False
-        """Whether a call was asked about whose end is not recorded."""
+        """Whether `answer` or `lost` met a call whose end is not recorded."""
         self._past = past
         self._questions = list(past.questions)
 
     def answer(self, call: Block) -> Block:
-        """Return the result block for a call that has none."""
-        text, is_error = self._told(call)
+        """Return the result block for a call without one."""
+        text, is_error = self._result(call)
         block = {
             "type": "tool_result",
             "tool_use_id": call["id"],
@@ -56,7 +56,7 @@ class DanglingCalls:
         return block | ({"is_error": True} if is_error else {})
 
     def lost(self, known: Iterable[str]) -> str | None:
-        """Return what to say of calls that the journal tells of and whose messages are lost, or None."""
+        """Return a text on the calls in the journal whose messages are lost, or None."""
         ids = set(known)
         calls = [call for call in self._past.calls.values() if call.call_id not in ids]
         if not calls:
@@ -72,28 +72,28 @@ class DanglingCalls:
             ]
         )
 
-    def _told(self, call: Block) -> tuple[str, bool]:
+    def _result(self, call: Block) -> tuple[str, bool]:
         if call["name"] == FinalAnswer.name:
             return NOT_STORED, True
         recorded = self._past.calls.get(call["id"])
         if recorded is not None and recorded.finished:
-            return self._told_of_finished(recorded)
+            return self._result_of_finished(recorded)
         if call["name"] == AskParent.name and (recorded is not None or not self._past.tells_all):
-            return self._told_of_question(call, recorded)
+            return self._result_of_question(call, recorded)
         self.left_open = True
         if recorded is None and self._past.tells_all:
             return NOT_BEGUN, True
         self.unknown.append(call["name"])
         return UNKNOWN + self._started_by(call), True
 
-    def _told_of_finished(self, call: PastCall) -> tuple[str, bool]:
+    def _result_of_finished(self, call: PastCall) -> tuple[str, bool]:
         if call.whole:
             return call.text, call.is_error
         how = "with an error" if call.is_error else "without an error"
         kept = f" This is left of it:\n{call.text}" if call.text.strip() else ""
         return _LOST_RESULT.format(how=how) + kept, True
 
-    def _told_of_question(self, call: Block, recorded: PastCall | None) -> tuple[str, bool]:
+    def _result_of_question(self, call: Block, recorded: PastCall | None) -> tuple[str, bool]:
         message = self._question(call, recorded)
         if message is not None and message.answer_content is not None:
             return message.answer_content, False

@@ -1,6 +1,6 @@
 """Model, tools, model, tools, until there is a result or a limit: the whole of it fits a screen.
 
-The state is one list of messages. What the model did wrong becomes a message that it reads.
+The state is one list of messages. A mistake of the model becomes a message that it reads.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Loop:
 
     @property
     def usage(self) -> Usage:
-        """What the run has used."""
+        """The usage of the run so far."""
         return self.meter.usage
 
     @property
@@ -64,7 +64,7 @@ class Loop:
         return "\n\n".join(text for text in (self.text, self.model.partial_text) if text)
 
     def cut_short(self, failure: Failure) -> Outcome:
-        """Return what a run comes to that something else ends: its work so far is paid for, and kept."""
+        """Return the outcome of a run that something else ends: its work so far is paid for, and kept."""
         given = self.final is not None and self.final.given
         output = self.final.answer if self.final is not None and given else None
         return Outcome(self.text_so_far, output, has_output=given, failure=failure)
@@ -73,7 +73,7 @@ class Loop:
         """Carry the conversation on to its end.
 
         Raises:
-            RunOver: somebody else ended the run.
+            RunOver: the run was ended from outside.
             RunRefused: it cannot go on, for the reason its code names.
         """
         while True:
@@ -122,7 +122,7 @@ class Loop:
         self.run.remember(message, stop_reason)
 
     def _ended(self, reply: ModelReply) -> Outcome:
-        """Return what the run comes to when the model has stopped calling tools."""
+        """Return the outcome of the run when the model has stopped calling tools."""
         if reply.stop_reason in _DEAD_ENDS:
             message, hint = _DEAD_ENDS[reply.stop_reason]
             return Outcome(self.text, failure=Failure(code="model_error", message=message, hint=hint))
@@ -210,6 +210,6 @@ def _speaking(result: ToolResult) -> list[dict[str, Any]]:
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the one cause to tell: the tasks of a turn that fail together fail for the same reason."""
+    """Return the one cause to report: the tasks of a turn that fail together fail for the same reason."""
     first = errors.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -34,7 +34,7 @@ _BUSY_TYPES = {"rate_limit_error": 429, "overloaded_error": 529}
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Which model, where, and how it is asked."""
+    """The model, its address, and the parameters of each request."""
 
     model: str
     api_key: str
@@ -47,7 +47,7 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class Retry:
-    """An attempt that will be made, or made again: why it waits, and for how many seconds.
+    """An attempt that waits: why, and for how many seconds.
 
     `busy`: the API has too much to do; `asked`: it named the seconds.
     """
@@ -86,7 +86,7 @@ class Model:
         self._client = anthropic.AsyncAnthropic(
             api_key=settings.api_key,
             base_url=settings.base_url,
-            max_retries=0,  # retried here, where each attempt is told in the run's log
+            max_retries=0,  # retried here, where the run's log has each attempt
             timeout=httpx2.Timeout(settings.idle_seconds + 1, connect=CONNECT_SECONDS),
             http_client=http_client(on_sent),
         )
@@ -104,12 +104,12 @@ class Model:
         on_retry: OnRetry,
         on_spent: OnSpent = not_counted,
     ) -> ModelReply:
-        """Return the model's next turn. `on_retry` is told of each failed attempt and does the waiting.
+        """Return the model's next turn. `on_retry` gets each failed attempt and does the waiting.
 
-        `on_spent` gets the token counts of each attempt as far as the API told them, whatever became of it.
+        `on_spent` gets the token counts of each attempt as far as the API gave them, also of a failed one.
 
         Raises:
-            RunRefused: `model_error` with what the API said, or that it stayed out of reach.
+            RunRefused: `model_error` with the words of the API, or that it stayed out of reach.
         """
         for attempt in range(1, MAX_ATTEMPTS + 1):
             while (seconds := self._pace.hold()) > 0:
@@ -119,21 +119,21 @@ class Model:
                 self._broken_off = ""
                 return reply
             except (anthropic.APIError, httpx2.TransportError, _CutStream) as error:
-                retry = self._plainly(error) or _retry(error, attempt)
+                retry = self._without_edits(error) or _retry(error, attempt)
                 if retry is None:
                     raise _refusal(error) from error
                 if attempt == MAX_ATTEMPTS:
                     raise _gave_up(retry) from error
-                await on_retry(self._together(retry))
+                await on_retry(self._agreed(retry))
         raise AssertionError("the last attempt returns or raises")
 
-    def _plainly(self, error: Exception) -> Retry | None:
-        """Return that the call is made again without context edits, where the API has none for the model."""
+    def _without_edits(self, error: Exception) -> Retry | None:
+        """Return a retry without context edits, if the API has none for the model."""
         if not isinstance(error, anthropic.BadRequestError) or not self.context.give_up(_said(error)):
             return None
         return Retry("the API clears no old tool results for this model, so a long run may end early", 0)
 
-    def _together(self, retry: Retry) -> Retry:
+    def _agreed(self, retry: Retry) -> Retry:
         """Return the wait that the runs agree on which call the same API."""
         if not retry.busy:
             return retry
@@ -190,11 +190,11 @@ class Model:
 
 
 class _CutStream(Exception):
-    """A stream that ended in the middle without a word, stood still, or made no sense."""
+    """A stream that ended in the middle, stood still, or made no sense."""
 
 
 def _take(builder: ReplyBuilder, event: RawMessageStreamEvent) -> None:
-    """Add an event; one that does not fit those before it has been spoilt on its way."""
+    """Add an event; if it does not fit those before it, the stream was damaged on its way."""
     try:
         builder.take(event)
     except (IndexError, KeyError, TypeError, AttributeError) as error:
@@ -202,7 +202,7 @@ def _take(builder: ReplyBuilder, event: RawMessageStreamEvent) -> None:
 
 
 def _retry(error: Exception, attempt: int) -> Retry | None:
-    """Return how to go on after `error`, or None where it is final."""
+    """Return how to go on after `error`, or None if it is final."""
     delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2 ** (attempt - 1)) * random.uniform(0.75, 1.25)
     if isinstance(error, anthropic.APIStatusError):
         status = _BUSY_TYPES.get(api_error_type(error), error.status_code)
@@ -226,7 +226,7 @@ def _asked_delay(error: anthropic.APIStatusError) -> float | None:
 
 
 def api_error_type(error: anthropic.APIStatusError) -> str:
-    """Return what the API calls the fault, such as `overloaded_error`; empty where it does not say."""
+    """Return the API's name of the fault, such as `overloaded_error`; empty if it gives none."""
     body = error.body
     inner = body.get("error") if isinstance(body, dict) else None
     return str(inner.get("type", "")) if isinstance(inner, dict) else ""
@@ -249,9 +249,9 @@ def _cause(error: Exception) -> str:
 def _refusal(error: Exception) -> RunRefused:
     status = error.status_code if isinstance(error, anthropic.APIStatusError) else 0
     kind = api_error_type(error) if isinstance(error, anthropic.APIStatusError) else type(error).__name__
-    what = f"{status} {kind}".strip() if status >= 400 else kind
+    fault = f"{status} {kind}".strip() if status >= 400 else kind
     hint = CONTEXT_HINT if _TOO_LONG in _said(error) else _HINTS.get(status)
-    return RunRefused("model_error", f"The API refused the call ({what}): {_said(error)}", hint)
+    return RunRefused("model_error", f"The API refused the call ({fault}): {_said(error)}", hint)
 
 
 def _gave_up(retry: Retry) -> RunRefused:

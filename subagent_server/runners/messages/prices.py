@@ -20,7 +20,7 @@ class Prices:
 
     @property
     def context_window(self) -> int | None:
-        """How many tokens a request may have, where the list says it."""
+        """How many tokens a request may have, if the list says it."""
         return self._model.context_window
 
     def cost(self, usage: Mapping[str, int]) -> Decimal:
@@ -41,7 +41,7 @@ class Prices:
 
 
 def find_prices(model: str) -> Prices | None:
-    """Return the prices of a model, or None where the list does not know it.
+    """Return the prices of a model, or None if the list does not know it.
 
     The library is imported here: only a worker that is about to call a model pays for it.
     """

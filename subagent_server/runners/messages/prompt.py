@@ -1,4 +1,4 @@
-"""What the model is told before it begins: the agent's prompt, a short preamble, the task and its inputs."""
+"""The first words to the model: the agent's prompt, a short preamble, the task and its inputs."""
 
 import base64
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def system_blocks(task: Task, *, may_ask: bool, structured: bool) -> list[Block]
 
 
 def preamble(task: Task, *, may_ask: bool, structured: bool) -> str:
-    """Return the few lines that every run gets: who it is, how to ask, how to finish."""
+    """Return the few lines that every run gets: its name and place, how to ask, how to finish."""
     lines = [
         f"You are run {task.run_id} of the subagent {task.agent_name}, working in {task.cwd}.",
         "Another agent, your parent, gave you the task and sees only your final result, not your steps.",

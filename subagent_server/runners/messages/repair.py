@@ -1,8 +1,8 @@
-"""A conversation that the API takes, made of whatever messages are left of one.
+"""Repairing a conversation: the messages that are left of it become one that the API takes.
 
 Roles alternate, a user begins, every tool call has its result at the beginning of the message behind it, and
-no result stands without its call. What a kill, a full disk or a damaged file has taken is filled in with
-words that say so.
+each result has its call. A gap that a kill, a full disk or a damaged file has left is filled with words that
+say so.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,25 +20,25 @@ _ONLY_FROM_MODELS = frozenset({"tool_use", *_THOUGHTS})
 _GAP = {"type": "text", "text": "(What was said here is lost. Go on.)"}
 
 
-def mended(
+def repaired(
     messages: Iterable[Message],
     first: Sequence[Block],
     answer: Callable[[Block], Block],
     *,
     keep_thoughts: bool = True,
 ) -> list[Message]:
-    """Return the conversation that `messages` are the rest of.
+    """Return the whole conversation of which `messages` are left.
 
     `first` are the blocks of the task, for a conversation whose beginning is lost; `answer` gives the result
-    block of a call that has none. Without `keep_thoughts` they are left out: another model cannot take them.
+    block of a call without one. Without `keep_thoughts` they are left out: another model cannot take them.
     """
-    mending = _Mending(first, answer, keep_thoughts)
+    repair = _Repair(first, answer, keep_thoughts)
     before: Message | None = None
     for message in messages:
         if message != before:  # a disk may refuse a line that it has taken
-            mending.add(message)
+            repair.add(message)
         before = message
-    return mending.closed()
+    return repair.closed()
 
 
 def calls_of(message: Message) -> list[Block]:
@@ -47,11 +47,11 @@ def calls_of(message: Message) -> list[Block]:
 
 
 def sendable(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages as the API takes them, without what is only for the transcript."""
+    """Return the messages as the API takes them, without the fields that are only for the transcript."""
     return [{"role": message["role"], "content": message["content"]} for message in messages]
 
 
-class _Mending:
+class _Repair:
     """The conversation so far, always valid but for calls of its last message that have no results yet."""
 
     def __init__(self, first: Sequence[Block], answer: Callable[[Block], Block], keep_thoughts: bool) -> None:
@@ -62,7 +62,7 @@ class _Mending:
         self._whole: list[Message] = []
 
     def add(self, message: Message) -> None:
-        """Add a message, or what of it can be used."""
+        """Add the usable part of a message."""
         if message.get("role") == "assistant":
             self._add_reply(message)
         elif message.get("role") == "user":
@@ -130,7 +130,7 @@ class _Mending:
 
 
 def _is_sound(block: Any) -> bool:
-    """Whether a block has what its kind needs; those of kinds that are new pass."""
+    """Whether a block has the fields of its kind; blocks of new kinds pass."""
     if not isinstance(block, dict):
         return False
     match block.get("type"):

@@ -1,7 +1,7 @@
 """One streamed reply of the model, put together from its events.
 
 The SDK's own helper parses a tool's arguments anew with each piece and takes cut-off JSON for whole; here
-they are parsed once, at the end, and what does not parse becomes an error that the model can mend.
+they are parsed once, at the end, and a text that does not parse becomes an error that the model can mend.
 """
 
 import json
@@ -14,12 +14,12 @@ from anthropic.types import RawMessageStreamEvent
 Block = dict[str, Any]
 
 _DEEPEST = 100
-"""How many levels arguments may have: what writes, masks and checks them goes down with them."""
+"""How many levels arguments may have: writing, masking and checking them recurses as deep."""
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call the model made. `problem` says why its arguments could not be read, where they could not."""
+    """A call the model made. `problem` says why it cannot be run, or is None."""
 
     call_id: str
     name: str
@@ -38,7 +38,7 @@ class ModelReply:
     model: str | None = None
     usage: dict[str, int] = field(default_factory=dict)
     edits: list[Block] = field(default_factory=list)
-    """What the API has cleared from the conversation before the model saw it."""
+    """The tool results that the API has hidden from the model, as it reports them."""
     complete: bool = False
 
     @property
@@ -96,7 +96,7 @@ class ReplyBuilder:
             block["citations"] = [*(block.get("citations") or []), delta["citation"]]
 
     def _take_calls(self) -> None:
-        """Parse the calls, in the order of their blocks, one that was never closed among them."""
+        """Parse the calls, in the order of their blocks; a block that was never closed counts too."""
         for index, block in enumerate(self.reply.content):
             if block.get("type") != "tool_use":
                 continue
@@ -107,8 +107,8 @@ class ReplyBuilder:
 
     def _count(self, usage: dict[str, Any]) -> None:
         by_age = usage.get("cache_creation")
-        told = {**usage, **(by_age if isinstance(by_age, dict) else {})}
-        self.reply.usage |= {key: value for key, value in told.items() if isinstance(value, int)}
+        counts = {**usage, **(by_age if isinstance(by_age, dict) else {})}
+        self.reply.usage |= {key: value for key, value in counts.items() if isinstance(value, int)}
 
 
 _GROWS: dict[str, str | None] = {

@@ -7,7 +7,7 @@ from subagent_server.domain.past import PastRun
 from subagent_server.domain.states import Status
 from subagent_server.runners.messages.dangling_calls import DanglingCalls
 from subagent_server.runners.messages.prompt import task_blocks
-from subagent_server.runners.messages.repair import STOP_REASON, Block, Message, calls_of, mended
+from subagent_server.runners.messages.repair import STOP_REASON, Block, Message, calls_of, repaired
 from subagent_server.runners.outcome import Outcome
 from subagent_server.toolkit.final_answer import FinalAnswer
 
@@ -21,7 +21,7 @@ _GO_ON = "The run ended here. Go on with your task."
 class Opening:
     """How a run that carries another on begins.
 
-    `words` are the blocks of its own prompt and inputs; without any it goes on where the other was cut.
+    `words` are the blocks of its own prompt and inputs; without any it goes on at the cut of the other.
     `model` is its model, `final` its structured answer if it has one; `may_delegate` says whether it may
     start agents.
     """
@@ -36,7 +36,7 @@ class Opening:
 class Resumed:
     """A conversation to go on with. `messages` are as the transcript keeps them.
 
-    `text` is the last that was said, `unknown` the tools of calls that nobody can tell of. With an `outcome`
+    `text` was said last, `unknown` are the tools of calls whose end is not known. With an `outcome`
     the work was done already, and only its end had not been written.
     """
 
@@ -58,7 +58,7 @@ async def resume(past: Sequence[PastRun], opening: Opening) -> Resumed:
         dangling = DanglingCalls(run)
         first = task_blocks(run.prompt, run.inputs)
         keep = run.model in (None, opening.model)
-        messages = mended(messages, first, dangling.answer, keep_thoughts=keep)
+        messages = repaired(messages, first, dangling.answer, keep_thoughts=keep)
         if number > 0:
             _say(messages, first)
         _say(messages, _text(dangling.lost(_known(messages))))
@@ -76,9 +76,9 @@ async def resume(past: Sequence[PastRun], opening: Opening) -> Resumed:
 async def _given(
     messages: list[Message], run: PastRun, dangling: DanglingCalls, opening: Opening
 ) -> Outcome | None:
-    """Return what the conversation has come to already, where only the end of the run is missing.
+    """Return the outcome that the conversation has reached already, if only the end of the run is missing.
 
-    A final answer that was not stored is taken now. Where it cannot be, the model is told to give it again.
+    A final answer that was not stored is taken now. If it cannot be, the model has to give it again.
     """
     if run.status is Status.COMPLETED:
         return None
@@ -128,7 +128,7 @@ def _onward(reply: Message, opening: Opening) -> str:
 
 
 def _stopped_children(past: Sequence[PastRun], opening: Opening) -> str | None:
-    """Return what to say of the runs that ended with the one that had started them."""
+    """Return a text on the runs that were stopped with their parent, or None."""
     stopped = [child for run in past for child in run.children if child.status is Status.STOPPED]
     if not stopped or not opening.may_delegate:
         return None
@@ -137,7 +137,7 @@ def _stopped_children(past: Sequence[PastRun], opening: Opening) -> str | None:
 
 
 def _say(messages: list[Message], blocks: Sequence[Block]) -> None:
-    """Add blocks of a user: to the last message where it is a user's."""
+    """Add blocks of a user: to the last message if it is a user's."""
     if not blocks:
         return
     if messages[-1]["role"] == "user":
@@ -155,7 +155,7 @@ def _known(messages: Sequence[Message]) -> list[str]:
 
 
 def _last_text(messages: Sequence[Message]) -> str:
-    """Return what the model said last since somebody spoke to it."""
+    """Return the last text of the model since the last words of a user."""
     for message in reversed(messages):
         if text := _text_of(message):
             return text if message["role"] == "assistant" else ""

@@ -31,7 +31,7 @@ Message = dict[str, Any]
 
 
 class TracedModel(Model):
-    """A model whose calls are seen. `run_id` is the conversation they belong to."""
+    """A model that makes a span of each call. `run_id` names the conversation."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class TracedModel(Model):
 
 
 def _server(base_url: str) -> dict[str, Any]:
-    """Return host and port of the API, without what else may stand in its address."""
+    """Return host and port of the API, without the rest of its address."""
     try:
         parts = urlsplit(base_url)
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -109,7 +109,7 @@ def _server(base_url: str) -> dict[str, Any]:
 
 
 def _error_type(refusal: RunRefused) -> str:
-    """Return what the API calls the fault, else its status, else the name of the exception behind it."""
+    """Return the API's name of the fault, else its status, else the name of the exception behind it."""
     cause = refusal.__cause__
     if isinstance(cause, anthropic.APIStatusError):
         return api_error_type(cause) or str(cause.status_code)

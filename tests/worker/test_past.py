@@ -62,7 +62,7 @@ class WrittenRun(ScriptedRun):
 
 
 def _cut(path: Path, whole: bytes, size: int) -> None:
-    """Leave so many bytes of a file. Cheap where it only shrinks: overwriting waits for the disk."""
+    """Leave so many bytes of a file. Cheap if it only shrinks: overwriting waits for the disk."""
     if _size(path) < size:
         path.unlink()
         path.write_bytes(whole)
@@ -74,7 +74,7 @@ def _size(path: Path) -> int:
 
 
 class Recorded:
-    """A run that has worked to its end, and what is left of it when its files are cut."""
+    """A run that has worked to its end, and its files as a cut leaves them."""
 
     def __init__(self, store: RunStore) -> None:
         self.store = store
@@ -137,11 +137,11 @@ def results_of(resumed: Resumed) -> dict[str, str]:
     return {b["tool_use_id"]: b["content"][0]["text"] for b in blocks if b["type"] == "tool_result"}
 
 
-def test_killed_at_any_byte_each_call_is_given_told_as_not_begun_or_as_unknown_as_it_truly_was(
+def test_after_a_kill_at_any_byte_each_call_has_its_result_or_is_reported_as_not_begun_or_unknown(
     recorded: Recorded,
 ) -> None:
     complete = results_of(recorded.resumed(*recorded.writer.written[-1]))
-    told = dict.fromkeys(("given", "not begun", "unknown"), 0)
+    counts = dict.fromkeys(("given", "not begun", "unknown"), 0)
     for transcript, journal in list(recorded.moments())[:: times(9, 1)]:
         resumed = recorded.resumed(transcript, journal)
         written = recorded.journal[:journal]
@@ -149,20 +149,20 @@ def test_killed_at_any_byte_each_call_is_given_told_as_not_begun_or_as_unknown_a
         for call_id, text in results_of(resumed).items():
             begun = f'"type":"tool_call","toolCallId":"{call_id}"'.encode() in written
             if text == complete[call_id]:
-                told["given"] += 1
+                counts["given"] += 1
             elif text == NOT_BEGUN:
-                told["not begun"] += 1
+                counts["not begun"] += 1
                 assert not _whole_line(written, call_id, "tool_call")
             else:
-                told["unknown"] += 1
+                counts["unknown"] += 1
                 assert text.startswith(UNKNOWN) and begun
                 assert not _whole_line(written, call_id, "tool_result")
         known = {block["id"] for message in resumed.messages for block in _calls(message)}
         assert known == set(results_of(resumed))
-    assert all(told.values()), told
+    assert all(counts.values()), counts
 
 
-def test_files_cut_independently_give_a_conversation_and_calls_that_lost_their_messages_are_told(
+def test_files_cut_independently_give_a_conversation_that_reports_calls_whose_messages_are_lost(
     recorded: Recorded,
 ) -> None:
     whole = len(recorded.transcript), len(recorded.journal)
@@ -173,7 +173,7 @@ def test_files_cut_independently_give_a_conversation_and_calls_that_lost_their_m
         assert all(word in said for word in ("one", "two", "three", "four")), "no call is forgotten"
     for size in reversed(range(0, whole[1], times(9, 1))):
         assert recorded.resumed(whole[0], size).outcome is not None, (
-            "what is in the transcript needs no journal"
+            "a message in the transcript needs no journal"
         )
 
 

@@ -1,4 +1,4 @@
-"""Questions as the worker asks them: what is written, in which order, and what the model gets."""
+"""Questions of a run: the order of its writes, and the answers that the model gets."""
 
 import signal
 from itertools import pairwise

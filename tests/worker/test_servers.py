@@ -19,7 +19,7 @@ def pids(mark: Path) -> list[int]:
     return [int(line) for line in mark.read_text(encoding="utf-8").split()] if mark.exists() else []
 
 
-def test_an_agent_file_is_enough_to_give_a_model_the_tools_of_servers_that_nobody_here_wrote(
+def test_an_agent_file_is_enough_to_give_a_model_the_tools_of_foreign_servers(
     world: World,
 ) -> None:
     node, *args = reference("filesystem", str(world.work))
@@ -69,7 +69,7 @@ def test_an_agent_file_is_enough_to_give_a_model_the_tools_of_servers_that_nobod
         assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
 
 
-def test_a_call_that_hangs_ends_at_its_own_time_and_holds_up_no_line_of_the_others(world: World) -> None:
+def test_a_call_that_hangs_ends_at_its_own_timeout_and_holds_up_no_other(world: World) -> None:
     server = scripted(
         "quick",
         {"name": "hangs", "does": {"hang": True}},
@@ -101,7 +101,7 @@ def test_a_call_that_hangs_ends_at_its_own_time_and_holds_up_no_line_of_the_othe
     assert len(warnings) == 2 and "started again" in warnings[0] and "second time" in warnings[1]
 
 
-def test_a_server_that_does_not_start_fails_the_run_before_any_model_call_and_says_what_it_said(
+def test_a_server_that_does_not_start_fails_the_run_before_any_model_call_with_its_own_words(
     world: World,
 ) -> None:
     mark = world.home / "mark"

@@ -1,4 +1,4 @@
-"""What is tried again, what is not, and how the run's log tells of it (SPEC section 6)."""
+"""Which failures of the API are tried again, and what the run's log has of them (SPEC section 6)."""
 
 import json
 import socket
@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.turns import Turn, says
-from tests.runners.scripted_run import Played
+from tests.helpers.turns import Turn, calls, says, use
+from tests.runners.scripted_run import Played, ScriptedTool, echo
+
+ECHO = ScriptedTool("echo", echo)
 
 
 def faulty(*faults: Turn) -> Turn:
@@ -40,11 +42,11 @@ def faulty(*faults: Turn) -> Turn:
         "no JSON",
     ],
 )
-def test_a_busy_api_and_a_broken_connection_are_tried_again_and_told(fault: Turn, reason: str) -> None:
+def test_a_busy_api_and_a_broken_connection_are_tried_again_with_a_warning(fault: Turn, reason: str) -> None:
     played = Played(faulty(fault, fault))
     assert played.outcome.text == "Done." and played.outcome.failure is None
     assert len(played.bodies) == 3 and played.bodies[0] == played.bodies[2]
-    warnings = [warning["message"] for warning in played.run.told("warning")]
+    warnings = [warning["message"] for warning in played.run.recorded("warning")]
     assert len(warnings) == 2 and all(reason in warning for warning in warnings), warnings
     assert played.loop.usage.turns == 1, "an attempt is no turn"
 
@@ -54,7 +56,7 @@ def test_the_waits_between_attempts_grow_and_an_api_that_names_one_is_obeyed() -
     first, second, third, fourth, asked = played.run.pauses
     assert 0.3 < first < second < third < fourth < 6
     assert asked == 7
-    assert "trying again in 7.0 s" in played.run.told("warning")[-1]["message"]
+    assert "trying again in 7.0 s" in played.run.recorded("warning")[-1]["message"]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_the_waits_between_attempts_grow_and_an_api_that_names_one_is_obeyed() -
     ],
     ids=["400", "401", "500", "an error in the stream"],
 )
-def test_any_other_failure_ends_the_run_with_what_the_api_said(fault: Turn, words: list[str]) -> None:
+def test_any_other_failure_ends_the_run_with_the_words_of_the_api(fault: Turn, words: list[str]) -> None:
     played = Played(faulty(fault))
     assert played.failure.code == "model_error"
     assert all(word in played.failure.message for word in words), played.failure.message
@@ -81,14 +83,14 @@ def test_an_api_that_stays_busy_is_given_up_after_ten_attempts() -> None:
     assert len(played.bodies) == 10
 
 
-def test_an_api_that_cannot_be_reached_is_tried_again_and_told() -> None:
+def test_an_api_that_cannot_be_reached_is_tried_again_with_a_warning() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         played = Played(says("Never said."), base_url=f"http://127.0.0.1:{unused.getsockname()[1]}")
     assert played.failure.code == "model_error" and not played.bodies
     assert "ANTHROPIC_BASE_URL" in (played.failure.hint or "")
-    assert len(played.run.told("warning")) == 9
-    assert "the connection to the API failed" in played.run.told("warning")[0]["message"]
+    assert len(played.run.recorded("warning")) == 9
+    assert "the connection to the API failed" in played.run.recorded("warning")[0]["message"]
 
 
 @contextmanager
@@ -118,9 +120,30 @@ def streaming(*events: dict[str, Any]) -> Iterator[str]:
             thread.join()
 
 
-def test_events_that_do_not_fit_together_are_a_spoilt_stream_that_is_tried_again() -> None:
+def test_events_that_do_not_fit_together_are_a_damaged_stream_that_is_tried_again() -> None:
     delta = {"type": "content_block_delta", "index": 7, "delta": {"type": "text_delta", "text": "x"}}
     with streaming(delta) as base_url:
         played = Played(says("Never said."), base_url=base_url)
     assert played.failure.code == "model_error" and len(played.run.pauses) == 9
     assert "an event that makes no sense (content_block_delta)" in played.failure.message
+
+
+@pytest.mark.parametrize("pings", [None, 0.05], ids=["in silence", "with pings"])
+def test_a_stream_that_stands_still_is_given_up_and_tried_again(pings: float | None) -> None:
+    stall: Turn = {"stall_after": 4} | ({"pings": pings} if pings else {})
+    played = Played(says("Done at last.", fault=stall), settings={"idle_seconds": 0.3})
+    assert played.outcome.text == "Done at last." and len(played.bodies) == 2
+    (warning,) = played.run.recorded("warning")
+    assert "the stream stood still for 0.3 s" in warning["message"]
+    assert played.loop.usage.input_tokens > 0
+
+
+def test_a_stream_that_always_breaks_off_keeps_its_text_and_its_cost() -> None:
+    begun = says("This much I can tell. " * 20, fault={"cut_after": 9, "times": "always"})
+    played = Played(calls(use("echo"), text="I look."), begun, tools=[ECHO])
+    assert played.failure.code == "model_error" and "10 attempts" in played.failure.message
+    first, second = played.outcome.text.split("\n\n")
+    assert first == "I look." and second.startswith("This much I can tell.")
+    once = played.loop.usage.input_tokens
+    assert played.loop.usage.turns == 1 and len(played.bodies) == 11
+    assert once > Played(says("x")).loop.usage.input_tokens * 10, "each broken attempt was paid for"

@@ -53,21 +53,21 @@ def test_the_models_behind_our_aliases_have_prices(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["claude-test", "gpt-4o", "", "../x"])
-def test_a_model_that_the_list_does_not_know_has_none(model: str) -> None:
+def test_a_model_that_the_list_does_not_know_has_no_prices(model: str) -> None:
     assert find_prices(model) is None
 
 
-def test_the_journal_tells_the_cost_after_each_turn_as_a_decimal_text() -> None:
+def test_the_journal_has_the_cost_after_each_turn_as_a_decimal_text() -> None:
     turns: list[Turn] = [calls(use("echo"), usage=USAGE), says("Done.", usage=USAGE)]
     played = Played(*turns, tools=[ECHO], meter=meter())
-    first, second = (told["costUsd"] for told in played.run.told("usage"))
+    first, second = (usage["costUsd"] for usage in played.run.recorded("usage"))
     assert Decimal(second) == 2 * Decimal(first) == played.loop.usage.cost_usd
     assert isinstance(first, str) and first == "0.015"
 
 
-def test_without_prices_no_cost_is_told() -> None:
+def test_without_prices_the_cost_is_unknown() -> None:
     played = Played(says("Done.", usage=USAGE))
-    assert "costUsd" not in played.run.told("usage")[0]
+    assert "costUsd" not in played.run.recorded("usage")[0]
     assert played.loop.usage == Usage(
         input_tokens=1_000, output_tokens=100, cache_read_tokens=10_000, cache_write_tokens=2_000, turns=1
     )
@@ -80,10 +80,10 @@ def test_a_budget_that_is_used_up_ends_the_run_before_the_next_call_with_its_tex
     )
     assert played.failure.code == "budget"
     assert len(played.bodies) == 2 and played.outcome.text == "Still at it."
-    assert len(played.run.told("tool_result")) == 2, "the tools of the last turn have run"
+    assert len(played.run.recorded("tool_result")) == 2, "the tools of the last turn have run"
 
 
-def test_a_result_that_came_with_the_last_cent_counts_and_a_budget_of_nothing_calls_nobody() -> None:
+def test_a_result_that_came_with_the_last_cent_counts_and_a_budget_of_nothing_calls_no_model() -> None:
     rich = Played(says("Done.", usage=USAGE), meter=meter(), budget_usd=Decimal("0.001"))
     assert rich.outcome.failure is None and rich.outcome.text == "Done."
     poor = Played(says("Never said."), budget_usd=Decimal(0))

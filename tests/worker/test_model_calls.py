@@ -1,0 +1,54 @@
+"""The one place that holds a budget while runs work. Trees of runs: `tests/service/test_nesting.py`."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from subagent_server.domain.errors import RunRefused
+from subagent_server.domain.records import Usage
+from subagent_server.store.runs import RunStore
+from subagent_server.worker.model_calls import ModelCalls
+from tests.helpers.runs import RUN_ID, STARTED, make_meta, make_request
+
+BUDGET = {"name": "reviewer", "limits": {"budgetUsd": "2"}}
+
+
+def begun(store: RunStore, **request: Any) -> ModelCalls:
+    """Make a run on disk, and return its model calls."""
+    store.create(make_request(**request))
+    store.publish(make_meta())
+    store.update(RUN_ID, STARTED, make_request().created_at)
+    return ModelCalls(store, store.paths.run(RUN_ID))
+
+
+def spent(usd: str) -> Usage:
+    """Return the usage of a run."""
+    return Usage(turns=1, cost_usd=Decimal(usd))
+
+
+def test_a_run_without_a_budget_needs_no_leave_after_its_first_call(store: RunStore) -> None:
+    calls = begun(store)
+    assert calls.begin(spent("1000"))
+    calls.end()
+    assert calls.unbounded
+    assert not (store.paths.run(RUN_ID).directory / "call.lock").exists()
+
+
+def test_the_usage_of_the_run_itself_counts_although_no_disk_has_taken_it(store: RunStore) -> None:
+    calls = begun(store, agent=BUDGET)
+    for usd in ("0", "1.99"):
+        assert calls.begin(spent(usd))
+        calls.end()
+    with pytest.raises(RunRefused, match=r"used \$2 of its budget of \$2") as refused:
+        calls.begin(spent("2"))
+    assert refused.value.failure_code == "budget" and "budgetUsd" in (refused.value.hint or "")
+
+
+def test_a_disk_that_gives_no_locks_ends_no_run_before_its_money_is_spent(store: RunStore) -> None:
+    calls = begun(store, agent=BUDGET)
+    (store.paths.run(RUN_ID).directory / "calls.lock").mkdir()
+    assert calls.begin(spent("1.99"))
+    calls.end()
+    with pytest.raises(RunRefused, match=r"used \$2 of its budget of \$2"):
+        calls.begin(spent("2"))
