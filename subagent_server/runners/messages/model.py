@@ -256,9 +256,7 @@ def _refusal(error: Exception, tools: Sequence[Mapping[str, Any]]) -> RunRefused
     kind = api_error_type(error) if isinstance(error, anthropic.APIStatusError) else type(error).__name__
     fault = f"{status} {kind}".strip() if status >= 400 else kind
     if refuses_web_tools(status, _said(error), tools):
-        return RunRefused(
-            "config", f"The API refused the web tools ({fault}): {_said(error)}", _NO_WEB_TOOLS
-        )
+        return RunRefused("config", f"The API refused the web tools ({fault}): {_said(error)}", _NO_WEB_TOOLS)
     hint = CONTEXT_HINT if _TOO_LONG in _said(error) else _HINTS.get(status)
     return RunRefused("model_error", f"The API refused the call ({fault}): {_said(error)}", hint)
 

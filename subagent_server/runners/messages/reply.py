@@ -104,7 +104,7 @@ class ReplyBuilder:
             block["citations"] = [*(block.get("citations") or []), delta["citation"]]
 
     def _take_calls(self) -> None:
-        """Parse the arguments of calls, in the order of their blocks; a block that was never closed counts too.
+        """Parse the arguments of calls, in their order; those of a block that was never closed count too.
 
         The API runs its own tools (`server_tool_use`): their input goes back to it as it came.
         """
