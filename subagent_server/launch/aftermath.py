@@ -41,20 +41,27 @@ def state_has_ended(run: RunPaths) -> bool:
 
 
 def conclude(
-    run: RunPaths, lock: int, status: int | None, deadline: float | None, program: WorkerProgram
+    run: RunPaths,
+    lock: int,
+    status: int | None,
+    deadline: float | None,
+    program: WorkerProgram,
+    *,
+    is_late: bool = False,
 ) -> None:
     """Record how the run ended, end what is left of it, and let go of `lock`.
 
     `status` is the worker's wait status, None if it has never begun; at `deadline`, on the monotonic clock,
-    processes that were asked to end are killed; `program` writes the end into the state. If that fails, the
-    tree is not recorded as gone: the first reader, who finds the lock free, does the rest.
+    processes that were asked to end are killed; `program` writes the end into the state. `is_late` says that
+    the worker was ended because it was long past its deadline. If the end cannot be written, the tree is not
+    recorded as gone: the first reader, who finds the lock free, does the rest.
     """
-    facts = _exit_facts(status)
+    facts = {**_exit_facts(status), **({"late": True} if is_late else {})}
     failpoint("shim.reaped")
     # 1. Record the end of the worker: from here on it is `crashed`, not `lost`.
     _write_exit(run, facts)
     failpoint("shim.exit_written")
-    # 2. Make the state true for those who only read the file. The sweep can take long, so it comes later.
+    # 2. Make the state true for readers that only read the file. The sweep can take long, so it comes later.
     is_true = (status == 0 and state_has_ended(run)) or _reconcile(run, facts, program)
     failpoint("shim.reconciled")
     # 3. Sweep the processes that the run left behind.
@@ -92,7 +99,7 @@ def _write_exit(run: RunPaths, facts: dict[str, Any]) -> None:
 
 
 def _reconcile(run: RunPaths, facts: dict[str, Any], program: WorkerProgram) -> bool:
-    """Make the meta file and the journal true for those who only read them; False where it failed.
+    """Make the meta file and the journal true for readers that only read them; False if that failed.
 
     `facts` go with it, because the disk may have refused `exit.json`.
     """
