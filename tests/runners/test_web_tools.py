@@ -50,12 +50,12 @@ def test_a_search_stays_in_the_conversation_as_it_came_and_is_noted_with_its_sou
     sent = played.bodies[1]["messages"][1]["content"]
     assert sent[1]["input"] == {"query": "cats"} and sent[2]["content"][0]["encrypted_content"]
     assert sent[4]["citations"][0]["encrypted_index"]
-    (call, *_), (result, *_) = played.run.told("tool_call"), played.run.told("tool_result")
+    (call, *_), (result, *_) = played.run.recorded("tool_call"), played.run.recorded("tool_result")
     assert (call["toolName"], call["arguments"], call["server"]) == ("web_search", {"query": "cats"}, True)
     assert (result["text"], result["isError"], result["server"]) == ("Cats https://cats.org", False, True)
     assert "encrypted" not in str(played.run.journal)
     assert [source.url for source in played.outcome.sources] == ["https://purr.org", "https://cats.org"]
-    assert played.run.told("text")[0]["text"] == "I look. \n\nIt says: Cats purr.", (
+    assert played.run.recorded("text")[0]["text"] == "I look. \n\nIt says: Cats purr.", (
         "one sentence in two pieces"
     )
 
@@ -73,7 +73,7 @@ def test_searches_count_in_usage_and_cost_those_that_fail_do_not() -> None:
     played = searched(*script, meter=UsageMeter(find_prices("claude-sonnet-4-5")))
     usage = played.loop.usage
     assert (usage.web_searches, usage.web_fetches, usage.cost_usd) == (2, 1, Decimal("0.02"))
-    errors = [result for result in played.run.told("tool_result") if result["isError"]]
+    errors = [result for result in played.run.recorded("tool_result") if result["isError"]]
     assert [error["text"] for error in errors] == ["error: unavailable"]
 
 
@@ -91,7 +91,7 @@ def test_a_paused_reply_is_carried_on_and_its_text_is_joined_to_the_result() -> 
 def test_a_search_beside_a_call_of_ours_is_answered_in_the_next_reply() -> None:
     played = searched(turn({**CATS, "pending": True}, CALL), says("Done."))
     assert played.outcome.text == "Done." and len(played.bodies) == 2
-    (call, _), (ours, late) = played.run.told("tool_call"), played.run.told("tool_result")
+    (call, _), (ours, late) = played.run.recorded("tool_call"), played.run.recorded("tool_result")
     assert ours["toolName"] == "echo"
     assert late["toolCallId"] == call["toolCallId"] and late["toolName"] == "web_search"
 

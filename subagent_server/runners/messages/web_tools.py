@@ -34,7 +34,7 @@ class WebTools:
     limits: Mapping[str, int] = field(default_factory=dict)
     used: Counter[str] = field(default_factory=Counter)
     _found: dict[str, tuple[int, WebSource]] = field(default_factory=dict)
-    _told: set[str] = field(default_factory=set)
+    _announced: set[str] = field(default_factory=set)
     _has_gone_on: bool = False
 
     def definitions(self, messages: Sequence[Message]) -> list[Block]:
@@ -59,8 +59,8 @@ class WebTools:
 
     def notices(self) -> list[Block]:
         """Return what the model has to hear of limits that its uses have reached, each once."""
-        new = [name for name in self._spent if name not in self._told]
-        self._told.update(new)
+        new = [name for name in self._spent if name not in self._announced]
+        self._announced.update(new)
         return [{"type": "text", "text": self._notice(name)} for name in new]
 
     def check_pause(self) -> None:
