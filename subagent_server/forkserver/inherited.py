@@ -22,7 +22,7 @@ _LIMITS = [getattr(resource, name) for name in sorted(dir(resource)) if name.sta
 
 
 def capture() -> "dict[str, Any]":
-    """Return what the calling thread would hand on to a process that it starts."""
+    """Return the attributes that a child of the calling thread would have."""
     facts = _status("self")
     return {
         "umask": int(facts["Umask"], 8),

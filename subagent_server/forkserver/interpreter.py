@@ -76,7 +76,7 @@ def run(main: Main, arguments: Sequence[str], leave: Callable[[int], NoReturn] =
         _flush()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
-    except BaseException:  # noqa: BLE001 - the outermost frame: what a fresh interpreter would do with it
+    except BaseException:  # noqa: BLE001 - the outermost frame: a fresh interpreter does the same
         traceback.print_exc()
     finally:
         atexit._run_exitfuncs()
@@ -106,7 +106,7 @@ def _flush() -> int:
 def _locale_of(environment: Mapping[str, str]) -> dict[str, str]:
     """Choose the locale as an interpreter does at its start; return the variable that it sets for that.
 
-    A program that is started without one gets UTF-8 from its interpreter, and so does what it starts
+    A program that is started without a locale gets UTF-8 from its interpreter, and so do its children
     (PEP 538).
     """
     named = environment.get("LC_ALL") or environment.get("LC_CTYPE") or environment.get("LANG") or "C"
@@ -144,7 +144,7 @@ def _open_streams() -> None:
 
 
 def _stream(number: int, mode: str, errors: str) -> io.TextIOWrapper | None:
-    """Return a stream on a descriptor, or None where the starter has closed it."""
+    """Return a stream on a descriptor, or None if the starter has closed it."""
     try:
         raw = io.FileIO(number, mode, closefd=False)
     except OSError:

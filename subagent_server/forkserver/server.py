@@ -144,7 +144,7 @@ class Zygote:
         return self._listener.fileno() in ready if ready else None
 
     def _accept(self, programs: Mapping[str, ForkedProgram]) -> None:
-        with suppress(BlockingIOError, ConnectionAbortedError):  # the starter has not waited
+        with suppress(OSError):  # the starter has not waited, or there is no descriptor left for now
             connection, _ = self._listener.accept()
             with connection:
                 if credentials(connection)[1] == os.getuid():

@@ -91,7 +91,7 @@ class WarmStart:
         except TimeoutError:
             self._is_silent()
         except FAILURES:
-            pass  # the plain start follows, and says what is wrong if that fails too
+            pass  # the plain start follows, and says why if it fails too
         connection.close()
         return False
 

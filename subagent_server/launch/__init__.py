@@ -1,1 +1,1 @@
-"""From the intent to run to a living worker."""
+"""Launch a run: from the intent to a living worker, supervised by a shim."""

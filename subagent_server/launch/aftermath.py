@@ -54,7 +54,7 @@ def conclude(
     # 1. Record the end of the worker: from here on it is `crashed`, not `lost`.
     _write_exit(run, facts)
     failpoint("shim.exit_written")
-    # 2. Make the state true for those who only read the file. The sweep can take long, so it comes later.
+    # 2. Make the state true for readers that only read the file. The sweep can take long, so it comes later.
     is_true = (status == 0 and state_has_ended(run)) or _reconcile(run, facts, program)
     failpoint("shim.reconciled")
     # 3. Sweep the processes that the run left behind.
@@ -92,7 +92,7 @@ def _write_exit(run: RunPaths, facts: dict[str, Any]) -> None:
 
 
 def _reconcile(run: RunPaths, facts: dict[str, Any], program: WorkerProgram) -> bool:
-    """Make the meta file and the journal true for those who only read them; False where it failed.
+    """Make the meta file and the journal true for readers that only read them; False if that failed.
 
     `facts` go with it, because the disk may have refused `exit.json`.
     """

@@ -1,4 +1,4 @@
-"""The seam between deciding that a run should live and the machine that makes it live."""
+"""The seam between the decision that a run should live and the machine that starts its processes."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from subagent_server.store.paths import RunPaths
 
 @dataclass(frozen=True)
 class LaunchPackage:
-    """What reaches the worker through memory and never the disk.
+    """The part of a run that reaches the worker through memory and never through the disk.
 
     `definition` is the agent with its secrets; `environment` is the whole environment of the worker.
     """
@@ -19,7 +19,7 @@ class LaunchPackage:
     token: str
     cwd: str
     slots: dict[str, int] = field(default_factory=dict)
-    """Slot name to how many may hold it at once, in the order in which they are taken."""
+    """Slot name to the number of runs that may hold it at once, in the order in which they are taken."""
     after: str | None = None
     """A run whose last process must be gone before the worker begins."""
 
@@ -36,7 +36,7 @@ class LaunchPackage:
 
 
 class Reservation(Protocol):
-    """A run that is held alive for a process that does not exist yet."""
+    """A held `live.lock`, for a process that does not exist yet."""
 
     def start(self, package: LaunchPackage) -> None:
         """Start the run's process and hand the run over to it.
@@ -72,7 +72,7 @@ class Launcher(Protocol):
         ...
 
     def warm_up(self) -> None:
-        """Prepare for starts to come, in the background, where that is possible."""
+        """Prepare for later starts in the background, if this launcher can."""
         ...
 
     def reap(self) -> None:
@@ -80,5 +80,5 @@ class Launcher(Protocol):
         ...
 
     def starting(self) -> AbstractContextManager[Start]:
-        """Let the machine prepare a process while a run is made; one that is not reserved is let go."""
+        """Let the machine prepare a process while a run is made; without a reservation it is let go."""
         ...

@@ -43,7 +43,7 @@ def recorded_worker(run: RunPaths) -> Identity | None:
 
 
 def is_original(run: RunPaths) -> bool:
-    """Whether the record was written in this very directory. The processes of a copy are the original's."""
+    """Whether the record was written in this very directory: the processes of a copy are the original's."""
     return _is_written_in(run, _record(run))
 
 
@@ -102,7 +102,7 @@ def _name(path: bytes) -> str:
 
 
 def _record(run: RunPaths) -> dict[str, Any]:
-    """Return `shim.json`, or nothing if it is not what a shim writes."""
+    """Return the content of `shim.json`, empty if a shim cannot have written it."""
     try:
         data = json.loads(run.shim.read(RECORD_BYTES))
     except (OSError, ValueError, RecursionError):

@@ -14,7 +14,7 @@ from typing import NoReturn
 from subagent_server.host.stderr import log
 
 WORKER = (sys.executable, "-E", "-P", "-m", "subagent_server.worker")
-"""No PYTHON* variable and no file in the working directory may change what the worker imports."""
+"""No PYTHON* variable and no file in the working directory may change the imports of the worker."""
 EXIT_GATE_CLOSED = 71
 """The exit code of a worker that has never begun."""
 _OPEN = b"!"

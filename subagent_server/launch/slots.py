@@ -1,8 +1,8 @@
-"""Who may work now: lock files that the kernel gives back whatever kills their holder.
+"""Slots admit runs to work: lock files that the kernel frees whatever kills their holder.
 
-A slot of `name` is one of the files `name.0`, `name.1`, ...; whoever holds its lock works. Those who wait
-stand in a chain of tickets in the order of their run ids. Each sleeps on the lock of the one before it, and
-only the head looks for a free slot. Standard library only: the shim imports this module.
+A slot of `name` is one of the files `name.0`, `name.1`, ...; the run that holds its lock works. Waiting runs
+hold tickets in the order of their run ids. Each sleeps on the lock of the ticket before its own, and only the
+first looks for a free slot. Standard library only: the shim imports this module.
 """
 
 import os
@@ -15,7 +15,7 @@ from subagent_server.host.directory import Directory, Entry, NotPlain
 
 
 class Ticket:
-    """A place in the queue of one slot name. Held by its lock; a ticket that nobody holds is removed."""
+    """A place in the queue of one slot name, held by its lock; a ticket whose lock is free is removed."""
 
     def __init__(self, slots: Directory, name: str, run_id: str) -> None:
         self._queue = slots.below(f"{name}.queue")
@@ -27,7 +27,7 @@ class Ticket:
         while True:
             descriptor = locks.open_lock(self._file)
             locks.lock(descriptor)
-            # Between making and locking it somebody may have taken it for a dead one and removed it.
+            # Between making and locking it another run may have taken it for a dead one and removed it.
             if os.fstat(descriptor).st_nlink:
                 return descriptor
             os.close(descriptor)
@@ -38,7 +38,7 @@ class Ticket:
             ticket = self._queue.entry(name)
             if _is_held(ticket):
                 return ticket
-            with suppress(OSError):  # it is no ticket, and stays: it holds up nobody
+            with suppress(OSError):  # an entry that is not a ticket stays: it holds up no run
                 ticket.unlink()
         return None
 
@@ -49,12 +49,12 @@ class Ticket:
 
 
 def try_take(slots: Directory, name: str, limit: int) -> int | None:
-    """Return the descriptor of a free slot, locked, or None where all `limit` are held."""
+    """Return the descriptor of a free slot, locked, or None if all `limit` are held."""
     for number in range(limit):
         try:
             descriptor = locks.take(slots.entry(f"{name}.{number}"))
         except NotPlain:
-            continue  # it is no lock file, so it can be nobody's slot
+            continue  # it is not a lock file, so no run can hold it
         if descriptor is not None:
             return descriptor
     return None
@@ -65,12 +65,12 @@ def nobody_waits(slots: Directory, name: str) -> bool:
     queue = slots.below(f"{name}.queue")
     try:
         return not any(_is_held(queue.entry(ticket)) for ticket in queue.names())
-    except OSError:  # there is no queue, or something else in its place
+    except OSError:  # the queue is missing, or is not a directory
         return True
 
 
 def signal_when_free(file: Entry) -> None:
-    """Send this process SIGUSR1 once nobody holds the lock of `file`, from a thread that waits for it."""
+    """Send this process SIGUSR1 once the lock of `file` is free, from a thread that waits for it."""
     threading.Thread(target=_signal_when_free, args=(file,), daemon=True).start()
 
 
@@ -89,7 +89,7 @@ def is_waiting(slots: Directory, run_id: str) -> bool:
 
 
 def _is_held(ticket: Entry) -> bool:
-    """Whether somebody holds a ticket; what is no plain file, or in no directory, is nobody's."""
+    """Whether a ticket is held; an entry that is not a plain file in a directory never is."""
     try:
         return locks.is_held(ticket)
     except OSError:

@@ -5,11 +5,13 @@ import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import NoReturn
 
 import anyio
+from mcp.shared.message import SessionMessage
 
-from subagent_server.server.connection import Desks, build_server, initialization_options
+from subagent_server.server.connection import Connection, build_server, initialization_options
 from subagent_server.server.stdio import Incoming, Outgoing, claim
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
@@ -17,7 +19,9 @@ from subagent_server.settings import Role
 
 LEAVE_SECONDS = 0.2
 """How long calls that are being worked on may still be answered when the server leaves."""
-_SETTLE_SECONDS = 0.01
+REFUSE_SECONDS = 0.05
+"""How long the client may take to read that all others are not answered."""
+_POLL_SECONDS = 0.01
 _THREADS = 32
 
 
@@ -33,37 +37,58 @@ def serve_stdio(service: Service, role: Role, caller: Caller, leave: Callable[[i
 async def _serve(service: Service, role: Role, caller: Caller, leave: Callable[[int], NoReturn]) -> None:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="verb"))
-    desks = Desks(service, role, caller)
+    connection = Connection(service, role, caller)
     loop.add_signal_handler(signal.SIGCHLD, service.launcher.reap)
     leaving = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, leaving.set)
-    serving = asyncio.create_task(_serve_client(desks, leaving))
-    told = asyncio.create_task(leaving.wait())
-    await asyncio.wait([serving, told], return_when=asyncio.FIRST_COMPLETED)
-    if serving.done() and (error := serving.exception()) is not None:
-        print(f"The server ends: {error}", file=sys.stderr, flush=True)
+    try:
+        stdin, stdout = claim()
+    except OSError as error:
+        _report(error)
         leave(6)
-    await _let_finish(desks)
+    outgoing = Outgoing(stdout, gone=leaving.set, writing=connection.unanswered.writing)
+    serving = asyncio.create_task(_serve_client(connection, stdin, outgoing, leaving))
+    left = asyncio.create_task(leaving.wait())
+    await asyncio.wait([serving, left], return_when=asyncio.FIRST_COMPLETED)
+    if serving.done() and (failure := serving.exception()) is not None:
+        _report(failure)
+        leave(6)
+    await _let_finish(connection)
+    await _refuse_the_rest(connection, outgoing)
     leave(0)
 
 
-async def _serve_client(desks: Desks, leaving: asyncio.Event) -> None:
+def _report(error: BaseException) -> None:
+    print(f"The server ends: {error}", file=sys.stderr, flush=True)
+
+
+async def _serve_client(
+    connection: Connection, stdin: int, outgoing: Outgoing, leaving: asyncio.Event
+) -> None:
     async def leave() -> None:
         leaving.set()
-        await anyio.sleep_forever()  # an end that is told would cut the calls off that are being worked on
+        await anyio.sleep_forever()  # a stream that ends would cut the calls off that are being worked on
 
-    server = build_server(desks)
-    stdin, stdout = claim()
-    outgoing = Outgoing(stdout, gone=leaving.set)
-    incoming = Incoming(stdin, at_end=leave, answer=outgoing.send)
-    await server.run(incoming, outgoing, initialization_options(server, desks))
+    server = build_server(connection)
+    noted = connection.unanswered.note_read
+    incoming = Incoming(stdin, at_end=leave, answer=outgoing.send, noted=noted)
+    await server.run(incoming, outgoing, initialization_options(server, connection))
 
 
-async def _let_finish(desks: Desks) -> None:
-    """Wait until no call is being worked on, with a bound; waits for runs do not count."""
+async def _let_finish(connection: Connection) -> None:
+    """Wait, with a bound, until only calls that wait for runs have no answer yet."""
     with anyio.move_on_after(LEAVE_SECONDS):
-        await anyio.sleep(_SETTLE_SECONDS)  # what has just been read has not begun yet
-        while desks.busy:
-            await anyio.sleep(_SETTLE_SECONDS)
-        await anyio.sleep(_SETTLE_SECONDS)  # and what has just been answered is not written yet
+        while connection.busy:
+            await anyio.sleep(_POLL_SECONDS)
+
+
+async def _refuse_the_rest(connection: Connection, outgoing: Outgoing) -> None:
+    """Answer each request that has no answer with an error. A client that does not read gets none."""
+
+    async def send() -> None:
+        with suppress(anyio.BrokenResourceError):
+            for refusal in connection.unanswered.refusals():
+                await outgoing.send(SessionMessage(refusal))
+
+    await asyncio.wait([asyncio.create_task(send())], timeout=REFUSE_SECONDS)

@@ -1,23 +1,24 @@
-"""Everything behind the door of one client, put together, and the protocol server around it."""
+"""The connection of one client: its handlers put together, and the protocol server around them."""
 
 from typing import Any
 
 import mcp_types as types
 from mcp.server.caching import CacheHint
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.models import InitializationOptions
 
 from subagent_server import __version__
 from subagent_server.server.background import Background
-from subagent_server.server.notices import Notices
+from subagent_server.server.notices import ClientNotices
 from subagent_server.server.relay import EventRelay
 from subagent_server.server.resource_watch import ResourceWatch
-from subagent_server.server.resources import ResourceDesk
-from subagent_server.server.subscriptions import SubscriptionDesk
+from subagent_server.server.resources import ResourceHandlers
+from subagent_server.server.subscriptions import SubscriptionHandlers
 from subagent_server.server.tool_watch import ToolWatch
 from subagent_server.server.tools import ToolHandlers
+from subagent_server.server.unanswered import Unanswered
 from subagent_server.service.access import Caller
 from subagent_server.service.agent_changes import AgentChanges
 from subagent_server.service.changes import Changes
@@ -40,43 +41,30 @@ CHILD_INSTRUCTIONS = (
 FIXED_TTL_MS = 3_600_000
 """What a process of the server says of itself stays; lists change at any time, so they go stale at once."""
 
-_WAITING = frozenset({"tools/call", "subscriptions/listen"})
-"""Requests that may be there for long: the first counts itself while it works, the second is a stream."""
 
-
-class Desks:
-    """The desks of one client."""
+class Connection:
+    """What serves one client: its handlers, and the requests that have no answer yet."""
 
     def __init__(self, service: Service, role: Role, caller: Caller) -> None:
-        background, notices, changes = Background(), Notices(), Changes(service.store)
+        background, notices, changes = Background(), ClientNotices(), Changes(service.store)
+        self.unanswered = Unanswered()
         self.relay = EventRelay(service, changes, caller, background)
         self.tools = ToolHandlers(service, changes, role, caller, self.relay)
-        self.resources = ResourceDesk(service, caller)
+        self.resources = ResourceHandlers(service, caller)
         agent_changes = AgentChanges(service.shelf.directories, changes.watcher)
-        self.subscriptions = SubscriptionDesk(
+        self.subscriptions = SubscriptionHandlers(
             ResourceWatch(service, changes, caller, notices, background),
             ToolWatch(service.shelf, agent_changes, self.tools.tools, notices, background),
             notices,
         )
-        told = {"child": [CHILD_INSTRUCTIONS]}.get(role, [])
-        self.instructions = " ".join([*told, PARENT_INSTRUCTIONS] if self.tools.may_delegate else told)
+        own = {"child": [CHILD_INSTRUCTIONS]}.get(role, [])
+        self.instructions = " ".join([*own, PARENT_INSTRUCTIONS] if self.tools.may_delegate else own)
         self.tools_may_change = bool(service.shelf.directories)
-        self._answering = 0
 
     @property
     def busy(self) -> bool:
-        """Whether a request is being worked on; one that waits for a run does not count."""
-        return self.tools.busy or self._answering > 0
-
-    async def count(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Count the requests that are being worked on."""
-        if ctx.request_id is None or ctx.method in _WAITING:
-            return await call_next(ctx)
-        self._answering += 1
-        try:
-            return await call_next(ctx)
-        finally:
-            self._answering -= 1
+        """Whether a request is being worked on: more have no answer than wait for runs or for changes."""
+        return self.unanswered.count > self.tools.waiting + self.subscriptions.listening
 
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
@@ -94,30 +82,29 @@ class Desks:
         return await self.resources.list_resources(context, params)
 
 
-def build_server(desks: Desks) -> Server:
-    """Return the protocol server around the desks."""
+def build_server(connection: Connection) -> Server:
+    """Return the protocol server around the connection."""
     server: Server = Server(
         "subagent-server",
         version=__version__,
         title="Subagents",
-        instructions=desks.instructions,
+        instructions=connection.instructions,
         cache_hints={"server/discover": CacheHint(FIXED_TTL_MS, "private")},
-        on_list_tools=desks.list_tools,
-        on_call_tool=desks.tools.call_tool,
-        on_list_resources=desks.list_resources,
-        on_list_resource_templates=desks.resources.list_templates,
-        on_read_resource=desks.resources.read,
-        on_subscribe_resource=desks.subscriptions.subscribe,
-        on_unsubscribe_resource=desks.subscriptions.unsubscribe,
-        on_subscriptions_listen=desks.subscriptions.listen,
+        on_list_tools=connection.list_tools,
+        on_call_tool=connection.tools.call_tool,
+        on_list_resources=connection.list_resources,
+        on_list_resource_templates=connection.resources.list_templates,
+        on_read_resource=connection.resources.read,
+        on_subscribe_resource=connection.subscriptions.subscribe,
+        on_unsubscribe_resource=connection.subscriptions.unsubscribe,
+        on_subscriptions_listen=connection.subscriptions.listen,
     )
     # Not by the constructor, which warns on stderr of what only newer clients do without.
-    server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, desks.relay.set_level)
-    server.middleware.append(desks.count)
+    server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, connection.relay.set_level)
     return server
 
 
-def initialization_options(server: Server, desks: Desks) -> InitializationOptions:
-    """Return what an older client is told at its handshake."""
-    changing = NotificationOptions(tools_changed=desks.tools_may_change, resources_changed=True)
+def initialization_options(server: Server, connection: Connection) -> InitializationOptions:
+    """Return what the handshake tells an older client."""
+    changing = NotificationOptions(tools_changed=connection.tools_may_change, resources_changed=True)
     return server.create_initialization_options(changing)

@@ -20,7 +20,7 @@ def is_modern(context: Context) -> bool:
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
-class Notices:
+class ClientNotices:
     """Says what has changed: on the streams of a modern client, unasked to an older one that was met."""
 
     def __init__(self) -> None:

@@ -23,9 +23,8 @@ from subagent_server.domain.records import RunMeta
 from subagent_server.server.background import Background
 from subagent_server.server.log_events import LEVELS, is_wanted, left_out_message, level_of, log_message
 from subagent_server.server.outbox import Outbox
-from subagent_server.server.root import until_made
 from subagent_server.service.access import Caller
-from subagent_server.service.changes import Changes, Wait, wait_until
+from subagent_server.service.changes import Changes, Wait, until_root_is_made, wait_until
 from subagent_server.service.context import Service
 from subagent_server.service.journal_follower import Event, Follower, Place
 
@@ -115,7 +114,7 @@ class EventRelay:
 
     async def _stand(self, session: ServerSession, since: datetime) -> None:
         """Relay the events of all live runs, as long as the client is there."""
-        await until_made(self._service)
+        await until_root_is_made(self._service.store)
         await asyncio.to_thread(self._discover, self._begun(since), since)
         async with Outbox(session.send_notification, lambda number: _dropped(self._level, number)) as outbox:
 

@@ -10,10 +10,9 @@ from typing import Any
 from subagent_server.domain.errors import SubagentError
 from subagent_server.server.background import Background
 from subagent_server.server.documents import Address, File, Signature, open_document, signature
-from subagent_server.server.notices import Notices
-from subagent_server.server.root import until_made
+from subagent_server.server.notices import ClientNotices
 from subagent_server.service.access import Caller
-from subagent_server.service.changes import Changes, Wait, wait_until
+from subagent_server.service.changes import Changes, Wait, until_root_is_made, wait_until
 from subagent_server.service.context import Service
 from subagent_server.service.open_run import open_run
 
@@ -49,7 +48,12 @@ class ResourceWatch:
     """Tells of changed documents, and of a changed list, from the first time that anybody asks."""
 
     def __init__(
-        self, service: Service, changes: Changes, caller: Caller, notices: Notices, background: Background
+        self,
+        service: Service,
+        changes: Changes,
+        caller: Caller,
+        notices: ClientNotices,
+        background: Background,
     ) -> None:
         self._service = service
         self._changes = changes
@@ -134,7 +138,7 @@ class ResourceWatch:
             self._background.start(self._tell_of_list())
 
     async def _tell_of_list(self) -> None:
-        await until_made(self._service)
+        await until_root_is_made(self._service.store)
         while True:
             if await wait_until(self._changes, self._list_news, Wait(FOREVER)):
                 await asyncio.sleep(LIST_SETTLE_SECONDS)

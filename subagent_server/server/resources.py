@@ -55,7 +55,7 @@ def refusal(error: SubagentError) -> MCPError:
     return MCPError(code, error.sentence)
 
 
-class ResourceDesk:
+class ResourceHandlers:
     """Lists and reads the documents of the runs that are open to a caller."""
 
     def __init__(self, service: Service, caller: Caller) -> None:

@@ -12,7 +12,7 @@ import select
 import stat
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -66,9 +66,10 @@ class _Stream:
 
 
 class Incoming(_Stream):
-    """The messages of a client. At their end `at_end` is awaited before that is told.
+    """The messages of a client. `at_end` is awaited after the last, before the stream reports its end.
 
-    A line that is not a message is answered by `answer`, without a wait for the client to read that.
+    `noted` gets each message before it is returned. `answer` sends the error for a line that is not a
+    message; nobody waits until the client has read that.
     """
 
     def __init__(
@@ -76,9 +77,11 @@ class Incoming(_Stream):
         descriptor: int,
         at_end: Callable[[], Awaitable[None]],
         answer: Callable[[SessionMessage], Coroutine[Any, Any, None]],
+        noted: Callable[[types.JSONRPCMessage], None],
     ) -> None:
         super().__init__(descriptor)
         self._at_end = at_end
+        self._noted = noted
         self._answer = answer
         self._answering: set[asyncio.Task[None]] = set()
         self._lines: deque[bytes] = deque()
@@ -110,6 +113,8 @@ class Incoming(_Stream):
         message = _parsed(line)
         if isinstance(message, Exception):
             self._refuse(line)
+        else:
+            self._noted(message.message)
         return message
 
     def _refuse(self, line: bytes) -> None:
@@ -117,11 +122,11 @@ class Incoming(_Stream):
         if refusal is None:
             return
 
-        async def tell() -> None:
+        async def send() -> None:
             with suppress(anyio.BrokenResourceError):  # it is gone
                 await self._answer(SessionMessage(refusal))
 
-        task = asyncio.create_task(tell())
+        task = asyncio.create_task(send())
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
@@ -153,11 +158,20 @@ class Incoming(_Stream):
 
 
 class Outgoing(_Stream):
-    """The way to a client. `gone` is called where it does not read any more."""
+    """The messages to a client. `gone` is called if the client has closed its end.
 
-    def __init__(self, descriptor: int, gone: Callable[[], None]) -> None:
+    `writing` is entered with each message before it is written, and left when all of it is.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        gone: Callable[[], None],
+        writing: Callable[[types.JSONRPCMessage], AbstractContextManager[None]],
+    ) -> None:
         super().__init__(descriptor)
         self._gone = gone
+        self._writing = writing
         self._one_at_a_time = asyncio.Lock()
         kind = os.fstat(descriptor).st_mode
         self._tells_room = stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)
@@ -172,13 +186,17 @@ class Outgoing(_Stream):
         """
         data = _encoded(item.message) + b"\n"
         async with self._one_at_a_time:
-            try:
-                rest = self._written(memoryview(data))
-                if rest:
-                    await anyio.to_thread.run_sync(self._write, rest)
-            except BrokenPipeError as error:
-                self._gone()
-                raise anyio.BrokenResourceError from error
+            with self._writing(item.message):
+                await self._send(data)
+
+    async def _send(self, data: bytes) -> None:
+        try:
+            rest = self._written(memoryview(data))
+            if rest:
+                await anyio.to_thread.run_sync(self._write, rest)
+        except BrokenPipeError as error:
+            self._gone()
+            raise anyio.BrokenResourceError from error
 
     def _written(self, data: memoryview) -> memoryview:
         """Write what there is room for and return the rest. Where poll(2) sees room, it is this much."""

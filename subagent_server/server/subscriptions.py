@@ -1,4 +1,4 @@
-"""What a client asks to be told of: `resources/subscribe` of the older era, `subscriptions/listen` now."""
+"""The handlers of subscriptions: `resources/subscribe` of the older era, `subscriptions/listen` now."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ from mcp.server.subscriptions import ListenHandler
 
 from subagent_server.domain.errors import SubagentError
 from subagent_server.server.documents import parse_address
-from subagent_server.server.notices import Notices, is_modern
+from subagent_server.server.notices import ClientNotices, is_modern
 from subagent_server.server.resource_watch import ResourceWatch
 from subagent_server.server.resources import refusal
 from subagent_server.server.tool_watch import ToolWatch
@@ -18,31 +18,33 @@ from subagent_server.server.tool_watch import ToolWatch
 Context = ServerRequestContext[Any, Any]
 
 
-class SubscriptionDesk:
-    """Takes the wishes of one client, of either era."""
+class SubscriptionHandlers:
+    """Notes what one client, of either era, wants to hear of."""
 
-    def __init__(self, resources: ResourceWatch, tools: ToolWatch, notices: Notices) -> None:
+    def __init__(self, resources: ResourceWatch, tools: ToolWatch, notices: ClientNotices) -> None:
         self._resources = resources
         self._tools = tools
         self._notices = notices
         self._listen = ListenHandler(notices.bus)
         self._subscribed: set[str] = set()
+        self.listening = 0
+        """How many requests for a stream of changes are open: only the client ends them."""
 
     async def listed_tools(self, context: Context, tools: list[types.Tool]) -> None:
-        """A client was told its tools: from now on an older one hears of changes."""
+        """Note that the client has listed its tools: from now on an older one hears of changes."""
         self._tools.listed(tools)
         if not is_modern(context):
             self._notices.meet(context)
             await self._tools.want()
 
     async def listed_resources(self, context: Context) -> None:
-        """A client was told the resources: from now on an older one hears of changes of the list."""
+        """Note that the client has listed the resources: an older one hears of changes of the list now."""
         if not is_modern(context):
             self._notices.meet(context)
             await self._resources.want_list()
 
     async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        """Tell an older client of changes of a resource; asking twice is asking once.
+        """Notify an older client of changes of a resource; asking twice is asking once.
 
         Raises:
             MCPError: there is no such resource for it.
@@ -61,7 +63,7 @@ class SubscriptionDesk:
     async def unsubscribe(
         self, context: Context, params: types.UnsubscribeRequestParams
     ) -> types.EmptyResult:
-        """Tell no more of a resource."""
+        """Send no more notifications of a resource."""
         if params.uri in self._subscribed:
             self._subscribed.remove(params.uri)
             self._resources.remove(params.uri)
@@ -72,9 +74,18 @@ class SubscriptionDesk:
     ) -> types.SubscriptionsListenResult:
         """Serve one stream of changes until the client ends it.
 
-        What will never come is left out of the acknowledgement: resources that the client may not open, and
-        prompts, of which there are none.
+        The acknowledgement leaves out what will never come: resources that the client may not open, and
+        prompts, which this server does not have.
         """
+        self.listening += 1
+        try:
+            return await self._stream(context, params)
+        finally:
+            self.listening -= 1
+
+    async def _stream(
+        self, context: Context, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
         wanted = params.notifications
         async with self._watched(wanted.resource_subscriptions or []) as uris:
             if wanted.tools_list_changed:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import mcp_types as types
 
 from subagent_server.server.background import Background
-from subagent_server.server.notices import Notices
+from subagent_server.server.notices import ClientNotices
 from subagent_server.service.agents import AgentShelf
-from subagent_server.service.changes import Bell, Wait, wait_until
+from subagent_server.service.changes import ChangeSource, Wait, wait_until
 
 POLL_SECONDS = 2.0
 MAX_SHARE = 0.02
@@ -26,13 +26,13 @@ class ToolWatch:
     def __init__(
         self,
         shelf: AgentShelf,
-        bell: Bell,
+        changes: ChangeSource,
         tools: Callable[[], Sequence[types.Tool]],
-        notices: Notices,
+        notices: ClientNotices,
         background: Background,
     ) -> None:
         self._shelf = shelf
-        self._bell = bell
+        self._changes = changes
         self._tools = tools
         self._notices = notices
         self._background = background
@@ -57,7 +57,7 @@ class ToolWatch:
     async def _watch(self) -> None:
         while True:
             wait = Wait(self._pause, poll_seconds=self._pause)
-            if await wait_until(self._bell, self._news, wait):
+            if await wait_until(self._changes, self._news, wait):
                 await asyncio.sleep(SETTLE_SECONDS)
                 now = await asyncio.to_thread(self._now)
                 if now != self._known:

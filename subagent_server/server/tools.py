@@ -14,7 +14,6 @@ from mcp.server.context import ServerRequestContext
 from subagent_server.domain import trace_context
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import SubagentError
-from subagent_server.server.patience import bearable_seconds
 from subagent_server.server.relay import EventRelay
 from subagent_server.service.access import Caller
 from subagent_server.service.changes import Changes
@@ -27,6 +26,9 @@ from subagent_server.service.tools.table import PARENT_TOOLS, tools_of
 from subagent_server.settings import Role
 
 Context = ServerRequestContext[Any, Any]
+DEFAULT_WAIT_SECONDS = 50.0
+WAIT_SECONDS = {"claude-code": 1500.0, "codex": 280.0, "gemini-cli": 570.0}
+"""How long a call of a client may take before the client gives it up (measured; see `docs/tools.md`)."""
 ADDED_BY_CLIENTS = frozenset({"wait_for_previous"})
 """Arguments that a client adds to every tool's schema for itself and passes on all the same: Gemini CLI's."""
 
@@ -46,9 +48,9 @@ class ToolHandlers:
         self._dispatcher = ToolDispatcher(service, changes, caller, tools_of(service, role, caller))
 
     @property
-    def busy(self) -> bool:
-        """Whether a call is being worked on; one that waits for a run does not count."""
-        return self._dispatcher.busy > 0
+    def waiting(self) -> int:
+        """How many calls wait for runs."""
+        return self._dispatcher.waiting
 
     @property
     def may_delegate(self) -> bool:
@@ -84,7 +86,7 @@ class ToolHandlers:
     def _call(self, context: Context, params: types.CallToolRequestParams) -> Call:
         client = context.session.client_params
         name = client.client_info.name if client is not None and client.client_info is not None else None
-        longest = bearable_seconds(name, self._settings.max_wait_seconds)
+        longest = longest_wait_seconds(name, self._settings.max_wait_seconds)
 
         async def progress(elapsed: float) -> None:
             await context.session.report_progress(elapsed, None, f"still waiting after {elapsed:.0f} s")
@@ -120,6 +122,16 @@ def _tool(spec: ToolSpec) -> types.Tool:
 def _are_few(agents: Sequence[AgentDefinition]) -> bool:
     """Whether the tools of these agents are small enough together to be in every parent's sight."""
     return sum(len(agent.description.encode()) + 350 for agent in agents) <= IN_VIEW_BYTES
+
+
+def longest_wait_seconds(client_name: str | None, maximum: float | None) -> float:
+    """Return the longest wait for a client, in seconds; `maximum` (`--max-wait`) overrules it."""
+    if maximum is not None:
+        return maximum
+    for start, seconds in WAIT_SECONDS.items():
+        if client_name is not None and client_name.lower().startswith(start):
+            return seconds
+    return DEFAULT_WAIT_SECONDS
 
 
 def _arguments(params: types.CallToolRequestParams) -> dict[str, Any]:

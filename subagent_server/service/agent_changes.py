@@ -11,7 +11,7 @@ Identity = tuple[int, int]
 
 
 class AgentChanges:
-    """Hears of changes in some directories and in what is below them. Implements `service.changes.Bell`.
+    """Hears of changes in some directories and in what is below them: a `ChangeSource` of `changes.py`.
 
     A directory that is missing, or was replaced, is watched as soon as somebody subscribes after it is there.
     """

@@ -17,7 +17,7 @@ T = TypeVar("T")
 PROGRESS_SECONDS = 10.0
 
 
-class Bell(Protocol):
+class ChangeSource(Protocol):
     """Something whose changes can be waited for."""
 
     def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
@@ -72,7 +72,13 @@ class Wait:
     poll_seconds: float = field(default=SLOW_POLL_SECONDS)
 
 
-async def wait_until(changes: Bell, check: Callable[[], T | None], wait: Wait) -> T | None:
+async def until_root_is_made(store: RunStore) -> None:
+    """Return as soon as the runs root is there: it is made on first use, and a wait does not make it."""
+    while not store.paths.root.exists():
+        await asyncio.sleep(SLOW_POLL_SECONDS)
+
+
+async def wait_until(changes: ChangeSource, check: Callable[[], T | None], wait: Wait) -> T | None:
     """Return what `check` gives as soon as it gives anything, or None when the time is over.
 
     `check` reads files, so it runs in a thread; it is called first, after each change, and at a slow poll.

@@ -1,4 +1,7 @@
-"""Starting a run: everything is checked before anything is made."""
+"""Starting a run: everything is checked before anything is made.
+
+Tested in `tests/service/test_start.py` and `tests/end_to_end/`.
+"""
 
 import os
 from collections.abc import Mapping
@@ -13,6 +16,7 @@ from subagent_server.catalog.variables import expand_definition
 from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, CallerError, SubagentError
+from subagent_server.domain.events import RunEvent
 from subagent_server.domain.ids import make_run_id
 from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTERS, cut
 from subagent_server.domain.records import AgentsFrom, Failure, LaunchInfo, RunMeta, RunRequest
@@ -102,7 +106,8 @@ def start_agent(
         except SubagentError:
             service.store.discard(run, meta.parent_run_id)
             raise
-    return _launch(_traced(service, order.trace), run, meta, equipped, reservation, token, cwd)
+    made = _MadeRun(run, meta, equipped, reservation, token, cwd)
+    return _launch(_traced(service, order.trace), made)
 
 
 @dataclass(frozen=True)
@@ -133,58 +138,58 @@ def _traced(service: Service, trace: Mapping[str, str]) -> Service:
     return replace(service, settings=replace(settings, environment=carried(settings.environment, trace)))
 
 
-def _launch(
-    service: Service,
-    run: RunPaths,
-    meta: RunMeta,
-    equipped: _Equipped,
-    reservation: Reservation,
-    token: str,
-    cwd: Path,
-) -> RunMeta:
+@dataclass(frozen=True)
+class _MadeRun:
+    """A run whose directory is made and whose lock is held, before it is published."""
+
+    paths: RunPaths
+    meta: RunMeta
+    equipped: _Equipped
+    reservation: Reservation
+    token: str
+    cwd: Path
+
+
+def _launch(service: Service, made: _MadeRun) -> RunMeta:
     """Publish the run and hand it to its process; a run that cannot live ends here, with its reason."""
+    _publish(service, made)
+    end: RunEvent
+    if _parent_has_ended(service, made.meta):
+        end = events.StopRequested(reason=f"run {made.meta.parent_run_id}, which started it, has ended")
+    elif isinstance(package := _package_or_reason(service, made), str):
+        hint = "Mend the agent file (`subagent doctor` lists what is wrong with it), then start it again."
+        end = events.RunFailed(failure=Failure(code="config", message=cut(package), hint=hint))
+    else:
+        return _hand_over(service, made, package)
     try:
-        publish_counted(service, meta)
+        return service.store.update(made.meta.run_id, end, now())
+    finally:
+        made.reservation.give_up()  # last, or a reader would call the run dead for another reason
+
+
+def _publish(service: Service, made: _MadeRun) -> None:
+    try:
+        publish_counted(service, made.meta)
     except SubagentError:
-        reservation.give_up()
-        service.store.discard(run, meta.parent_run_id)
+        made.reservation.give_up()
+        service.store.discard(made.paths, made.meta.parent_run_id)
         raise
-    service.store.reserve(run)
-    if _parent_has_ended(service, meta):
-        reservation.give_up()
-        reason = f"run {meta.parent_run_id}, which started it, has ended"
-        return service.store.update(run.run_id, events.StopRequested(reason=reason), now())
+    service.store.reserve(made.paths)
+
+
+def _hand_over(service: Service, made: _MadeRun, package: LaunchPackage) -> RunMeta:
+    """Start the run's process, which lets go of the reservation whether or not it succeeds."""
     try:
-        package = _package(service, meta, equipped, token, cwd)
-    except CallerError as error:
-        return _refuse(service, run, reservation, error.sentence)
-    reasons = refusals(equipped.agent)
-    if reasons:
-        return _refuse(service, run, reservation, " ".join(reasons))
-    try:
-        reservation.start(package)
+        made.reservation.start(package)
     except SubagentError as error:
         failure = Failure(code="launch_failed", message=error.sentence)
-        return service.store.update(run.run_id, events.RunFailed(failure=failure), now())
-    return meta
+        return service.store.update(made.meta.run_id, events.RunFailed(failure=failure), now())
+    return made.meta
 
 
 def _parent_has_ended(service: Service, meta: RunMeta) -> bool:
-    """Look after the run is published: who ends a run writes first and looks for its children second."""
+    """Look after the publishing: an end of the parent is written before it looks for its children."""
     return meta.parent_run_id is not None and service.store.read(meta.parent_run_id).status.is_terminal
-
-
-def _refuse(service: Service, run: RunPaths, reservation: Reservation, why: str) -> RunMeta:
-    """End the run before it lives. The lock falls last, or a reader would call it dead for another reason."""
-    failure = Failure(
-        code="config",
-        message=cut(why),
-        hint="Mend the agent file (`subagent doctor` lists what is wrong with it), then start it again.",
-    )
-    try:
-        return service.store.update(run.run_id, events.RunFailed(failure=failure), now())
-    finally:
-        reservation.give_up()
 
 
 def _checked_cwd(
@@ -269,24 +274,34 @@ def _first_state(service: Service, request: RunRequest, token: str) -> RunMeta:
     )
 
 
-def _package(service: Service, meta: RunMeta, equipped: _Equipped, token: str, cwd: Path) -> LaunchPackage:
-    if equipped.problem is not None:
-        raise equipped.problem
-    agent = expand_definition(equipped.agent, service.settings.environment)
+def _package_or_reason(service: Service, made: _MadeRun) -> LaunchPackage | str:
+    """Return what the worker gets, or why the agent cannot start."""
+    if made.equipped.problem is not None:
+        return made.equipped.problem.sentence
+    try:
+        package = _package(service, made)
+    except CallerError as error:
+        return error.sentence
+    return " ".join(refusals(made.equipped.agent)) or package
+
+
+def _package(service: Service, made: _MadeRun) -> LaunchPackage:
+    agent = expand_definition(made.equipped.agent, service.settings.environment)
+    meta = made.meta
     environment = {
         **service.settings.environment,
         **agent.env,
         "SUBAGENT_RUN_ID": meta.run_id,
-        "SUBAGENT_RUN_TOKEN": token,
+        "SUBAGENT_RUN_TOKEN": made.token,
         "SUBAGENT_RUNS": str(service.settings.runs_root),
         "SUBAGENT_AGENTS": os.pathsep.join(str(path) for path in service.settings.agent_directories),
-        "PWD": str(cwd),
+        "PWD": str(made.cwd),
     }
     return LaunchPackage(
         definition=_dumped(agent),
         environment=environment,
-        token=token,
-        cwd=str(cwd) if meta.parent_run_id else os.path.realpath(cwd),  # real since it was checked
+        token=made.token,
+        cwd=str(made.cwd) if meta.parent_run_id else os.path.realpath(made.cwd),  # real since it was checked
         slots=_slots(service, agent),
         after=meta.continues_run_id,
     )

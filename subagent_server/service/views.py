@@ -86,28 +86,38 @@ def run_view(store: RunStore, observed: Observed, asked: str | None = None, *, o
     Raises:
         UnreadableMeta: its result cannot be read.
     """
-    meta = observed.meta
-    facts: dict[str, Any] = {
-        "run_id": meta.run_id,
-        "agent": cut(meta.agent_name, MAX_LABEL_CHARACTERS),
-        "label": maybe_cut(meta.label, MAX_LABEL_CHARACTERS),
-        "continues_run_id": meta.continues_run_id,
-        "status": meta.status,
-        "revision": meta.revision,
-        "live": observed.live,
-        "elapsed_seconds": elapsed_seconds(meta.created_at, meta.ended_at),
-        "messages": [message_view(m) for m in _shown(meta, asked, own)][:MAX_QUESTIONS] or None,
-        "instructions": _to_itself(meta) if own else _instructions(meta, asked),
-        "error": _error(meta.error),
-        "warnings": _warnings(store, meta),
-    }
-    if meta.status.is_terminal:
-        facts |= {"usage": _usage(meta.usage), "summary": maybe_cut(meta.summary), **_outcome(store, meta)}
-    else:
-        facts |= _progress(store, meta)
-    if store.children_of(meta.run_id):
-        facts["with_descendants"] = _usage(tree_usage(store, meta))
-    return RunView(**facts)
+    meta, run = observed.meta, store.paths.run(observed.meta.run_id)
+    ended = meta.status.is_terminal
+    result = store.read_result(meta.run_id) if ended else None
+    has_output = result is not None and result.has_output
+    text = "" if result is None or has_output else result.text
+    is_large = result is not None and has_output and len(result.to_json()) > MAX_OUTPUT_BYTES
+    view = RunView(
+        run_id=meta.run_id,
+        agent=cut(meta.agent_name, MAX_LABEL_CHARACTERS),
+        label=maybe_cut(meta.label, MAX_LABEL_CHARACTERS),
+        status=meta.status,
+        revision=meta.revision,
+        live=observed.live,
+        waiting_for_slot=waits_for_slot(store.paths, meta.run_id, meta.status) or None,
+        waiting_for_run=_awaited(run, meta),
+        continues_run_id=meta.continues_run_id,
+        elapsed_seconds=elapsed_seconds(meta.created_at, meta.ended_at),
+        usage=_usage(meta.usage if ended else meta.usage.merged(recorded_usage(run))),
+        with_descendants=_usage(tree_usage(store, meta)) if store.children_of(meta.run_id) else None,
+        preview=None if ended else (latest_words(run) or "")[:MAX_PREVIEW_CHARACTERS] or None,
+        messages=[message_view(m) for m in _shown(meta, asked, own)][:MAX_QUESTIONS] or None,
+        instructions=_to_itself(meta) if own else _instructions(meta, asked),
+        summary=maybe_cut(meta.summary),
+        result=text[:MAX_RESULT_CHARACTERS] or None,
+        result_truncated=len(text) > MAX_RESULT_CHARACTERS or None,
+        output_omitted=is_large or None,
+        error=_error(meta.error),
+        warnings=_warnings(store, meta),
+    )
+    if result is None or not has_output or is_large:
+        return view
+    return view.model_copy(update={"output": result.output})  # it is there even if it is null
 
 
 def message_view(message: Message) -> MessageView:
@@ -142,18 +152,6 @@ def _shown(meta: RunMeta, asked: str | None, own: bool) -> list[Message]:
     return [m for m in meta.messages if m.message_status in wanted or m.message_id == asked]
 
 
-def _progress(store: RunStore, meta: RunMeta) -> dict[str, Any]:
-    run = store.paths.run(meta.run_id)
-    words = latest_words(run)
-    return {
-        "usage": _usage(meta.usage.merged(recorded_usage(run))),
-        "preview": words[:MAX_PREVIEW_CHARACTERS] if words else None,
-        "waiting_for_slot": waits_for_slot(store.paths, meta.run_id, meta.status) or None,
-        "waiting_for_run": _awaited(run, meta),
-        "summary": maybe_cut(meta.summary),
-    }
-
-
 def _warnings(store: RunStore, meta: RunMeta) -> list[str] | None:
     """Return what was to be said of the start: only a run that carries another on has such words."""
     if meta.continues_run_id is None:
@@ -170,23 +168,6 @@ def _awaited(run: RunPaths, meta: RunMeta) -> str | None:
         return None
     awaited = read_shim(run).get("waitingForRun")
     return awaited if isinstance(awaited, str) else None
-
-
-def _outcome(store: RunStore, meta: RunMeta) -> dict[str, Any]:
-    result = store.read_result(meta.run_id)
-    if result is None:
-        return {}
-    facts: dict[str, Any] = {}
-    if result.has_output:
-        if len(result.to_json()) > MAX_OUTPUT_BYTES:
-            facts["output_omitted"] = True
-        else:
-            facts["output"] = result.output
-    elif result.text:
-        is_cut = len(result.text) > MAX_RESULT_CHARACTERS
-        facts["result"] = result.text[:MAX_RESULT_CHARACTERS] if is_cut else result.text
-        facts["result_truncated"] = True if is_cut else None
-    return facts
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What the warm process does once, so that none of its forks has to."""
+"""The zygote of this package: it loads everything and rehearses runs, so that none of its forks has to."""

@@ -136,11 +136,14 @@ def running(world: World, *words: str, warm: bool, **streams: Any) -> Iterator["
 def ended(
     world: World, process: "subprocess.Popen[bytes]", given: bytes | None = None
 ) -> tuple[int, str, str]:
-    """Return how a command ended and what it printed, without ids and times."""
+    """Return how a command ended, its output, and its own lines of stderr, without ids and times."""
     out, err = (data.decode() for data in process.communicate(given, timeout=BOUND))
     for run_id in world.store.run_ids():
         out, err = out.replace(run_id, "RUN"), err.replace(run_id, "RUN")
-    return process.returncode, _NUMBER.sub("N", out), _NUMBER.sub("N", err)
+    own = [
+        line for line in err.splitlines() if line.startswith("subagent:")
+    ]  # the log may come in other pieces
+    return process.returncode, _NUMBER.sub("N", out), _NUMBER.sub("N", "\n".join(own))
 
 
 def compared(world: World, *words: str, given: bytes | None = None) -> tuple[int, str, str]:

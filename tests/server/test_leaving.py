@@ -1,13 +1,17 @@
 """The server on its pipes: stdout carries protocol only, and leaving is quick and touches no run."""
 
 import signal
+from typing import Any
 
 from tests.helpers.raw_server import HELLO, READY, RawServer, request, tool_call
 from tests.helpers.turns import asks, says
-from tests.helpers.world import World
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World
 
 LEAVES_WITHIN = 60.0
 """Seconds, on a machine that has much else to do; alone it takes less than 300 ms."""
+LEFT = -32000
+"""The code of the error for a request that the server has read and not answered when it leaves."""
 
 
 def test_it_leaves_with_0_at_a_signal_and_at_the_end_of_input_while_the_run_goes_on(world: World) -> None:
@@ -32,7 +36,9 @@ def test_it_leaves_with_0_at_a_signal_and_at_the_end_of_input_while_the_run_goes
             server.result_of(tool_call(3, "list_runs"))
             leave(server)
             assert server.leaves(LEAVES_WITHIN) == 0
-            server.rest()
+            (last,) = server.rest()
+            assert last["id"] == 2 and last["error"]["code"] == LEFT
+            assert "list_runs" in last["error"]["message"]
     assert world.look(run_id).live
     world.reply(run_id, "yes")
     assert world.completed(run_id) == "Done."
@@ -40,16 +46,52 @@ def test_it_leaves_with_0_at_a_signal_and_at_the_end_of_input_while_the_run_goes
 
 def test_requests_that_are_followed_by_the_end_of_input_at_once_are_answered(world: World) -> None:
     world.agent(runner="codex")
-    with world.raw_server() as server:
-        calls = [tool_call(2, "run_worker", prompt="Go."), tool_call(3, "check_status", runId="nothing")]
-        server.say(HELLO, READY, request(1, "tools/list"), *calls)
-        server.end_input()
-        answers = {message["id"]: message for message in server.rest()}
-        assert server.leaves(LEAVES_WITHIN) == 0
-    assert set(answers) == {"hello", 1, 2, 3}
+
+    def answered() -> dict[str | int, dict[str, Any]] | None:
+        """Return the answers, or None if one of them was not ready in time."""
+        with world.raw_server() as server:
+            calls = [tool_call(2, "run_worker", prompt="Go."), tool_call(3, "check_status", runId="nothing")]
+            server.say(HELLO, READY, request(1, "tools/list"), *calls)
+            server.end_input()
+            answers = {message["id"]: message for message in server.rest()}
+            assert server.leaves(LEAVES_WITHIN) == 0
+        assert set(answers) == {"hello", 1, 2, 3}
+        refused = [each["error"]["code"] for each in answers.values() if "error" in each]
+        assert set(refused) <= {LEFT}
+        return None if refused else answers
+
+    answers = wait_for(answered, BOUND, "a server that has the time to work on every request")
+    assert answers is not None
     view = answers[2]["result"]["structuredContent"]
     assert view["error"]["code"] == "config"
     assert answers[3]["result"]["isError"] is True
+
+
+def test_a_call_that_still_waits_at_the_end_of_input_gets_an_error_that_names_list_runs(
+    world: World,
+) -> None:
+    world.agent()
+    world.play(asks("Go on?"), says("Done."))
+    run_id = world.start()
+    world.asking(run_id)
+    with world.raw_server("--max-wait", "60") as server:
+        server.say(HELLO, READY)
+        server.answer_to("hello")
+        cursor = server.result_of(tool_call(1, "wait_for_runs", runIds=[run_id]))["structuredContent"][
+            "cursor"
+        ]
+        wait = {"runIds": [run_id], "cursor": cursor, "waitSeconds": 60}
+        server.say(tool_call(2, "wait_for_runs", **wait), tool_call(3, "wait_for_runs", **wait))
+        server.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}})
+        server.result_of(tool_call(4, "check_status", runId=run_id))
+        server.end_input()
+        said = [message for message in server.rest() if message["id"] != 3]
+        assert server.leaves(LEAVES_WITHIN) == 0
+    (refused,) = said
+    assert refused["id"] == 2 and refused["error"]["code"] == LEFT
+    assert "list_runs" in refused["error"]["message"]
+    world.reply(run_id, "yes")
+    world.completed(run_id)
 
 
 def test_garbage_is_answered_in_protocol_or_passed_over_and_the_server_stays(world: World) -> None:

@@ -1,1 +1,1 @@
-"""Tests of what an agent can use."""
+"""Tests of the tools of an agent."""

@@ -1,4 +1,4 @@
-"""A final answer is held against its schema where a pattern cannot hold up the run."""
+"""A final answer is checked against its schema in a process, so that no pattern can hold up the run."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ BOMBS: list[tuple[dict[str, object], dict[str, Any]]] = [
 
 
 async def answered(final: FinalAnswer, arguments: dict[str, Any]) -> tuple[ToolResult, int]:
-    """Return what comes of a call, and how often something else could be done meanwhile."""
+    """Return the result of a call, and how often the event loop ran meanwhile."""
     call = asyncio.create_task(final.call(arguments))
     turns = 0
     while not call.done():
@@ -50,7 +50,7 @@ async def answered(final: FinalAnswer, arguments: dict[str, Any]) -> tuple[ToolR
     return call.result(), turns
 
 
-def test_what_cannot_be_checked_in_time_is_an_error_and_the_event_loop_goes_on_meanwhile() -> None:
+def test_an_answer_that_cannot_be_checked_in_time_is_an_error_and_the_event_loop_goes_on() -> None:
     for schema, bomb in BOMBS:
         final = FinalAnswer(schema, seconds=0.4)
         result, turns = asyncio.run(answered(final, bomb))

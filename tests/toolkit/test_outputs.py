@@ -19,7 +19,7 @@ def image(characters: int) -> dict[str, object]:
     return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
 
 
-def test_what_is_short_enough_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_short_result_stays_as_it_is(tmp_path: Path) -> None:
     result = ToolResult([{"type": "text", "text": "x" * 100}, image(400)], is_error=True)
     assert KeptOutputs(Directory(tmp_path / "outputs")).shortened(result, 100) is result
     assert not (tmp_path / "outputs").exists()
@@ -56,7 +56,7 @@ def test_an_image_that_the_api_would_refuse_is_kept_and_named(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("place", ["nowhere", "file"])
-def test_where_nothing_can_be_kept_the_model_is_told_so(place: str, tmp_path: Path) -> None:
+def test_if_nothing_can_be_kept_the_model_reads_so(place: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     directory = tmp_path / "file" / "outputs" if place == "file" else None
     result = KeptOutputs(None if directory is None else Directory(directory)).shortened(

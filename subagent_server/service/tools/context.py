@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 @dataclass
 class ToolContext:
-    """The calls of one caller. `busy` counts those that are being worked on, without those that wait."""
+    """The calls of one caller. `waiting` counts those that wait for runs at the moment."""
 
     service: Service
     changes: Changes
     caller: Caller
     unfinished: UnfinishedRuns = field(default_factory=UnfinishedRuns)
-    busy: int = 0
+    waiting: int = 0
 
     def own_run_id(self, call: Call) -> str:
         """Return the run that a child speaks for: the one it names, else its own.
@@ -44,12 +44,12 @@ class ToolContext:
         return str(run_id)
 
     async def waited(self, check: Callable[[], T | None], wait: Wait) -> T | None:
-        """Wait without counting as busy: an end of input ends the wait at once."""
-        self.busy -= 1
+        """Wait, and count as waiting: a server that leaves does not let waits finish."""
+        self.waiting += 1
         try:
             return await wait_until(self.changes, check, wait)
         finally:
-            self.busy += 1
+            self.waiting -= 1
 
     async def view_after_start(self, run_id: str, call: Call) -> RunView:
         """Return the view of a run that was just started when it has ended, asks, or the wait is over."""

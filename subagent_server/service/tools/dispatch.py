@@ -28,9 +28,9 @@ class ToolDispatcher:
         self._context = ToolContext(service, changes, caller)
 
     @property
-    def busy(self) -> int:
-        """How many calls are being worked on, without those that wait: an end of input lets them finish."""
-        return self._context.busy
+    def waiting(self) -> int:
+        """How many calls wait for runs: a server that leaves lets all others finish."""
+        return self._context.waiting
 
     def agents(self) -> list[AgentDefinition]:
         """Return the agents that the caller may start, by name."""
@@ -53,15 +53,11 @@ class ToolDispatcher:
         Raises:
             SubagentError: the sentence says what is wrong and what to do.
         """
-        self._context.busy += 1
-        try:
-            tool = self._by_name.get(name)
-            if tool is None:
-                tool = await asyncio.to_thread(self._run_tool, name)
-            check_arguments(tool.name, call.arguments, tool.arguments)
-            return await tool.handler(self._context, call)
-        finally:
-            self._context.busy -= 1
+        tool = self._by_name.get(name)
+        if tool is None:
+            tool = await asyncio.to_thread(self._run_tool, name)
+        check_arguments(tool.name, call.arguments, tool.arguments)
+        return await tool.handler(self._context, call)
 
     def _run_tool(self, name: str) -> ToolSpec:
         agents = self.agents()

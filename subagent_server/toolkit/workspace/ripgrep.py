@@ -93,11 +93,15 @@ class Ripgrep:
 
     @property
     def refusal(self) -> str | None:
-        """The program's words on a pattern that it does not accept; None if it has accepted it."""
-        errors = [line for line in self._errors.splitlines(keepends=True) if not line.startswith(_UNREADABLE)]
-        if self._code != 2 or not errors:
+        """The program's words on a pattern that it does not accept; None if it has begun to search."""
+        if self._code != 2 or self._unreadable:
             return None
-        return b"".join(errors).decode("utf-8", "replace")
+        return self._errors.decode("utf-8", "replace")
+
+    @property
+    def _unreadable(self) -> int:
+        """How many files and directories the program could not read."""
+        return self._errors.startswith(_UNREADABLE) + self._errors.count(b"\n" + _UNREADABLE)
 
     def notes(self, advice: str) -> list[str]:
         """Return what the reader of the result should know; `advice` is for a search that took too long."""
@@ -106,8 +110,8 @@ class Ripgrep:
             notes.append(f"stopped after {self._seconds:g} s: {advice}")
         elif self._code not in (None, 0, 1, 2) and not self._cancelled:
             notes.append("the search broke off before its end, perhaps for want of memory: narrow it")
-        if unreadable := self._errors.startswith(_UNREADABLE) + self._errors.count(b"\n" + _UNREADABLE):
-            notes.append(f"{unreadable:,} files or directories could not be read")
+        if self._unreadable:
+            notes.append(f"{self._unreadable:,} files or directories could not be read")
         return notes
 
     def _start(

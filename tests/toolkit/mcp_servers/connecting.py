@@ -22,21 +22,21 @@ BOUND = 60.0
 
 
 class Field:
-    """Servers that are connected, their tools by name, and what the run would have been told."""
+    """Servers that are connected, their tools by name, and the events of the run."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
         self.servers = Servers()
         self.tools: dict[str, McpTool] = {}
 
-    def tell(self, kind: str, **facts: Any) -> None:
+    def record(self, kind: str, **facts: Any) -> None:
         """Take an event for the journal."""
-        self.told.append((kind, facts))
+        self.events.append((kind, facts))
 
     def said(self, kind: str) -> list[dict[str, Any]]:
         """Return the facts of the events of one kind."""
-        return [facts for told, facts in self.told if told == kind]
+        return [facts for name, facts in self.events if name == kind]
 
     def protocols(self) -> dict[str, str]:
         """Return which protocol each server speaks."""
@@ -55,7 +55,7 @@ async def connected(
     """Connect to servers, given by the keys of an agent file."""
     field = Field(home)
     place = ServerEnvironment({"PATH": os.environ["PATH"], "HOME": str(home)}, home)
-    around = ServerContext(place, field.tell, Masker(secrets), Directory(home / "mcp"))
+    around = ServerContext(place, field.record, Masker(secrets), Directory(home / "mcp"))
     definitions = {name: ServerDefinition.model_validate(keys) for name, keys in servers.items()}
     async with asyncio.timeout(BOUND):
         field.servers = await connect(definitions, around)
@@ -63,7 +63,7 @@ async def connected(
         tools, warnings = field.servers.tools(ToolChoice(), (), Attachments(Directory(home / "outputs")))
         field.tools = {tool.name: tool for tool in tools}
         for warning in warnings:
-            field.tell("warning", message=warning)
+            field.record("warning", message=warning)
         yield field
     finally:
         async with asyncio.timeout(BOUND):

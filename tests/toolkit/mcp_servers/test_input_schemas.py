@@ -16,12 +16,12 @@ from subagent_server.toolkit.mcp_servers.naming import acceptable, free_name
 from tests.helpers.processes import REPOSITORY
 
 REAL_TOOLS = Path(os.environ.get("REAL_TOOLS", REPOSITORY.parent / "shared" / "data" / "mcp_tools.jsonl"))
-"""4,080 definitions of real servers; not part of the project, but beside it where it is worked on."""
+"""4,080 definitions of real servers; not part of the project, but beside it during development."""
 PARTS = 2
 
 
 def take(schema: InputSchema, name: str = "tool") -> None:
-    """Raise where the API would refuse a tool with this schema."""
+    """Raise if the API would refuse a tool with this schema."""
     tool = {"name": name, "description": "d", "input_schema": schema.schema}
     messages = [{"role": "user", "content": "Go."}]
     check_request({"model": "m", "max_tokens": 1, "messages": messages, "tools": [tool]})
@@ -125,7 +125,7 @@ def test_a_schema_is_brought_into_form(given_schema: Any, wanted: dict[str, Any]
     take(schema)
 
 
-def test_a_choice_at_the_root_becomes_what_any_of_it_allows_and_the_model_is_told_the_rest() -> None:
+def test_a_choice_at_the_root_allows_each_branch_and_the_description_holds_the_rest() -> None:
     by_id = {"properties": {"kind": {"const": "id"}, "id": {"type": "integer"}}, "required": ["kind", "id"]}
     by_name = {"properties": {"kind": {"const": "name"}, "name": {}}, "required": ["name", "kind"]}
     schema = input_schema(

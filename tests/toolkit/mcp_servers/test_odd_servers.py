@@ -74,7 +74,7 @@ def test_all_pages_of_a_list_are_read(tmp_path: Path) -> None:
     ],
     ids=["ends", "missing", "no-program", "endless", "silent", "no-http", "no-sse", "no-header", "no-schema"],
 )
-def test_a_server_that_cannot_be_used_is_named_with_what_it_did_and_said(
+def test_a_server_that_cannot_be_used_is_named_with_its_failure_and_its_output(
     tmp_path: Path, keys: dict[str, Any], said: str
 ) -> None:
     sentence = refusal(tmp_path, odd=keys, fine=scripted("t"))
@@ -99,7 +99,7 @@ def test_an_old_server_that_ends_or_falls_silent_at_a_new_word_is_asked_in_the_o
     run(work())
 
 
-def test_what_a_server_prints_is_told_and_kept_and_never_takes_the_conversation_down(tmp_path: Path) -> None:
+def test_output_of_a_server_is_logged_and_kept_and_never_ends_the_conversation(tmp_path: Path) -> None:
     async def work() -> None:
         server = scripted(
             "t",
@@ -119,7 +119,7 @@ def test_what_a_server_prints_is_told_and_kept_and_never_takes_the_conversation_
     assert "\\x1b]52;c;cm0=\\x07\\x9b31m\\u202e\tred\n" in text
 
 
-def test_failures_of_calls_are_told_to_the_model_and_the_server_stays(tmp_path: Path) -> None:
+def test_failures_of_calls_are_results_for_the_model_and_the_server_stays(tmp_path: Path) -> None:
     async def work() -> None:
         server = scripted(
             {"name": "refuses", "does": {"error": "not today"}},
@@ -146,7 +146,7 @@ def test_failures_of_calls_are_told_to_the_model_and_the_server_stays(tmp_path: 
     run(work())
 
 
-def test_a_server_that_dies_between_calls_is_started_again_and_the_model_is_told(tmp_path: Path) -> None:
+def test_a_server_that_dies_between_calls_is_started_again_and_the_model_reads_so(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
 
     async def work() -> None:
@@ -204,7 +204,7 @@ def test_a_server_that_cannot_be_started_again_is_gone_with_its_reason(tmp_path:
     run(work())
 
 
-def test_servers_that_ignore_their_end_are_killed_with_what_they_have_started(tmp_path: Path) -> None:
+def test_servers_that_ignore_their_end_are_killed_with_their_children(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     keys = scripted("t", mark=str(mark))
     stubborn = (

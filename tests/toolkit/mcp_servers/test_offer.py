@@ -10,7 +10,7 @@ from subagent_server.toolkit.mcp_servers.offer import Offer, ToolChoice, ToolLis
 
 
 def listing(server: str, *names: str, **keys: object) -> ToolListing:
-    """Return what a server with these tools has listed."""
+    """Return the listing of a server with these tools."""
     tools = [Tool(name=name, input_schema={"type": "object"}) for name in names]
     return ToolListing(server, ServerDefinition.model_validate({"command": "x", **keys}), tools)
 
@@ -25,7 +25,7 @@ def names(made: Offer) -> list[str]:
     return [each.name for each in made.tools]
 
 
-def test_a_filter_lets_through_what_it_names_or_what_it_does_not_name() -> None:
+def test_a_filter_lets_named_tools_through_or_all_others() -> None:
     assert names(offer(listing("s", "a", "b", "c", enabledTools=["c", "a"]))) == ["a", "c"]
     assert names(offer(listing("s", "a", "b", "c", disabledTools=["b"]))) == ["a", "c"]
 
@@ -57,7 +57,7 @@ def test_a_prefix_a_filter_or_the_agent_file_leads_out_of_a_clash() -> None:
     assert [each.server for each in offer(one, plain, tools=["mcp__two__search"]).tools] == ["two"]
 
 
-def test_a_name_that_the_api_refuses_is_changed_and_told_and_no_two_become_one() -> None:
+def test_a_name_that_the_api_refuses_is_changed_with_a_warning_and_no_two_become_one() -> None:
     made = offer(listing("s", "get status", "get_status", "get.status", "x" * 200, ""))
     assert names(made)[:3] == ["get_status_2", "get_status", "get_status_3"]
     assert len(set(names(made))) == 5 and all(acceptable(name) == name for name in names(made))

@@ -1,4 +1,4 @@
-"""Servers that nobody here wrote, over every transport that they offer."""
+"""Servers by other authors, over every transport that they offer."""
 
 import asyncio
 import os
@@ -26,14 +26,14 @@ def stdio(command: list[str], **keys: Any) -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a port that no program listens on."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
 
 def listens(port: int) -> bool:
-    """Whether somebody takes connections on a port."""
+    """Whether a program accepts connections on a port."""
     with socket.socket() as attempt:
         return attempt.connect_ex(("127.0.0.1", port)) == 0
 
@@ -55,14 +55,14 @@ def listening(transport: str, port: int) -> Iterator[None]:
 
 
 def check_definitions(field: Field) -> None:
-    """Raise where the API would refuse one of the tools."""
+    """Raise if the API would refuse one of the tools."""
     tools = [tool.definition() for tool in field.tools.values()]
     messages = [{"role": "user", "content": "Go."}]
     check_request({"model": "m", "max_tokens": 1, "messages": messages, "tools": tools})
 
 
 async def try_everything(field: Field) -> None:
-    """Use what `server-everything` offers of each kind of content."""
+    """Use each kind of content of `server-everything`."""
     check_definitions(field)
     assert (await field.call("echo", message="hi")).text == "Echo: hi"
     assert (await field.call("get-sum", a=2, b=3)).text == "The sum of 2 and 3 is 5."
@@ -122,7 +122,7 @@ async def network(tmp_path: Path, transport: str, port: int) -> AsyncIterator[Fi
 
 
 @pytest.mark.parametrize("transport", list(PATHS))
-def test_a_server_over_http_is_used_and_told_of_when_it_is_gone_and_connected_again(
+def test_a_server_over_http_is_used_reported_when_it_is_gone_and_connected_again(
     tmp_path: Path, transport: str
 ) -> None:
     port = free_port()

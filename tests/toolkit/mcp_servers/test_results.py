@@ -19,7 +19,7 @@ SECRET = b"a-secret-of-the-run"
 
 
 def shown(result: dict[str, Any], directory: Path) -> ToolResult:
-    """Return what the model is shown, once the API has taken it."""
+    """Return the content for the model, once the API has accepted it."""
     found = converted(
         CallToolResult.model_validate(result), Attachments(Directory(directory), Masker([SECRET.decode()]))
     )
@@ -66,7 +66,7 @@ def resource(**facts: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_texts_and_what_is_text_reach_the_model_as_text(
+def test_texts_and_files_of_text_reach_the_model_as_text(
     tmp_path: Path, content: list[Any], wanted: list[str]
 ) -> None:
     blocks = shown({"content": content}, tmp_path).content
@@ -85,7 +85,7 @@ def test_images_and_pdf_reach_the_model_as_such_whatever_they_are_called(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_what_the_model_cannot_see_is_kept_in_a_file_that_it_is_told_of(tmp_path: Path) -> None:
+def test_content_that_the_model_cannot_see_is_kept_in_a_file_that_it_reads_of(tmp_path: Path) -> None:
     sound = base64.b64encode(b"RIFF sound " + SECRET).decode()
     content = [
         {"type": "audio", "mimeType": "audio/wav", "data": sound},
@@ -116,7 +116,7 @@ def test_structured_content_reaches_the_model_once(
     assert [block["text"] for block in found.content] == wanted
 
 
-def test_a_failure_is_told_in_text_alone(tmp_path: Path) -> None:
+def test_a_failure_reaches_the_model_in_text_alone(tmp_path: Path) -> None:
     image = {"type": "image", "mimeType": "image/png", "data": PNG}
     found = shown({"content": [text("No."), image], "isError": True}, tmp_path)
     assert found.is_error and found.text == "No.\n\n[image]"

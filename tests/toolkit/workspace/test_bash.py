@@ -16,7 +16,7 @@ def test_it_is_the_shell_tool_that_models_know(tmp_path: Path) -> None:
     assert tool.definition() == {"type": "bash_20250124", "name": "bash"}
 
 
-def test_what_a_command_prints_comes_back_in_order(tmp_path: Path) -> None:
+def test_output_of_a_command_comes_back_in_order(tmp_path: Path) -> None:
     assert run_texts(tmp_path, "echo one; echo two >&2; echo three") == ["one\ntwo\nthree"]
 
 
@@ -83,7 +83,7 @@ def test_every_kind_of_command_has_a_clear_result(tmp_path: Path, command: str, 
         "&& a",
     ],
 )
-def test_a_command_that_does_not_parse_is_told_and_desynchronises_nothing(
+def test_a_command_that_does_not_parse_is_an_error_and_desynchronises_nothing(
     tmp_path: Path, command: str
 ) -> None:
     first, second = run(tmp_path, command, "echo next")
@@ -141,7 +141,7 @@ def test_background_jobs_hold_nothing_up_and_last(tmp_path: Path) -> None:
     assert texts == ["started", "1\nended"]
 
 
-def test_what_a_background_job_prints_later_comes_with_a_later_command(tmp_path: Path) -> None:
+def test_later_output_of_a_background_job_comes_with_a_later_command(tmp_path: Path) -> None:
     texts = run_texts(
         tmp_path,
         "mkfifo go; (read x < go; echo late; echo done > gone) & echo first",
@@ -189,7 +189,9 @@ def test_a_background_job_may_print_more_than_a_pipe_holds(tmp_path: Path) -> No
         ({"command": "a\ud800b"}, "surrogate"),
     ],
 )
-def test_wrong_arguments_are_told_in_a_sentence(tmp_path: Path, arguments: dict[str, Any], word: str) -> None:
+def test_wrong_arguments_are_refused_with_a_sentence(
+    tmp_path: Path, arguments: dict[str, Any], word: str
+) -> None:
     tool = BashTool(cwd=tmp_path, environment=ENVIRONMENT, output_dir=Directory(tmp_path))
     result = call(tool, **arguments)
     assert result.is_error
@@ -197,7 +199,7 @@ def test_wrong_arguments_are_told_in_a_sentence(tmp_path: Path, arguments: dict[
     assert result.text.endswith(".")
 
 
-def test_a_missing_directory_is_told(tmp_path: Path) -> None:
+def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     tool = BashTool(cwd=tmp_path / "gone", environment=ENVIRONMENT, output_dir=Directory(tmp_path))
     result = call(tool, command="true")
     assert result.is_error

@@ -78,7 +78,7 @@ def test_a_shell_that_ends_says_how_and_the_next_command_gets_a_new_one(
     assert results[2].text == f"A=\n{tmp_path}"
 
 
-def test_a_shell_that_ended_between_two_commands_is_told_of(tmp_path: Path) -> None:
+def test_a_shell_that_ended_between_two_commands_is_reported(tmp_path: Path) -> None:
     async def body(tool: BashTool) -> str:
         await tool.call(
             {"command": "echo $$ > shell.pid; (while [ ! -e go ]; do :; done; kill -9 $$) & true"}
@@ -92,7 +92,7 @@ def test_a_shell_that_ended_between_two_commands_is_told_of(tmp_path: Path) -> N
     assert text.endswith("\nnew")
 
 
-def test_what_a_shell_started_ends_with_it(tmp_path: Path) -> None:
+def test_processes_of_a_shell_end_with_it(tmp_path: Path) -> None:
     run(tmp_path, "sleep 60 & echo $! > 1.pid; set -m; sleep 60 & echo $! > 2.pid; exit 0", "true")
     assert_all_gone(tmp_path, 2)
 
@@ -190,12 +190,12 @@ def cancelled(directory: Path, command: str, then: Callable[[BashTool], Awaitabl
 
 
 @pytest.mark.parametrize("command", ["echo $BASHPID > 1.pid; sleep 60", STUBBORN.format(1)])
-def test_cancelling_a_call_ends_what_runs_before_it_returns(tmp_path: Path, command: str) -> None:
+def test_cancelling_a_call_ends_its_command_before_it_returns(tmp_path: Path, command: str) -> None:
     result = cancelled(tmp_path, command, lambda tool: tool.call({"command": "echo next"}))
     assert result.text == "next"
 
 
-def test_closing_interrupts_what_runs_and_lets_nothing_start(tmp_path: Path) -> None:
+def test_closing_interrupts_a_command_and_lets_none_start(tmp_path: Path) -> None:
     async def body(tool: BashTool) -> tuple[ToolResult, ToolResult]:
         running = asyncio.ensure_future(tool.call({"command": "echo $$ > 1.pid; echo part; sleep 60"}))
         await file_appears(tmp_path / "1.pid")
@@ -218,7 +218,7 @@ def test_closing_ends_the_shell_and_its_background_jobs(tmp_path: Path) -> None:
     assert_all_gone(tmp_path, 4)
 
 
-def test_closing_what_was_never_used_or_closed_before_is_nothing(tmp_path: Path) -> None:
+def test_closing_an_unused_or_closed_shell_does_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         tool = BashTool(cwd=tmp_path, environment=ENVIRONMENT, output_dir=Directory(tmp_path / "outputs"))
         await tool.aclose()

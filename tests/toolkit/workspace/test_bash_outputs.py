@@ -40,7 +40,7 @@ def test_every_long_output_has_a_file_of_its_own(tmp_path: Path) -> None:
     assert kept(texts[2]).read_text(encoding="utf-8").startswith("2\n3\n")
 
 
-def test_characters_are_not_torn_where_it_is_cut(tmp_path: Path) -> None:
+def test_a_cut_tears_no_character(tmp_path: Path) -> None:
     for offset in range(4):
         (text,) = run_texts(
             tmp_path, f"printf '{'a' * offset}'; for i in {{1..2000}}; do printf '%s' '€𝄞é'; done"
@@ -97,7 +97,7 @@ def test_a_job_that_never_stops_printing_does_not_hold_the_next_command_up(tmp_p
     assert texts[1].rstrip().endswith("done")
 
 
-def test_what_is_written_in_small_pieces_is_cut_alike(tmp_path: Path) -> None:
+def test_output_in_small_pieces_is_cut_alike(tmp_path: Path) -> None:
     text = "".join(f"line {n}\n" for n in range(3000))
     shown = set()
     for size in (1, 7, 1000, len(text)):

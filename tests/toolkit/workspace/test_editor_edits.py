@@ -100,7 +100,7 @@ def test_the_lines_of_very_many_places_are_not_all_named(editor: EditorTool, tmp
         ({"command": "create", "file_text": "half \ud83d"}, "surrogate"),
     ],
 )
-def test_an_edit_that_cannot_be_done_is_told_and_changes_nothing(
+def test_an_edit_that_cannot_be_done_is_refused_and_changes_nothing(
     editor: EditorTool, tmp_path: Path, arguments: dict[str, object], word: str
 ) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\nthree\n", encoding="utf-8")

@@ -81,7 +81,7 @@ def test_a_range_picks_lines(editor: EditorTool, tmp_path: Path, wanted: list[in
         ([True, 3], "whole number"),
     ],
 )
-def test_a_wrong_range_is_told(editor: EditorTool, tmp_path: Path, wanted: object, word: str) -> None:
+def test_a_wrong_range_is_refused(editor: EditorTool, tmp_path: Path, wanted: object, word: str) -> None:
     (tmp_path / "a.txt").write_text("line\n" * 5, encoding="utf-8")
     assert word in fault_of(editor, command="view", path="a.txt", view_range=wanted)
 
@@ -202,7 +202,9 @@ def test_names_that_are_no_text_are_shown_on_one_line(editor: EditorTool, tmp_pa
 
 
 @pytest.mark.parametrize("command", ["view", "str_replace", "insert", "create"])
-def test_what_is_no_file_is_refused_without_waiting(editor: EditorTool, tmp_path: Path, command: str) -> None:
+def test_a_fifo_socket_or_device_is_refused_without_waiting(
+    editor: EditorTool, tmp_path: Path, command: str
+) -> None:
     os.mkfifo(tmp_path / "fifo")
     with socket.socket(socket.AF_UNIX) as listener:
         directory = os.open(tmp_path, os.O_RDONLY)
@@ -222,7 +224,7 @@ def test_what_is_no_file_is_refused_without_waiting(editor: EditorTool, tmp_path
         ("a.txt/b", "a.txt is not a directory"),
     ],
 )
-def test_a_path_to_nothing_is_told(editor: EditorTool, tmp_path: Path, path: str, word: str) -> None:
+def test_a_path_to_nothing_is_refused(editor: EditorTool, tmp_path: Path, path: str, word: str) -> None:
     (tmp_path / "a.txt").touch()
     assert word in fault_of(editor, command="view", path=path)
 
@@ -243,7 +245,7 @@ def test_a_path_to_nothing_is_told(editor: EditorTool, tmp_path: Path, path: str
         ({"command": "view", "path": "a", "extra": 1}, "'extra'"),
     ],
 )
-def test_wrong_arguments_are_told_in_a_sentence(
+def test_wrong_arguments_are_refused_with_a_sentence(
     editor: EditorTool, arguments: dict[str, object], word: str
 ) -> None:
     sentence = fault_of(editor, **arguments)

@@ -73,7 +73,7 @@ def cwd(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("path", EXECUTED)
-def test_what_other_programs_execute_is_not_written(cwd: Path, path: str) -> None:
+def test_files_that_other_programs_execute_are_not_written(cwd: Path, path: str) -> None:
     editor = EditorTool(cwd=cwd)
     before = tree(cwd)
     if path.startswith("to_up"):
@@ -90,19 +90,19 @@ REPLACE = {"command": "str_replace", "old_str": "e", "new_str": "x"}
 
 
 def tree(directory: Path) -> dict[str, bytes]:
-    """Return every name below a directory, with the content of what is a file."""
+    """Return every name below a directory, with the contents of files."""
     found = sorted(directory.rglob("*"))
     return {str(p): p.read_bytes() if p.is_file() and not p.is_symlink() else b"" for p in found}
 
 
-def test_what_a_person_runs_knowingly_is_written(cwd: Path) -> None:
+def test_files_that_a_person_runs_knowingly_are_written(cwd: Path) -> None:
     editor = EditorTool(cwd=cwd)
     for path in WRITABLE[:-1]:
         text_of(editor, command="create", path=path, file_text="x")
     assert "is a directory" in fault_of(editor, command="create", path=WRITABLE[-1], file_text="x")
 
 
-def test_what_is_not_written_can_be_viewed(cwd: Path) -> None:
+def test_files_that_are_not_written_can_be_viewed(cwd: Path) -> None:
     assert "[core]" in text_of(EditorTool(cwd=cwd), command="view", path=".git/config")
 
 

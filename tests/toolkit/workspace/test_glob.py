@@ -4,8 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from subagent_server.toolkit.workspace.glob import GlobTool
+from subagent_server.toolkit.workspace.path_pattern import BadPathPattern, PathPattern
 from subagent_server.toolkit.workspace.search_scope import SearchScope
 from tests.toolkit.workspace.calls import fault_of, text_of
 
@@ -69,7 +72,7 @@ def test_files_are_found_newest_first(glob: GlobTool, pattern: str, expected: li
     assert text == ("\n".join(expected) or f"No file matches {pattern!r} in the working directory.")
 
 
-def test_a_path_is_where_the_pattern_starts(glob: GlobTool, cwd: Path) -> None:
+def test_a_pattern_starts_at_its_path(glob: GlobTool, cwd: Path) -> None:
     assert text_of(glob, pattern="*.py", path="src") == "src/[x].py\nsrc/c.py"
     assert text_of(glob, pattern="*.py", path=str(cwd / "src/deep/er")) == "src/deep/er/e.py"
     assert text_of(glob, pattern=f"{cwd}/src/*.py") == "src/[x].py\nsrc/c.py"
@@ -90,7 +93,7 @@ def test_a_path_is_where_the_pattern_starts(glob: GlobTool, cwd: Path) -> None:
         ({"pattern": "{a,b}" * 10}, "more than 200"),
     ],
 )
-def test_wrong_arguments_are_told_in_a_sentence(
+def test_wrong_arguments_are_refused_with_a_sentence(
     glob: GlobTool, arguments: dict[str, object], word: str
 ) -> None:
     sentence = fault_of(glob, **arguments)
@@ -108,7 +111,7 @@ def test_links_are_not_found(cwd: Path, glob: GlobTool) -> None:
     assert text_of(glob, pattern="dir.md/*").startswith("No file matches")
 
 
-def test_the_hundred_newest_are_told_and_how_many_more_there_are(tmp_path: Path) -> None:
+def test_the_hundred_newest_are_listed_with_the_number_of_others(tmp_path: Path) -> None:
     make(tmp_path, *(f"f{n:03}" for n in range(250)))
     lines = text_of(GlobTool(SearchScope(tmp_path)), pattern="*").split("\n")
     assert lines[:100] == [f"f{n:03}" for n in range(249, 149, -1)]
@@ -174,3 +177,45 @@ def test_an_ignore_file_above_the_working_directory_counts_in_a_repository_alone
     assert "a.py" in text_of(glob, pattern="*.py").split("\n")
     (tmp_path / ".git").mkdir()
     assert text_of(glob, pattern="*.py").startswith("No file matches")
+
+
+def test_an_ignore_file_that_cannot_be_read_to_its_end_holds_a_search_up_no_longer_than_its_time(
+    tmp_path: Path,
+) -> None:
+    make(tmp_path, "a.py")
+    os.mkfifo(tmp_path / ".gitignore")
+    assert "stopped after 0.5 s" in text_of(GlobTool(SearchScope(tmp_path), seconds=0.5), pattern="*")
+    assert text_of(GlobTool(SearchScope(tmp_path)), pattern="*", includeIgnored=True) == "a.py"
+
+
+NAMES = ["a", "ab.c", "[x]", "{a,b}", "ü.c", "a b", "-a", "#a", "!a", "A.C", "a*", "back\\slash"]
+_PARTS = st.one_of(
+    st.sampled_from(
+        [*NAMES, "**", "*", "?", "*.c", "[!a]*", "[]a]*", "[a", "a?*", "{a,ab.c}", "[[]x]", "[a-c]*"]
+    ),
+    st.text(alphabet="ab.c*?[]!-{},\\ ü#", min_size=1, max_size=5),
+)
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with odd names, at two depths."""
+    root = tmp_path_factory.mktemp("names")
+    make(root, *(f"{directory}-/{name}" for directory in NAMES for name in NAMES), *NAMES)
+    return root
+
+
+@given(st.lists(_PARTS, min_size=1, max_size=3).map("/".join))
+@settings(max_examples=80, deadline=None)
+def test_a_pattern_finds_every_path_that_it_matches(names: Path, pattern: str) -> None:
+    try:
+        wanted = PathPattern(pattern)
+    except BadPathPattern:
+        return
+    paths = [str(file.relative_to(names)) for file in names.rglob("*") if file.is_file()]
+    found = text_of(GlobTool(SearchScope(names)), pattern=pattern).split("\n")
+    matching = {path for path in paths if wanted.matches(path)}
+    if len(matching) > 100:
+        assert found[-1].startswith("[the 100 newest")
+    else:
+        assert set(found) == (matching or {f"No file matches {pattern!r} in the working directory."})

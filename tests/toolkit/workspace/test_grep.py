@@ -38,7 +38,7 @@ def grep(cwd: Path) -> GrepTool:
     return GrepTool(SearchScope(cwd))
 
 
-def test_its_definition_says_what_it_takes(grep: GrepTool) -> None:
+def test_its_definition_has_its_arguments(grep: GrepTool) -> None:
     definition = grep.definition()
     assert definition["name"] == "grep"
     assert definition["input_schema"]["required"] == ["pattern"]
@@ -47,7 +47,7 @@ def test_its_definition_says_what_it_takes(grep: GrepTool) -> None:
     }  # fmt: skip
 
 
-def test_the_files_that_match_are_told_by_default(grep: GrepTool) -> None:
+def test_the_paths_of_matching_files_are_the_default(grep: GrepTool) -> None:
     assert text_of(grep, pattern="needle") == ".hidden\na.py\nsrc/b.ts\nsrc/deep/c.py"
 
 
@@ -65,7 +65,7 @@ def test_case_is_ignored_when_asked(grep: GrepTool) -> None:
     assert text == "a.py:2:needle one\na.py:6:Needle six"
 
 
-def test_context_lines_are_told_apart(grep: GrepTool) -> None:
+def test_context_lines_have_a_mark_of_their_own(grep: GrepTool) -> None:
     text = text_of(grep, pattern="[Nn]eedle", path="a.py", outputMode="content", context=1)
     assert text == "a.py-1-import os\na.py:2:needle one\na.py-3-three\n--\na.py-5-five\na.py:6:Needle six"
     text = text_of(grep, pattern="[Nn]eedle", path="a.py", outputMode="content", context=2)
@@ -104,7 +104,7 @@ def test_no_match_is_plain_text_and_no_error(grep: GrepTool) -> None:
     assert text_of(grep, pattern="needle", glob="*.rs").startswith("No match")
 
 
-def test_a_binary_file_is_not_searched_and_named_where_it_was_asked_for(grep: GrepTool) -> None:
+def test_a_binary_file_is_not_searched_and_named_if_its_path_was_given(grep: GrepTool) -> None:
     assert text_of(grep, pattern="needle", path="program").endswith(
         "[program is a binary file, which is not searched]"
     )
@@ -113,7 +113,7 @@ def test_a_binary_file_is_not_searched_and_named_where_it_was_asked_for(grep: Gr
 @pytest.mark.parametrize(
     "pattern", ["(", "[a", "a{3,2}", "*a", "(?P<n>a)(?P<n>b)", "a{99999999999999999999}", "\\"]
 )
-def test_a_bad_pattern_is_told_with_the_reason(grep: GrepTool, pattern: str) -> None:
+def test_a_bad_pattern_is_refused_with_the_reason(grep: GrepTool, pattern: str) -> None:
     sentence = fault_of(grep, pattern=pattern)
     assert "cannot be searched for: " in sentence
     assert sentence.endswith(".")
@@ -137,7 +137,7 @@ def test_a_bad_pattern_is_told_with_the_reason(grep: GrepTool, pattern: str) -> 
         ({"pattern": "x\ud800"}, "surrogate"),
     ],
 )
-def test_wrong_arguments_are_told_in_a_sentence(
+def test_wrong_arguments_are_refused_with_a_sentence(
     grep: GrepTool, arguments: dict[str, object], word: str
 ) -> None:
     sentence = fault_of(grep, **arguments)
@@ -175,9 +175,7 @@ def test_patterns_are_matched_line_by_line(grep: GrepTool, cwd: Path) -> None:
         ("a" * 200_000, "it has more than 100,000 bytes."),
     ],
 )
-def test_what_is_wrong_with_a_pattern_is_said_in_one_sentence(
-    grep: GrepTool, pattern: str, expected: str
-) -> None:
+def test_the_fault_of_a_pattern_is_named_in_one_sentence(grep: GrepTool, pattern: str, expected: str) -> None:
     assert fault_of(grep, pattern=pattern).endswith(f" cannot be searched for: {expected}")
     assert "\n" not in fault_of(grep, pattern=pattern)
 
@@ -206,7 +204,7 @@ def test_a_result_is_bounded_whatever_the_limit(grep: GrepTool, cwd: Path) -> No
     assert text.endswith("narrow the search]")
 
 
-def test_a_search_that_takes_too_long_is_ended_and_what_was_found_is_kept(cwd: Path) -> None:
+def test_a_search_that_takes_too_long_is_ended_and_its_results_so_far_are_kept(cwd: Path) -> None:
     set_trap(cwd)
     started = time.monotonic()
     text = text_of(GrepTool(SearchScope(cwd), seconds=1.5), pattern=SLOW_PATTERN, outputMode="content")
@@ -289,7 +287,7 @@ def test_a_file_that_becomes_binary_is_searched_so_far_and_that_is_said(grep: Gr
     assert "binary" in note
 
 
-def test_a_line_that_memory_does_not_hold_ends_the_search_and_what_was_found_is_kept(cwd: Path) -> None:
+def test_a_line_that_memory_does_not_hold_ends_the_search_and_earlier_results_are_kept(cwd: Path) -> None:
     (cwd / "huge").write_text("x" * (80 << 20), encoding="utf-8")
     said = text_of(GrepTool(SearchScope(cwd), memory_bytes=1 << 27), pattern="needle")
     assert said.startswith(".hidden\na.py\n[the search broke off before its end")

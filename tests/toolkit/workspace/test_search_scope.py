@@ -1,5 +1,6 @@
 """Where `grep` and `glob` look: never in a runs root, whatever its name and whatever the arguments."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -61,3 +62,19 @@ def test_a_copy_of_a_runs_root_is_an_ordinary_directory(cwd: Path) -> None:
     shutil.copytree(cwd / "runs", cwd / "docs/copy", copy_function=shutil.copyfile)
     shutil.rmtree(cwd / "runs")
     assert not is_marked(cwd / "docs/copy")
+
+
+def test_directories_that_cannot_be_read_are_counted(cwd: Path) -> None:
+    """A path of over 4,096 bytes cannot be opened, also by root."""
+    directory = os.open(cwd, os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("d" * 250, dir_fd=directory)
+        below = os.open("d" * 250, os.O_RDONLY, dir_fd=directory)
+        os.close(directory)
+        directory = below
+    os.close(directory)
+    for pattern, tool in tools(cwd).items():
+        *found, note = text_of(tool, pattern=pattern).split("\n")
+        assert sorted(found) == FOUND
+        assert note == "[1 files or directories could not be read]"
+        assert "[1 files" in text_of(tool, pattern=pattern, path="d" * 250)

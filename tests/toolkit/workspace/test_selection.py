@@ -59,7 +59,7 @@ def test_no_list_of_tools_selects_everything() -> None:
         (["Read"], ["Bash"], {"view"}),
     ],
 )
-def test_what_is_disallowed_is_taken_away(
+def test_disallowed_tools_are_taken_away(
     names: list[str] | None, disallowed: list[str], expected: set[str]
 ) -> None:
     assert offered(select(names, disallowed)) == expected
@@ -85,13 +85,13 @@ def test_a_name_that_nothing_offers_is_unknown_and_the_rest_counts() -> None:
 
 
 @pytest.mark.parametrize("name", ["Bash(git diff:*)", "Read(src/**)", "Edit (docs/*)", "mcp__a__b(x)"])
-def test_a_restricted_name_is_told_and_grants_nothing(name: str) -> None:
+def test_a_restricted_name_is_reported_and_grants_nothing(name: str) -> None:
     selection = select([name], [])
     assert selection.restricted == [name]
     assert offered(selection) == set()
 
 
-def test_a_restriction_withholds_the_tool_even_where_it_is_also_named_freely() -> None:
+def test_a_restriction_withholds_the_tool_even_if_it_is_also_named_freely() -> None:
     assert offered(select(["Bash", "Bash(git diff:*)", "Grep"], [])) == {"grep"}
     assert offered(select(None, ["Bash(rm:*)"])) == EVERYTHING - {"bash"}
 
@@ -102,7 +102,7 @@ def test_a_star_in_brackets_restricts_nothing() -> None:
     assert selection.restricted == []
 
 
-def test_a_restriction_of_what_nothing_offers_is_unknown() -> None:
+def test_a_restriction_of_a_name_that_no_tool_has_is_unknown() -> None:
     assert select(["WebFetch(domain:example.com)"], []).unknown == ["WebFetch(domain:example.com)"]
 
 

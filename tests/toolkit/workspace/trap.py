@@ -1,4 +1,4 @@
-"""A search that takes minutes, for tests of what ends it."""
+"""A search that takes minutes, for tests of its end."""
 
 from pathlib import Path
 

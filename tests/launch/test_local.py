@@ -1,0 +1,48 @@
+"""A run is started although the zygote is in trouble, and a start that is refused leaves nothing."""
+
+import signal
+
+import pytest
+
+from subagent_server.host import locks, processes
+from tests.forkserver.tiny import tiny_place
+from tests.helpers import warm
+from tests.helpers.turns import asks, says
+from tests.helpers.wait import wait_for
+from tests.helpers.warm_place import WarmPlace, children_of, is_fork, is_preforked
+from tests.helpers.world import BOUND, World
+
+
+@pytest.mark.parametrize(
+    "trouble", [signal.SIGSTOP, signal.SIGKILL, None], ids=["stopped", "killed", "refuses"]
+)
+def test_a_run_starts_plainly_if_the_zygote_is_stopped_or_dead_or_refuses(
+    world: World, trouble: signal.Signals | None
+) -> None:
+    world.agent()
+    world.play(asks("Go on?"), says("Done."))
+    with tiny_place(world.home / "place") as place:  # its table has no shim
+        zygote = place.start()
+        world.environment[warm.PLACE] = str(place.directory)
+        if trouble is not None:
+            processes.send_signal(zygote, trouble)
+        run_id = world.start()
+        world.asking(run_id)
+        assert not is_fork(world.worker(run_id))
+        if trouble is not None:
+            wait_for(lambda: not processes.is_alive(zygote), BOUND, "the end of a zygote that is in the way")
+    world.reply(run_id, "yes")
+    assert world.completed(run_id) == "Done."
+
+
+def test_a_start_that_is_refused_after_it_has_connected_leaves_no_process_and_no_lock(
+    world: World, shared_place: WarmPlace
+) -> None:
+    world.agent(mcpServers=[{"missing": {"command": "${NO_SUCH_VARIABLE}"}}])
+    zygote = shared_place.zygote()
+    run_id = world.start()
+    assert world.failed(run_id)[0] == "config"
+    assert not locks.is_held(world.paths(run_id).live_lock)
+    wait_for(
+        lambda: all(is_preforked(child, zygote) for child in children_of(zygote)), BOUND, "no other fork"
+    )
