@@ -17,6 +17,7 @@ from subagent_server.domain.secrets import Masker
 from subagent_server.domain.states import MessageStatus
 from subagent_server.host import locks, processes
 from subagent_server.host.clock import now
+from subagent_server.host.deadline import DeadlineWriter
 from subagent_server.host.failpoints import failpoint
 from subagent_server.host.sleeper import Sleeper
 from subagent_server.host.wake import SLOW_POLL_SECONDS
@@ -42,12 +43,13 @@ class WorkerRun:
     `store` and `paths` are for the worker's own modules. What it writes is masked first.
     """
 
-    def __init__(self, directory: Path, slots: list[int]) -> None:
-        """`slots` are the descriptors of the locks that let this run work."""
+    def __init__(self, directory: Path, slots: list[int], deadline: int | None = None) -> None:
+        """Descriptors: `slots` are the locks that let this run work, `deadline` is the pipe to its shim."""
         self.paths = run_at(directory)
         self.store = RunStore(directory.parent)
         self.masker = Masker()
-        self.clock = WorkClock(self._give_back_slots)
+        self.clock = WorkClock(on_idle=self._wait_begins, on_work=self.report_deadline)
+        self._deadline = DeadlineWriter(deadline)
         self.model_busy = False
         """Whether the API works on a request: a stop waits a little for the reply."""
         self._limits = Limits()
@@ -64,10 +66,14 @@ class WorkerRun:
         """The id of the run."""
         return self.paths.run_id
 
+    def limit(self, limits: Limits) -> None:
+        """Keep to the limits of the agent. Called before anything that could block for ever."""
+        self._limits = limits
+        self.report_deadline()
+
     def use_agent(self, agent: AgentDefinition, environment: Mapping[str, str]) -> None:
-        """Keep to the limits of `agent`, and mask its secrets too. Called before any work."""
+        """Mask the secrets of `agent` too. Called before any work."""
         self.masker = masker_of(agent, environment)
-        self._limits = agent.limits
 
     # -- the state
 
@@ -167,8 +173,16 @@ class WorkerRun:
         with self.clock.working():
             yield
 
-    def _give_back_slots(self) -> None:
+    def report_deadline(self) -> None:
+        """Let the shim know when this process is to be ended if it no longer answers."""
+        until = self.clock.waits_until
+        if self.clock.running or until is None:
+            until = time.monotonic() + self._limits.timeout_seconds - self.clock.elapsed
+        self._deadline.write(until)
+
+    def _wait_begins(self) -> None:
         """Give back the slots, so that others work. They are not taken again."""
+        self.report_deadline()
         for descriptor in self._slots:
             with suppress(OSError):
                 locks.give_back(descriptor)
@@ -214,7 +228,7 @@ class WorkerRun:
         message = await self._asked(question, options)
         facts = {"options": message.options} if message.options else {}
         self.record("question", messageId=message.message_id, question=question, **facts)
-        with self.clock.waiting():
+        with self.clock.waiting(time.monotonic() + _seconds_left(message)):
             message = await self._closed(message)
         if message.message_status is MessageStatus.EXPIRED:
             return self._unanswered(message)
