@@ -138,7 +138,7 @@ class WorkerRun:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While inside, changes of the run wake those who `sleep`. Enter it inside the event loop."""
+        """While inside, each change of the run wakes every `sleep`. Enter it inside the event loop."""
         self._sleeper = Sleeper(self.paths.wake(os.getpid()))
         try:
             yield
@@ -152,7 +152,7 @@ class WorkerRun:
             await self._sleeper.sleep(seconds)
 
     def wake(self) -> None:
-        """Wake all who `sleep`."""
+        """Wake every sleeper."""
         if self._sleeper is not None:
             self._sleeper.wake_all()
 
@@ -182,7 +182,7 @@ class WorkerRun:
         self._deadline.write(until)
 
     def _wait_begins(self) -> None:
-        """Let others work: the slots are not taken again."""
+        """Give back the slots, so that others work. They are not taken again."""
         self.report_deadline()
         for descriptor in self._slots:
             with suppress(OSError):

@@ -227,12 +227,16 @@ class Loop:
 
 
 def _result_block(call: ToolCall, result: ToolResult) -> dict[str, Any]:
-    block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call.call_id, "content": _speaking(result)}
+    block: dict[str, Any] = {
+        "type": "tool_result",
+        "tool_use_id": call.call_id,
+        "content": _without_blanks(result),
+    }
     return block | ({"is_error": True} if result.is_error else {})
 
 
-def _speaking(result: ToolResult) -> list[dict[str, Any]]:
-    """Return the content without blank texts, which the API refuses; silence is said in a word."""
+def _without_blanks(result: ToolResult) -> list[dict[str, Any]]:
+    """Return the content without blank texts, which the API refuses; an empty result says `(empty)`."""
     content = [b for b in result.content if b.get("type") != "text" or b["text"].strip()]
     return content or [{"type": "text", "text": "(empty)"}]
 

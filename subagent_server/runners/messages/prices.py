@@ -1,4 +1,4 @@
-"""What a call of a model costs, from the list prices that the library `genai-prices` keeps (no network)."""
+"""The cost of a model call, from the list prices that the library `genai-prices` keeps (no network)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -155,7 +155,7 @@ _TOO_DEEP = f"The arguments are nested more than {_DEEPEST} deep: send them flat
 
 
 def _finite(text: str) -> float:
-    """Return a number. `1e999` and `NaN` are read by Python and cannot be sent to anybody."""
+    """Return a number. Python reads `1e999` and `NaN`, and JSON cannot hold them."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text} is no number that JSON can hold")
