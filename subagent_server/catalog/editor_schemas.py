@@ -17,6 +17,8 @@ from subagent_server.domain.definitions import (
     Limits,
     SandboxLimits,
     ServerDefinition,
+    WebFetchBounds,
+    WebSearchBounds,
 )
 from subagent_server.domain.file_schemas import DIALECT
 
@@ -46,6 +48,8 @@ MEANINGS: Mapping[str, str] = {
     "network": "Whether programs of a run reach the network.",
     "sandbox_limits": "Bounds of the programs of a run: bytes of memory, processes, bytes of one file.",
     "sandbox_write": "Protected paths below cwd that the editor may write.",
+    "web_search": "Bounds of WebSearch in a run: how many searches, and in which domains.",
+    "web_fetch": "Bounds of WebFetch in a run: how many pages, how long, and from which domains.",
     "output_schema": "JSON Schema 2020-12 of the result.",
     "output_schema_path": "A JSON file with the schema of the result, relative to this one.",
     "limits": "What ends a run.",
@@ -116,6 +120,8 @@ def _agent_keys() -> dict[str, Schema]:
         "output_schema": _JSON_SCHEMA,
         "limits": _part(Limits),
         "sandbox_limits": _part(SandboxLimits),
+        "web_search": _part(WebSearchBounds),
+        "web_fetch": _part(WebFetchBounds),
         "code_mode": {"anyOf": [{"type": "boolean"}, _part(CodeMode)]},
         "mcp_servers": _servers(),
         "env": {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},

@@ -15,7 +15,16 @@ from subagent_server.catalog.problems import Notes, shown
 from subagent_server.catalog.schemas import BadSchema, inline_schema, schema_file
 from subagent_server.catalog.servers import is_http_url, read_servers
 from subagent_server.catalog.values import Block, Plain, Value, WrongValue, as_paths, as_text, is_null
-from subagent_server.domain.definitions import AgentDefinition, CodeMode, JsonSchema, Limits, SandboxLimits
+from subagent_server.catalog.web import read_web_bounds
+from subagent_server.domain.definitions import (
+    AgentDefinition,
+    CodeMode,
+    JsonSchema,
+    Limits,
+    SandboxLimits,
+    WebFetchBounds,
+    WebSearchBounds,
+)
 from subagent_server.domain.errors import shorten
 
 MAX_NAME = 100
@@ -139,7 +148,7 @@ def _description(name: str, value: Value, line: int, job: _Job) -> None:
 
 
 def _tools(value: Value, line: int, job: _Job) -> None:
-    if "*" in value if isinstance(value, list) else str(value).strip().lower() in _EVERYTHING:
+    if value == ["*"] if isinstance(value, list) else str(value).strip().lower() in _EVERYTHING:
         return
     if is_null(value) or (isinstance(value, str) and value.strip().lower() in _NONE):
         job.notes.warn("tools is empty, so the run has none: without the key it has all", line)
@@ -168,6 +177,13 @@ def _servers(name: str, value: Value, line: int, job: _Job) -> None:
 
 def _sandbox_limits(name: str, value: Value, line: int, job: _Job) -> None:
     _set(job, name, read_part(SandboxLimits, value, "sandboxLimits", line, job.reading), line)
+
+
+def _web_bounds(name: str, value: Value, line: int, job: _Job) -> None:
+    if name == "web_search":
+        _set(job, name, read_web_bounds(WebSearchBounds, value, "webSearch", line, job.reading), line)
+    else:
+        _set(job, name, read_web_bounds(WebFetchBounds, value, "webFetch", line, job.reading), line)
 
 
 def _sandbox_write(name: str, value: Value, line: int, job: _Job) -> None:
@@ -250,6 +266,8 @@ _READERS: Mapping[str, Callable[[str, Value, int, _Job], None]] = {
     "model": _model,
     "mcp_servers": _servers,
     "sandbox_limits": _sandbox_limits,
+    "web_search": _web_bounds,
+    "web_fetch": _web_bounds,
     "sandbox_write": _sandbox_write,
     "code_mode": _code_mode,
     "output_schema": _schema,

@@ -21,6 +21,7 @@ Part = TypeVar("Part", bound=Record)
 
 NAME_LISTS = frozenset(
     {"tools", "disallowed_tools", "agents", "excluded_tools", "enabled_tools", "disabled_tools"}
+    | {"allowed_domains", "blocked_domains"}
 )
 CHOICES = frozenset({"type", "runner", "effort", "sandbox", "isolation", "on_ask_timeout"})
 _PRIVATE = frozenset({"env", "headers", "args", "url", "command", "api_key_env"})

@@ -12,6 +12,7 @@ from subagent_server.cli.console.problems import problem_line, problem_wire
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import GAP, coloured, one_line, table
 from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.service.tool_names import missing_sentence, missing_tools
 from subagent_server.service.trusting import Judge
 from subagent_server.service.unsupported import refusals
 
@@ -48,6 +49,8 @@ def _print(session: Session, judge: Judge, found: list[AgentDefinition], problem
     lines: list[str] = []
     for agent, line in zip(found, table(rows, _LIMITS), strict=True):
         lines += [line, *(f"{GAP}{coloured('✘ refused:', 'red')} {one_line(why)}" for why in refusals(agent))]
+        if (missing := missing_sentence(agent)) is not None:
+            lines.append(f"{GAP}{coloured('! missing tools:', 'yellow')} {one_line(missing)}")
         if (doubt := judge.doubt(agent)) is not None:
             lines.append(f"{GAP}{coloured('! not trusted:', 'yellow')} {one_line(doubt.remark)}")
     if problems:
@@ -75,4 +78,5 @@ def _wire(agent: AgentDefinition) -> dict[str, Any]:
         "model": agent.model,
         "refusals": refusals(agent),
         "warnings": agent.warnings,
+        "missingTools": [{"name": tool.name, "nearest": tool.nearest} for tool in missing_tools(agent)],
     }

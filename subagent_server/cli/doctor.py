@@ -18,6 +18,7 @@ from subagent_server.domain.errors import SubagentError
 from subagent_server.service.context import warm_start
 from subagent_server.service.doctor import Finding, examine
 from subagent_server.service.open_run import open_run
+from subagent_server.service.tool_names import missing_sentence
 from subagent_server.service.trusting import Judge
 from subagent_server.service.unsupported import refusals
 
@@ -133,7 +134,7 @@ def _check_agents(
     as_json: bool,
     warm: str | None = None,
 ) -> ExitCode:
-    every = [*problems, *_refused(agents)]
+    every = [*problems, *_refused(agents), *_without_tools(agents)]
     findings = [problem for problem in every if problem.kind not in _REMARKS]
     if as_json:
         wire = {"checked": len(agents), "problems": [problem_wire(problem) for problem in every]}
@@ -154,6 +155,13 @@ def _not_trusted(session: Session, agents: list[AgentDefinition]) -> Iterator[Pr
         if (doubt := judge.doubt(agent)) is not None:
             reason = f"not trusted: {doubt.remark}"
             yield Problem(agent.source or Path(agent.name), None, "warning", reason, agent.name)
+
+
+def _without_tools(agents: list[AgentDefinition]) -> Iterator[Problem]:
+    """Yield a warning for each agent that names tools which are not here."""
+    for agent in agents:
+        if (missing := missing_sentence(agent)) is not None:
+            yield Problem(agent.source or Path(agent.name), None, "warning", missing, agent.name)
 
 
 def _refused(agents: list[AgentDefinition]) -> Iterator[Problem]:

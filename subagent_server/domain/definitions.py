@@ -63,6 +63,23 @@ class SandboxLimits(Record):
     file_bytes: int = 1 << 30
 
 
+class WebSearchBounds(Record):
+    """Bounds of the web searches of a run: how many, and in which domains or in which not."""
+
+    max_uses: int = Field(default=20, ge=1)
+    allowed_domains: list[str] | None = None
+    blocked_domains: list[str] | None = None
+
+
+class WebFetchBounds(Record):
+    """Bounds of the web pages that a run fetches: how many, how long (about), and from which domains."""
+
+    max_uses: int = Field(default=20, ge=1)
+    max_content_tokens: int = Field(default=20_000, ge=1)
+    allowed_domains: list[str] | None = None
+    blocked_domains: list[str] | None = None
+
+
 class AgentDefinition(Record):
     """Everything a run needs to know of its agent (SPEC section 3).
 
@@ -96,6 +113,8 @@ class AgentDefinition(Record):
     sandbox_limits: SandboxLimits | None = None
     sandbox_write: list[str] = Field(default_factory=list)
     output_schema: JsonSchema | None = None
+    web_search: WebSearchBounds | None = None
+    web_fetch: WebFetchBounds | None = None
     limits: Limits = Limits()
     max_concurrent: int | None = Field(default=None, ge=1)
     isolation: Literal["none", "worktree"] = "none"

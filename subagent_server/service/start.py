@@ -31,6 +31,7 @@ from subagent_server.service.masking import masker_at_door, masker_of
 from subagent_server.service.nesting import check_may_start, publish_counted
 from subagent_server.service.origin import agents_from
 from subagent_server.service.places import ParentPlaces, cwd_of_agent, cwd_of_child, cwd_of_user, places_of
+from subagent_server.service.tool_names import missing_sentence
 from subagent_server.service.trusting import Judge
 from subagent_server.service.unsupported import refusals
 from subagent_server.store.paths import RunPaths
@@ -253,8 +254,13 @@ def _request(
         depth=parent.depth + 1 if parent else 0,
         agents_from=origin,
         created_at=moment,
-        warnings=continuation.warnings if continuation else [],
+        warnings=[*(continuation.warnings if continuation else []), *_warnings(agent)],
     )
+
+
+def _warnings(agent: AgentDefinition) -> list[str]:
+    missing = missing_sentence(agent)
+    return [] if missing is None else [missing]
 
 
 def _first_state(service: Service, request: RunRequest, token: str) -> RunMeta:

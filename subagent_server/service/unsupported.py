@@ -7,6 +7,7 @@ without what its author asked for (SPEC section 3).
 from collections.abc import Callable
 
 from subagent_server.domain.definitions import BUILT_RUNNERS, AgentDefinition
+from subagent_server.service.tool_names import tool_refusals
 
 _NOT_BUILT: dict[str, Callable[[AgentDefinition], bool]] = {
     "runner": lambda agent: agent.runner not in BUILT_RUNNERS,
@@ -30,4 +31,4 @@ def refusals(agent: AgentDefinition) -> list[str]:
         f"{name} is not supported by this version: remove it from the agent file to run without it."
         for name in unsupported_fields(agent)
     ]
-    return [*agent.faults, *missing]
+    return [*agent.faults, *missing, *tool_refusals(agent)]

@@ -153,9 +153,7 @@ def _shown(meta: RunMeta, asked: str | None, own: bool) -> list[Message]:
 
 
 def _warnings(store: RunStore, meta: RunMeta) -> list[str] | None:
-    """Return what was to be said of the start: only a run that carries another on has such words."""
-    if meta.continues_run_id is None:
-        return None
+    """Return the warnings of the start, such as tools that the agent names and that are not here."""
     try:
         return store.read_request(meta.run_id).warnings or None
     except UnreadableMeta:

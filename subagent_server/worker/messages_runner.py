@@ -10,6 +10,8 @@ from subagent_server.catalog.models import resolve_model
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Failure, RunRequest, Usage
+from subagent_server.domain.tool_selection import Selection, select
+from subagent_server.domain.web_tools import WebOffer, web_offer
 from subagent_server.launch import marks
 from subagent_server.runners.messages.conversation_start import (
     ConversationStart,
@@ -23,17 +25,19 @@ from subagent_server.runners.messages.prices import Prices, find_prices
 from subagent_server.runners.messages.prompt import Task, system_blocks, task_blocks
 from subagent_server.runners.messages.resume import Opening
 from subagent_server.runners.messages.traced import TracedModel
+from subagent_server.runners.messages.web_tools import make_web_tools
 from subagent_server.runners.outcome import Outcome
 from subagent_server.service.inputs import copied_inputs
+from subagent_server.service.tool_names import missing_tools
 from subagent_server.store.root import is_marked
 from subagent_server.toolkit.ask_parent import AskParent
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.nested import nested_tools
 from subagent_server.toolkit.outputs import KeptOutputs
 from subagent_server.toolkit.telemetry import NO_TRACER
+from subagent_server.toolkit.todo_list import todo_tools
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.search_scope import SearchScope
-from subagent_server.toolkit.workspace.selection import Selection, select
 from subagent_server.toolkit.workspace.tools import make_workspace_tools
 from subagent_server.worker.past import read_past
 from subagent_server.worker.run_context import WorkerRun
@@ -92,17 +96,19 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
     request = run.store.read_request(run.run_id)
     final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
     selection = _selection(agent)
+    offer = _web_offer(agent, selection)
     workspace = _workspace(setup, selection)
     # 2. Record the start: whatever is refused from here on stands in the journal behind it.
     setup.record_start(request, settings.model)
-    own_tools = [*workspace, *_companions(setup), *([final] if final else [])]
+    todos = todo_tools(selection.todos, run.record)
+    own_tools = [*workspace, *todos, *_companions(setup), *([final] if final else [])]
     # 3. Begin the transcript, before any server is started: a kill from here on loses no conversation.
     task = _task(agent, request, run)
     delegates = setup.delegation is not None
     opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, delegates)
     start = await _start(run, request, opening)
     # 4. Connect the servers. If one fails, this closes them all itself.
-    servers = await _servers(setup, own_tools)
+    servers = await _servers(setup, [*(tool.name for tool in own_tools), *offer.names])
     # 5. Nothing may be refused from here on.
     tools = [*own_tools, *(servers.tools if servers else [])]
     may_ask = any(tool.name == AskParent.name for tool in tools)
@@ -117,8 +123,9 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
         meter=meter,
         outputs=KeptOutputs(run.paths.outputs, run.masker),
         text=start.text,
+        web=make_web_tools(offer),
     )
-    _warn(run, selection, tools, servers)
+    _warn(setup, selection, tools, servers)
     if meter.prices is None:
         run.record("warning", message=f"No price is known for {settings.model}, so its cost is not counted.")
     return MessagesRunner(loop, start, servers)
@@ -174,6 +181,13 @@ def _selection(agent: AgentDefinition) -> Selection:
             "Name the tool without the part in parentheses to allow all of it, or leave it out.",
         )
     return selection
+
+
+def _web_offer(agent: AgentDefinition, selection: Selection) -> WebOffer:
+    offer = web_offer(agent, selection)
+    if offer.problem is not None:
+        raise RunRefused("config", offer.problem, "Mend the agent file, then start it again.")
+    return offer
 
 
 def _workspace(setup: RunnerSetup, selection: Selection) -> list[Tool]:
@@ -235,12 +249,12 @@ async def _start(run: WorkerRun, request: RunRequest, opening: Opening) -> Conve
 # -- steps 4 and 5: servers and model
 
 
-async def _servers(setup: RunnerSetup, own_tools: list[Tool]) -> "ConnectedServers | None":
+async def _servers(setup: RunnerSetup, own_names: list[str]) -> "ConnectedServers | None":
     if not setup.agent.mcp_servers:
         return None
     from subagent_server.worker.servers import connect_servers  # imports the SDK of the protocol
 
-    return await connect_servers(setup, own_tools)
+    return await connect_servers(setup, own_names)
 
 
 def _model(setup: RunnerSetup, settings: ModelSettings) -> Model:
@@ -252,11 +266,12 @@ def _model(setup: RunnerSetup, settings: ModelSettings) -> Model:
 
 
 def _warn(
-    run: WorkerRun, selection: Selection, tools: list[Tool], servers: "ConnectedServers | None"
+    setup: RunnerSetup, selection: Selection, tools: list[Tool], servers: "ConnectedServers | None"
 ) -> None:
-    """Record a warning for names in the agent file's `tools` that nothing offers."""
+    """Record a warning for names in `tools` that no server offers; the start has warned of the others."""
     offered = {tool.name for tool in tools} | {AskParent.name}
+    offered |= {tool.name for tool in missing_tools(setup.agent)}
     asked = [name for name in (*selection.unknown, *(selection.mcp or [])) if name not in offered]
     unknown = [name for name in asked if servers is None or not servers.know(name)]
     if unknown:
-        run.record("warning", message=f"No tool is offered under the names {', '.join(unknown)}.")
+        setup.run.record("warning", message=f"No tool is offered under the names {', '.join(unknown)}.")

@@ -3,7 +3,7 @@
 Imports the SDK of the protocol, so it is imported for agents with MCP servers alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from subagent_server.toolkit.mcp_servers.results import Attachments
 from subagent_server.toolkit.mcp_servers.servers import Servers, connect
 from subagent_server.toolkit.mcp_servers.session import ServerEnvironment
 from subagent_server.toolkit.mcp_servers.tool import McpTool
-from subagent_server.toolkit.tool import Tool
 from subagent_server.worker.runner_setup import RunnerSetup
 
 
@@ -33,8 +32,10 @@ class ConnectedServers:
         await self.servers.aclose()
 
 
-async def connect_servers(setup: RunnerSetup, own_tools: Sequence[Tool]) -> ConnectedServers:
+async def connect_servers(setup: RunnerSetup, own_names: Collection[str]) -> ConnectedServers:
     """Connect to the servers of an agent, all at once, and choose among their tools.
+
+    `own_names` are taken already.
 
     Raises:
         RunRefused: `config`, naming the server and its words. No server is left connected.
@@ -46,8 +47,7 @@ async def connect_servers(setup: RunnerSetup, own_tools: Sequence[Tool]) -> Conn
     )
     try:
         wanted = ToolChoice(agent.tools, agent.disallowed_tools)
-        own_names = {tool.name for tool in own_tools}
-        tools, warnings = servers.tools(wanted, own_names, Attachments(run.paths.outputs, run.masker))
+        tools, warnings = servers.tools(wanted, set(own_names), Attachments(run.paths.outputs, run.masker))
     except BaseException:
         await servers.aclose(hurry=True)
         raise

@@ -14,6 +14,7 @@ from typing import Any
 
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import WebSource
+from subagent_server.domain.web_tools import WebOffer
 from subagent_server.runners.messages.web_results import SERVER_CALL, pending_calls, sources_of
 
 Block = dict[str, Any]
@@ -24,6 +25,10 @@ _WORDS = {"web_search": "web searches", "web_fetch": "fetches of web pages"}
 _REFUSALS = (400, 403, 404, 422)
 _PLACE = re.compile(r"tools\.(\d+)\b")
 _KEYS = {"web_search": "webSearch.maxUses", "web_fetch": "webFetch.maxUses"}
+
+
+_TYPES = {"web_search": "web_search_20250305", "web_fetch": "web_fetch_20250910"}
+"""The versions that every model has: without filtering of results by programs of the model."""
 
 
 @dataclass
@@ -101,6 +106,17 @@ class WebTools:
             f"This run may make {self.limits[name]} {_WORDS[name]}, and all are used: go on without {name}, "
             "with what you have found."
         )
+
+
+def make_web_tools(offer: WebOffer) -> WebTools:
+    """Return the web tools of a run. The bound of uses of the run bounds each of its requests too."""
+    bounds = {"web_search": offer.search, "web_fetch": offer.fetch}
+    offered: list[Block] = []
+    for name, bound in bounds.items():
+        if bound is not None:
+            keys = bound.model_dump(by_alias=False, exclude_none=True)
+            offered.append({"type": _TYPES[name], "name": name, **keys})
+    return WebTools(offered, {name: bound.max_uses for name, bound in bounds.items() if bound is not None})
 
 
 def refuses_web_tools(status: int, said: str, tools: Sequence[Mapping[str, Any]]) -> bool:

@@ -4,15 +4,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from subagent_server.domain.secrets import Masker
+from subagent_server.domain.tool_selection import Selection
 from subagent_server.host.directory import Directory
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.bash import BashTool
 from subagent_server.toolkit.workspace.editor import EditorTool
 from subagent_server.toolkit.workspace.glob import GlobTool
 from subagent_server.toolkit.workspace.grep import GrepTool
+from subagent_server.toolkit.workspace.ls import ListTool
 from subagent_server.toolkit.workspace.process_tree import Spare, spare_none
 from subagent_server.toolkit.workspace.search_scope import SearchScope
-from subagent_server.toolkit.workspace.selection import Selection
 
 
 def make_workspace_tools(
@@ -50,4 +51,6 @@ def make_workspace_tools(
         tools.append(GrepTool(scope))
     if selection.glob:
         tools.append(GlobTool(scope))
+    if selection.ls:
+        tools.append(ListTool(scope))
     return tools

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from subagent_server.domain.tool_selection import Selection, select
 from subagent_server.host.directory import Directory
 from subagent_server.toolkit.workspace.search_scope import SearchScope
-from subagent_server.toolkit.workspace.selection import Selection, select
 from subagent_server.toolkit.workspace.tools import make_workspace_tools
 
 
