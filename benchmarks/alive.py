@@ -24,7 +24,7 @@ FEW = 10
 TIMES = 30
 """How many leave and come, one after the other, to be measured."""
 RESERVE_MIB = 2_560.0
-"""What the machine keeps for others: with less than that nobody more comes."""
+"""Memory that stays free for others: with less, no more runs are started."""
 GROWTH = (Bar("ratio", 1.5),)
 CROWDED = "an ending shim reads all processes, and kernel threads walk the pages that all share"
 _RUN_MIB = 30.0

@@ -156,7 +156,7 @@ class Crowd:
         return [identity for identity in found if identity is not None]
 
     def waiting(self) -> int:
-        """Return how many wait at this moment: nobody but this crowd answers, so who has asked waits on."""
+        """Return how many wait at this moment: only this crowd answers, so a run that has asked waits on."""
         return sum(self._waits(guest) for guest in self.present)
 
     def _waits(self, guest: Guest) -> bool:

@@ -129,7 +129,7 @@ class ParentClient(ABC):
         return Outcome(self.said(events), model.heard.answers, self.tools(events, model), in_sight)
 
     def init(self, *words: str) -> None:
-        """Let `subagent init` tell the client of the server."""
+        """Register the server with the client by `subagent init`."""
         done = self.scene.world.cli("init", self.name, "--yes", *words)
         assert done.returncode == 0, done.stderr
 
