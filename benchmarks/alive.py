@@ -103,7 +103,7 @@ async def _measured(world: BenchWorld, wanted: int) -> list[Line]:
 async def _costs_among(crowd: Crowd, number: int) -> Costs:
     """Let so many be there, then one after the other leave and another come; return what those cost.
 
-    So each gets memory that another has just given back, among few as among many: where it is new to a
+    So each gets memory that another has just given back, among few as among many: if it is new to a
     virtual machine, it takes several times as long to come by. And the run that leaves has waited for as long
     among few as among many.
     """

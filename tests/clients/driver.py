@@ -22,7 +22,7 @@ from tests.helpers.wait import wait_for
 BOUND = 90.0
 """How long a client may take for a whole conversation, in seconds."""
 PATIENCE_SECONDS = 6
-"""How long a call may take where a test makes a client impatient."""
+"""The timeout of a call in a test with an impatient client."""
 SCRIPT = Path(sysconfig.get_path("scripts")) / "subagent"
 """The command, as clients start it."""
 
