@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,7 @@ class WorkerRun:
     # -- model calls
 
     @asynccontextmanager
-    async def model_call(self, spent: Usage) -> AsyncIterator[None]:
+    async def model_call(self, spent: Usage, besides: Decimal = Decimal(0)) -> AsyncIterator[None]:
         """Count working time, and let a stop wait for the reply.
 
         Raises:
@@ -199,7 +200,7 @@ class WorkerRun:
             SubagentError: that an answer was read could not be written.
         """
         calls = self._model_calls
-        while not (calls.unbounded or await asyncio.to_thread(calls.begin, spent)):
+        while not (calls.unbounded or await asyncio.to_thread(calls.begin, spent, besides)):
             await self.pause(_BUDGET_POLL_SECONDS)
         self.model_busy = True
         try:
