@@ -95,8 +95,11 @@ class MessagesApi:
 
     def _admit(self, record: RecordedRequest, *, counting: bool) -> dict[str, Any]:
         allow_prefill = not isinstance(self._script, Script) or self._script.allow_prefill
+        web_tools = not isinstance(self._script, Script) or self._script.web_tools
         try:
-            return check_request(_parsed(record), counting=counting, allow_prefill=allow_prefill)
+            return check_request(
+                _parsed(record), counting=counting, allow_prefill=allow_prefill, web_tools=web_tools
+            )
         except ApiError as error:
             self._recorder.answered(record, f"{error.status} {error.message}")
             raise

@@ -128,7 +128,7 @@ class Life:
     # -- the watch beside the work
 
     async def _watched(self, doing: Coroutine[Any, Any, T]) -> T:
-        """Let something be done until it ends, the run is ended, or its time is over."""
+        """Return the result of `doing`, or raise why the run has to end before it."""
         work = asyncio.create_task(doing)
         try:
             reason = await self._reason_to_end(work)

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ class WorkerRun:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While inside, changes of the run wake those who `sleep`. Enter it inside the event loop."""
+        """While inside, each change of the run wakes every `sleep`. Enter it inside the event loop."""
         self._sleeper = Sleeper(self.paths.wake(os.getpid()))
         try:
             yield
@@ -151,7 +152,7 @@ class WorkerRun:
             await self._sleeper.sleep(seconds)
 
     def wake(self) -> None:
-        """Wake all who `sleep`."""
+        """Wake every sleeper."""
         if self._sleeper is not None:
             self._sleeper.wake_all()
 
@@ -181,7 +182,7 @@ class WorkerRun:
         self._deadline.write(until)
 
     def _wait_begins(self) -> None:
-        """Let others work: the slots are not taken again."""
+        """Give back the slots, so that others work. They are not taken again."""
         self.report_deadline()
         for descriptor in self._slots:
             with suppress(OSError):
@@ -191,7 +192,7 @@ class WorkerRun:
     # -- model calls
 
     @asynccontextmanager
-    async def model_call(self, spent: Usage) -> AsyncIterator[None]:
+    async def model_call(self, spent: Usage, besides: Decimal = Decimal(0)) -> AsyncIterator[None]:
         """Count working time, and let a stop wait for the reply.
 
         Raises:
@@ -199,7 +200,7 @@ class WorkerRun:
             SubagentError: that an answer was read could not be written.
         """
         calls = self._model_calls
-        while not (calls.unbounded or await asyncio.to_thread(calls.begin, spent)):
+        while not (calls.unbounded or await asyncio.to_thread(calls.begin, spent, besides)):
             await self.pause(_BUDGET_POLL_SECONDS)
         self.model_busy = True
         try:
