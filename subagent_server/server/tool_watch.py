@@ -13,7 +13,7 @@ from subagent_server.service.changes import ChangeSource, Wait, wait_until
 
 POLL_SECONDS = 2.0
 MAX_SHARE = 0.02
-"""The largest part of its time for looking: large directories are looked at less often."""
+"""The largest part of its time for looks: large directories are looked at less often."""
 SETTLE_SECONDS = 0.2
 """How long a writer may take from its first change of the files to its last one, to cause one notification."""
 
