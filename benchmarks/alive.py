@@ -1,7 +1,7 @@
-"""A thousand runs alive at once: each asks, is answered and completes; what one costs beside one of ten.
+"""900 runs alive at once: each asks, is answered and completes; the cost of one beside one of ten.
 
-Every run has to end with the word that it alone was told; anything lost, mixed up or left behind fails the
-benchmark. Runs stop coming where the machine has no memory left for more of them, and the line says so.
+Every run has to end with the word that only it was given; a run that is lost, mixed up or left behind fails
+the benchmark. If the machine has no memory for more, fewer runs come, and the line says so.
 
 `python -m benchmarks.alive [RUNS]`
 """
@@ -12,13 +12,12 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.bench_world import LONG_SECONDS, BenchWorld, bench_world
+from benchmarks.bench_world import BenchWorld, bench_world
 from benchmarks.crowd import AGENT, Cost, Crowd, Guest, model
 from benchmarks.memory import Worked, available_mib, proportional_mib
 from benchmarks.scale import Scale
 from benchmarks.start import ready_zygote
 from benchmarks.table import Bar, Line, table
-from subagent_server.host import processes
 
 TITLE = "Many runs alive at once"
 FEW = 10
@@ -27,7 +26,7 @@ TIMES = 30
 RESERVE_MIB = 2_560.0
 """What the machine keeps for others: with less than that nobody more comes."""
 GROWTH = (Bar("ratio", 1.5),)
-CROWDED = "the end looks through all processes, and kernel threads walk the pages that all share"
+CROWDED = "an ending shim reads all processes, and kernel threads walk the pages that all share"
 _RUN_MIB = 30.0
 _FILES_A_RUN, _PROCESSES_A_RUN, _SPARE = 2, 6, 500
 _SAMPLES = 20
@@ -94,7 +93,6 @@ async def _measured(world: BenchWorld, wanted: int) -> list[Line]:
         lived = crowd.waiting()
         if lived != len(crowd.present):
             raise RuntimeError(f"{len(crowd.present)} runs should wait at once, and {lived} do")
-        await asyncio.sleep(LONG_SECONDS)
         weights = _weighed(world, crowd, before)
         await crowd.all_leave()
     if faults := list(crowd.faults()):
@@ -106,8 +104,8 @@ async def _costs_among(crowd: Crowd, number: int) -> Costs:
     """Let so many be there, then one after the other leave and another come; return what those cost.
 
     So each gets memory that another has just given back, among few as among many: where it is new to a
-    virtual machine, it takes several times as long to come by. And who leaves has waited for as long among
-    few as among many: who has waited for long has given memory back, and takes it again first.
+    virtual machine, it takes several times as long to come by. And the run that leaves has waited for as long
+    among few as among many.
     """
     costs = Costs()
     await crowd.many_come(number - len(crowd.present), _is_room)
@@ -137,10 +135,9 @@ def _sample(crowd: Crowd) -> list[Guest]:
 
 
 def _weighed(world: BenchWorld, crowd: Crowd, before: float) -> Weights:
-    lock = next((world.directory / "warm").glob("*.lock"))
     return Weights(
         pss=[sum(map(proportional_mib, crowd.processes_of(guest))) for guest in _sample(crowd)],
-        zygote=proportional_mib(processes.identify(int(lock.read_text(encoding="ascii")))),
+        zygote=proportional_mib(world.zygote()),
         fallen=(before - available_mib()) / len(crowd.present),
     )
 
@@ -155,8 +152,8 @@ def _lines(lived: int, wanted: int, few: Costs, many: Costs, weights: Weights) -
     short = f"{RESERVE_MIB:,.0f} MiB of memory stay for others, and {weights.fallen:.1f} went with each run"
     beside, alive, zygote = f"{FEW} alive", f"{lived} alive", [weights.zygote]
     grown = [
-        ("`run_<agent>` until it asks", [c.told for c in many.came], [c.told for c in few.came]),
-        ("reply until the parent has the result", [c.told for c in many.left], [c.told for c in few.left]),
+        ("`run_<agent>` until it asks", [c.known for c in many.came], [c.known for c in few.came]),
+        ("reply until the parent has the result", [c.known for c in many.left], [c.known for c in few.left]),
         ("reply until the last process is gone", [c.done for c in many.left], [c.done for c in few.left]),
         ("processor time of a start and an end", _worked(many), _worked(few)),
         ("processor time of a minute of waiting", many.idle, few.idle),
@@ -167,10 +164,8 @@ def _lines(lived: int, wanted: int, few: Costs, many: Costs, weights: Weights) -
             Line(f"{what}, {alive}", taken, beside, floor, GROWTH, because=CROWDED)
             for what, taken, floor in grown
         ),
-        Line(
-            f"memory that {lived} runs took, each", [weights.fallen], "the warm process", zygote, unit="MiB"
-        ),
-        Line(f"PSS of one of {lived} waiting runs", weights.pss, "the warm process", zygote, unit="MiB"),
+        Line(f"memory that {lived} runs took, each", [weights.fallen], "the zygote", zygote, unit="MiB"),
+        Line(f"PSS of one of {lived} waiting runs", weights.pss, "the zygote", zygote, unit="MiB"),
     ]
 
 

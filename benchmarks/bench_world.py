@@ -1,4 +1,4 @@
-"""A place to measure in: scripted agents, a scripted model, and the real server over stdio."""
+"""A world to measure in: scripted agents, a scripted model, and the real server over stdio."""
 
 import os
 import sys
@@ -12,6 +12,7 @@ from typing import Any
 
 from mcp import Client, StdioServerParameters
 
+from subagent_server.host import processes
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.reconcile import observe
 from subagent_server.service.stop import stop
@@ -20,14 +21,11 @@ from subagent_server.simulator import Simulator
 from subagent_server.simulator.app import Respond
 
 MAX_RUNS = 2_000
-"""How many may work at once: more than there ever are."""
-LONG_SECONDS = 20
-"""When a run has waited for so long, it has come to rest (`host/rest.py`)."""
+"""More than ever work at once."""
 _STOP_SECONDS, _STOP_SECONDS_A_RUN = 60.0, 0.3
 AGENT = """---
 name: {name}
 description: An agent of the benchmark.
-tools: []
 ---
 You are {name}.
 """
@@ -46,6 +44,11 @@ class BenchWorld:
         """The verbs on this directory."""
         return open_service(read_settings(environment=self.environment, cwd=self.directory))
 
+    def zygote(self) -> processes.Identity | None:
+        """Return the zygote of this world, which a server or a start has begun; None if there is none."""
+        lock = next((self.directory / "warm").glob("*.lock"), None)
+        return None if lock is None else processes.identify(int(lock.read_text(encoding="ascii")))
+
     @asynccontextmanager
     async def client(self, command: Sequence[str] = ()) -> AsyncIterator[Client]:
         """Yield a client of the server, or of another server that `command` starts."""
@@ -57,7 +60,7 @@ class BenchWorld:
             yield client
 
     def stop_all(self) -> None:
-        """Stop every run that is left and wait until its processes are gone."""
+        """Stop every live run and wait until its processes are gone."""
         service = self.service
         run_ids = service.store.live_ids()
         for run_id in run_ids:
@@ -71,7 +74,10 @@ class BenchWorld:
 
 @contextmanager
 def bench_world(script: dict[str, Any] | Respond, agents: Sequence[str]) -> Iterator[BenchWorld]:
-    """Yield a world whose model follows `script`, or is a function; all of it is gone afterwards."""
+    """Yield a world whose model follows `script` (or is a function), and remove it afterwards.
+
+    Its agents have the default tools.
+    """
     with tempfile.TemporaryDirectory() as name, Simulator(script) as simulator:
         directory = Path(name)
         (directory / "agents").mkdir()

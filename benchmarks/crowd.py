@@ -37,7 +37,7 @@ def model(body: dict[str, Any]) -> Turn:
 
 
 def _last_words(name: str, word: str) -> str:
-    return f"{name} was told: {word}"
+    return f"{name} was given: {word}"
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Guest:
 class Cost:
     """What a step of a run took, in milliseconds."""
 
-    told: float
+    known: float
     """Until its parent knew of it."""
     done: float
     """Until all of it was done."""
@@ -93,7 +93,7 @@ class Crowd:
         """
         guest = self.present.pop(place)
         worked = Worked(self.processes_of(guest))
-        mark = self.world.service.store.paths.change_mark(guest.run_id)  # its keeper removes it last
+        mark = self.world.service.store.paths.change_mark(guest.run_id)  # its shim removes it last
         began = time.perf_counter()
         async with asyncio.timeout(_GONE_SECONDS), asyncio.TaskGroup() as group:
             answering = group.create_task(self._answered(guest))
@@ -150,7 +150,7 @@ class Crowd:
     # -- looking
 
     def processes_of(self, guest: Guest) -> list[processes.Identity]:
-        """Return keeper and worker of a run."""
+        """Return shim and worker of a run."""
         facts = read_shim(self.world.service.store.paths.run(guest.run_id))
         found = [processes.Identity.from_json(facts.get(who)) for who in ("shim", "worker")]
         return [identity for identity in found if identity is not None]
@@ -165,7 +165,7 @@ class Crowd:
         return meta.status is Status.WAITING and meta.pending_questions == 1 and len(alive) == 2
 
     def faults(self) -> Iterator[str]:
-        """Yield what should not be once everybody has left: who was lost, mistaken, told twice or remains."""
+        """Yield the faults once all have left: runs that were lost, mixed up, answered twice, or remain."""
         store = self.world.service.store
         known = {guest.run_id for guest in self.left}
         if len(known) != self._count or known != set(store.run_ids()):
@@ -182,10 +182,10 @@ class Crowd:
         if meta.status is not Status.COMPLETED or result is None:
             yield f"is {meta.status.value}: {meta.error}"
         elif result.text != _last_words(guest.name, guest.word):
-            yield f"was told {guest.word!r} and says {result.text!r}"
-        told = [(m.message_status, m.answer_content) for m in meta.messages]
-        if told != [(MessageStatus.ACKNOWLEDGED, guest.word)]:
-            yield f"has these messages: {told}"
+            yield f"was given {guest.word!r} and says {result.text!r}"
+        messages = [(m.message_status, m.answer_content) for m in meta.messages]
+        if messages != [(MessageStatus.ACKNOWLEDGED, guest.word)]:
+            yield f"has these messages: {messages}"
         if (times := sum(step.event is Event.REPLY_ACKNOWLEDGED for step in meta.transitions)) != 1:
             yield f"took its answer {times} times"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mcp import Client
 
-from benchmarks.bench_world import LONG_SECONDS, BenchWorld, bench_world, timed
+from benchmarks.bench_world import BenchWorld, bench_world, timed
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
 from subagent_server.domain.errors import SubagentError
@@ -20,7 +20,7 @@ BARE_SERVER = Path(__file__).with_name("bare_server.py")
 CALLS = 200
 STARTS = 30
 READY_SECONDS_A_RUN = 6.0
-BUSY = "a start copies 16 MiB on the two cores that the next one needs; kernel threads walk shared pages"
+BUSY = "a start copies 20 MiB on the two cores that the next one needs; kernel threads walk shared pages"
 SCRIPT = {"turns": [{"tool_use": [{"name": "ask_parent", "input": {"question": "Which way?"}}]}]}
 
 
@@ -38,7 +38,6 @@ async def _measured(world: BenchWorld, scale: Scale) -> list[Line]:
             while len(run_ids) < waiting:
                 run_ids.append(await _start(client))
             await _until_all_ask(world)
-            await asyncio.sleep(LONG_SECONDS)
             lines += await _calls(bare, client, run_ids, waiting, scale)
     return lines
 

@@ -1,4 +1,4 @@
-"""From an answer to what it sets going: the next request to the model, and each of eight answers delivered.
+"""From an answer to its effects: the next request to the model, and the delivery of each of eight answers.
 
 `python -m benchmarks.replies`
 """
@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_world import LONG_SECONDS, BenchWorld, bench_world
+from benchmarks.bench_world import BenchWorld, bench_world
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
 from subagent_server.domain.records import Message, RunMeta
@@ -23,12 +23,10 @@ from subagent_server.host.directory import Entry
 from subagent_server.service.reply import reply
 from subagent_server.service.start import StartOrder, start
 
-TITLE = "From an answer to what follows"
+TITLE = "From an answer to its effects"
 BASELINE = "synced file, then a FIFO"
 TIMES = 50
 OPEN = 8
-RESTED = 16
-AGAIN = "what was given back while it waited, about 2,000 pages, is copied again"
 _BOUND = 60.0
 _LOOK = 0.0005
 
@@ -40,14 +38,6 @@ def measure(scale: Scale) -> list[Line]:
     floor = _floor(times)
     return [
         Line("reply to the next model request", _next_requests(times), BASELINE, floor, (Bar("p50", 15),)),
-        Line(
-            f"the same, after {LONG_SECONDS} s of waiting",
-            _next_requests_of_rested(scale.times(RESTED)),
-            BASELINE,
-            floor,
-            (Bar("p50", 15),),
-            because=AGAIN,
-        ),
         Line(
             f"reply to its delivery, {OPEN} questions open",
             _deliveries(max(2, times // OPEN)),
@@ -66,16 +56,6 @@ def _next_requests(times: int) -> list[float]:
         for number in range(times):
             taken.append(_next_request(world, run_id, number + 1))
     return taken
-
-
-def _next_requests_of_rested(times: int) -> list[float]:
-    with bench_world({"turns": [_asking(1), _asking(1)]}, ["asker"]) as world:
-        start(world.service, StartOrder("asker", "Ask."))  # starts the warm process
-        _until_true(lambda: any((world.directory / "warm").glob("*.sock")))
-        run_ids = [start(world.service, StartOrder("asker", "Ask.")).run_id for _ in range(times)]
-        world.simulator.wait_for_requests(times + 1, _BOUND)
-        threading.Event().wait(LONG_SECONDS)
-        return [_next_request(world, run_id, times + 1 + number) for number, run_id in enumerate(run_ids)]
 
 
 def _next_request(world: BenchWorld, run_id: str, before: int) -> float:

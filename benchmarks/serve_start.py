@@ -24,7 +24,7 @@ WARM_STARTS = 40
 PLAIN_STARTS = 7
 COMMAND = (str(Path(sys.executable).with_name("subagent")), "serve", "--role", "parent")
 BARE = (sys.executable, "-I", "-S", "-c", "pass")
-SLOW_SERVER = "an interpreter for the front, a fork of the warm process, and the SDK's own start of a session"
+SLOW_SERVER = "an interpreter for the front, a fork of the zygote, and the SDK's own start of a session"
 _INITIALIZE = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -66,13 +66,13 @@ def measure(scale: Scale) -> list[Line]:
 def _start(world: BenchWorld, environment: Mapping[str, str]) -> float:
     """Return how many milliseconds a server took to answer."""
     began = time.perf_counter()
-    with _serving(world, environment):
+    with serving(world, environment):
         return (time.perf_counter() - began) * 1000
 
 
 def _weight(world: BenchWorld, environment: Mapping[str, str]) -> float:
     """Return the memory in MiB that would be free without this server: it, its front, all below it."""
-    with _serving(world, environment) as process:
+    with serving(world, environment) as process:
         assert process.stdin is not None
         return sum(_unshared(pid) for pid in {process.pid, *_readers(process.stdin)})
 
@@ -100,10 +100,12 @@ def _unshared(pid: int) -> float:
 
 
 @contextmanager
-def _serving(world: BenchWorld, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """Have a server that has answered, and end it by the end of its input."""
+def serving(
+    world: BenchWorld, environment: Mapping[str, str], command: Sequence[str] = COMMAND
+) -> Iterator[subprocess.Popen[str]]:
+    """Yield a server that has answered `initialize`, and end it by the end of its input."""
     process = subprocess.Popen(
-        COMMAND,
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         encoding="utf-8",

@@ -1,7 +1,7 @@
-"""From the call of `run_<agent>` to the first request at the model, warm beside plain, and what a run weighs.
+"""From the call of `run_<agent>` to the first request at the model: warm beside plain.
 
-`python -m benchmarks.start [WAITING_RUNS]`. Plain and warm starts take turns, through a server each. The
-floor is a fork of a process as large as the warm one that leaves at once.
+`python -m benchmarks.start [RUNS]`. The agent has the default tools. Baselines are the import of the two
+large packages that a plain start needs, and a fork of a process as large as the zygote that exits at once.
 """
 
 import asyncio
@@ -13,25 +13,20 @@ from dataclasses import replace
 
 from mcp import Client
 
-from benchmarks.bench_world import LONG_SECONDS, BenchWorld, bench_world
-from benchmarks.memory import proportional_mib
+from benchmarks.bench_world import BenchWorld, bench_world
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
-from subagent_server.domain.errors import SubagentError
-from subagent_server.host import processes
-from subagent_server.service.shim_record import read_shim
 
-TITLE = "Starting and waiting"
-WEIGHED = 200
+TITLE = "Starting"
+IMPORT = "import anthropic, mcp"
 PLAIN_STARTS = 7
-WARM_FOR_ONE_PLAIN = 5
+WARM_STARTS = 100
+STARTS_IN_A_ROW = 40
 FORKS = 100
 PAUSE_SECONDS = 0.3
-"""How long nothing is started before a start that is measured on its own."""
+"""The pause before a start that is measured by itself."""
 READY_SECONDS = 300
 SLOW = "the synced writes, three processes in a row, and the first call of the SDK in the last one"
-BUSY = "the process for the next start is made ready on the cores that this one needs"
-HEAVY = "reference counts make pages of the image a run's own, wherever it touches them"
 SCRIPT = {"turns": [{"tool_use": [{"name": "ask_parent", "input": {"question": "Which way?"}}]}]}
 _FORKING = """
 import os, sys, time
@@ -51,63 +46,57 @@ for _ in range(int(sys.argv[1])):
 
 
 def measure(scale: Scale) -> list[Line]:
-    """Return the lines of starts, and of the memory of runs that wait."""
+    """Return the lines of single starts."""
+    imports = [_import() for _ in range(scale.times(PLAIN_STARTS))]
+    forks = _forks(scale.times(FORKS))
     with bench_world(SCRIPT, ["asker"]) as world:
-        return asyncio.run(_measured(world, min(WEIGHED, scale.runs)))
-
-
-async def _measured(world: BenchWorld, waiting: int) -> list[Line]:
-    plainly = replace(world, environment={**world.environment, "SUBAGENT_WARM": "0"})
-    plain: list[float] = []
-    warm: list[float] = []
-    in_a_row: list[float] = []
-    async with world.client() as client, plainly.client() as plain_client:
-        await _until(lambda: _is_warm(world))
-        await _first_request(world, client)
-        for _ in range(PLAIN_STARTS):
-            plain.append(await _first_request(world, plain_client))
-            for _ in range(WARM_FOR_ONE_PLAIN):
-                await asyncio.sleep(PAUSE_SECONDS)
-                warm.append(await _first_request(world, client))
-            in_a_row += [await _first_request(world, client) for _ in range(WARM_FOR_ONE_PLAIN)]
-        await asyncio.to_thread(world.stop_all)
-        for _ in range(waiting):
-            await _first_request(world, client)
-        await _until(lambda: len(_asking(world)) >= waiting)
-        weights = _weights(world, f"PSS of one of {waiting} runs that wait")
-        await asyncio.sleep(LONG_SECONDS)
-        weights += _weights(
-            world, f"PSS of one of {waiting} that have waited {LONG_SECONDS} s", Bar("p50", 10)
-        )
-    floor = await asyncio.to_thread(_forks)
+        plain, warm, in_a_row = asyncio.run(_measured(world, scale))
     what = "call to first model request"
+    bars = (Bar("p50", 50), Bar("ratio", 0.05))
     return [
-        Line(f"{what}, plain start", plain, "fork and exit of the warm process", floor),
-        Line(f"{what}, warm", warm, "plain start", plain, (Bar("p50", 40), Bar("ratio", 0.02)), because=SLOW),
-        Line(
-            f"{what}, one right after another",
-            in_a_row,
-            "plain start",
-            plain,
-            (Bar("p50", 40),),
-            because=BUSY,
-        ),
-        *weights,
+        Line(f"{what}, plain start", plain, f"`{IMPORT}`", imports),
+        Line(f"{what}, warm", warm, f"`{IMPORT}`", imports, bars, because=SLOW),
+        Line(f"{what}, warm, one right after another", in_a_row, "warm, by itself", warm),
+        Line(f"{what}, warm, beside a fork", warm, "fork and exit of a zygote", forks),
     ]
 
 
-def _is_warm(world: BenchWorld) -> bool:
+async def _measured(world: BenchWorld, scale: Scale) -> tuple[list[float], list[float], list[float]]:
+    plainly = replace(world, environment={**world.environment, "SUBAGENT_WARM": "0"})
+    plain: list[float] = []
+    warm: list[float] = []
+    async with world.client() as client, plainly.client() as plain_client:
+        await until(lambda: is_warm(world))
+        await _first_request(world, client)
+        for _ in range(scale.times(PLAIN_STARTS)):
+            plain.append(await _first_request(world, plain_client))
+        for _ in range(scale.times(WARM_STARTS)):
+            await asyncio.sleep(PAUSE_SECONDS)
+            warm.append(await _first_request(world, client))
+        in_a_row = [await _first_request(world, client) for _ in range(scale.times(STARTS_IN_A_ROW))]
+    return plain, warm, in_a_row
+
+
+def is_warm(world: BenchWorld) -> bool:
+    """Whether the zygote of a world listens."""
     return any((world.directory / "warm").glob("*.sock"))
 
 
 async def ready_zygote(world: BenchWorld) -> None:
-    """Return as soon as there is a warm process; a server starts it."""
+    """Return as soon as there is a zygote; a server starts it."""
     async with world.client():
-        await _until(lambda: _is_warm(world))
+        await until(lambda: is_warm(world))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition. Raises TimeoutError after 300 s."""
+    async with asyncio.timeout(READY_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.2)
 
 
 async def _first_request(world: BenchWorld, client: Client) -> float:
-    """Call, and return after how many milliseconds the model was asked."""
+    """Call, and return the milliseconds until the first request at the model."""
     world.simulator.clear()
     began = time.monotonic()
     await client.call_tool("run_asker", {"prompt": "Ask."})
@@ -115,48 +104,16 @@ async def _first_request(world: BenchWorld, client: Client) -> float:
     return (request.arrived - began) * 1000
 
 
-def _forks() -> list[float]:
-    command = [sys.executable, "-E", "-P", "-c", _FORKING, str(FORKS)]
+def _import() -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", IMPORT], check=True)
+    return (time.perf_counter() - began) * 1000
+
+
+def _forks(times: int) -> list[float]:
+    command = [sys.executable, "-E", "-P", "-c", _FORKING, str(times)]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)
     return [float(line) for line in done.stdout.split()]
-
-
-def _weights(world: BenchWorld, of: str, *bars: Bar) -> list[Line]:
-    """Return the memory of keepers and workers, beside that of the warm process, which they share."""
-    recorded = [read_shim(world.service.store.paths.run(run_id)) for run_id in _asking(world)]
-    keepers, workers = (
-        [proportional_mib(processes.Identity.from_json(facts.get(who))) for facts in recorded]
-        for who in ("shim", "worker")
-    )
-    together = [keeper + worker for keeper, worker in zip(keepers, workers, strict=True)]
-    lock = next((world.directory / "warm").glob("*.lock"))
-    zygote = [proportional_mib(processes.identify(int(lock.read_text(encoding="ascii"))))]
-    beside = "the warm process"
-    return [
-        Line(f"{of}: its keeper", keepers, beside, zygote, unit="MiB"),
-        Line(f"{of}: its worker", workers, beside, zygote, unit="MiB"),
-        Line(f"{of}: together", together, beside, zygote, bars, "MiB", HEAVY),
-    ]
-
-
-def _asking(world: BenchWorld) -> list[str]:
-    """Return the runs that wait for an answer."""
-    store = world.service.store
-    found = []
-    for run_id in store.live_ids():
-        try:
-            meta = store.read(run_id)
-        except SubagentError:
-            continue  # a start that is not finished
-        if meta.pending_questions:
-            found.append(run_id)
-    return found
-
-
-async def _until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(READY_SECONDS):
-        while not condition():
-            await asyncio.sleep(0.2)
 
 
 if __name__ == "__main__":

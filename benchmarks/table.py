@@ -64,13 +64,13 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """What came of it, in a few words."""
+        """The verdict in a few words: met, or missed with the reason."""
         if not self.bars:
             return ""
         if not self.missed:
             return "met"
-        told = f"**missed**: {', '.join(map(str, self.missed))}"
-        return f"{told} ({self.because})" if self.because else told
+        said = f"**missed**: {', '.join(map(str, self.missed))}"
+        return f"{said} ({self.because})" if self.because else said
 
     def __str__(self) -> str:
         floor = f"{self.baseline} | {_number(statistics.median(self.floor))} | {self.ratio:.2f}"

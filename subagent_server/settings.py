@@ -10,48 +10,55 @@ from subagent_server.domain.errors import BadArgument
 from subagent_server.store.root import FoundRoot, find_root
 
 Role = Literal["all", "parent", "child"]
+"""The tools that a server offers: those of a parent, those of a child run, or both."""
 
 DEFAULT_AGENT_DIRECTORIES = ("agents", ".claude/agents")
 DEFAULT_MAX_RUNS = 64
+DEFAULT_MAX_DEPTH = 3
+DEFAULT_MAX_DESCENDANTS = 50
 DEFAULT_WARM_IDLE_SECONDS = 900
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where agents and runs are, and the bounds of this installation.
-
-    `agent_directories` are looked at in order, the earlier wins. If nobody named them, they are the usual
-    places of `project`. `max_runs` is how many runs of the root work at once. `max_wait_seconds` bounds one
-    waiting call; None leaves it to what the client bears.
-    """
+    """The directories of agents and runs, and the bounds of this installation."""
 
     agent_directories: tuple[Path, ...]
+    """Directories of agent files; the earlier wins. By default they are the usual ones of `project`."""
     runs_root: Path
+    """The directory of run directories."""
     cwd: Path
+    """The directory that relative paths are relative to."""
     environment: Mapping[str, str]
+    """The variables that runs inherit."""
     passed_over: Path | None = None
     """A `runs/` that was not used because it is not proven to be ours."""
     project: Path | None = None
     """The directory that has to be trusted for its agents to run, or None if a person named the agents."""
     trusts_all: bool = False
-    """Whether this one command trusts whatever it finds (`--trust`)."""
+    """Whether this one command trusts the agents and MCP servers of the directory (`--trust`)."""
     trust_file: Path | None = None
-    """Where the user's word on directories is kept."""
+    """The file that lists the trusted directories, or None if there is no home."""
     home: Path | None = None
+    """The home of the user, or None if the environment names none."""
     max_runs: int = DEFAULT_MAX_RUNS
+    """The number of runs of the root that work at once; more wait."""
     max_wait_seconds: float | None = None
-    max_depth: int = 3
-    max_descendants: int = 50
+    """The longest wait of one call; None: the known limit of the client."""
+    max_depth: int = DEFAULT_MAX_DEPTH
+    """The deepest level at which a run may be started by runs; a first run has depth 0."""
+    max_descendants: int = DEFAULT_MAX_DESCENDANTS
+    """The number of live runs below one first run."""
     warm: bool = True
-    """Whether runs may be started by a fork of a warm process."""
+    """Whether runs may be forks of the zygote."""
     warm_idle_seconds: int = DEFAULT_WARM_IDLE_SECONDS
-    """How long that process stays with nothing to do."""
+    """How long the zygote stays without work."""
     runtime_directory: Path | None = None
-    """Where that process is found, where it is not the usual place."""
+    """The directory of the zygote, or None for the usual one."""
 
     @property
     def agents_by_default(self) -> bool:
-        """Whether nobody named the agents, so that one of their directories may be missing."""
+        """Whether the agent directories are the usual ones, which may be missing."""
         return self.project is not None
 
     @property
@@ -61,12 +68,12 @@ class Settings:
 
     @property
     def child_run_id(self) -> str | None:
-        """The run whose child this process is, where its environment says so."""
+        """The run that started this process, as the environment says, or None."""
         return self.environment.get("SUBAGENT_RUN_ID") or None
 
     @property
     def child_token(self) -> str | None:
-        """What proves that this process is that run's child."""
+        """The token that proves that this process is that run's child, or None."""
         return self.environment.get("SUBAGENT_RUN_TOKEN") or None
 
 
@@ -83,7 +90,7 @@ def read_settings(
     """Return the settings that flags, environment and working directory give, in this order of strength.
 
     Raises:
-        BadArgument: a variable that should be a number is none, or a run wants to trust.
+        BadArgument: a variable is not a number, or a run wants to trust.
     """
     environment = dict(os.environ) if environment is None else environment
     cwd = Path.cwd() if cwd is None else cwd
@@ -102,8 +109,8 @@ def read_settings(
         home=home,
         max_runs=max_runs or _number(environment, "SUBAGENT_MAX_RUNS", DEFAULT_MAX_RUNS),
         max_wait_seconds=max_wait_seconds,
-        max_depth=_number(environment, "SUBAGENT_MAX_DEPTH", 3),
-        max_descendants=_number(environment, "SUBAGENT_MAX_DESCENDANTS", 50),
+        max_depth=_number(environment, "SUBAGENT_MAX_DEPTH", DEFAULT_MAX_DEPTH),
+        max_descendants=_number(environment, "SUBAGENT_MAX_DESCENDANTS", DEFAULT_MAX_DESCENDANTS),
         warm=environment.get("SUBAGENT_WARM") != "0",
         warm_idle_seconds=_number(environment, "SUBAGENT_WARM_IDLE", DEFAULT_WARM_IDLE_SECONDS),
         runtime_directory=cwd / place if (place := environment.get("SUBAGENT_RUNTIME_DIR")) else None,
@@ -126,7 +133,7 @@ def _runs_root(flag: Path | None, environment: Mapping[str, str], cwd: Path) -> 
 
 
 def _trust_file(environment: Mapping[str, str], home: Path | None) -> Path | None:
-    """Return where trust is kept; a configuration directory that is not absolute counts as not set (XDG)."""
+    """Return the trust file; a configuration directory that is not absolute counts as not set (XDG)."""
     configuration = _absolute(environment.get("XDG_CONFIG_HOME")) or (home and home / ".config")
     return configuration and configuration / "subagent" / "trust.json"
 

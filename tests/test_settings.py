@@ -1,4 +1,4 @@
-"""Flags go before the environment, and that before what lies around."""
+"""Flags override the environment, and the environment overrides the defaults."""
 
 import os
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def ours(directory: Path) -> Path:
     return directory / "runs"
 
 
-def test_runs_go_to_the_flag_then_the_environment_then_the_nearest_folder_of_ours(tmp_path: Path) -> None:
+def test_runs_go_to_the_flag_then_the_environment_then_the_nearest_own_root(tmp_path: Path) -> None:
     nearest = ours(tmp_path)
     named = {"SUBAGENT_RUNS": "/srv/from-environment"}
     assert settings(tmp_path, named, runs=Path("/srv/from-flag")).runs_root == Path("/srv/from-flag")
@@ -39,7 +39,7 @@ def test_runs_go_to_the_flag_then_the_environment_then_the_nearest_folder_of_our
     assert settings(tmp_path, {"SUBAGENT_RUNS": ""}).runs_root == nearest
 
 
-def test_the_nearest_runs_folder_of_ours_is_looked_for_upwards(tmp_path: Path) -> None:
+def test_the_nearest_own_root_is_searched_upwards(tmp_path: Path) -> None:
     upper, deep = tmp_path / "a", tmp_path / "a" / "b" / "c"
     deep.mkdir(parents=True)
     far = ours(upper)
@@ -49,7 +49,7 @@ def test_the_nearest_runs_folder_of_ours_is_looked_for_upwards(tmp_path: Path) -
     assert settings(upper).runs_root == far
 
 
-def test_a_runs_folder_of_somebody_else_is_passed_over_and_the_hidden_one_used(tmp_path: Path) -> None:
+def test_a_foreign_runs_folder_is_passed_over_and_the_hidden_one_used(tmp_path: Path) -> None:
     foreign = tmp_path / "a" / "runs"
     (foreign / "experiment-1").mkdir(parents=True)
     found = settings(foreign.parent)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from subagent_server.catalog.loading import LoadedFile, load_file
 from subagent_server.catalog.problems import AgentFileError, Kind, NotAnAgent, Problem, shown
-from subagent_server.catalog.walk import Finding, agent_files
+from subagent_server.catalog.walk import FoundFile, agent_files
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import UnknownAgent, shorten
 
@@ -105,7 +105,7 @@ def _admit(candidate: _Candidate, directory: int, search: _Search) -> None:
         search.report(candidate, "duplicate", f"{where} has the name {candidate.name} too: rename one")
 
 
-def _load(found: Finding, search: _Search) -> _Candidate | None:
+def _load(found: FoundFile, search: _Search) -> _Candidate | None:
     if found.problem is not None:
         search.problems.append(found.problem)
         return None

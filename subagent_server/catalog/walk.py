@@ -22,14 +22,14 @@ _NOT_BELOW = "the files in it are read, its sub-directories are not"
 
 
 @dataclass(frozen=True)
-class Finding:
+class FoundFile:
     """A file to load, or a problem with what is at that path."""
 
     path: Path
     problem: Problem | None = None
 
 
-def agent_files(directory: Path, seen: dict[Identity, Path]) -> list[Finding]:
+def agent_files(directory: Path, seen: dict[Identity, Path]) -> list[FoundFile]:
     """Return what a directory and those below it have by the suffix of an agent file, sorted in each of them.
 
     Links to files are followed. Of a directory outside to which a link leads the files are read, and not its
@@ -37,11 +37,11 @@ def agent_files(directory: Path, seen: dict[Identity, Path]) -> list[Finding]:
     read again: `seen` remembers it across calls, by device and inode. Hidden files and directories are listed
     as skipped.
     """
-    return list(_Walk(directory, seen).findings())
+    return list(_TreeWalk(directory, seen).found_files())
 
 
-def _problem(path: Path, kind: Kind, reason: str) -> Finding:
-    return Finding(path, Problem(path, None, kind, reason))
+def _problem(path: Path, kind: Kind, reason: str) -> FoundFile:
+    return FoundFile(path, Problem(path, None, kind, reason))
 
 
 def _is_directory(entry: "os.DirEntry[str]") -> bool:
@@ -53,23 +53,23 @@ def _is_directory(entry: "os.DirEntry[str]") -> bool:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Directory:
     """A directory to read; `outside` if a link has led out of the tree."""
 
     path: Path
     outside: bool = False
 
 
-class _Walk:
+class _TreeWalk:
     def __init__(self, top: Path, seen: dict[Identity, Path]) -> None:
         self._seen = seen
         self._left = MAX_ENTRIES
         self._until = time.monotonic() + MAX_SECONDS
-        self._pending = [_Place(top)]
+        self._pending = [_Directory(top)]
         self._top = top
         self._real_top = os.path.realpath(top)
 
-    def findings(self) -> Iterator[Finding]:
+    def found_files(self) -> Iterator[FoundFile]:
         while self._pending:
             place = self._pending.pop()
             try:
@@ -79,12 +79,12 @@ class _Walk:
             except OSError as error:
                 yield _problem(place.path, "error", f"the directory cannot be read ({why(error)})")
 
-    def _directory(self, place: _Place) -> Iterator[Finding]:
+    def _directory(self, place: _Directory) -> Iterator[FoundFile]:
         earlier = self._earlier(place.path)
         if earlier is not None:
             yield _problem(place.path, "skipped", f"it is {shown(earlier)}, which was read already")
             return
-        below: list[_Place] = []
+        below: list[_Directory] = []
         with os.scandir(place.path) as entries:
             here = sorted(islice(entries, self._left + 1), key=lambda entry: entry.name)
         for entry in here:
@@ -99,7 +99,7 @@ class _Walk:
             elif entry.name.startswith("."):
                 yield _problem(Path(entry.path), "skipped", _HIDDEN)
             else:
-                below.append(_Place(Path(entry.path), outside=self._leads_out(entry)))
+                below.append(_Directory(Path(entry.path), outside=self._leads_out(entry)))
         if place.outside and below:
             yield _problem(place.path, "skipped", f"a link leads out of {shown(self._top)}: {_NOT_BELOW}")
         else:
@@ -115,7 +115,7 @@ class _Walk:
     def _leads_out(self, entry: "os.DirEntry[str]") -> bool:
         return entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(self._real_top)
 
-    def _file(self, path: Path) -> Iterator[Finding]:
+    def _file(self, path: Path) -> Iterator[FoundFile]:
         if path.name.startswith("."):
             yield _problem(path, "skipped", _HIDDEN)
             return
@@ -124,7 +124,7 @@ class _Walk:
         except OSError:
             earlier = None  # reading the file will say what is wrong with it
         if earlier is None:
-            yield Finding(path)
+            yield FoundFile(path)
         else:
             yield _problem(path, "skipped", f"it is {shown(earlier)}, which was read already")
 

@@ -66,6 +66,8 @@ class Usage(Record):
     cost_usd: Money | None = None
     turns: int = 0
     tool_calls: int = 0
+    web_searches: int = 0
+    web_fetches: int = 0
 
     def merged(self, other: "Usage | None") -> "Usage":
         """Return the larger of each figure: totals only grow."""
@@ -96,7 +98,7 @@ class Usage(Record):
         )
 
 
-_COUNTS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "turns", "tool_calls")
+_COUNTS = tuple(name for name in Usage.model_fields if name != "cost_usd")
 
 
 class Failure(Record):
@@ -234,6 +236,13 @@ class RunRequest(Record):
     warnings: list[str] = Field(default_factory=list)
 
 
+class WebSource(Record):
+    """A page that a run has found or read on the web."""
+
+    url: str
+    title: str | None = None
+
+
 class RunResult(Record):
     """How a run ended, in its own words: the content of `result.json`."""
 
@@ -241,6 +250,7 @@ class RunResult(Record):
     text: str = ""
     output: Any = None
     summary: str | None = None
+    sources: list[WebSource] | None = None
     error: Failure | None = None
 
     @property

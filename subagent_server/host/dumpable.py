@@ -10,7 +10,7 @@ import ctypes
 import resource
 
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)
-_PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
+_PR_SET_DUMPABLE = 4
 
 
 def keep_others_out() -> None:
@@ -23,11 +23,6 @@ def let_others_in() -> None:
     """Make this process dumpable, as every program is that has just been executed."""
     if _prctl is not None:
         _prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
-
-
-def is_dumpable() -> bool:
-    """Whether other processes of this user may look into this one."""
-    return _prctl is None or bool(_prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) == 1)
 
 
 def forbid_core_dumps() -> None:

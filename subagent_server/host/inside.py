@@ -27,7 +27,7 @@ class LeadsOutside(BadArgument):
 
 
 @dataclass(frozen=True)
-class Place:
+class PathInside:
     """A name (`.`: the directory itself) in an open directory; never a symbolic link when it was found."""
 
     directory: int
@@ -72,7 +72,7 @@ class Reached:
 @contextmanager
 def inside(
     root: Path, path: str, *, check: Check | None = None, make_parents: bool = False
-) -> Iterator[Place]:
+) -> Iterator[PathInside]:
     """Find `path`, relative to `root` or absolute inside it; it need not exist, its directory must.
 
     `check` is asked before a directory is made and before the place is given out.
@@ -117,7 +117,7 @@ class _Walk:
     names: list[str] = field(default_factory=list)
     links: int = 0
 
-    def to(self, path: str) -> Place:
+    def to(self, path: str) -> PathInside:
         if not path or "\0" in path or not is_text(path):
             raise BadArgument(f"{shorten(path)} is not a path: give one relative to the working directory.")
         if path.split("/")[0] == "~":
@@ -141,9 +141,9 @@ class _Walk:
         while self.stack:
             os.close(self.stack.pop())
 
-    def _found(self, name: str, parts: list[str]) -> Place:
+    def _found(self, name: str, parts: list[str]) -> PathInside:
         self._ask(parts, is_directory=name == ".")
-        return Place(self.stack[-1], name, tuple(parts))
+        return PathInside(self.stack[-1], name, tuple(parts))
 
     def _ask(self, parts: Sequence[str], *, is_directory: bool) -> None:
         if self.check is not None:

@@ -41,15 +41,22 @@ def state_has_ended(run: RunPaths) -> bool:
 
 
 def conclude(
-    run: RunPaths, lock: int, status: int | None, deadline: float | None, program: WorkerProgram
+    run: RunPaths,
+    lock: int,
+    status: int | None,
+    deadline: float | None,
+    program: WorkerProgram,
+    *,
+    is_late: bool = False,
 ) -> None:
     """Record how the run ended, end what is left of it, and let go of `lock`.
 
     `status` is the worker's wait status, None if it has never begun; at `deadline`, on the monotonic clock,
-    processes that were asked to end are killed; `program` writes the end into the state. If that fails, the
-    tree is not recorded as gone: the first reader, who finds the lock free, does the rest.
+    processes that were asked to end are killed; `program` writes the end into the state. `is_late` says that
+    the worker was ended because it was long past its deadline. If the end cannot be written, the tree is not
+    recorded as gone: the first reader, who finds the lock free, does the rest.
     """
-    facts = _exit_facts(status)
+    facts = {**_exit_facts(status), **({"late": True} if is_late else {})}
     failpoint("shim.reaped")
     # 1. Record the end of the worker: from here on it is `crashed`, not `lost`.
     _write_exit(run, facts)

@@ -19,7 +19,8 @@ if __name__ == "__main__":  # -I leaves out the directory of the package
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from subagent_server.domain.errors import StorageFailed
-from subagent_server.host import atomic, dumpable, processes
+from subagent_server.host import atomic, dispositions, dumpable, processes
+from subagent_server.host.deadline import DeadlineReader
 from subagent_server.host.directory import Entry
 from subagent_server.host.failpoints import failpoint
 from subagent_server.host.stderr import flush, log
@@ -52,6 +53,9 @@ class Shim:
         self.deadline: float | None = None
         """When a worker that was asked to end is killed, on the monotonic clock; None before that."""
         self._worker: processes.Identity | None = None
+        self._limit = DeadlineReader()
+        self._is_late = False
+        """Whether the worker was asked to end because it is long past its deadline."""
 
     def supervise(self) -> int:
         """Live through the whole run and return the worker's exit code, for an engine to see."""
@@ -63,7 +67,7 @@ class Shim:
         # 9. Wait for its end.
         status = None if worker is None else self._wait_for(worker)
         # 10. The aftermath: exit.json, reconcile, sweep, treeGone, the lock, the mark.
-        conclude(self.run, self.lock, status, self.deadline, self.program)
+        conclude(self.run, self.lock, status, self.deadline, self.program, is_late=self._is_late)
         return 0 if status is None else os.waitstatus_to_exitcode(status) & 0xFF
 
     def _begin(self) -> int | None:
@@ -159,11 +163,12 @@ class Shim:
         # 6. Fork the worker. It waits at the gate, and exits if this process ends before the gate opens.
         environment = {**self.package["environment"], "SUBAGENT_RUN_ID": self.run.run_id}
         kept = (self.memory, *self.slots)
-        arguments = [str(self.run.directory), ",".join(map(str, kept))]
-        invocation = Invocation(arguments, environment, kept, unblocked=_WATCHED)
-        worker = self.program.start(invocation, own=[self.lock])
+        arguments = [str(self.run.directory), ",".join(map(str, kept)), str(self._limit.writer)]
+        invocation = Invocation(arguments, environment, (*kept, self._limit.writer), unblocked=_WATCHED)
+        worker = self.program.start(invocation, own=[self.lock, self._limit.descriptor])
         failpoint("shim.forked")
         try:
+            self._limit.begin(signal.SIGUSR1)
             for descriptor in self.slots:  # only the worker has them now: the kernel frees them with it
                 os.close(descriptor)
             # 7. Record it: a worker that begins is always on record. Then read the state, as in step 2.
@@ -186,6 +191,9 @@ class Shim:
             received = signal.sigtimedwait(_WATCHED, self._patience())
             if received is not None and received.si_signo in _STOPPING and self.deadline is None:
                 self._signal_worker(signal.SIGTERM)
+            elif self.deadline is None and self._limit.seconds_left() <= 0:
+                self._is_late = True
+                self._signal_worker(signal.SIGTERM)
             elif self._is_overdue():
                 self._signal_worker(signal.SIGKILL)
 
@@ -201,7 +209,7 @@ class Shim:
 
     def _patience(self) -> float:
         if self.deadline is None:
-            return 3600.0
+            return min(3600.0, max(0.05, self._limit.seconds_left()))
         return max(0.05, self.deadline - time.monotonic())
 
 
@@ -224,6 +232,7 @@ def main(arguments: list[str], program: WorkerProgram | None = None) -> int:
     """Supervise the run of the command line; `program` starts its worker."""
     dumpable.keep_others_out()
     dumpable.forbid_core_dumps()
+    dispositions.restore_defaults()
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     run = run_at(Path(arguments[0]))
     lock, memory = int(arguments[1]), int(arguments[2])

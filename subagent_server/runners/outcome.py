@@ -1,9 +1,10 @@
 """How an agent ended, before it is written to disk."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from subagent_server.domain.records import Failure, RunResult
+from subagent_server.domain.records import Failure, RunResult, WebSource
 from subagent_server.domain.states import Status
 
 
@@ -15,6 +16,7 @@ class Outcome:
     output: Any = None
     has_output: bool = False
     failure: Failure | None = None
+    sources: Sequence[WebSource] = ()
 
     def to_result(self) -> RunResult:
         """Return the content of `result.json`."""
@@ -24,6 +26,8 @@ class Outcome:
         }
         if self.has_output:
             facts["output"] = self.output
+        if self.sources:
+            facts["sources"] = list(self.sources)
         if self.failure is not None:
             facts["error"] = self.failure
         return RunResult(**facts)

@@ -9,7 +9,7 @@ from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.domain.executed_files import executed_by
 from subagent_server.domain.records import RunMeta
-from subagent_server.host.inside import LeadsOutside, Place, inside, is_text, open_real
+from subagent_server.host.inside import LeadsOutside, PathInside, inside, is_text, open_real
 from subagent_server.service.context import Service
 
 
@@ -117,7 +117,7 @@ def _not_to_enter(named: str | None, why: str | None) -> BadArgument:
     return BadArgument(f"cwd {shorten(named or '')} cannot be entered ({why}): name another.")
 
 
-def _check_directory(place: Place, shown: str) -> None:
+def _check_directory(place: PathInside, shown: str) -> None:
     status = place.status()
     if status is None or not stat.S_ISDIR(status.st_mode):
         raise BadArgument(f"cwd {shown} is not a directory: name one that exists.")

@@ -151,6 +151,12 @@ def _verdict(run: RunPaths, ended: dict[str, Any] | None) -> Failure:
 
 
 def _crashed(run: RunPaths, ended: dict[str, Any]) -> Failure:
+    if ended.get("late") is True:
+        return Failure(
+            code="timeout",
+            message="The time of the run was over, and its worker no longer answered: it was ended.",
+            hint=f"{_HINT_LOGS} {run.worker_out.name} in its directory holds what the worker printed.",
+        )
     number, code = ended.get("signal"), ended.get("exitCode")
     if isinstance(number, int):
         how = f"was killed by {_signal_name(number)}"

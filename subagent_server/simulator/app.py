@@ -20,7 +20,7 @@ from subagent_server.simulator.errors import ApiError
 from subagent_server.simulator.faults import FaultLedger
 from subagent_server.simulator.loading import as_turn
 from subagent_server.simulator.player import Answer, error_of
-from subagent_server.simulator.recorder import RecordedRequest, Recorder
+from subagent_server.simulator.recorder import RecordedRequest, RequestRecorder
 from subagent_server.simulator.request_view import RequestView
 from subagent_server.simulator.script import Script, Turn
 from subagent_server.simulator.stream import compose
@@ -39,7 +39,7 @@ _GONE = 499
 class MessagesApi:
     """The endpoints. `script` is a script or a function that answers each request."""
 
-    def __init__(self, script: Script | Respond, recorder: Recorder) -> None:
+    def __init__(self, script: Script | Respond, recorder: RequestRecorder) -> None:
         self._script = script
         self._recorder = recorder
         self._faults = FaultLedger()
@@ -95,8 +95,11 @@ class MessagesApi:
 
     def _admit(self, record: RecordedRequest, *, counting: bool) -> dict[str, Any]:
         allow_prefill = not isinstance(self._script, Script) or self._script.allow_prefill
+        web_tools = not isinstance(self._script, Script) or self._script.web_tools
         try:
-            return check_request(_parsed(record), counting=counting, allow_prefill=allow_prefill)
+            return check_request(
+                _parsed(record), counting=counting, allow_prefill=allow_prefill, web_tools=web_tools
+            )
         except ApiError as error:
             self._recorder.answered(record, f"{error.status} {error.message}")
             raise
@@ -129,7 +132,7 @@ def _parsed(record: RecordedRequest) -> Any:
         raise ApiError(400, f"The request body is not valid JSON: {error}") from error
 
 
-async def _asynchronously(recorder: Recorder) -> AsyncIterator[bytes]:
+async def _asynchronously(recorder: RequestRecorder) -> AsyncIterator[bytes]:
     for piece in recorder.as_json():
         yield piece
 

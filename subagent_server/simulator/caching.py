@@ -40,7 +40,7 @@ class CacheUse:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Breakpoint:
     """One block of a request: the name and size of the prefix that it ends, and its mark."""
 
     prefix: str
@@ -71,7 +71,7 @@ class PromptCache:
         end = max(end, read)
         return CacheUse(total - end + overhead, read, end - read - written_1h, written_1h)
 
-    def _read(self, places: list[_Place], mark: int) -> int:
+    def _read(self, places: list[_Breakpoint], mark: int) -> int:
         """Return the size of the longest living entry that a mark finds; its life begins anew."""
         for place in reversed(places[max(0, mark - LOOKBACK + 1) : mark + 1]):
             expires, lifetime = self._entries.get(place.prefix, (0.0, 0.0))
@@ -87,7 +87,7 @@ class PromptCache:
         return next((size for name, size in _SMALLEST if name.match(model)), 0)
 
 
-def _places(request: dict[str, Any]) -> Iterator[_Place]:
+def _places(request: dict[str, Any]) -> Iterator[_Breakpoint]:
     """Yield the blocks of a request, a mark of the whole request on the last that can carry one."""
     blocks = list(_blocks(request))
     ttls = [_ttl(block) for _, block in blocks]
@@ -100,7 +100,7 @@ def _places(request: dict[str, Any]) -> Iterator[_Place]:
     for (place, block), ttl in zip(blocks, ttls, strict=True):
         running.update(json.dumps([place, _unmarked(block)], sort_keys=True).encode())
         size += characters(block)
-        yield _Place(running.hexdigest(), tokens_of(size), ttl)
+        yield _Breakpoint(running.hexdigest(), tokens_of(size), ttl)
 
 
 def _blocks(request: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

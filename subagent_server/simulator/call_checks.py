@@ -26,7 +26,7 @@ def check_calls(messages: list[dict[str, Any]]) -> None:
     seen: set[str] = set()
     waiting: list[str] = []
     asked = ""
-    for turn in _turns(messages):
+    for turn in joined_turns(messages):
         if turn.role == "user":
             _check_results(turn, waiting, asked)
             waiting = []
@@ -36,7 +36,8 @@ def check_calls(messages: list[dict[str, Any]]) -> None:
         raise _unanswered(asked, waiting)
 
 
-def _turns(messages: list[dict[str, Any]]) -> list[_Turn]:
+def joined_turns(messages: list[dict[str, Any]]) -> list[_Turn]:
+    """Return the turns of a conversation, without system messages."""
     turns: list[_Turn] = []
     for number, message in enumerate(messages):
         if message["role"] == "system":

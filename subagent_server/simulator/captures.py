@@ -4,7 +4,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from subagent_server.simulator.parts import Block, Capture, Text, Thinking, ToolUse
+from subagent_server.simulator.parts import (
+    Block,
+    Capture,
+    ScriptedFetch,
+    ScriptedSearch,
+    Text,
+    Thinking,
+    ToolUse,
+)
 from subagent_server.simulator.request_view import RequestView
 from subagent_server.simulator.script import Turn
 
@@ -40,6 +48,10 @@ def _filled(block: Block, values: Mapping[str, str]) -> Block:
             return block.model_copy(update={"thinking": _expanded(block.thinking, values)})
         case ToolUse():
             return block.model_copy(update={"input": _expanded_inside(block.input, values)})
+        case ScriptedSearch():
+            return block.model_copy(update={"query": _expanded(block.query, values)})
+        case ScriptedFetch():
+            return block.model_copy(update={"url": _expanded(block.url, values)})
         case _:
             return block
 

@@ -12,6 +12,7 @@ from jsonschema.exceptions import SchemaError
 from subagent_server.simulator.errors import ApiError, refuse
 from subagent_server.simulator.message_checks import check_messages
 from subagent_server.simulator.request_view import blocks_of
+from subagent_server.simulator.web_tools import check_web_tool
 
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
@@ -26,8 +27,12 @@ _TYPED_NAMES = {
 """The names that the tools which the API defines must carry, by the start of their type."""
 
 
-def check_request(body: Any, *, counting: bool = False, allow_prefill: bool = False) -> dict[str, Any]:
+def check_request(
+    body: Any, *, counting: bool = False, allow_prefill: bool = False, web_tools: bool = True
+) -> dict[str, Any]:
     """Return `body` if the API would take it; `counting` is for the endpoint that only counts tokens.
+
+    `web_tools` says whether the API searches and fetches itself.
 
     Raises:
         ApiError: 400, with the path into the body and what is wrong there.
@@ -36,9 +41,9 @@ def check_request(body: Any, *, counting: bool = False, allow_prefill: bool = Fa
         raise ApiError(400, "The request body must be a JSON object.")
     _check_settings(body, counting)
     _check_system(body.get("system"))
-    _check_tools(body.get("tools"))
+    _check_tools(body.get("tools"), web_tools)
     _check_tool_choice(body)
-    check_messages(body.get("messages"), allow_prefill)
+    check_messages(body.get("messages"), allow_prefill, body)
     _check_cache_marks(body)
     return body
 
@@ -88,7 +93,7 @@ def _check_system(system: Any) -> None:
             raise refuse("system", "text content blocks must be non-empty")
 
 
-def _check_tools(tools: Any) -> None:
+def _check_tools(tools: Any, web_tools: bool) -> None:
     if tools is None:
         return
     if not isinstance(tools, list):
@@ -98,7 +103,8 @@ def _check_tools(tools: Any) -> None:
         if not isinstance(tool, dict):
             raise refuse(f"tools.{number}", "must be an object")
         kind = tool.get("type") or "custom"
-        _check_tool(tool, kind, f"tools.{number}.{kind}")
+        if not check_web_tool(tool, kind, f"tools.{number}.{kind}", able=web_tools):
+            _check_tool(tool, kind, f"tools.{number}.{kind}")
         if tool.get("name") in names:
             raise refuse("tools", f"tool names must be unique, and {tool['name']!r} stands twice")
         names.update([tool["name"]] if "name" in tool else [])

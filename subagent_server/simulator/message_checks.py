@@ -3,12 +3,21 @@
 import binascii
 import re
 from base64 import b64decode
+from collections.abc import Mapping
 from typing import Any
 
 from subagent_server.simulator.call_checks import check_calls
 from subagent_server.simulator.errors import ApiError, refuse
 from subagent_server.simulator.request_view import blocks_of
 from subagent_server.simulator.signatures import signature_of
+from subagent_server.simulator.web_tools import (
+    RESULTS,
+    SERVER_CALL,
+    check_citations,
+    check_server_block,
+    check_server_calls,
+    is_continuation,
+)
 
 _CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
 _ROLES = ("user", "assistant", "system")
@@ -19,12 +28,14 @@ _ONLY_IN = {
     "tool_use": "assistant",
     "thinking": "assistant",
     "redacted_thinking": "assistant",
+    SERVER_CALL: "assistant",
+    **dict.fromkeys(RESULTS, "assistant"),
 }
 _IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
-def check_messages(messages: Any, allow_prefill: bool) -> None:
-    """Check all messages of a request.
+def check_messages(messages: Any, allow_prefill: bool, body: Mapping[str, Any] | None = None) -> None:
+    """Check all messages of a request, of which `body` is the whole.
 
     Raises:
         ApiError: 400, with the path to the message or block and what is wrong there.
@@ -39,7 +50,8 @@ def check_messages(messages: Any, allow_prefill: bool) -> None:
     if spoken[:1] != ["user"]:
         raise refuse("messages", 'the first message must use the "user" role')
     check_calls(messages)
-    if spoken[-1] == "assistant" and not allow_prefill:
+    check_server_calls(messages)
+    if spoken[-1] == "assistant" and not (allow_prefill or (body and is_continuation(dict(body)))):
         raise ApiError(
             400, "This model does not take a prefilled answer: the conversation must end with a user message."
         )
@@ -69,6 +81,8 @@ def _check_block(block: Any, role: str, place: str) -> None:
     kind = block["type"]
     if _ONLY_IN.get(kind, role) != role:
         raise refuse(place, f"`{kind}` blocks can only be in `{_ONLY_IN[kind]}` messages")
+    if kind == "text":
+        check_citations(block, role, place)
     check = _BLOCK_CHECKS.get(kind)
     if check is not None:
         check(block, place)
@@ -154,4 +168,6 @@ _BLOCK_CHECKS = {
     "tool_result": _check_tool_result,
     "image": _check_attachment,
     "document": _check_attachment,
+    SERVER_CALL: check_server_block,
+    **dict.fromkeys(RESULTS, check_server_block),
 }

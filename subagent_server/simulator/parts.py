@@ -69,11 +69,20 @@ class Part(BaseModel):
         return value
 
 
+class Citation(Part):
+    """A page that a text cites."""
+
+    url: str
+    title: str = ""
+    cited_text: str = ""
+
+
 class Text(Part):
     """A block of text."""
 
     type: Literal["text"] = "text"
     text: str
+    citations: list[Citation] = Field(default_factory=list)
 
 
 class Thinking(Part):
@@ -99,9 +108,61 @@ class ToolUse(Part):
     id: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]+$")] | None = None
 
 
-Block = Text | Thinking | RedactedThinking | ToolUse
+class FoundPage(Part):
+    """One result of a search."""
 
-_TYPE_BY_KEY = {"thinking": "thinking", "data": "redacted_thinking", "name": "tool_use"}
+    url: str
+    title: str = ""
+    page_age: str | None = None
+
+
+class ServerCall(Part):
+    """A call that the API makes itself, with its result behind it.
+
+    With `pending` the result stands at the start of the next answer; `seconds` are those of silence, but for
+    pings, before the result. `error` is the code of a call that fails.
+    """
+
+    id: Annotated[str, Field(pattern=r"^srvtoolu_[a-zA-Z0-9_]+$")] | None = None
+    error: str | None = None
+    pending: bool = False
+    seconds: Seconds = 0.0
+
+
+class ScriptedSearch(ServerCall):
+    """A web search. Without `results` there is one, made of the query."""
+
+    type: Literal["web_search"] = "web_search"
+    query: str
+    results: list[FoundPage] | None = None
+
+
+class ScriptedFetch(ServerCall):
+    """The fetch of a page."""
+
+    type: Literal["web_fetch"] = "web_fetch"
+    url: str
+    title: str = ""
+    page: str | None = None
+
+
+class RawBlock(Part):
+    """A block that is sent as it stands, also one that the API would never send."""
+
+    type: Literal["raw"] = "raw"
+    raw: Annotated[dict[str, Any], AfterValidator(_json_only)]
+
+
+Block = Text | Thinking | RedactedThinking | ToolUse | ScriptedSearch | ScriptedFetch | RawBlock
+
+_TYPE_BY_KEY = {
+    "thinking": "thinking",
+    "data": "redacted_thinking",
+    "name": "tool_use",
+    "query": "web_search",
+    "url": "web_fetch",
+    "raw": "raw",
+}
 
 
 def _block_type(value: object) -> str:
@@ -115,7 +176,10 @@ AnyBlock = Annotated[
     Annotated[Text, Tag("text")]
     | Annotated[Thinking, Tag("thinking")]
     | Annotated[RedactedThinking, Tag("redacted_thinking")]
-    | Annotated[ToolUse, Tag("tool_use")],
+    | Annotated[ToolUse, Tag("tool_use")]
+    | Annotated[ScriptedSearch, Tag("web_search")]
+    | Annotated[ScriptedFetch, Tag("web_fetch")]
+    | Annotated[RawBlock, Tag("raw")],
     Discriminator(_block_type),
 ]
 

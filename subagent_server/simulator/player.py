@@ -11,11 +11,12 @@ from starlette.types import Receive, Scope, Send
 from subagent_server.simulator.errors import ApiError, status_of
 from subagent_server.simulator.faults import Fault
 from subagent_server.simulator.script import Turn
-from subagent_server.simulator.stream import CUT, PING, STALL, encode, events_of, input_json
+from subagent_server.simulator.stream import CUT, PING, SEARCH, STALL, as_sent, encode, events_of, input_json
 
 CUT_KEY = "cut_connection"
 """Where the server leaves the function that closes the connection, in the state of an ASGI scope."""
 
+_PINGS = 8
 _BATCH = 32 * 1024  # bytes; without a delay between them, events share a write
 
 
@@ -58,6 +59,11 @@ class Answer:
             if event is STALL:
                 await _send_body(send, batch)
                 await self._stall(send)
+            if event["type"] == SEARCH:
+                await _send_body(send, batch)
+                batch.clear()
+                await _search(send, event["seconds"])
+                continue
             batch += encode(event)
             paced = self.turn.chunk_delay > 0 and event["type"] == "content_block_delta"
             if paced or len(batch) >= _BATCH:
@@ -86,7 +92,7 @@ class Answer:
     def _as_sent(self) -> dict[str, Any]:
         """Return the message; tool input that shall not parse becomes a string of it."""
         if self.fault is None or self.fault.malformed_tool_json is None:
-            return self.message
+            return self.message | {"content": [as_sent(block) for block in self.message["content"]]}
         content = [
             block | {"input": input_json(block["input"], self.fault.malformed_tool_json)}
             if block["type"] == "tool_use"
@@ -131,6 +137,13 @@ async def until_gone(work: Coroutine[Any, Any, None], receive: Receive) -> None:
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _search(send: Send, seconds: float) -> None:
+    """Send nothing but pings for so long."""
+    for _ in range(_PINGS):
+        await asyncio.sleep(seconds / _PINGS)
+        await _send_body(send, encode(PING))
 
 
 async def _send_body(send: Send, body: bytes | bytearray, *, more: bool = True) -> None:

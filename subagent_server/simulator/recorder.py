@@ -54,7 +54,7 @@ class RecordedRequest:
         return json.dumps(about).encode("ascii")
 
 
-class Recorder:
+class RequestRecorder:
     """Keeps the last `KEPT` requests and, while open, appends each to a file. Threads may share it."""
 
     def __init__(self, file: Path | None = None) -> None:

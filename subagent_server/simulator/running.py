@@ -16,7 +16,7 @@ from subagent_server.domain.errors import HostError
 from subagent_server.simulator.app import MessagesApi, Respond
 from subagent_server.simulator.loading import load_script
 from subagent_server.simulator.player import CUT_KEY
-from subagent_server.simulator.recorder import RecordedRequest, Recorder
+from subagent_server.simulator.recorder import RecordedRequest, RequestRecorder
 from subagent_server.simulator.script import Script
 
 HOST = "127.0.0.1"
@@ -45,7 +45,7 @@ class Simulator:
     ) -> None:
         self._script = script if callable(script) else load_script(script)
         self._port = port
-        self._recorder = Recorder(record)
+        self._recorder = RequestRecorder(record)
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 

@@ -134,7 +134,7 @@ class Script(Dialogue):
 
     `cache_minimum` is the smallest prefix that is cached, in tokens, instead of what the model has.
     `context_window` is what the model takes, in tokens; without it, anything. `context_editing`: whether the
-    model has context management.
+    model has context management. `web_tools`: whether the API searches and fetches itself.
     """
 
     conversations: list[Conversation] = Field(default_factory=list)
@@ -142,6 +142,7 @@ class Script(Dialogue):
     cache_minimum: Count | None = None
     context_window: Positive | None = None
     context_editing: bool = True
+    web_tools: bool = True
 
     @model_validator(mode="after")
     def _says_something(self) -> "Script":

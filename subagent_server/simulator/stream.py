@@ -10,11 +10,20 @@ from subagent_server.simulator.captures import filled_blocks
 from subagent_server.simulator.context import Context
 from subagent_server.simulator.errors import error_body
 from subagent_server.simulator.faults import Fault
-from subagent_server.simulator.parts import Block, RedactedThinking, Text, Thinking
+from subagent_server.simulator.parts import (
+    Block,
+    RawBlock,
+    RedactedThinking,
+    ScriptedFetch,
+    ScriptedSearch,
+    Text,
+    Thinking,
+)
 from subagent_server.simulator.request_view import RequestView
 from subagent_server.simulator.script import Turn
 from subagent_server.simulator.signatures import signature_of
 from subagent_server.simulator.tokens import OVERHEAD, output_tokens
+from subagent_server.simulator.web_tools import Searcher, cited
 
 Event = dict[str, Any]
 
@@ -26,6 +35,8 @@ STALL: Final[Event] = {"type": "stall"}
 GARBAGE: Final[Event] = {"type": "garbage"}
 """Stands in a list of events for one that is no JSON."""
 PING: Final[Event] = {"type": "ping"}
+SEARCH: Final = "search"
+"""The type of an event that stands for some `seconds` of nothing but pings."""
 
 _CHUNK = 24
 _MOST_CHUNKS = 200  # clients parse the whole tool input again at every fragment
@@ -38,7 +49,8 @@ def compose(
 
     `context` is what the model sees of the request: that is what is counted.
     """
-    content = _contents(filled_blocks(turn, request), request, turn.keep_ids)
+    searcher = Searcher(request)
+    content = _contents(filled_blocks(turn, request), request, turn.keep_ids, searcher)
     calls = any(block["type"] == "tool_use" for block in content)
     stop_reason = turn.stop_reason or ("tool_use" if calls else "end_turn")
     edits = {"context_management": {"applied_edits": context.applied}} if context.asked else {}
@@ -53,15 +65,28 @@ def compose(
         "stop_details": {"type": "refusal", "category": None, "explanation": None}
         if stop_reason == "refusal"
         else None,
-        "usage": _usage(turn, context, content, cache),
+        "usage": _usage(turn, context, content, cache) | _searched(searcher),
     }
 
 
-def _contents(blocks: list[Block], request: RequestView, keep_ids: bool) -> list[dict[str, Any]]:
+def _searched(searcher: Searcher) -> dict[str, Any]:
+    """Return how often the API has searched; a call that failed costs nothing."""
+    if not searcher.counted:
+        return {}
+    names = ("web_search", "web_fetch")
+    return {"server_tool_use": {f"{name}_requests": searcher.counted[name] for name in names}}
+
+
+def _contents(
+    blocks: list[Block], request: RequestView, keep_ids: bool, searcher: Searcher
+) -> list[dict[str, Any]]:
     """Return the blocks as the API writes them. A call whose id is taken gets a longer one, or `keep_ids`."""
     taken = set(request.tool_use_ids)
-    contents = []
+    contents = list(searcher.resolved())
     for number, block in enumerate(blocks):
+        if isinstance(block, ScriptedSearch | ScriptedFetch):
+            contents += searcher.blocks(block, block.id or f"srvtoolu_{_stable_id(request, number)}")
+            continue
         content = _content(block, request)
         if content["type"] == "tool_use":
             content["id"] = content["id"] or f"toolu_{_stable_id(request, number)}"
@@ -75,13 +100,20 @@ def _contents(blocks: list[Block], request: RequestView, keep_ids: bool) -> list
 def _content(block: Block, request: RequestView) -> dict[str, Any]:
     match block:
         case Text():
-            return {"type": "text", "text": block.text}
+            cites = (
+                {"citations": [cited(citation) for citation in block.citations]} if block.citations else {}
+            )
+            return {"type": "text", "text": block.text, **cites}
         case Thinking():
             omitted = (request.body.get("thinking") or {}).get("display") == "omitted"
             shown = "" if omitted else block.thinking
             return {"type": "thinking", "thinking": shown, "signature": signature_of(shown)}
         case RedactedThinking():
             return {"type": "redacted_thinking", "data": block.data}
+        case RawBlock():
+            return {**block.raw, "_raw": True}
+        case ScriptedSearch() | ScriptedFetch():
+            raise AssertionError("calls of the API are more than one block")
     return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.input}
 
 
@@ -144,14 +176,18 @@ def _whole_stream(message: dict[str, Any], chunk_size: int | None, malformed: st
         opening["context_management"] = None
     yield {"type": "message_start", "message": message | opening | {"usage": usage | {"output_tokens": 1}}}
     for index, block in enumerate(message["content"]):
+        if (seconds := block.get("_seconds")) is not None:
+            yield {"type": SEARCH, "seconds": seconds}
         yield {"type": "content_block_start", "index": index, "content_block": _opened(block)}
         if index == 0:
             yield PING
-        for delta in _deltas(block, chunk_size, malformed):
+        for delta in () if "_raw" in block else _deltas(block, chunk_size, malformed):
             yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
     closing = {key: message[key] for key in ("stop_reason", "stop_sequence", "stop_details")}
-    totals = {key: value for key, value in usage.items() if key.endswith("_tokens")}
+    totals = {
+        key: value for key, value in usage.items() if key.endswith("_tokens") or key == "server_tool_use"
+    }
     edits = {key: message[key] for key in ("context_management",) if key in message}
     yield {"type": "message_delta", "delta": closing, "usage": totals} | edits
     yield {"type": "message_stop"}
@@ -161,23 +197,36 @@ _EMPTIED: dict[str, dict[str, Any]] = {
     "text": {"text": ""},
     "thinking": {"thinking": "", "signature": ""},
     "tool_use": {"input": {}},
+    "server_tool_use": {"input": {}},
 }
 
 
 def _opened(block: dict[str, Any]) -> dict[str, Any]:
-    return block | _EMPTIED.get(block["type"], {})
+    if "_raw" in block:
+        return as_sent(block)
+    opened = block | _EMPTIED.get(block["type"], {})
+    if block["type"] == "text" and "citations" in block:
+        opened["citations"] = []
+    return as_sent(opened)
+
+
+def as_sent(block: dict[str, Any]) -> dict[str, Any]:
+    """Return a block without what is only for its player."""
+    return {key: value for key, value in block.items() if key not in ("_seconds", "_raw")}
 
 
 def _deltas(block: dict[str, Any], chunk_size: int | None, malformed: str | None) -> Iterator[Event]:
     match block["type"]:
         case "text":
+            for citation in block.get("citations", []):
+                yield {"type": "citations_delta", "citation": citation}
             for piece in _pieces(block["text"], chunk_size):
                 yield {"type": "text_delta", "text": piece}
         case "thinking":
             for piece in _pieces(block["thinking"], chunk_size):
                 yield {"type": "thinking_delta", "thinking": piece}
             yield {"type": "signature_delta", "signature": block["signature"]}
-        case "tool_use":
+        case "tool_use" | "server_tool_use":
             for piece in ["", *_pieces(input_json(block["input"], malformed), chunk_size)]:
                 yield {"type": "input_json_delta", "partial_json": piece}
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from subagent_server.domain.records import RunMeta
+from subagent_server.store import run_files
 from subagent_server.store.runs import RunStore
 from subagent_server.store.stored import Extent
 
@@ -32,10 +33,8 @@ class LastState:
     """
 
     def __init__(self, store: RunStore, run_id: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._store = store
-        self._run_id = run_id
         self._clock = clock
-        self._path = store.paths.run(run_id).meta
+        self._run = store.paths.run(run_id)
         self._seen: _Seen | None = None
 
     def read(self) -> RunMeta:
@@ -43,16 +42,16 @@ class LastState:
         began, moment, seen, file = time.time_ns(), self._clock(), self._seen, self._file()
         if seen is not None and file is not None and file == seen.file and moment < seen.until:
             return seen.meta
-        raw = self._store.read_raw(self._run_id)
+        raw = run_files.read_raw_state(self._run)
         unchanged = seen is not None and seen.raw == raw
-        meta = seen.meta if seen is not None and unchanged else self._store.decoded(self._run_id, raw)
+        meta = seen.meta if seen is not None and unchanged else run_files.decode_state(self._run, raw)
         settled = file is not None and file[0].is_settled(began)
         self._seen = _Seen(meta, raw, file if settled else None, moment + TRUSTED_SECONDS)
         return meta
 
     def _file(self) -> tuple[Extent, int] | None:
         try:
-            status = self._path.stat()
+            status = self._run.meta.stat()
         except OSError:
             return None  # reading it says what is wrong
         return Extent(status.st_dev, status.st_ino, status.st_mtime_ns), status.st_size

@@ -94,7 +94,9 @@ def _call(e: Event) -> str:
 def _result(e: Event) -> str:
     text = str(e.get("text", ""))
     mark = "✗" if e.get("isError") else "←"
-    head = f"{mark} {e.get('toolName')} ({e.get('seconds', 0):.1f} s)"
+    seconds = e.get("seconds")
+    took = f" ({seconds:.1f} s)" if isinstance(seconds, int | float) else ""
+    head = f"{mark} {e.get('toolName')}{took}"
     return f"{head}\n{preview(text, 4)}" if text.strip() else head
 
 

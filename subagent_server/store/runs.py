@@ -1,15 +1,11 @@
 """The run directories: making, reading, listing, and the one function that changes a run's state."""
 
 import gzip
-import json
 import os
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from subagent_server.domain import events
 from subagent_server.domain.apply import apply
@@ -31,17 +27,14 @@ from subagent_server.host.directory import Entry
 from subagent_server.host.exclusive import exclusive
 from subagent_server.host.failpoints import failpoint
 from subagent_server.host.removing import remove_tree
-from subagent_server.store import change_marks
+from subagent_server.store import change_marks, run_files
 from subagent_server.store.logs import recorded_usage
-from subagent_server.store.migrate import upgraded
-from subagent_server.store.paths import STATE_BYTES, RootPaths, RunPaths
+from subagent_server.store.paths import RootPaths, RunPaths
 from subagent_server.store.root import make_root
 from subagent_server.store.stored import StoredRuns
 
 SPARE_BYTES = 16 * 1024
 """How much an end may add to a state: its failure, its summary, its last steps."""
-RESULT_BYTES = PAYLOAD_BYTES = 64 << 20
-"""How much of a result, and of an unpacked payload, is read."""
 
 
 class RunStore:
@@ -129,70 +122,19 @@ class RunStore:
 
     def read_state(self, run: RunPaths) -> RunMeta:
         """Return the state of a run whose directory is at hand. Raises UnknownRun, UnreadableMeta."""
-        return _decoded_meta(run, self._raw(run))
-
-    def decoded(self, run_id: str, raw: bytes) -> RunMeta:
-        """Return what `read_raw` has read. Raises InvalidRunId, UnreadableMeta."""
-        return _decoded_meta(self.paths.run(run_id), raw)
-
-    def read_raw(self, run_id: str) -> bytes:
-        """Return the state of a run as the file holds it. Raises as `read` does."""
-        return self._raw(self.paths.run(run_id))
-
-    def _raw(self, run: RunPaths) -> bytes:
-        try:
-            return run.meta.read(STATE_BYTES)
-        except FileNotFoundError as error:
-            raise UnknownRun(run.run_id, self.paths.root) from error
-        except OSError as error:
-            raise UnreadableMeta(run.run_id, run.meta.path, error.strerror or str(error)) from error
+        return run_files.decode_state(run, run_files.read_raw_state(run))
 
     def read_request(self, run_id: str) -> RunRequest:
-        """Return what was asked of a run.
-
-        Raises:
-            InvalidRunId, UnreadableMeta.
-        """
-        run = self.paths.run(run_id)
-        try:
-            return RunRequest.model_validate_json(run.request.read(STATE_BYTES))
-        except (OSError, ValidationError) as error:
-            raise UnreadableMeta(run_id, run.request.path, _reason(error)) from error
+        """Return the task of a run. Raises InvalidRunId, UnreadableMeta."""
+        return run_files.read_request(self.paths.run(run_id))
 
     def read_result(self, run_id: str) -> RunResult | None:
-        """Return how a run ended in its own words, or None where it left no result.
-
-        Raises:
-            InvalidRunId, UnreadableMeta.
-        """
-        return self._result(self.paths.run(run_id))
-
-    def _result(self, run: RunPaths) -> RunResult | None:
-        try:
-            return RunResult.model_validate_json(run.result.read(RESULT_BYTES))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValidationError) as error:
-            raise UnreadableMeta(run.run_id, run.result.path, _reason(error)) from error
+        """Return the result of a run, or None if it left no result. Raises InvalidRunId, UnreadableMeta."""
+        return run_files.read_result(self.paths.run(run_id))
 
     def read_payload(self, run_id: str) -> bytes | None:
-        """Return the payload of a run, uncompressed, or None where it has none.
-
-        Raises:
-            InvalidRunId, UnreadableMeta.
-        """
-        run = self.paths.run(run_id)
-        try:
-            with run.payload.reader() as file, gzip.GzipFile(fileobj=file) as unpacked:
-                payload = unpacked.read(PAYLOAD_BYTES + 1)
-        except FileNotFoundError:
-            return None
-        except (OSError, EOFError, zlib.error) as error:
-            raise UnreadableMeta(run_id, run.payload.path, _reason(error)) from error
-        if len(payload) > PAYLOAD_BYTES:
-            why = f"unpacked it has more than the {PAYLOAD_BYTES:,} bytes that are read of it"
-            raise UnreadableMeta(run_id, run.payload.path, why)
-        return payload
+        """Return the payload of a run, uncompressed, or None. Raises InvalidRunId, UnreadableMeta."""
+        return run_files.read_payload(self.paths.run(run_id))
 
     def update(
         self,
@@ -254,7 +196,7 @@ class RunStore:
             raise NewerSchema(run.run_id, meta.schema_version, SCHEMA_VERSION)
         if meta.status.is_terminal:
             return meta
-        result = self._result(run)
+        result = run_files.read_result(run)
         if result is None:
             return meta
         meta = apply(meta, self._ending(result, run), now, self.usage_below(run.run_id))
@@ -336,7 +278,7 @@ class RunStore:
         """Return the event that a stored result stands for, with what the run had cost by its journal."""
         usage = recorded_usage(run)
         if result.outcome is Status.COMPLETED:
-            payload = self.read_payload(run.run_id)
+            payload = run_files.read_payload(run)
             stored = None if payload is None else PayloadInfo(size=len(payload), path=run.payload.name)
             return events.Finished(summary=result.summary, payload=stored, usage=usage)
         if result.outcome is Status.STOPPED:
@@ -352,23 +294,3 @@ def _storing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageFailed(path, error.strerror or str(error)) from error
-
-
-def _decoded_meta(run: RunPaths, raw: bytes) -> RunMeta:
-    try:
-        data = json.loads(raw)
-        meta = RunMeta.model_validate(upgraded(data))
-    except (ValueError, ValidationError, TypeError, RecursionError) as error:
-        raise UnreadableMeta(run.run_id, run.meta.path, _reason(error)) from error
-    if meta.run_id != run.run_id:
-        raise UnreadableMeta(run.run_id, run.meta.path, f"it is the state of run {meta.run_id[:40]!r}")
-    return meta
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False)[0]
-        return f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    return str(error)[:200]

@@ -2,6 +2,7 @@
 
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Protocol
 
 from subagent_server.domain.records import Usage
@@ -54,10 +55,11 @@ class RunContext(Protocol):
         """Mark a stretch as working time, which `timeoutSeconds` bounds. Stretches may overlap."""
         ...
 
-    def model_call(self, spent: Usage) -> AbstractAsyncContextManager[None]:
+    def model_call(self, spent: Usage, besides: Decimal = Decimal(0)) -> AbstractAsyncContextManager[None]:
         """Mark a model call, its `usage` event included: working time that a stop lets end within the grace.
 
-        `spent` is what the run has used so far. Entering waits while calls of other runs may need the rest of
+        `spent` is what the run has used so far. `besides` is what the call may cost besides its tokens, in
+        USD. Entering waits while calls of other runs may need the rest of
         a budget.
 
         Raises:

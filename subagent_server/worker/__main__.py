@@ -1,4 +1,4 @@
-"""The worker's process: `python -m subagent_server.worker RUN_DIRECTORY MEMORY_FD[,SLOT_FD...]`.
+"""The worker: `python -m subagent_server.worker RUN_DIRECTORY MEMORY_FD[,SLOT_FD...] [DEADLINE_FD]`.
 
 `--reconcile RUN_DIRECTORY EXIT_FACTS` writes how a run ended whose worker is gone, and exits;
 `--observe RUN_DIRECTORY` reads a run as every reader does, which ends a run without a live shim.
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> None:
     memory, *slots = [int(number) for number in arguments[1].split(",")]
     for descriptor in (memory, *slots):
         os.set_inheritable(descriptor, False)
-    run = WorkerRun(Path(arguments[0]), slots)
+    run = WorkerRun(Path(arguments[0]), slots, int(arguments[2]) if len(arguments) > 2 else None)
     work(run, _read_package(memory), dict(os.environ))
     exit_worker()  # a thread that still waits for something must not keep a run alive that has ended
 
@@ -75,6 +75,7 @@ def work(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -
         end_unbegun(run, Failure(code="config", message=why))
         return
     agent = AgentDefinition.model_validate(package["definition"])
+    run.limit(agent.limits)
     life = _import_gently(run, [_HEAVY, *([_SERVERS] if agent.mcp_servers else [])])
     run.use_agent(agent, environment)
     asyncio.run(life.Life(run, agent, environment).live())

@@ -25,9 +25,8 @@ class WorkerDelegation:
 
     def __init__(self, service: Service, run_id: str, clock: WorkClock) -> None:
         self.service = service
-        self._changes = Changes(service.store)
         caller = run_as_caller(service.store, run_id)
-        self._tools = ToolDispatcher(service, self._changes, caller, PARENT_TOOLS)
+        self._tools = ToolDispatcher(service, Changes(service.store), caller, PARENT_TOOLS)
         self._clock = clock
 
     def definitions(self) -> list[dict[str, Any]]:
@@ -49,10 +48,6 @@ class WorkerDelegation:
             return await self._tools.call(tool, call)
         with self._clock.waiting():
             return await self._tools.call(tool, call)
-
-    def close(self) -> None:
-        """Stop listening for changes."""
-        self._changes.close()
 
 
 def open_delegation(run: WorkerRun, environment: Mapping[str, str]) -> WorkerDelegation:

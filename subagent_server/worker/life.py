@@ -128,7 +128,7 @@ class Life:
     # -- the watch beside the work
 
     async def _watched(self, doing: Coroutine[Any, Any, T]) -> T:
-        """Let something be done until it ends, the run is ended, or its time is over."""
+        """Return the result of `doing`, or raise why the run has to end before it."""
         work = asyncio.create_task(doing)
         try:
             reason = await self._reason_to_end(work)
@@ -153,11 +153,12 @@ class Life:
                 await asyncio.to_thread(self._parent.reconcile)
             if self.run.is_over:
                 return RunOver
+            remaining = limit - self.run.clock.elapsed
+            if remaining <= 0:  # before the signal: the shim sends it to a worker that is late
+                return lambda: _out_of_time(limit)
             if self._terminated:
                 return _terminated
-            remaining = limit - self.run.clock.elapsed
-            if remaining <= 0:
-                return lambda: _out_of_time(limit)
+            self.run.report_deadline()
             patience = min(SLOW_POLL_SECONDS, remaining) if self.run.clock.running else SLOW_POLL_SECONDS
             await self.run.sleep(patience)
         return None

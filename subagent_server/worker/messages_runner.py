@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 _AUTH_TOKEN = "ANTHROPIC_AUTH_TOKEN"
 """The other variable by which programs call the Messages API."""
-SANDBOX_MARK = "none (unsandboxed: programs run with all rights of the user)"
 
 
 class MessagesRunner:
@@ -95,7 +94,7 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
     selection = _selection(agent)
     workspace = _workspace(setup, selection)
     # 2. Record the start: whatever is refused from here on stands in the journal behind it.
-    _record_start(setup, request, settings.model)
+    setup.record_start(request, settings.model)
     own_tools = [*workspace, *_companions(setup), *([final] if final else [])]
     # 3. Begin the transcript, before any server is started: a kill from here on loses no conversation.
     task = _task(agent, request, run)
@@ -212,22 +211,7 @@ def _companions(setup: RunnerSetup) -> list[Tool]:
     return [tool for tool in tools if tool.name not in setup.agent.disallowed_tools]
 
 
-# -- steps 2 and 3: journal and transcript
-
-
-def _record_start(setup: RunnerSetup, request: RunRequest, model: str) -> None:
-    setup.run.record(
-        "run_started",
-        agent=setup.agent.name,
-        runner=setup.agent.runner,
-        model=model,
-        cwd=request.cwd,
-        sandbox=SANDBOX_MARK,
-        prompt=request.prompt,
-        **({"continuesRunId": request.continues_run_id} if request.continues_run_id else {}),
-    )
-    for warning in request.warnings:
-        setup.run.record("warning", message=warning)
+# -- step 3: the transcript
 
 
 def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun) -> Task:

@@ -29,16 +29,18 @@ class ModelCalls:
         self._budgets: list[Budget] | None = None
         self._lock: int | None = None
         self._spent = Usage()
+        self._besides = Decimal(0)
 
     @property
     def unbounded(self) -> bool:
         """Whether it is known that no budget bounds the calls: then they need not `begin`."""
         return self._budgets == []
 
-    def begin(self, spent: Usage) -> bool:
+    def begin(self, spent: Usage, besides: Decimal = Decimal(0)) -> bool:
         """Begin a call, or return False if calls of other runs may need the rest of a budget. Blocks.
 
-        `spent` is what this run has used so far; a full disk may have kept it out of the journal.
+        `spent` is what this run has used so far; a full disk may have kept it out of the journal. `besides`
+        is what the call may cost besides its tokens, such as its web searches.
 
         Raises:
             RunRefused: `budget`, if the money of the run, or of a run above it, is spent.
@@ -47,7 +49,7 @@ class ModelCalls:
         if self._budgets is None or self._gate is None:
             meta = self._store.read(self._run.run_id)
             self._budgets, self._gate = budgets_of(self._store, meta), self._store.paths.run(meta.root_run_id)
-        self._spent = spent
+        self._spent, self._besides = spent, besides
         if not self._budgets:
             return True
         try:
@@ -88,7 +90,9 @@ class ModelCalls:
         calling, used = self._now(first)
         cost = used.cost_usd or Decimal(0)
         check_cost(budget, cost)
-        return calling == 0 or (used.turns > 0 and cost + (calling + 1) * cost / used.turns <= budget.usd)
+        if calling == 0:
+            return True
+        return used.turns > 0 and cost + (calling + 1) * cost / used.turns + self._besides <= budget.usd
 
     def _now(self, first: RunMeta) -> tuple[int, Usage]:
         """Return how many runs of a tree call a model, and their usage together.

@@ -76,7 +76,7 @@ def _of_journal(run: RunPaths) -> tuple[str | None, dict[str, PastCall]]:
         match event.get("type"):
             case "run_started":
                 model = event["model"] if isinstance(event.get("model"), str) else model
-            case "tool_call" | "tool_result":
+            case "tool_call" | "tool_result" if event.get("server") is not True:  # the API makes those
                 call = _call(event, calls)
                 if call is not None:
                     calls[call.call_id] = call

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from subagent_server.domain.secrets import Masker
 from subagent_server.domain.states import MessageStatus
 from subagent_server.host import locks, processes
 from subagent_server.host.clock import now
+from subagent_server.host.deadline import DeadlineWriter
 from subagent_server.host.failpoints import failpoint
 from subagent_server.host.sleeper import Sleeper
 from subagent_server.host.wake import SLOW_POLL_SECONDS
@@ -42,12 +44,13 @@ class WorkerRun:
     `store` and `paths` are for the worker's own modules. What it writes is masked first.
     """
 
-    def __init__(self, directory: Path, slots: list[int]) -> None:
-        """`slots` are the descriptors of the locks that let this run work."""
+    def __init__(self, directory: Path, slots: list[int], deadline: int | None = None) -> None:
+        """Descriptors: `slots` are the locks that let this run work, `deadline` is the pipe to its shim."""
         self.paths = run_at(directory)
         self.store = RunStore(directory.parent)
         self.masker = Masker()
-        self.clock = WorkClock(self._give_back_slots)
+        self.clock = WorkClock(on_idle=self._wait_begins, on_work=self.report_deadline)
+        self._deadline = DeadlineWriter(deadline)
         self.model_busy = False
         """Whether the API works on a request: a stop waits a little for the reply."""
         self._limits = Limits()
@@ -64,10 +67,14 @@ class WorkerRun:
         """The id of the run."""
         return self.paths.run_id
 
+    def limit(self, limits: Limits) -> None:
+        """Keep to the limits of the agent. Called before anything that could block for ever."""
+        self._limits = limits
+        self.report_deadline()
+
     def use_agent(self, agent: AgentDefinition, environment: Mapping[str, str]) -> None:
-        """Keep to the limits of `agent`, and mask its secrets too. Called before any work."""
+        """Mask the secrets of `agent` too. Called before any work."""
         self.masker = masker_of(agent, environment)
-        self._limits = agent.limits
 
     # -- the state
 
@@ -131,7 +138,7 @@ class WorkerRun:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While inside, changes of the run wake those who `sleep`. Enter it inside the event loop."""
+        """While inside, each change of the run wakes every `sleep`. Enter it inside the event loop."""
         self._sleeper = Sleeper(self.paths.wake(os.getpid()))
         try:
             yield
@@ -145,7 +152,7 @@ class WorkerRun:
             await self._sleeper.sleep(seconds)
 
     def wake(self) -> None:
-        """Wake all who `sleep`."""
+        """Wake every sleeper."""
         if self._sleeper is not None:
             self._sleeper.wake_all()
 
@@ -167,8 +174,16 @@ class WorkerRun:
         with self.clock.working():
             yield
 
-    def _give_back_slots(self) -> None:
-        """Let others work. The slots are not taken again."""
+    def report_deadline(self) -> None:
+        """Let the shim know when this process is to be ended if it no longer answers."""
+        until = self.clock.waits_until
+        if self.clock.running or until is None:
+            until = time.monotonic() + self._limits.timeout_seconds - self.clock.elapsed
+        self._deadline.write(until)
+
+    def _wait_begins(self) -> None:
+        """Give back the slots, so that others work. They are not taken again."""
+        self.report_deadline()
         for descriptor in self._slots:
             with suppress(OSError):
                 locks.give_back(descriptor)
@@ -177,7 +192,7 @@ class WorkerRun:
     # -- model calls
 
     @asynccontextmanager
-    async def model_call(self, spent: Usage) -> AsyncIterator[None]:
+    async def model_call(self, spent: Usage, besides: Decimal = Decimal(0)) -> AsyncIterator[None]:
         """Count working time, and let a stop wait for the reply.
 
         Raises:
@@ -185,7 +200,7 @@ class WorkerRun:
             SubagentError: that an answer was read could not be written.
         """
         calls = self._model_calls
-        while not (calls.unbounded or await asyncio.to_thread(calls.begin, spent)):
+        while not (calls.unbounded or await asyncio.to_thread(calls.begin, spent, besides)):
             await self.pause(_BUDGET_POLL_SECONDS)
         self.model_busy = True
         try:
@@ -214,7 +229,7 @@ class WorkerRun:
         message = await self._asked(question, options)
         facts = {"options": message.options} if message.options else {}
         self.record("question", messageId=message.message_id, question=question, **facts)
-        with self.clock.waiting():
+        with self.clock.waiting(time.monotonic() + _seconds_left(message)):
             message = await self._closed(message)
         if message.message_status is MessageStatus.EXPIRED:
             return self._unanswered(message)

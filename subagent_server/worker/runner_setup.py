@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.records import RunRequest
 from subagent_server.toolkit.nested import Delegation
 from subagent_server.toolkit.telemetry import NO_TRACER, Tracer
 from subagent_server.worker.run_context import WorkerRun
+
+SANDBOX_MARK = "none (unsandboxed: programs run with all rights of the user)"
 
 
 @dataclass(frozen=True)
@@ -23,3 +26,21 @@ class RunnerSetup:
     read_only: list[Path]
     delegation: Delegation | None = None
     tracer: Tracer = NO_TRACER
+
+    def record_start(self, request: RunRequest, model: str | None = None) -> None:
+        """Append the start of the run to its journal, and the warnings that its starter had.
+
+        A runner calls this once its checks are over: a later refusal stands in the journal behind it.
+        """
+        self.run.record(
+            "run_started",
+            agent=self.agent.name,
+            runner=self.agent.runner,
+            **({"model": model} if model is not None else {}),
+            cwd=request.cwd,
+            sandbox=SANDBOX_MARK,
+            prompt=request.prompt,
+            **({"continuesRunId": request.continues_run_id} if request.continues_run_id else {}),
+        )
+        for warning in request.warnings:
+            self.run.record("warning", message=warning)

@@ -102,7 +102,7 @@ class _SdkSpan:
 
 
 class _Counting(BatchSpanProcessor):
-    """Counts the spans that there are to send."""
+    """Counts the spans to send."""
 
     ended = 0
 

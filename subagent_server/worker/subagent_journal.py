@@ -54,7 +54,7 @@ class SubagentJournal:
         self._record_left_out()
 
     async def follow(self, look: Callable[[bool], list[dict[str, Any]]], over: asyncio.Event) -> None:
-        """Write the events that `look` finds each second, and once more when `over`. A thread calls it."""
+        """Write the events that `look`, in a thread, finds each second, and once more when `over`."""
         last = False
         while not last:
             last = await _is_set(over, LOOK_SECONDS)

@@ -1,5 +1,6 @@
 """Working time, which `timeoutSeconds` bounds. Waiting for a parent does not count."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,9 +9,16 @@ from contextlib import contextmanager
 class WorkClock:
     """Runs while at least one stretch of work is open. Stretches overlap; a wait inside one suspends it."""
 
-    def __init__(self, on_idle: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        on_idle: Callable[[], None],
+        on_work: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._on_idle = on_idle
+        self._on_work = on_work
         self._clock = clock
+        self._waits: list[float] = []
         self._open = 0
         self._elapsed = 0.0
         self._since = 0.0
@@ -34,20 +42,28 @@ class WorkClock:
         finally:
             self._change(-1)
 
+    @property
+    def waits_until(self) -> float | None:
+        """When the last of the waits that are open is over, on the clock; None if there is none."""
+        return max(self._waits, default=None)
+
     @contextmanager
-    def waiting(self) -> Iterator[None]:
+    def waiting(self, until: float = math.inf) -> Iterator[None]:
         """Suspend the stretch that this is inside; `on_idle` is called if no other stretch is open."""
+        self._waits.append(until)
         self._change(-1)
         if not self._open:
             self._on_idle()
         try:
             yield
         finally:
+            self._waits.remove(until)
             self._change(+1)
 
     def _change(self, by: int) -> None:
         was_open, self._open = self._open, self._open + by
         if not was_open and self._open:
             self._since = self._clock()
+            self._on_work()
         elif was_open and not self._open:
             self._elapsed += self._clock() - self._since

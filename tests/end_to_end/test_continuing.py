@@ -5,6 +5,8 @@ import signal
 import sys
 from typing import Any
 
+import pytest
+
 from subagent_server.domain import events
 from subagent_server.domain.records import Failure
 from subagent_server.domain.states import Status
@@ -66,6 +68,7 @@ def test_a_completed_run_goes_on_after_its_result_with_its_conversation_director
     assert len(bodies(simulator)[-1]["messages"]) == 7
 
 
+@pytest.mark.race
 def test_a_call_that_a_kill_or_a_stop_cut_off_is_reported_as_not_known_and_never_repeated(
     world: World,
 ) -> None:
@@ -142,6 +145,7 @@ def stubborn_run(world: World) -> str:
     return run_id
 
 
+@pytest.mark.race
 def test_stopped_and_continued_at_once_there_are_never_two_workers(world: World) -> None:
     first = stubborn_run(world)
     keeper = world.keeper(first)

@@ -4,6 +4,8 @@ import os
 from contextlib import ExitStack
 from functools import partial
 
+import pytest
+
 from subagent_server.domain.states import Status
 from subagent_server.host import locks, processes
 from subagent_server.host.directory import Entry
@@ -21,6 +23,7 @@ STUBBORN = (
 """Double-forked, in sessions of their own, without the mark of the run, deaf to TERM, holding the output."""
 
 
+@pytest.mark.race
 def test_a_run_stopped_while_it_starts_calls_no_model(world: World) -> None:
     world.agent()
     world.environment["SUBAGENT_WARM"] = "0"  # a warm one has called its model before a test could stop it
@@ -107,6 +110,7 @@ def test_a_run_that_has_completed_is_returned_as_it_is(world: World) -> None:
     assert observed.meta == before and observed.meta.status is Status.COMPLETED
 
 
+@pytest.mark.race
 def test_a_stop_that_races_with_the_end_gives_one_end_and_keeps_the_result_that_is_there(
     world: World,
 ) -> None:

@@ -6,11 +6,15 @@ import signal
 from collections import Counter
 from contextlib import ExitStack
 
+import pytest
+
 from subagent_server.domain.states import Event, MessageStatus, Status
 from tests.helpers.processes import Child
 from tests.helpers.turns import calls, says, tool_results, use
 from tests.helpers.world import World
 from tests.soak.client import McpClient
+
+pytestmark = pytest.mark.race
 
 QUESTIONS, ANSWERERS, POLLS = 8, 3, 50
 ANSWERER = """

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from subagent_server.domain.states import Status
 from subagent_server.service.doctor import examine
 from subagent_server.store.runs import RunStore
@@ -14,6 +16,8 @@ from tests.helpers.scale import times
 from tests.helpers.turns import says
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
+
+pytestmark = pytest.mark.race
 
 RACES = times(60, 200)
 PRELUDE = """

@@ -78,6 +78,7 @@ def test_the_next_child_is_forked_while_a_program_runs(place: TinyPlace) -> None
     os.close(program)
 
 
+@pytest.mark.race
 def test_only_one_of_many_zygotes_that_are_started_at_once_stays(place: TinyPlace) -> None:
     for starting in [place.spawned() for _ in range(4)]:
         assert starting.wait(BOUND) == 0

@@ -59,6 +59,7 @@ def test_a_reader_who_has_the_old_file_open_reads_it_to_its_end(tmp_path: Path) 
         assert file.read() == b"old"
 
 
+@pytest.mark.race
 def test_a_reader_never_sees_half_a_file_even_where_the_writer_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "file"
     atomic.write_durably(Entry.at(path), b"0" * 20000)

@@ -34,6 +34,7 @@ HOLD = """
 """
 
 
+@pytest.mark.race
 def test_no_step_of_two_processes_is_lost(tmp_path: Path) -> None:
     lock, counter = tmp_path / "lock", tmp_path / "counter"
     counter.write_text("0", encoding="utf-8")

@@ -116,6 +116,7 @@ def test_a_probe_holds_nothing_against_another_probe(lock: Path) -> None:
         os.close(first)
 
 
+@pytest.mark.race
 def test_probes_of_several_processes_never_take_each_other_for_holders(lock: Path, tmp_path: Path) -> None:
     os.close(locks.open_lock(Entry.at(lock)))
     enough = tmp_path / "enough"
@@ -138,6 +139,7 @@ def test_a_taker_is_never_refused_because_somebody_probes(lock: Path, tmp_path: 
         enough.touch()
 
 
+@pytest.mark.race
 def test_of_several_takers_exactly_one_gets_the_lock(lock: Path) -> None:
     for _ in range(3):
         with Child(HOLD, lock) as one, Child(HOLD, lock) as other:

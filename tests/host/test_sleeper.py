@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from subagent_server.host import wake
 from subagent_server.host.directory import Entry
 from subagent_server.host.sleeper import Sleeper
@@ -42,6 +44,7 @@ async def woken(tasks: list[asyncio.Task[None]]) -> int:
     return len(done)
 
 
+@pytest.mark.race
 def test_all_are_woken_together_by_a_poke(tmp_path: Path) -> None:
     async def play() -> int:
         async with sleeping(tmp_path / "wake.1") as sleeper:
@@ -52,6 +55,7 @@ def test_all_are_woken_together_by_a_poke(tmp_path: Path) -> None:
     assert asyncio.run(play()) == 3
 
 
+@pytest.mark.race
 def test_all_are_woken_together_by_the_slow_poll_whenever_they_fell_asleep(tmp_path: Path) -> None:
     async def play() -> list[int]:
         async with sleeping(tmp_path / "wake.1") as sleeper:

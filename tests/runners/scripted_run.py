@@ -13,6 +13,7 @@ from subagent_server.host.directory import Directory
 from subagent_server.runners.messages.loop import Loop
 from subagent_server.runners.messages.meter import UsageMeter
 from subagent_server.runners.messages.model import Model, ModelSettings
+from subagent_server.runners.messages.web_tools import WebTools
 from subagent_server.runners.outcome import Outcome
 from subagent_server.simulator import Simulator
 from subagent_server.toolkit.final_answer import FinalAnswer
@@ -60,7 +61,7 @@ class ScriptedRun:
         yield
 
     @asynccontextmanager
-    async def model_call(self, spent: Usage) -> AsyncIterator[None]:
+    async def model_call(self, spent: Usage, besides: Decimal = Decimal(0)) -> AsyncIterator[None]:
         if self.budget_usd is not None and (spent.cost_usd or 0) >= self.budget_usd:
             raise RunRefused("budget", f"The budget of {self.budget_usd} is spent.")
         yield
@@ -116,8 +117,10 @@ class Played:
         outputs: Path | None = None,
         pace: Pace | None = None,
         budget_usd: Decimal | None = None,
+        web: WebTools | None = None,
     ) -> None:
         self.pace = pace
+        self.web = web or WebTools()
         self.run = ScriptedRun()
         self.run.budget_usd = budget_usd
         self.settings = settings or {}
@@ -148,6 +151,7 @@ class Played:
         self.loop = Loop(
             self.run, model, system, self.tools, self.max_turns, self.final, self.meter, self.outputs
         )
+        self.loop.web = self.web
         first = {"role": "user", "content": [{"type": "text", "text": "Go."}]}
         try:
             async with asyncio.timeout(BOUND):

@@ -97,7 +97,7 @@ def test_a_reply_that_the_api_cut_or_refused_is_a_model_error_with_its_text(reas
 
 def test_a_paused_turn_is_carried_on() -> None:
     played = Played(says("First half.", stop_reason="pause_turn"), says("Second half."), script=PREFILL)
-    assert played.outcome.text == "Second half." and len(played.bodies) == 2
+    assert played.outcome.text == "First half.\n\nSecond half." and len(played.bodies) == 2
     assert played.bodies[1]["messages"][-1]["role"] == "assistant"
 
 

@@ -52,11 +52,14 @@ def past(*messages: Message, **facts: Any) -> PastRun:
     return PastRun(messages=[TASK, *messages] if messages else [], calls=calls, **run)
 
 
-def carried_on(*runs: PastRun, prompt: str = "", **opening: Any) -> Resumed:
+def carried_on(*runs: PastRun, prompt: str = "", web_tools: bool = False, **opening: Any) -> Resumed:
     """Return how the last of these runs is carried on, after the API was asked whether it takes it."""
     words = [{"type": "text", "text": prompt}] if prompt else []
     found = asyncio.run(resume(runs, Opening(**{"words": words, "model": "m", **opening})))
-    check_messages(sendable(found.messages), allow_prefill=found.outcome is not None)
+    is_over = found.outcome is not None
+    tools = [{"type": "web_search_20250305", "name": "web_search"}] if web_tools else []
+    messages = sendable(found.messages)
+    check_messages(messages, allow_prefill=is_over, body={"messages": messages, "tools": tools})
     return found
 
 

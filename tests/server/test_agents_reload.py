@@ -94,6 +94,7 @@ def test_a_directory_that_is_replaced_as_a_whole_is_watched_on(world: World) -> 
         assert agents(client) == ["run_new", "run_newer"]
 
 
+@pytest.mark.race
 def test_what_changed_between_listing_and_listening_is_told_at_once(world: World) -> None:
     world.agent("first")
     with Listener(world, "modern") as client:

@@ -88,6 +88,7 @@ def test_a_log_that_grows_all_the_time_is_told_of_once_a_second(world: World) ->
         assert written > 20, "and not at each line"
 
 
+@pytest.mark.race
 def test_a_run_whose_processes_were_killed_is_told_of_though_nobody_looks(world: World) -> None:
     world.agent()
     world.play(asks("Go on?"))

@@ -87,6 +87,7 @@ def begun(service: Service, parent: str | None = None) -> RunMeta:
     return start(service, StartOrder("again", "Go on."), Caller(parent))
 
 
+@pytest.mark.race
 def test_starts_at_one_moment_anywhere_in_a_tree_do_not_become_too_many(service: Service) -> None:
     root = begun(service)
     child = begun(service, root.run_id)
@@ -180,6 +181,7 @@ def test_a_run_is_bound_by_the_budgets_above_it_over_their_whole_trees(service: 
         begun(service, second)
 
 
+@pytest.mark.race
 def test_of_calls_at_one_moment_only_those_begin_that_what_is_left_of_the_budget_has_room_for(
     service: Service,
 ) -> None:

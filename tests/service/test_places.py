@@ -210,6 +210,7 @@ def test_copies_of_inputs_are_for_their_owner_alone_whatever_the_umask(service: 
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
 
 
+@pytest.mark.race
 def test_a_directory_that_is_swapped_for_a_link_leads_nowhere(service: Service, tmp_path: Path) -> None:
     here = tmp_path / "cwd"
     (here / "sub/secret.txt").write_text("inner\n", encoding="utf-8")

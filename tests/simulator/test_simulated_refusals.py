@@ -175,7 +175,9 @@ def test_what_the_api_takes_is_taken() -> None:
         user("one", *[]),
         user("two messages of one role are one turn"),
         assistant(
-            call(), call("t2"), {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+            call(),
+            call("t2"),
+            {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}},
         ),
         user(result("t2", content=rich), result(is_error=True, content=[text()])),
         {"role": "system", "content": "Be brief."},

@@ -105,6 +105,7 @@ def test_a_run_that_has_not_ended_is_asked_again_each_time(store: RunStore) -> N
     assert found(store, *FAILED) == [] and found(store, Status.STOPPED) == [RUN_ID]
 
 
+@pytest.mark.race
 def test_several_who_need_it_at_once_all_get_it(store: RunStore) -> None:
     make_stored(store.paths.root, 300)
     code = (

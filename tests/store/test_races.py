@@ -3,9 +3,13 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+import pytest
+
 from subagent_server.store.runs import RunStore
 from tests.helpers.processes import Child
 from tests.helpers.runs import ASKED, STARTED, start_run
+
+pytestmark = pytest.mark.race
 
 RACERS = 4
 PRELUDE = """

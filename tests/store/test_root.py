@@ -140,6 +140,7 @@ def test_what_stands_in_the_way_of_a_root_is_said(tmp_path: Path) -> None:
         make_root(tmp_path / "runs")
 
 
+@pytest.mark.race
 def test_two_who_make_a_root_at_once_both_have_it(place: Path) -> None:
     first, second = RootDirectory(place), RootDirectory(place)
     place.mkdir()

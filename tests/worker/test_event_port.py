@@ -151,6 +151,7 @@ def test_a_client_that_stops_in_the_middle_is_refused(world: World, run_id: str,
     assert recorded(world, run_id, {"run-0"}) == []
 
 
+@pytest.mark.race
 def test_requests_that_come_together_are_answered_once_and_the_first_alone_is_recorded(
     world: World, run_id: str, port: Port
 ) -> None:

@@ -23,7 +23,7 @@ class EchoRunner:
         self.setup, self.usage = setup, Usage(turns=1)
 
     async def work(self) -> Outcome:
-        self.setup.run.record("run_started", agent=self.setup.agent.name, runner="claude")
+        self.setup.record_start(self.setup.run.store.read_request(self.setup.run.run_id))
         reply = await self.setup.run.ask("Which word?", None)
         return Outcome(f"echo {reply.answer}")
 

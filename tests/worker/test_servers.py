@@ -4,6 +4,8 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
+
 from subagent_server.domain.states import Status
 from subagent_server.host import processes
 from tests.helpers.mcp_servers import reference, scripted
@@ -124,6 +126,7 @@ def test_a_server_that_does_not_start_fails_the_run_before_any_model_call_with_i
     assert simulator.requests == []
 
 
+@pytest.mark.race
 def test_a_stop_while_servers_are_connected_ends_the_run_at_once_and_leaves_no_process(world: World) -> None:
     mark = world.home / "mark"
     world.agent(mcpServers={"silent": scripted(silent=True, mark=str(mark))})

@@ -1,4 +1,4 @@
-"""How the Messages API is reached: one TLS context, which is dear to make and is the same for every run."""
+"""The connection to the Messages API: one TLS context, slow to make and the same for every run."""
 
 import os
 import ssl
@@ -34,7 +34,7 @@ def http_client(on_sent: Callable[[], None]) -> httpx2.AsyncClient:
 
 
 def tls_context() -> ssl.SSLContext:
-    """Return the context for these certificates; a process that was forked has that of the one before it."""
+    """Return the context for these certificates; a fork has the context of its parent process."""
     shape = tuple(os.environ.get(name) for name in _SHAPERS)
     if shape not in _made:
         _made[shape] = httpx2.create_ssl_context()

@@ -6,7 +6,8 @@ The state is one list of messages. A mistake of the model becomes a message that
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any
 
 from subagent_server.domain.errors import RunRefused
@@ -15,6 +16,8 @@ from subagent_server.runners.messages.calls import MOST_AT_ONCE, normalise, room
 from subagent_server.runners.messages.meter import UsageMeter
 from subagent_server.runners.messages.model import CONTEXT_HINT, Model, Retry
 from subagent_server.runners.messages.reply import ModelReply, ToolCall
+from subagent_server.runners.messages.web_results import record_server_use
+from subagent_server.runners.messages.web_tools import WebTools
 from subagent_server.runners.outcome import Outcome
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.outputs import KeptOutputs, Shortener, is_too_long
@@ -52,6 +55,8 @@ class Loop:
     outputs: Shortener = field(default_factory=KeptOutputs)
     text: str = ""
     tracer: Tracer = NO_TRACER
+    web: WebTools = field(default_factory=WebTools)
+    _before_pause: str = ""
 
     @property
     def usage(self) -> Usage:
@@ -67,7 +72,7 @@ class Loop:
         """Return the outcome of a run that something else ends: its work so far is paid for, and kept."""
         given = self.final is not None and self.final.given
         output = self.final.answer if self.final is not None and given else None
-        return Outcome(self.text_so_far, output, has_output=given, failure=failure)
+        return self._sourced(Outcome(self.text_so_far, output, has_output=given, failure=failure))
 
     async def work(self, messages: list[Message]) -> Outcome:
         """Carry the conversation on to its end.
@@ -76,6 +81,11 @@ class Loop:
             RunOver: the run was ended from outside.
             RunRefused: it cannot go on, for the reason its code names.
         """
+        return self._sourced(await self._carried_on(messages))
+
+    async def _carried_on(self, messages: list[Message]) -> Outcome:
+        if messages[-1]["role"] == "assistant":  # the API has paused this reply, and the next one ends it
+            self._before_pause = self.text
         while True:
             if self.usage.turns >= self.max_turns:
                 raise RunRefused(
@@ -88,14 +98,14 @@ class Loop:
                 return self._ended(reply)
             if reply.calls:
                 results = await self._use_tools(reply.calls)
-                self._say(messages, {"role": "user", "content": results})
+                self._say(messages, {"role": "user", "content": [*results, *self.web.notices()]})
             if self.final is not None and self.final.given:
                 return Outcome(self.text, self.final.answer, has_output=True)
 
     async def _turn(self, messages: list[Message]) -> ModelReply:
         self.run.checkpoint()
-        definitions = [tool.definition() for tool in self.tools]
-        async with self.run.model_call(self.usage):
+        definitions = [*(tool.definition() for tool in self.tools), *self.web.definitions(messages)]
+        async with self.run.model_call(self.usage, self._most_for_searches):
             self.run.record("turn", turn=self.usage.turns + 1)
             reply = await self.model.reply(
                 self.system, messages, definitions, self._before_retry, self.meter.charge
@@ -106,12 +116,30 @@ class Loop:
             self.run.record("usage", **self.usage.model_dump(mode="json", exclude_none=True))
         for thought in reply.thoughts:
             self.run.record("thought", text=thought)
+        record_server_use(reply.content, self.run.record)
+        self.web.take(reply.content)
         if reply.text:
-            self.text = reply.text
+            self.text = "\n\n".join(text for text in (self._before_pause, reply.text) if text)
             self.run.record("text", text=reply.text)
         if content := reply.sendable():
             self._say(messages, {"role": "assistant", "content": content}, reply.stop_reason)
+        self._mind_pause(reply)
         return reply
+
+    def _mind_pause(self, reply: ModelReply) -> None:
+        """Keep the text of a reply that the API has paused: what comes next belongs to it."""
+        is_paused = reply.stop_reason == "pause_turn" and not reply.calls
+        self._before_pause = self.text if is_paused and (self._before_pause or reply.text) else ""
+        if is_paused:
+            self.web.check_pause()
+
+    @property
+    def _most_for_searches(self) -> Decimal:
+        prices = self.meter.prices
+        return Decimal(0) if prices is None else self.web.most_cost(prices.web_search)
+
+    def _sourced(self, outcome: Outcome) -> Outcome:
+        return replace(outcome, sources=self.web.sources)
 
     async def _before_retry(self, retry: Retry) -> None:
         self.run.record("warning", message=f"{retry.reason}; trying again in {retry.seconds:.1f} s")
@@ -199,12 +227,16 @@ class Loop:
 
 
 def _result_block(call: ToolCall, result: ToolResult) -> dict[str, Any]:
-    block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call.call_id, "content": _speaking(result)}
+    block: dict[str, Any] = {
+        "type": "tool_result",
+        "tool_use_id": call.call_id,
+        "content": _without_blanks(result),
+    }
     return block | ({"is_error": True} if result.is_error else {})
 
 
-def _speaking(result: ToolResult) -> list[dict[str, Any]]:
-    """Return the content without blank texts, which the API refuses; silence is said in a word."""
+def _without_blanks(result: ToolResult) -> list[dict[str, Any]]:
+    """Return the content without blank texts, which the API refuses; an empty result says `(empty)`."""
     content = [b for b in result.content if b.get("type") != "text" or b["text"].strip()]
     return content or [{"type": "text", "text": "(empty)"}]
 

@@ -24,6 +24,8 @@ class UsageMeter:
                 output_tokens=used.get("output_tokens", 0),
                 cache_read_tokens=used.get("cache_read_input_tokens", 0),
                 cache_write_tokens=used.get("cache_creation_input_tokens", 0),
+                web_searches=used.get("web_search_requests", 0),
+                web_fetches=used.get("web_fetch_requests", 0),
                 cost_usd=self.prices.cost(used).normalize() if self.prices else None,
             )
         )

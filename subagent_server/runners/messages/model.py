@@ -3,7 +3,7 @@
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from subagent_server.runners.messages.caching import marked
 from subagent_server.runners.messages.connection import http_client
 from subagent_server.runners.messages.context import ContextEdits
 from subagent_server.runners.messages.reply import ModelReply, ReplyBuilder
+from subagent_server.runners.messages.web_tools import refuses_web_tools
 from subagent_server.toolkit.pace import Alone, Pace
 
 FIRST_DELAY_SECONDS = 0.5
@@ -121,7 +122,7 @@ class Model:
             except (anthropic.APIError, httpx2.TransportError, _CutStream) as error:
                 retry = self._without_edits(error) or _retry(error, attempt)
                 if retry is None:
-                    raise _refusal(error) from error
+                    raise _refusal(error, tools) from error
                 if attempt == MAX_ATTEMPTS:
                     raise _gave_up(retry) from error
                 await on_retry(self._agreed(retry))
@@ -161,7 +162,7 @@ class Model:
         self._streaming = builder.reply
         try:
             async with await self._client.messages.create(**request, stream=True) as stream:
-                async for event in self._events(stream):
+                async for event in self._events(stream, builder.reply):
                     _take(builder, event)
         finally:
             self._streaming = None
@@ -172,13 +173,17 @@ class Model:
         return builder.reply
 
     async def _events(
-        self, stream: "anthropic.AsyncStream[RawMessageStreamEvent]"
+        self, stream: "anthropic.AsyncStream[RawMessageStreamEvent]", reply: ModelReply
     ) -> AsyncIterator[RawMessageStreamEvent]:
-        """Yield the events of a stream as long as it moves; the SDK leaves the pings out."""
+        """Yield the events of a stream as long as it moves; the SDK leaves the pings out.
+
+        While the API searches, nothing but pings comes: then only a connection without any is dead, which the
+        client's own timeout of a read notices.
+        """
         events = aiter(stream)
         while True:
             try:
-                async with asyncio.timeout(self._settings.idle_seconds):
+                async with asyncio.timeout(None if reply.searches else self._settings.idle_seconds):
                     event = await anext(events)
             except StopAsyncIteration:
                 return
@@ -246,10 +251,12 @@ def _cause(error: Exception) -> str:
     return str(deepest) or type(deepest).__name__
 
 
-def _refusal(error: Exception) -> RunRefused:
+def _refusal(error: Exception, tools: Sequence[Mapping[str, Any]]) -> RunRefused:
     status = error.status_code if isinstance(error, anthropic.APIStatusError) else 0
     kind = api_error_type(error) if isinstance(error, anthropic.APIStatusError) else type(error).__name__
     fault = f"{status} {kind}".strip() if status >= 400 else kind
+    if refuses_web_tools(status, _said(error), tools):
+        return RunRefused("config", f"The API refused the web tools ({fault}): {_said(error)}", _NO_WEB_TOOLS)
     hint = CONTEXT_HINT if _TOO_LONG in _said(error) else _HINTS.get(status)
     return RunRefused("model_error", f"The API refused the call ({fault}): {_said(error)}", hint)
 
@@ -262,6 +269,7 @@ def _gave_up(retry: Retry) -> RunRefused:
     )
 
 
+_NO_WEB_TOOLS = "Take WebSearch and WebFetch out of `tools`, or use an API and a model that have them."
 _TOO_LONG = "prompt is too long"
 CONTEXT_HINT = "The conversation no longer fits the model: give it a smaller task, or a larger window."
 _HINTS = {

@@ -1,4 +1,4 @@
-"""What a call of a model costs, from the list prices that the library `genai-prices` keeps (no network)."""
+"""The cost of a model call, from the list prices that the library `genai-prices` keeps (no network)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,8 +36,14 @@ class Prices:
             cache_write_tokens=written,
             cache_write_1h_tokens=for_an_hour,
             output_tokens=usage.get("output_tokens", 0),
+            web_searches=usage.get("web_search_requests", 0),
         )
         return self._model.calc_price(tokens, self._provider).total_price
+
+    @property
+    def web_search(self) -> Decimal:
+        """The cost in USD of one web search, without the tokens of its results."""
+        return self.cost({"web_search_requests": 1}) - self.cost({})
 
 
 def find_prices(model: str) -> Prices | None:

@@ -2,11 +2,13 @@
 
 Roles alternate, a user begins, every tool call has its result at the beginning of the message behind it, and
 each result has its call. A gap that a kill, a full disk or a damaged file has left is filled with words that
-say so.
+say so. A reply that the API has paused is followed by its rest, without a word between.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+from subagent_server.runners.messages.web_results import SERVER_CALL, is_server_result
 
 Block = dict[str, Any]
 Message = dict[str, Any]
@@ -16,7 +18,8 @@ STOP_REASON = "stopReason"
 
 _THOUGHTS = frozenset({"thinking", "redacted_thinking"})
 _ONLY_FROM_USERS = frozenset({"tool_result", "image", "document"})
-_ONLY_FROM_MODELS = frozenset({"tool_use", *_THOUGHTS})
+_ONLY_FROM_MODELS = frozenset({"tool_use", SERVER_CALL, *_THOUGHTS})
+_PAUSED = "pause_turn"
 _GAP = {"type": "text", "text": "(What was said here is lost. Go on.)"}
 
 
@@ -44,6 +47,12 @@ def repaired(
 def calls_of(message: Message) -> list[Block]:
     """Return the tool calls of a message."""
     return [block for block in message["content"] if block["type"] == "tool_use"]
+
+
+def is_paused(message: Message) -> bool:
+    """Whether the API has paused a reply, to be carried on without a word between."""
+    paused = message.get("role") == "assistant" and message.get(STOP_REASON) == _PAUSED
+    return paused and not calls_of(message)
 
 
 def sendable(messages: Iterable[Message]) -> list[Message]:
@@ -77,6 +86,7 @@ class _Repair:
         return self._whole
 
     def _add_reply(self, message: Message) -> None:
+        goes_on = bool(self._whole) and is_paused(self._whole[-1])
         content = [b for b in self._usable(message, _ONLY_FROM_USERS) if self._is_new(b)]
         while content and content[-1]["type"] in _THOUGHTS:
             content.pop()  # a message may not end with a thought
@@ -84,14 +94,14 @@ class _Repair:
             return
         if not self._whole:
             self._begin()
-        if self._whole[-1]["role"] == "assistant":
+        if self._whole[-1]["role"] == "assistant" and not goes_on:
             gap = self._results([]) if self._last_calls() else [_GAP]
             self._whole.append({"role": "user", "content": gap})
         kept = {STOP_REASON: message[STOP_REASON]} if isinstance(message.get(STOP_REASON), str) else {}
         self._whole.append({"role": "assistant", "content": content, **kept})
 
     def _add_words(self, message: Message) -> None:
-        content = self._usable(message, _ONLY_FROM_MODELS)
+        content = [b for b in self._usable(message, _ONLY_FROM_MODELS) if not is_server_result(b)]
         given = [block for block in content if block["type"] == "tool_result"]
         words = [block for block in content if block["type"] != "tool_result"]
         if self._whole and self._whole[-1]["role"] == "user":
@@ -136,10 +146,12 @@ def _is_sound(block: Any) -> bool:
     match block.get("type"):
         case "text":
             return isinstance(block.get("text"), str) and bool(block["text"].strip())
-        case "tool_use":
+        case "tool_use" | "server_tool_use":
             texts = (block.get("id"), block.get("name"))
             return all(isinstance(t, str) and t for t in texts) and isinstance(block.get("input"), dict)
         case "tool_result":
             return isinstance(block.get("tool_use_id"), str)
         case kind:
-            return isinstance(kind, str)
+            return isinstance(kind, str) and (
+                not is_server_result(block) or isinstance(block.get("tool_use_id"), str)
+            )

@@ -11,6 +11,8 @@ from typing import Any
 
 from anthropic.types import RawMessageStreamEvent
 
+from subagent_server.runners.messages.texts import joined_text, text_of
+
 Block = dict[str, Any]
 
 _DEEPEST = 100
@@ -44,16 +46,22 @@ class ModelReply:
     @property
     def text(self) -> str:
         """All text of the reply."""
-        return "\n\n".join(b["text"] for b in self.content if b.get("type") == "text" and b["text"].strip())
+        return joined_text(self.content)
 
     @property
     def thoughts(self) -> list[str]:
         """The readable thoughts of the reply."""
-        return [b["thinking"] for b in self.content if b.get("type") == "thinking" and b.get("thinking")]
+        thoughts = (b.get("thinking") for b in self.content if b.get("type") == "thinking")
+        return [thought for thought in thoughts if isinstance(thought, str) and thought]
 
     def sendable(self) -> list[Block]:
         """The content as it goes back to the model: the API refuses empty texts."""
-        return [b for b in self.content if b.get("type") != "text" or b["text"].strip()]
+        return [b for b in self.content if b.get("type") != "text" or text_of(b).strip()]
+
+    @property
+    def searches(self) -> bool:
+        """Whether the API is at a call of its own tools: nothing else comes before the result."""
+        return bool(self.content) and self.content[-1].get("type") == "server_tool_use"
 
 
 class ReplyBuilder:
@@ -68,15 +76,15 @@ class ReplyBuilder:
         match event.type:
             case "message_start":
                 self.reply.response_id, self.reply.model = event.message.id, event.message.model
-                self._count(event.message.usage.to_dict())
+                self._count(event.message.usage.to_dict(warnings=False))
             case "content_block_start":
-                self.reply.content.append(dict(event.content_block.to_dict()))
+                self.reply.content.append(dict(event.content_block.to_dict(warnings=False)))
             case "content_block_delta":
-                self._grow(event.index, event.delta.to_dict())
+                self._grow(event.index, event.delta.to_dict(warnings=False))
             case "message_delta":
                 self.reply.stop_reason = event.delta.stop_reason
-                self._count(event.usage.to_dict())
-                managed = event.to_dict().get("context_management")
+                self._count(event.usage.to_dict(warnings=False))
+                managed = event.to_dict(warnings=False).get("context_management")
                 if isinstance(managed, dict):
                     self.reply.edits = managed.get("applied_edits") or []
             case "message_stop":
@@ -96,19 +104,30 @@ class ReplyBuilder:
             block["citations"] = [*(block.get("citations") or []), delta["citation"]]
 
     def _take_calls(self) -> None:
-        """Parse the calls, in the order of their blocks; a block that was never closed counts too."""
+        """Parse the arguments of calls, in their order; those of a block that was never closed count too.
+
+        The API runs its own tools (`server_tool_use`): their input goes back to it as it came.
+        """
         for index, block in enumerate(self.reply.content):
-            if block.get("type") != "tool_use":
-                continue
             raw = "".join(self._pieces.get(index, []))
+            is_call = block.get("type") == "tool_use"
+            if not (is_call or raw):
+                continue
             arguments, problem = _parsed(raw) if raw else (block.get("input") or {}, None)
             block["input"] = arguments
+            if not is_call:
+                continue
             self.reply.calls.append(ToolCall(block["id"], block["name"], arguments, problem))
 
     def _count(self, usage: dict[str, Any]) -> None:
         by_age = usage.get("cache_creation")
-        counts = {**usage, **(by_age if isinstance(by_age, dict) else {})}
-        self.reply.usage |= {key: value for key, value in counts.items() if isinstance(value, int)}
+        by_tool = usage.get("server_tool_use")
+        counts = {**usage}
+        for more in (by_age, by_tool):
+            counts |= more if isinstance(more, dict) else {}
+        self.reply.usage |= {
+            key: value for key, value in counts.items() if isinstance(value, int) and value >= 0
+        }
 
 
 _GROWS: dict[str, str | None] = {
@@ -136,7 +155,7 @@ _TOO_DEEP = f"The arguments are nested more than {_DEEPEST} deep: send them flat
 
 
 def _finite(text: str) -> float:
-    """Return a number. `1e999` and `NaN` are read by Python and cannot be sent to anybody."""
+    """Return a number. Python reads `1e999` and `NaN`, and JSON cannot hold them."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text} is no number that JSON can hold")

@@ -7,7 +7,9 @@ from subagent_server.domain.past import PastRun
 from subagent_server.domain.states import Status
 from subagent_server.runners.messages.dangling_calls import DanglingCalls
 from subagent_server.runners.messages.prompt import task_blocks
-from subagent_server.runners.messages.repair import STOP_REASON, Block, Message, calls_of, repaired
+from subagent_server.runners.messages.repair import STOP_REASON, Block, Message, calls_of, is_paused, repaired
+from subagent_server.runners.messages.server_calls import without_cut_calls
+from subagent_server.runners.messages.texts import joined_text
 from subagent_server.runners.outcome import Outcome
 from subagent_server.toolkit.final_answer import FinalAnswer
 
@@ -65,11 +67,12 @@ async def resume(past: Sequence[PastRun], opening: Opening) -> Resumed:
         unknown += dangling.unknown
     given = await _given(messages, past[0], dangling, opening)
     if given is not None:
-        return Resumed(messages, _last_text(messages), unknown, given)
+        return Resumed(without_cut_calls(messages), _last_text(messages), unknown, given)
     _say(messages, _text(_stopped_children(past, opening)))
     _say(messages, opening.words)
-    if messages[-1]["role"] == "assistant":
+    if messages[-1]["role"] == "assistant" and not is_paused(messages[-1]):
         _say(messages, _text(_onward(messages[-1], opening)))
+    messages = without_cut_calls(messages)
     return Resumed(messages, "" if opening.words else _last_text(messages), unknown)
 
 
@@ -83,14 +86,14 @@ async def _given(
     if run.status is Status.COMPLETED:
         return None
     if messages[-1]["role"] == "assistant":
-        return _said(messages[-1], opening)
+        return _said(messages, opening)
     return await _answered(messages, dangling, opening)
 
 
-def _said(reply: Message, opening: Opening) -> Outcome | None:
+def _said(messages: Sequence[Message], opening: Opening) -> Outcome | None:
+    reply = messages[-1]
     is_result = reply.get(STOP_REASON) in _COMPLETE and opening.final is None and not opening.words
-    text = _text_of(reply)
-    return Outcome(text) if is_result and text else None
+    return Outcome(_last_text(messages)) if is_result and _text_of(reply) else None
 
 
 async def _answered(messages: list[Message], dangling: DanglingCalls, opening: Opening) -> Outcome | None:
@@ -156,12 +159,24 @@ def _known(messages: Sequence[Message]) -> list[str]:
 
 def _last_text(messages: Sequence[Message]) -> str:
     """Return the last text of the model since the last words of a user."""
-    for message in reversed(messages):
-        if text := _text_of(message):
-            return text if message["role"] == "assistant" else ""
+    for number in range(len(messages) - 1, -1, -1):
+        if text := _text_of(messages[number]):
+            if messages[number]["role"] != "assistant":
+                return ""
+            return "\n\n".join([*_paused_texts(messages[:number]), text])
     return ""
+
+
+def _paused_texts(messages: Sequence[Message]) -> list[str]:
+    """Return the texts of the replies at the end of `messages` that the API has paused."""
+    texts: list[str] = []
+    for message in reversed(messages):
+        if not is_paused(message):
+            break
+        texts.insert(0, _text_of(message))
+    return [text for text in texts if text]
 
 
 def _text_of(message: Message) -> str:
     """Return the text of a message as the loop puts it together."""
-    return "\n\n".join(block["text"] for block in message["content"] if block.get("type") == "text")
+    return joined_text(message["content"])

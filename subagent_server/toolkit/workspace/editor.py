@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.domain.images import media_type
-from subagent_server.host.inside import Place
+from subagent_server.host.inside import PathInside
 from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace import edits
 from subagent_server.toolkit.workspace.arguments import Arguments, parse_arguments
@@ -164,7 +164,7 @@ def _needed(wanted: _EditorArguments, name: str) -> str:
     return value
 
 
-def _shown_text(place: Place, file: TextFile, wanted: list[int] | None) -> str:
+def _shown_text(place: PathInside, file: TextFile, wanted: list[int] | None) -> str:
     lines = edits.lines_of(file.text)
     first, last = _range(place, len(lines), wanted)
     if not lines:
@@ -175,7 +175,7 @@ def _shown_text(place: Place, file: TextFile, wanted: list[int] | None) -> str:
     return f"{text}\n[{place.shown} is not UTF-8: what could not be read is shown as \ufffd]"
 
 
-def _range(place: Place, count: int, wanted: list[int] | None) -> tuple[int, int]:
+def _range(place: PathInside, count: int, wanted: list[int] | None) -> tuple[int, int]:
     if wanted is None:
         return 1, count
     if len(wanted) != 2:

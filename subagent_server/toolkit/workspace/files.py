@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from subagent_server.domain.errors import BadArgument
-from subagent_server.host.inside import Place
+from subagent_server.host.inside import PathInside
 from subagent_server.toolkit.workspace.paths import kind
 
 MOST_BYTES = 32 << 20
@@ -27,7 +27,7 @@ class TextFile:
         return (_BOM if self.bom else b"") + text.encode()
 
 
-def read_file(place: Place) -> bytes:
+def read_file(place: PathInside) -> bytes:
     """Return the content of a regular file.
 
     Raises:
@@ -51,7 +51,7 @@ def read_file(place: Place) -> bytes:
     return data
 
 
-def as_text(place: Place, data: bytes) -> TextFile:
+def as_text(place: PathInside, data: bytes) -> TextFile:
     """Return the text in `data`; bytes that are not UTF-8 become U+FFFD.
 
     Raises:
@@ -67,7 +67,7 @@ def as_text(place: Place, data: bytes) -> TextFile:
         return TextFile(body.decode("utf-8", "replace"), bom, faithful=False)
 
 
-def write_file(place: Place, data: bytes) -> bool:
+def write_file(place: PathInside, data: bytes) -> bool:
     """Give `place` the content `data` at once for every reader; an existing file keeps mode and owner.
 
     As with write(2), it is not setuid or setgid any more. Another name of an existing file (a hard link)
@@ -85,7 +85,7 @@ def write_file(place: Place, data: bytes) -> bool:
             f"{place.shown} is {kind(before.st_mode) if before else 'a directory'}: give the path of a file."
         )
     name = f".{secrets.token_hex(8)}.tmp"
-    temporary = Place(place.directory, name, (*place.parts[:-1], name))
+    temporary = PathInside(place.directory, name, (*place.parts[:-1], name))
     try:
         _write(temporary, data, before)
         os.rename(name, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
@@ -96,7 +96,7 @@ def write_file(place: Place, data: bytes) -> bool:
     return before is None
 
 
-def _write(temporary: Place, data: bytes, like: os.stat_result | None) -> None:
+def _write(temporary: PathInside, data: bytes, like: os.stat_result | None) -> None:
     descriptor = temporary.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if like is None else 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
@@ -108,6 +108,6 @@ def _write(temporary: Place, data: bytes, like: os.stat_result | None) -> None:
         os.fsync(descriptor)
 
 
-def _refuse_special(place: Place, status: os.stat_result) -> None:
+def _refuse_special(place: PathInside, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise BadArgument(f"{place.shown} is {kind(status.st_mode)}, not a regular file: use another path.")

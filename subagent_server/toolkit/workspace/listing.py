@@ -3,7 +3,7 @@
 import os
 from itertools import islice
 
-from subagent_server.host.inside import Place, printable
+from subagent_server.host.inside import PathInside, printable
 
 _MOST_ENTRIES = 1000
 _MOST_READ = 20_000
@@ -11,7 +11,7 @@ _LEVELS = 2
 _NOT_ENTERED = frozenset({"node_modules", "__pycache__"})
 
 
-def list_directory(place: Place) -> str:
+def list_directory(place: PathInside) -> str:
     """Return the entries of `place` and of its directories, hidden ones left out, links not followed."""
     lines: list[str] = []
     descriptor = place.open_directory()
@@ -43,7 +43,7 @@ def _list(directory: int, prefix: str, levels: int, lines: list[str]) -> None:
 
 def _enter(directory: int, name: str, path: str, levels: int, lines: list[str]) -> None:
     try:
-        inner = Place(directory, name, ()).open_directory()
+        inner = PathInside(directory, name, ()).open_directory()
     except OSError as error:
         lines[-1] += f" [not readable: {error.strerror}]"
         return

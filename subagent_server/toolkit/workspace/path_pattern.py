@@ -6,7 +6,7 @@ they are not used. The options for ripgrep only narrow its walk: each file is ma
 
 import fnmatch
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import takewhile
 
 _MOST_ALTERNATIVES = 200
@@ -15,6 +15,7 @@ _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _MAGIC = re.compile(r"[*?\[]")
 _SPECIAL = re.compile(r"[^A-Za-z0-9._-]+")
 
+_Match = Callable[[str], re.Match[str] | None]
 _State = frozenset[tuple[int, int]]
 """How far each alternative is: its number and the index of its next part."""
 
@@ -35,17 +36,17 @@ class PathPattern:
         if len(pattern) > _MOST_CHARACTERS:
             raise BadPathPattern(f"it has more than {_MOST_CHARACTERS:,} characters")
         self._alternatives = [_parts(text) for text in _expanded(pattern)]
-        self._matchers = [
+        self._matchers: list[list[_Match | None]] = [
             [None if part == "**" else re.compile(fnmatch.translate(part)).match for part in parts]
             for parts in self._alternatives
         ]
+        self._lasts: dict[str, list[_Match | None]] = {}
         self._states = {"": self._past_stars((number, 0) for number in range(len(self._matchers)))}
 
     def matches(self, path: str) -> bool:
         """Whether a whole relative path matches."""
         above, _, name = path.rpartition("/")
-        state = self._step(self._directory(above), name)
-        return any(index == len(self._matchers[number]) for number, index in state)
+        return any(match is None or match(name) for match in self._last_matchers(above))
 
     def directories(self) -> list[str]:
         """Return the names of the directories at the start of every path that can match."""
@@ -66,6 +67,18 @@ class PathPattern:
             return None
         names = {_SPECIAL.sub("*", last.partition("[")[0] + "*" * ("[" in last)) for last in lasts}
         return None if "*" in names else sorted(names)
+
+    def _last_matchers(self, directory: str) -> list[_Match | None]:
+        """Return the matchers for names in a directory that complete the pattern; None matches every name."""
+        matchers = self._lasts.get(directory)
+        if matchers is None:
+            matchers = self._lasts[directory] = [
+                self._matchers[number][index]
+                for number, index in self._directory(directory)
+                if index < len(self._matchers[number])
+                and not any(self._matchers[number][index + 1 :])  # only `**` may follow
+            ]
+        return matchers
 
     def _directory(self, path: str) -> _State:
         state = self._states.get(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.domain.executed_files import GIT, Executed, executed_by, is_lifted
-from subagent_server.host.inside import Place, Reached, inside
+from subagent_server.host.inside import PathInside, Reached, inside
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Workspace:
     lifted: Sequence[str] = ()
 
     @contextmanager
-    def place(self, path: str, *, writing: bool = False, make_parents: bool = False) -> Iterator[Place]:
+    def place(self, path: str, *, writing: bool = False, make_parents: bool = False) -> Iterator[PathInside]:
         """Find `path`, relative to the root or absolute inside it; it need not exist, its directory must.
 
         Raises:

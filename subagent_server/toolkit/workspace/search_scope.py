@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from subagent_server.domain.errors import BadArgument, shorten
-from subagent_server.host.inside import Place, printable
+from subagent_server.host.inside import PathInside, printable
 from subagent_server.toolkit.workspace.paths import Workspace, kind
 
 _RUNS = ".subagent"
@@ -66,7 +66,7 @@ class SearchScope:
         directory = self.cwd.joinpath(*parts)
         return directory == self.runs_root or parts[-1:] == (_RUNS,) or self.is_runs_root(directory)
 
-    def _check(self, place: Place) -> None:
+    def _check(self, place: PathInside) -> None:
         depths = range(len(place.parts) + 1)
         if any(self.holds_runs(place.parts[:depth]) for depth in depths):
             raise BadArgument(
@@ -82,7 +82,7 @@ class SearchTarget:
     scope: SearchScope
     descriptor: int
     parts: tuple[str, ...]
-    file: Place | None = None
+    file: PathInside | None = None
     _in_runs: dict[str, bool] = field(default_factory=lambda: {"": False})
 
     @property
@@ -116,7 +116,7 @@ class SearchTarget:
         return self._in_runs[path]
 
 
-def first_zero(file: Place) -> int | None:
+def first_zero(file: PathInside) -> int | None:
     """Return where the first NUL byte of a file's first 64 MiB is, None if there is none or it is UTF-16.
 
     Raises:

@@ -181,6 +181,7 @@ def test_a_file_that_is_not_utf_8_is_not_edited(editor: EditorTool, tmp_path: Pa
     assert (tmp_path / "latin").read_bytes() == b"na\xefve\n"
 
 
+@pytest.mark.race
 def test_whoever_reads_meanwhile_sees_the_old_or_the_new(editor: EditorTool, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("old\n" * 1000, encoding="utf-8")
     with (tmp_path / "a.txt").open(encoding="utf-8") as reader:
