@@ -15,7 +15,7 @@ POLL_SECONDS = 2.0
 MAX_SHARE = 0.02
 """The largest part of its time for looks: large directories are looked at less often."""
 SETTLE_SECONDS = 0.2
-"""The largest part of its time for looks, so large directories are looked at less often."""
+"""How long a writer may take from its first change of the files to its last, to cause one notification."""
 
 Digest = int
 
