@@ -94,7 +94,7 @@ def _service(session: Session, config: Path | None, max_wait: float | None) -> S
     settings = replace(session.settings, max_wait_seconds=max_wait)
     if config is not None and not may_serve(settings, config):
         raise BadArgument(
-            "A run brings no agents in, and no MCP server of its own agent is told to serve "
+            "A run cannot bring in agents, and no MCP server of its own agent is set up to serve "
             f"{shorten(str(config))}: leave --config out."
         )
     registry = None if config is None else AgentRegistry.of_one(_only_agent(config, settings))

@@ -79,7 +79,7 @@ class Session:
         """
         if self.caller.is_child:
             raise NotAllowed(
-                f"Run {self.caller.run_id} is a subagent, and this is for whoever owns the runs: "
+                f"Run {self.caller.run_id} is a subagent, and only the owner of the runs may do this: "
                 "ask_parent reaches them."
             )
 
