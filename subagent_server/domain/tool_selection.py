@@ -33,6 +33,7 @@ _REVOKES = _GRANTS | {
     "*": frozenset().union(*_GRANTS.values()),
     **{name: frozenset({"edit"}) for name in ("write", "edit", "multiedit")},
 }
+_NO_RESTRICTION = ("(*)", "(domain:*)")
 _DOMAIN = re.compile(r"\s*domain\s*:\s*(?:\*\.)?([^\s:/]+(?:/\S*)?)\s*")
 """A condition of `WebFetch` that the API keeps itself."""
 NAMES = (
@@ -49,7 +50,7 @@ class Selection:
     `view` and `edit` are the two halves of the editor. `fetch_domains` are those of `WebFetch(domain:...)`,
     empty if pages of all domains may be fetched. `todos` are the tools of the to-do list. `mcp` holds
     `mcp__<server>` and `mcp__<server>__<tool>` names as they were written, None if the file asks for every
-    tool of every server; `mcp_disallowed` those that are taken away. `unknown` are names that no tool has: worth a warning.
+    tool of every server; `mcp_disallowed` those that are taken away. `unknown` are names that no tool has.
     `restricted` are names with a condition, such as `Bash(git diff:*)`: that promise cannot be kept, so the
     tool is withheld and the run has to be refused.
     """
@@ -131,10 +132,14 @@ def _read(names: Iterable[str], table: dict[str, frozenset[str]]) -> _NamesRead:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return the name and its restriction; `Bash(*)` restricts nothing."""
+    """Return the name and its restriction; `Bash(*)` and `WebFetch(domain:*)` restrict nothing."""
     plain, bracket, rest = name.partition("(")
     restriction = bracket + rest
-    return (plain.strip(), "") if restriction.replace(" ", "") == "(*)" else (plain.strip(), restriction)
+    return (
+        (plain.strip(), "")
+        if restriction.replace(" ", "") in _NO_RESTRICTION
+        else (plain.strip(), restriction)
+    )
 
 
 def _domains(plain: str, restriction: str) -> list[str]:
@@ -142,9 +147,7 @@ def _domains(plain: str, restriction: str) -> list[str]:
     if plain.lower() not in ("webfetch", "web_fetch"):
         return []
     found = [_DOMAIN.fullmatch(part) for part in restriction.strip().strip("()").split(",")]
-    return (
-        [match[1].lower() for match in found if match is not None and match[1] != "*"] if all(found) else []
-    )
+    return [match[1].lower() for match in found if match is not None] if all(found) else []
 
 
 def _mcp_names(wanted: _NamesRead, removed: _NamesRead) -> list[str] | None:

@@ -47,8 +47,8 @@ def web_offer(agent: AgentDefinition, selection: Selection) -> WebOffer:
 
 _NAMED = {"web_search": "WebSearch", "web_fetch": "WebFetch"}
 _BOTH = (
-    "WebFetch(domain:...) in tools and webFetch.blockedDomains cannot both be kept: give the domains that are "
-    "allowed, or those that are not."
+    "WebFetch(domain:...) in tools and webFetch.blockedDomains cannot both be kept: give the domains that "
+    "are allowed, or those that are not."
 )
 _NONE_LEFT = (
     "The domains of WebFetch(domain:...) in tools and those of webFetch.allowedDomains have none in common: "

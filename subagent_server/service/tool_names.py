@@ -1,11 +1,12 @@
 """The names in an agent's `tools` that nothing offers, and those with a condition that cannot be kept.
 
-All doors ask here before a run: `agents`, `doctor`, the tool's description, and the start, whose words stand in
-the run's view and log.
+All doors ask here before a run: `agents`, `doctor`, the tool's description, and the start. The words of the
+start stand in the run's view and log.
 """
 
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 
 from subagent_server.domain.definitions import AgentDefinition, tool_name
 from subagent_server.domain.errors import shorten
@@ -13,6 +14,7 @@ from subagent_server.domain.tool_selection import NAMES, Selection, select
 from subagent_server.domain.web_tools import web_offer
 
 _MOST_NAMED = 10
+_MOST_COMPARED = 80
 _ALWAYS = frozenset({"ask_parent", "askuserquestion", "final_answer", "structuredoutput"})
 """Names that mean what every run has without naming it."""
 _STARTS_AGENTS = frozenset(
@@ -105,9 +107,7 @@ def _is_offered(name: str, agent: AgentDefinition, has_servers: bool) -> bool:
     plain = name.partition("(")[0].strip().lower()
     if plain in _ALWAYS:
         return True
-    if agent.agents and (
-        plain in _STARTS_AGENTS or plain in map(tool_name, agent.agents)
-    ):
+    if agent.agents and (plain in _STARTS_AGENTS or plain in map(tool_name, agent.agents)):
         return True
     return has_servers and plain not in _ELSEWHERE
 
@@ -116,9 +116,14 @@ def _missing(name: str) -> MissingTool:
     plain = name.partition("(")[0].strip().lower()
     if plain in _ELSEWHERE:
         return MissingTool(name, _ELSEWHERE[plain])
+    return MissingTool(name, _nearest(plain[:_MOST_COMPARED]))
+
+
+@lru_cache(maxsize=1_000)
+def _nearest(plain: str) -> str | None:
     by_name = {known.lower(): known for known in NAMES}
     near = get_close_matches(plain, by_name, 1)
-    return MissingTool(name, by_name[near[0]] if near else None)
+    return by_name[near[0]] if near else None
 
 
 def _plain(name: str) -> str:

@@ -13,7 +13,16 @@ from subagent_server.domain.limits import (
     cut,
     maybe_cut,
 )
-from subagent_server.domain.records import Failure, Message, Moment, Record, RunMeta, Usage
+from subagent_server.domain.records import (
+    Failure,
+    Message,
+    Moment,
+    Record,
+    RunMeta,
+    RunResult,
+    Usage,
+    WebSource,
+)
 from subagent_server.domain.states import MessageStatus, Status
 from subagent_server.service.reconcile import Observed
 from subagent_server.service.run_row import elapsed_seconds, waits_for_slot
@@ -26,6 +35,9 @@ from subagent_server.store.runs import RunStore
 MAX_RESULT_CHARACTERS = 8_000
 MAX_OUTPUT_BYTES = 32_000
 MAX_PREVIEW_CHARACTERS = 300
+MAX_SOURCES = 20
+MAX_SOURCE_CHARACTERS = 500
+MAX_WARNINGS = 10
 NEXT_WAIT_SECONDS = 45
 
 
@@ -63,6 +75,7 @@ class RunView(Record):
     summary: str | None = None
     result: str | None = None
     result_truncated: bool | None = None
+    sources: list[WebSource] | None = Field(default=None, description="Web pages it cited, read or found")
     output: Any = None
     output_omitted: bool | None = None
     error: Failure | None = None
@@ -111,6 +124,7 @@ def run_view(store: RunStore, observed: Observed, asked: str | None = None, *, o
         summary=maybe_cut(meta.summary),
         result=text[:MAX_RESULT_CHARACTERS] or None,
         result_truncated=len(text) > MAX_RESULT_CHARACTERS or None,
+        sources=_sources(result),
         output_omitted=is_large or None,
         error=_error(meta.error),
         warnings=_warnings(store, meta),
@@ -155,9 +169,19 @@ def _shown(meta: RunMeta, asked: str | None, own: bool) -> list[Message]:
 def _warnings(store: RunStore, meta: RunMeta) -> list[str] | None:
     """Return the warnings of the start, such as tools that the agent names and that are not here."""
     try:
-        return store.read_request(meta.run_id).warnings or None
+        warnings = store.read_request(meta.run_id).warnings
     except UnreadableMeta:
         return None  # the state is all that is needed for a view
+    return [cut(warning) for warning in warnings[:MAX_WARNINGS]] or None
+
+
+def _sources(result: RunResult | None) -> list[WebSource] | None:
+    sources = (result.sources if result is not None else None) or []
+    most = MAX_SOURCE_CHARACTERS
+    return [
+        WebSource(url=cut(source.url, most), title=maybe_cut(source.title, most))
+        for source in sources[:MAX_SOURCES]
+    ] or None
 
 
 def _awaited(run: RunPaths, meta: RunMeta) -> str | None:

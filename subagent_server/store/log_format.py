@@ -100,6 +100,16 @@ def _result(e: Event) -> str:
     return f"{head}\n{preview(text, 4)}" if text.strip() else head
 
 
+def _todos(e: Event) -> str:
+    todos = [todo for todo in e.get("todos") or [] if isinstance(todo, dict)]
+    done = sum(todo.get("status") == "completed" for todo in todos)
+    lines = [f"{_TODO_MARKS.get(str(todo.get('status')), '?')} {todo.get('content')}" for todo in todos]
+    return f"☰ {done} of {count(len(todos), 'to-do')} done\n{preview(chr(10).join(lines), 20)}".rstrip()
+
+
+_TODO_MARKS = {"pending": "·", "in_progress": "▸", "completed": "✔"}
+
+
 def _question(e: Event) -> str:
     options = f"  [{' | '.join(e['options'])}]" if e.get("options") else ""
     return f"? {e.get('messageId')}: {preview(str(e.get('question', '')))}{options}"
@@ -198,6 +208,7 @@ _RENDERERS: dict[str, Callable[[Event], str]] = {
     "no_reply": _no_reply,
     "warning": _warning,
     "context_edited": _edited,
+    "todos": _todos,
     "server_log": _server_log,
     "tool_progress": _progress,
     "usage": _usage,

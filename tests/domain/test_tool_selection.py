@@ -80,7 +80,7 @@ def test_a_list_without_mcp_names_asks_for_none() -> None:
 
 def test_a_name_that_nothing_offers_is_unknown_and_the_rest_counts() -> None:
     selection = select(["WebFetch", "Read", "NotebookEdit", "WebFetch"], ["Bsh"])
-    assert selection.unknown == ["WebFetch", "NotebookEdit", "Bsh"]
+    assert selection.unknown == ["NotebookEdit", "Bsh"] and selection.web_fetch
     assert offered(selection) == {"view"}
 
 
@@ -103,7 +103,7 @@ def test_a_star_in_brackets_restricts_nothing() -> None:
 
 
 def test_a_restriction_of_a_name_that_no_tool_has_is_unknown() -> None:
-    assert select(["WebFetch(domain:example.com)"], []).unknown == ["WebFetch(domain:example.com)"]
+    assert select(["Skill(pdf)"], []).unknown == ["Skill(pdf)"]
 
 
 def tool_names(selection: Selection, directory: Path) -> dict[str, bool]:
@@ -131,3 +131,36 @@ def test_the_selected_tools_are_made_and_say_whether_they_run_in_order(tmp_path:
     }
     assert tool_names(select([], []), tmp_path) == {}
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "domains"),
+    [
+        (["WebFetch"], []),
+        (["webfetch(*)"], []),
+        (["WebFetch(domain:Example.com)"], ["example.com"]),
+        (["WebFetch(domain: a.org, domain:*.b.org/docs)", "WebFetch(domain:a.org)"], ["a.org", "b.org/docs"]),
+        (["WebFetch", "WebFetch(domain:a.org)"], ["a.org"]),
+        (["WebFetch(domain:*)"], []),
+    ],
+)
+def test_pages_are_fetched_from_the_domains_that_are_named_or_from_all(
+    names: list[str], domains: list[str]
+) -> None:
+    selection = select(names, [])
+    assert selection.web_fetch and selection.fetch_domains == domains and not selection.restricted
+
+
+@pytest.mark.parametrize("name", ["WebFetch(https://a.org)", "WebSearch(domain:a.org)", "WebFetch(domain:)"])
+def test_any_other_condition_of_a_web_tool_cannot_be_kept(name: str) -> None:
+    selection = select([name], [])
+    assert selection.restricted == [name] and not (selection.web_search or selection.web_fetch)
+
+
+def test_web_tools_a_listing_and_the_to_do_list_are_there_only_if_they_are_named() -> None:
+    for everything in (select(None, []), select(["*"], [])):
+        assert not (everything.web_search or everything.web_fetch or everything.ls or everything.todos)
+    named = select(["*", "WebSearch", "LS", "TodoWrite", "TaskGet"], [])
+    assert named.web_search and named.ls and named.bash and named.todos == ["todo_write", "task_get"]
+    removed = select(["WebSearch", "LS", "TodoWrite"], ["*"])
+    assert not (removed.web_search or removed.ls or removed.todos)

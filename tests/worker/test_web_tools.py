@@ -1,0 +1,167 @@
+"""`WebSearch` and `WebFetch` of agent files, from the file to the result (SPEC section 6)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.helpers.turns import call, says
+from tests.helpers.world import World
+
+CATS: dict[str, Any] = {"query": "cats", "results": [{"url": "https://cats.org", "title": "Cats"}]}
+ANSWER: dict[str, Any] = {
+    "content": [CATS, {"text": "Cats purr.", "citations": [{"url": "https://cats.org", "title": "Cats"}]}]
+}
+
+
+def offered(body: Any) -> dict[str, Any]:
+    """Return the web tools that the model was offered."""
+    return {tool["name"]: tool for tool in body["tools"] if tool["name"].startswith("web_")}
+
+
+def test_the_web_is_searched_if_the_file_names_it_and_result_log_and_view_name_the_pages(
+    world: World,
+) -> None:
+    world.agent(tools="Read, WebSearch, WebFetch")
+    simulator = world.play(ANSWER)
+    run_id = world.start()
+    assert world.completed(run_id) == "Cats purr."
+    tools = offered(simulator.requests[0].body)
+    assert tools["web_search"] == {"type": "web_search_20250305", "name": "web_search", "max_uses": 20}
+    assert tools["web_fetch"]["max_content_tokens"] == 20_000
+    assert [(s.url, s.title) for s in world.result(run_id).sources or []] == [("https://cats.org", "Cats")]
+    assert world.meta(run_id).usage.web_searches == 1
+    log = world.paths(run_id).log.path.read_text(encoding="utf-8")
+    assert "→ web_search cats" in log and "Cats https://cats.org" in log
+    transcript = world.paths(run_id).transcript.path.read_text(encoding="utf-8")
+    assert "encrypted_content" in transcript and "encrypted_index" in transcript
+    with world.serve() as parent:
+        view = parent.call("check_status", runId=run_id)
+    assert view["sources"] == [{"url": "https://cats.org", "title": "Cats"}]
+
+
+@pytest.mark.parametrize("tools", [{}, {"tools": "*"}, {"tools": "Read, Bash"}])
+def test_a_file_that_does_not_name_the_web_tools_does_not_offer_them(world: World, tools: Any) -> None:
+    world.agent(**tools)
+    simulator = world.play(says("Done."))
+    world.completed(world.start())
+    assert offered(simulator.requests[0].body) == {}
+
+
+def test_the_bounds_of_the_file_are_those_of_the_tools_and_stay_the_same_over_the_run(world: World) -> None:
+    world.agent(
+        tools=["*", "WebSearch", "WebFetch(domain:example.com)", "WebFetch(domain:*.docs.org)"],
+        webSearch={"maxUses": 2, "blockedDomains": ["spam.org"]},
+        webFetch={"maxUses": 5, "maxContentTokens": 900, "allowedDomains": "www.example.com, docs.org"},
+    )
+    simulator = world.play({"content": [CATS, {"name": "glob", "input": {"pattern": "*"}}]}, says("Done."))
+    world.completed(world.start())
+    first, second = (offered(request.body) for request in simulator.requests)
+    assert first == second and first["web_search"]["blocked_domains"] == ["spam.org"]
+    assert first["web_search"]["max_uses"] == 2 and first["web_fetch"]["max_uses"] == 5
+    assert first["web_fetch"]["max_content_tokens"] == 900
+    assert sorted(first["web_fetch"]["allowed_domains"]) == ["docs.org", "www.example.com"]
+
+
+def test_a_conversation_with_searches_is_carried_on_by_another_run(world: World) -> None:
+    world.agent(tools="Bash, WebSearch", maxTurns=1)
+    simulator = world.play(
+        {"content": [{"text": "One."}, CATS], "stop_reason": "pause_turn"}, says("Two."), says("Three.")
+    )
+    first = world.start()
+    assert world.failed(first)[0] == "max_turns"
+    done = world.cli("continue", first)
+    assert done.returncode == 0, done.stderr
+    second = next(run_id for run_id in world.store.run_ids() if run_id != first)
+    assert world.result(second).text == "One.\n\nTwo."
+    assert [m["role"] for m in simulator.requests[1].body["messages"]] == ["user", "assistant"]
+    done = world.cli("continue", second, "And then?")
+    assert "Three." in done.stdout, done.stderr
+
+
+def test_an_api_without_the_web_tools_ends_the_run_with_config_and_its_words(world: World) -> None:
+    world.agent(tools="WebSearch")
+    world.play(says("Done."), web_tools=False)
+    code, message = world.failed(world.start())
+    assert code == "config" and "the tool web_search is not supported by this endpoint" in message
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"tools": "WebFetch", "network": False}, "network is false, and WebFetch in tools"),
+        ({"tools": "WebSearch, WebFetch", "network": False}, "WebSearch and WebFetch in tools"),
+        ({"tools": "Bash(git diff:*), Read"}, "tools: Bash(git diff:*) asks for a restriction"),
+        ({"tools": "WebSearch(cats)"}, "tools: WebSearch(cats) asks for a restriction"),
+        ({"tools": "WebFetch(domain:a.org)", "webFetch": {"blockedDomains": "b.org"}}, "cannot both be kept"),
+        ({"tools": "WebFetch(domain:a.org)", "webFetch": {"allowedDomains": "b.org"}}, "none in common"),
+        ({"tools": "WebFetch", "webFetch": {"allowedDomains": "https://a.org"}}, "without https://"),
+        ({"tools": "WebFetch", "webSearch": {"maxUses": 0}}, "webSearch.maxUses"),
+        (
+            {"tools": "WebSearch", "webSearch": {"allowedDomains": "a.org", "blockedDomains": "b.org"}},
+            "give one of them",
+        ),
+    ],
+)
+def test_bounds_that_cannot_be_kept_are_said_before_a_run_and_refuse_it(
+    world: World, keys: Any, words: str
+) -> None:
+    world.agent(**keys)
+    code, message = world.failed(world.start())
+    assert code == "config" and words in message
+    (agent,) = json.loads(world.cli("agents", "--json").stdout)["agents"]
+    assert words in " ".join(agent["refusals"])
+    assert words in world.cli("doctor").stdout
+
+
+def test_tools_that_are_not_here_are_said_at_every_door_with_the_nearest_name(world: World) -> None:
+    world.agent(tools=["Read", "NotebookEdit", "WebSerch", "AskUserQuestion", "mcp__github__search", "Task"])
+    words = (
+        "'NotebookEdit' (nearest: Edit), 'WebSerch' (nearest: WebSearch), 'Task' (nearest: the key `agents`)"
+    )
+    simulator = world.play(says("Done."))
+    shown = world.cli("agents", "--json")
+    (agent,) = json.loads(shown.stdout)["agents"]
+    missing = {tool["name"]: tool["nearest"] for tool in agent["missingTools"]}
+    assert missing == {
+        "NotebookEdit": "Edit",
+        "WebSerch": "WebSearch",
+        "Task": "the key `agents`",
+        "mcp__github__search": None,
+    }
+    assert words in world.cli("agents").stdout and words in world.cli("doctor").stdout
+    assert world.cli("doctor").returncode == 0, "a warning, and no finding"
+    with world.serve() as parent:
+        (tool,) = [tool for tool in parent.tools() if tool.name == "run_worker"]
+        assert words in str(tool.description)
+        run_id = parent.call("run_worker", prompt="Do it.", waitSeconds=0)["runId"]
+        world.completed(run_id)
+        (warning,) = parent.call("check_status", runId=run_id)["warnings"]
+    assert words in warning and words in world.paths(run_id).log.path.read_text(encoding="utf-8")
+    assert [e["message"] for e in world.events(run_id, "warning") if "WebSerch" in e["message"]] == [warning]
+    assert len(simulator.requests) == 1
+
+
+def test_very_many_missing_tools_are_said_in_one_short_sentence(world: World) -> None:
+    world.agent(tools=["Read", *(f"Nowhere{n}{'x' * 300}" for n in range(300))])
+    world.play(says("Done."))
+    run_id = world.start()
+    world.completed(run_id)
+    (warning,) = [e["message"] for e in world.events(run_id, "warning") if "Nowhere" in e["message"]]
+    assert "and 290 more" in warning and len(warning) < 2_000
+
+
+def test_the_todo_list_stands_in_the_journal_and_the_log(world: World) -> None:
+    world.agent(tools="TodoWrite, TaskUpdate, TaskList")
+    todos = [{"content": "Look", "status": "completed"}, {"content": "Write", "status": "pending"}]
+    update = call("task_update", taskId="2", status="in_progress")
+    world.play(call("todo_write", todos=todos), update, call("task_list"), says("Done."))
+    run_id = world.start()
+    world.completed(run_id)
+    _, last = world.events(run_id, "todos")
+    assert last["todos"] == [
+        {"id": "1", "content": "Look", "status": "completed"},
+        {"id": "2", "content": "Write", "status": "in_progress"},
+    ]
+    log = world.paths(run_id).log.path.read_text(encoding="utf-8")
+    assert "1 of 2 to-dos done" in log and "▸ Write" in log
