@@ -66,9 +66,9 @@ class Session:
         Raises:
             NotAllowed: the caller is a child whose agent may not delegate.
         """
-        from subagent_server.service.nesting import check_leads
+        from subagent_server.service.nesting import check_may_delegate
 
-        check_leads(self.service, self.caller)
+        check_may_delegate(self.service, self.caller)
         return self.caller
 
     def check_is_user(self) -> None:
