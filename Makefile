@@ -35,11 +35,11 @@ test-races: $(VENV)/.installed-dev  ## the tests of races, TIMES times, beside t
 test-clients: $(VENV)/.installed-dev $(CLIENTS)/.installed  ## Claude Code, Codex, Gemini CLI and MCP Inspector as parents
 	CLIENTS=$(CLIENTS) $(BIN)/pytest -n 2 --timeout 300 tests/clients
 
-check: $(VENV)/.installed-dev  ## format, lint, strict types, layers
+check: $(VENV)/.installed-dev  ## format, lint, strict types, layers, documents
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest tests/test_layers.py tests/test_readme_diagram.py
+	$(BIN)/pytest tests/test_layers.py tests/test_readme_diagram.py tests/test_documents.py
 
 fuzz: $(VENV)/.installed-dev  ## 10,000 random and mutated agent files, meta files and tool calls
 	SUBAGENT_TESTS_WHOLE=1 FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest --timeout 7200 -n $(WORKERS) -m fuzz

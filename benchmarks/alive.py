@@ -24,7 +24,7 @@ FEW = 10
 TIMES = 30
 """How many leave and come, one after the other, to be measured."""
 RESERVE_MIB = 2_560.0
-"""What the machine keeps for others: with less than that nobody more comes."""
+"""Memory that stays free for others: with less, no more runs are started."""
 GROWTH = (Bar("ratio", 1.5),)
 CROWDED = "an ending shim reads all processes, and kernel threads walk the pages that all share"
 _RUN_MIB = 30.0
@@ -103,7 +103,7 @@ async def _measured(world: BenchWorld, wanted: int) -> list[Line]:
 async def _costs_among(crowd: Crowd, number: int) -> Costs:
     """Let so many be there, then one after the other leave and another come; return what those cost.
 
-    So each gets memory that another has just given back, among few as among many: where it is new to a
+    So each gets memory that another has just given back, among few as among many: if it is new to a
     virtual machine, it takes several times as long to come by. And the run that leaves has waited for as long
     among few as among many.
     """

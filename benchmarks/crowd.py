@@ -20,7 +20,7 @@ from tests.helpers.turns import Turn, asks, says, tool_results
 
 AGENT = "guest"
 LANES = 4
-"""How many calls of the parent are under way where many runs are to come or to leave."""
+"""The number of parallel calls of the parent while many runs start or end."""
 WAIT_SECONDS = 45
 _CALL_SECONDS = 120.0
 _GONE_SECONDS = 120.0
@@ -121,7 +121,7 @@ class Crowd:
         return took
 
     async def many_come(self, number: int, is_room: Callable[[], bool]) -> None:
-        """Let so many come, a few at a time; fewer where there is no room any more."""
+        """Let so many come, a few at a time; fewer if there is no room."""
         left = iter(range(number))
 
         async def lane() -> None:
@@ -156,7 +156,7 @@ class Crowd:
         return [identity for identity in found if identity is not None]
 
     def waiting(self) -> int:
-        """Return how many wait at this moment: nobody but this crowd answers, so who has asked waits on."""
+        """Return how many wait at this moment: only this crowd answers, so a run that has asked waits on."""
         return sum(self._waits(guest) for guest in self.present)
 
     def _waits(self, guest: Guest) -> bool:

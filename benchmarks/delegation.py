@@ -3,11 +3,12 @@
 Bytes are what the parent's model sees: the calls it writes and the texts it gets. The baseline is the
 cheapest conceivable way: one call that holds the prompt, one answer that holds the text.
 
-`python -m benchmarks.delegation`
+`python -m benchmarks.delegation [RUNS]`
 """
 
 import asyncio
 import json
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,4 +102,4 @@ def _completed(world: BenchWorld, run_id: str) -> float:
 
 
 if __name__ == "__main__":
-    print(table(measure(Scale())))
+    print(table(measure(Scale(int(sys.argv[1]) if len(sys.argv) > 1 else 50))))

@@ -1,4 +1,4 @@
-"""What processes weigh and work, and what the machine has left, read from `/proc`."""
+"""Memory and processor time of processes, and the available memory of the machine, from `/proc`."""
 
 import math
 from collections.abc import Iterable
@@ -11,9 +11,9 @@ _NANOSECONDS = 1_000_000_000
 
 
 def proportional_mib(identity: processes.Identity | None) -> float:
-    """Return the memory of a process in MiB, what it shares with others divided among them (PSS).
+    """Return the memory of a process in MiB, with shared pages divided among their users (PSS).
 
-    Of the processes of a run only root may see it: for anybody else it is not a number.
+    Only root may read it of the processes of a run: for other users it is not a number.
     """
     if identity is None:
         return 0.0
@@ -29,19 +29,19 @@ def _smaps(identity: processes.Identity) -> str:
 
 
 def available_mib() -> float:
-    """Return how much memory could still be given to somebody, in MiB."""
+    """Return the memory that is available to new processes, in MiB."""
     text = Path("/proc/meminfo").read_text(encoding="ascii")
     return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("MemAvailable:")) / 1024
 
 
 def worked_seconds(identity: processes.Identity) -> float:
-    """Return how long a process has had a processor, all its threads together."""
+    """Return the processor time of a process, all its threads together."""
     threads = Path(f"/proc/{identity.pid}/task").iterdir()
     return sum(int((each / "schedstat").read_text().split()[0]) for each in threads) / _NANOSECONDS
 
 
 class Worked:
-    """How long processes have worked, as it was seen last: what has ended cannot be asked any more."""
+    """The processor time of processes as it was read last: an ended process cannot be read any more."""
 
     def __init__(self, watched: Iterable[processes.Identity]) -> None:
         self._seen = dict.fromkeys(watched, 0.0)
@@ -49,14 +49,14 @@ class Worked:
         self._before = self._total
 
     def look(self) -> None:
-        """Look at those that are still there."""
+        """Read the processes that still exist."""
         for identity in self._seen:
             with suppress(OSError, IndexError):
                 self._seen[identity] = max(self._seen[identity], worked_seconds(identity))
 
     @property
     def milliseconds(self) -> float:
-        """How long it was between the first look and the last."""
+        """The processor time between the first look and the last."""
         return (self._total - self._before) * 1000
 
     @property

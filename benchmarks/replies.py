@@ -1,10 +1,11 @@
 """From an answer to its effects: the next request to the model, and the delivery of each of eight answers.
 
-`python -m benchmarks.replies`
+`python -m benchmarks.replies [RUNS]`
 """
 
 import gc
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -136,4 +137,4 @@ def _until_true(condition: Callable[[], object]) -> None:
 
 
 if __name__ == "__main__":
-    print(table(measure(Scale())))
+    print(table(measure(Scale(int(sys.argv[1]) if len(sys.argv) > 1 else 50))))

@@ -1,6 +1,6 @@
 """From the start of `subagent serve` to its reply to `initialize`, warm beside plain, and its memory.
 
-`python -m benchmarks.serve_start`. The floor of both is a bare interpreter.
+`python -m benchmarks.serve_start [RUNS]`. The floor of both is a bare interpreter.
 """
 
 import asyncio
@@ -132,4 +132,4 @@ def _bare(command: Sequence[str] = BARE) -> float:
 
 
 if __name__ == "__main__":
-    print(table(measure(Scale())))
+    print(table(measure(Scale(int(sys.argv[1]) if len(sys.argv) > 1 else 50))))

@@ -32,8 +32,8 @@ def agents(session: Session, strict: bool, as_json: bool) -> ExitCode:
 
     No file is left out silently: a file that cannot be used is listed with its line and the reason.
     """
-    shelf, judge = session.service.shelf, Judge(session.service)
-    found, problems = shelf.agents(), shelf.catalog().problems
+    registry, judge = session.service.registry, Judge(session.service)
+    found, problems = registry.agents(), registry.catalog().problems
     if as_json:
         wire = [{**_wire(agent), "trusted": judge.doubt(agent) is None} for agent in found]
         out_json({"agents": wire, "problems": [problem_wire(p) for p in problems]})

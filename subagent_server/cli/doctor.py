@@ -16,7 +16,7 @@ from subagent_server.cli.console.text import one_line
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import SubagentError
 from subagent_server.service.context import warm_start
-from subagent_server.service.doctor import Finding, examine
+from subagent_server.service.doctor import Defect, examine
 from subagent_server.service.open_run import open_run
 from subagent_server.service.trusting import Judge
 from subagent_server.service.unsupported import refusals
@@ -53,7 +53,7 @@ def doctor(session: Session, file: str | None, name: str | None, as_json: bool) 
         return _check_runs(session, name, as_json)
     if file is not None:
         return _check_agents(session, *_of_file(session.settings.cwd / file), as_json)
-    agents, problems = session.service.shelf.agents(), session.service.shelf.catalog().problems
+    agents, problems = session.service.registry.agents(), session.service.registry.catalog().problems
     found = [*problems, *_not_trusted(session, agents)]
     return _check_agents(session, agents, found, as_json, _warm_start(session))
 
@@ -70,7 +70,7 @@ def _warm_start(session: Session) -> str:
 
 
 def _check_runs(session: Session, name: str, as_json: bool) -> ExitCode:
-    findings: list[Finding] = []
+    findings: list[Defect] = []
     run_ids = _run_ids(session, name)
     store = session.service.store.kept_open()
     for run_id in run_ids:

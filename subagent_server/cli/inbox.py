@@ -8,7 +8,7 @@ from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import escape_lines, facts, one_line
-from subagent_server.service.inbox import Letter, open_questions
+from subagent_server.service.inbox import OpenQuestion, open_questions
 
 
 @click.command()
@@ -25,11 +25,11 @@ def inbox(session: Session, watching: bool, as_json: bool) -> None:
     """
     if watching:
         _watch(session, as_json)
-    letters = open_questions(session.service, session.caller)
+    questions = open_questions(session.service, session.caller)
     if as_json:
-        out_json([_wire(letter) for letter in letters])
-    elif letters:
-        out("\n\n".join(_text(session, letter) for letter in letters))
+        out_json([_wire(question) for question in questions])
+    elif questions:
+        out("\n\n".join(_text(session, question) for question in questions))
     else:
         err("No run waits for an answer.")
 
@@ -39,33 +39,33 @@ def _watch(session: Session, as_json: bool) -> None:
     shown: set[tuple[str, str]] = set()
 
     def show() -> None:
-        for letter in open_questions(session.service, session.caller):
-            if (letter.run_id, letter.message_id) in shown:
+        for question in open_questions(session.service, session.caller):
+            if (question.run_id, question.message_id) in shown:
                 continue
             if as_json:
-                out_json(_wire(letter), indent=None)
+                out_json(_wire(question), indent=None)
             else:
-                out(("\n" if shown else "") + _text(session, letter))
-            shown.add((letter.run_id, letter.message_id))
+                out(("\n" if shown else "") + _text(session, question))
+            shown.add((question.run_id, question.message_id))
 
     from subagent_server.cli.console.watch import watch  # imports watchdog, which only the watching needs
 
     watch(session, show)
 
 
-def _wire(letter: Letter) -> dict[str, Any]:
-    return letter.model_dump(mode="json", exclude_none=True)
+def _wire(question: OpenQuestion) -> dict[str, Any]:
+    return question.model_dump(mode="json", exclude_none=True)
 
 
-def _text(session: Session, letter: Letter) -> str:
-    label = f" · {one_line(letter.label)}" if letter.label else ""
+def _text(session: Session, question: OpenQuestion) -> str:
+    label = f" · {one_line(question.label)}" if question.label else ""
     return facts(
         [
-            ("run", f"{letter.run_id}  {one_line(letter.agent)}{label}"),
-            ("below", " → ".join(f"{one_line(run.agent)} {run.run_id}" for run in letter.path or [])),
-            ("task", one_line(letter.prompt or "")),
-            (one_line(letter.message_id), f"? {escape_lines(letter.question)}"),
-            ("options", " | ".join(one_line(option) for option in letter.options or [])),
-            ("answer", session.command("reply", letter.run_id, letter.message_id, "ANSWER")),
+            ("run", f"{question.run_id}  {one_line(question.agent)}{label}"),
+            ("below", " → ".join(f"{one_line(run.agent)} {run.run_id}" for run in question.path or [])),
+            ("task", one_line(question.prompt or "")),
+            (one_line(question.message_id), f"? {escape_lines(question.question)}"),
+            ("options", " | ".join(one_line(option) for option in question.options or [])),
+            ("answer", session.command("reply", question.run_id, question.message_id, "ANSWER")),
         ]
     )

@@ -18,7 +18,7 @@ from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.service.access import Caller
-from subagent_server.service.agents import AgentShelf
+from subagent_server.service.agents import AgentRegistry
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.origin import may_serve
 from subagent_server.settings import Role, Settings
@@ -94,11 +94,11 @@ def _service(session: Session, config: Path | None, max_wait: float | None) -> S
     settings = replace(session.settings, max_wait_seconds=max_wait)
     if config is not None and not may_serve(settings, config):
         raise BadArgument(
-            "A run brings no agents in, and no MCP server of its own agent is told to serve "
+            "A run cannot bring in agents, and no MCP server of its own agent is set up to serve "
             f"{shorten(str(config))}: leave --config out."
         )
-    shelf = None if config is None else AgentShelf.of_one(_only_agent(config, settings))
-    return open_service(settings, shelf=shelf)
+    registry = None if config is None else AgentRegistry.of_one(_only_agent(config, settings))
+    return open_service(settings, registry=registry)
 
 
 def _only_agent(config: Path, settings: Settings) -> AgentDefinition:

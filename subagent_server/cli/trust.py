@@ -139,4 +139,4 @@ def _inventory_lines(found: Inventory) -> Iterator[str]:
     if found.others:
         more = len(found.others) - _MOST_NAMES
         names = ", ".join(one_line(name) for name in found.others[:_MOST_NAMES])
-        yield f"  not of ours: {names}{f' and {more} more' if more > 0 else ''}"
+        yield f"  other entries: {names}{f' and {more} more' if more > 0 else ''}"

@@ -11,7 +11,7 @@ from typing import NoReturn
 import anyio
 from mcp.shared.message import SessionMessage
 
-from subagent_server.server.connection import Connection, build_server, initialization_options
+from subagent_server.server.connection import ClientConnection, build_server, initialization_options
 from subagent_server.server.stdio import Incoming, Outgoing, claim
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
@@ -37,7 +37,7 @@ def serve_stdio(service: Service, role: Role, caller: Caller, leave: Callable[[i
 async def _serve(service: Service, role: Role, caller: Caller, leave: Callable[[int], NoReturn]) -> None:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="verb"))
-    connection = Connection(service, role, caller)
+    connection = ClientConnection(service, role, caller)
     loop.add_signal_handler(signal.SIGCHLD, service.launcher.reap)
     leaving = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -64,7 +64,7 @@ def _report(error: BaseException) -> None:
 
 
 async def _serve_client(
-    connection: Connection, stdin: int, outgoing: Outgoing, leaving: asyncio.Event
+    connection: ClientConnection, stdin: int, outgoing: Outgoing, leaving: asyncio.Event
 ) -> None:
     async def leave() -> None:
         leaving.set()
@@ -76,14 +76,14 @@ async def _serve_client(
     await server.run(incoming, outgoing, initialization_options(server, connection))
 
 
-async def _let_finish(connection: Connection) -> None:
+async def _let_finish(connection: ClientConnection) -> None:
     """Wait, with a bound, until only calls that wait for runs have no answer yet."""
     with anyio.move_on_after(LEAVE_SECONDS):
         while connection.busy:
             await anyio.sleep(_POLL_SECONDS)
 
 
-async def _refuse_the_rest(connection: Connection, outgoing: Outgoing) -> None:
+async def _refuse_the_rest(connection: ClientConnection, outgoing: Outgoing) -> None:
     """Answer each request that has no answer with an error. A client that does not read gets none."""
 
     async def send() -> None:

@@ -1,4 +1,4 @@
-"""Work beside the calls: tasks that nobody waits for, and that never fail in silence."""
+"""Background tasks of a connection: no call waits for them, and their failures are logged."""
 
 import asyncio
 import sys
@@ -28,6 +28,6 @@ class Background:
             return
         error = task.exception()
         if isinstance(error, SubagentError):
-            print(f"Changes are no longer told of: {error.sentence}", file=sys.stderr, flush=True)
+            print(f"Changes are no longer reported: {error.sentence}", file=sys.stderr, flush=True)
         elif error is not None:
             traceback.print_exception(error, file=sys.stderr)

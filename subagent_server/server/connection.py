@@ -39,11 +39,11 @@ CHILD_INSTRUCTIONS = (
     "you are."
 )
 FIXED_TTL_MS = 3_600_000
-"""What a process of the server says of itself stays; lists change at any time, so they go stale at once."""
+"""The server's description of itself stays; lists change at any time, so they go stale at once."""
 
 
-class Connection:
-    """What serves one client: its handlers, and the requests that have no answer yet."""
+class ClientConnection:
+    """The connection of one client: its handlers, and the requests that have no answer yet."""
 
     def __init__(self, service: Service, role: Role, caller: Caller) -> None:
         background, notices, changes = Background(), ClientNotices(), Changes(service.store)
@@ -51,15 +51,15 @@ class Connection:
         self.relay = EventRelay(service, changes, caller, background)
         self.tools = ToolHandlers(service, changes, role, caller, self.relay)
         self.resources = ResourceHandlers(service, caller)
-        agent_changes = AgentChanges(service.shelf.directories, changes.watcher)
+        agent_changes = AgentChanges(service.registry.directories, changes.watcher)
         self.subscriptions = SubscriptionHandlers(
             ResourceWatch(service, changes, caller, notices, background),
-            ToolWatch(service.shelf, agent_changes, self.tools.tools, notices, background),
+            ToolWatch(service.registry, agent_changes, self.tools.tools, notices, background),
             notices,
         )
         own = {"child": [CHILD_INSTRUCTIONS]}.get(role, [])
         self.instructions = " ".join([*own, PARENT_INSTRUCTIONS] if self.tools.may_delegate else own)
-        self.tools_may_change = bool(service.shelf.directories)
+        self.tools_may_change = bool(service.registry.directories)
 
     @property
     def busy(self) -> bool:
@@ -82,7 +82,7 @@ class Connection:
         return await self.resources.list_resources(context, params)
 
 
-def build_server(connection: Connection) -> Server:
+def build_server(connection: ClientConnection) -> Server:
     """Return the protocol server around the connection."""
     server: Server = Server(
         "subagent-server",
@@ -104,7 +104,7 @@ def build_server(connection: Connection) -> Server:
     return server
 
 
-def initialization_options(server: Server, connection: Connection) -> InitializationOptions:
+def initialization_options(server: Server, connection: ClientConnection) -> InitializationOptions:
     """Return what the handshake tells an older client."""
     changing = NotificationOptions(tools_changed=connection.tools_may_change, resources_changed=True)
     return server.create_initialization_options(changing)

@@ -1,4 +1,4 @@
-"""What a run has to read, each under an address of its own: its state, its log, its result."""
+"""The documents of a run, each under an address of its own: its state, its log, its result."""
 
 import os
 import re
@@ -29,7 +29,7 @@ class File(Protocol):
     """A file whose changes are looked for."""
 
     def stat(self) -> os.stat_result:
-        """Return what the system says of it. Raises OSError."""
+        """Return its status. Raises OSError."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Document:
-    """What was read. `is_final`: it never changes again."""
+    """The text of a document. `is_final`: it never changes again."""
 
     text: str
     mime_type: str
@@ -63,10 +63,10 @@ class Listed:
 
 
 def parse_address(uri: str) -> Address:
-    """Return what a URI names.
+    """Return the address that a URI names.
 
     Raises:
-        BadArgument: nothing of ours.
+        BadArgument: it is not the URI of a document of a run.
     """
     found = _ADDRESS.fullmatch(uri)
     if found is None:
@@ -89,7 +89,7 @@ def open_document(service: Service, address: Address, caller: Caller) -> File:
 
 
 def signature(file: File) -> Signature | None:
-    """Return what tells a file from itself before a change, or None where there is none."""
+    """Return a value that differs after each change of a file, or None if there is no file."""
     try:
         status = file.stat()
     except OSError:
@@ -174,7 +174,7 @@ def _log(service: Service, run_id: str, caller: Caller) -> str:
 
 
 def _result(service: Service, meta: RunMeta) -> Document:
-    """Return the result as get_logs does: the text, or the whole of `result.json` where it is structured."""
+    """Return the result as get_logs does: the text, or the whole of `result.json` if it is structured."""
     result = service.store.read_result(meta.run_id)
     if result is None:
         if meta.status.is_terminal:

@@ -27,7 +27,7 @@ _BY_TYPE: dict[str, LoggingLevel] = {
 
 
 def is_wanted(level: LoggingLevel, asked: LoggingLevel) -> bool:
-    """Whether somebody who asked for `asked` and above gets `level`."""
+    """Whether a client that asked for `asked` and above gets `level`."""
     return LEVELS.index(level) >= LEVELS.index(asked)
 
 
@@ -52,7 +52,7 @@ def log_message(agent: str, run_id: str, event: Event) -> LoggingMessageNotifica
 
 
 def left_out_message(number: int | None = None, run_id: str | None = None) -> LoggingMessageNotification:
-    """Return what is said where events (of one run) were left out because there were too many."""
+    """Return the notification that too many events (of one run) have come, and some were left out."""
     data = {
         "type": "events_left_out",
         **({} if run_id is None else {"runId": run_id}),

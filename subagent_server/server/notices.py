@@ -1,4 +1,4 @@
-"""Telling one client of changes, in the way of its era of the protocol."""
+"""Notifications of changes to one client, in the way of its era of the protocol."""
 
 from typing import Any
 
@@ -21,11 +21,11 @@ def is_modern(context: Context) -> bool:
 
 
 class ClientNotices:
-    """Says what has changed: on the streams of a modern client, unasked to an older one that was met."""
+    """Notifies of changes: on the streams of a modern client, and outside any request to an older one."""
 
     def __init__(self) -> None:
         self.bus = InMemorySubscriptionBus()
-        """What the streams of `subscriptions/listen` are fed from."""
+        """The source of the streams of `subscriptions/listen`."""
         self._older: ServerSession | None = None
 
     def meet(self, context: Context) -> None:

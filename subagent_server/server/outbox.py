@@ -1,4 +1,4 @@
-"""What is on its way to a client that may be slow: bounded, and nobody ever waits for it."""
+"""Notifications on their way to a client that may be slow: bounded, and nobody ever waits for it."""
 
 import asyncio
 import threading
@@ -12,20 +12,20 @@ MAX_WAITING = 256
 
 
 class Outbox:
-    """Sends notifications one after the other. Where it is full the oldest are dropped, and that is told.
+    """Sends notifications one after the other. Drops the oldest if it is full, and says so.
 
-    `send` may wait for the client as long as it likes; `told` makes the notification for a number that was
-    dropped, or None where the client does not want to know. Use it as a context: it sends only inside.
+    `send` may wait for the client as long as it likes. `dropped` makes the notification for a number that was
+    dropped, or None if the client does not want it. Use it as a context: it sends only inside.
     """
 
     def __init__(
         self,
         send: Callable[[ServerNotification], Awaitable[None]],
-        told: Callable[[int], ServerNotification | None],
+        dropped: Callable[[int], ServerNotification | None],
         size: int = MAX_WAITING,
     ) -> None:
         self._send = send
-        self._told = told
+        self._notice_of = dropped
         self._size = size
         self._waiting: deque[ServerNotification | asyncio.Event] = deque()
         self._dropped = 0
@@ -75,9 +75,9 @@ class Outbox:
                     await self._send(item)
 
     def _next(self) -> "ServerNotification | asyncio.Event | None":
-        """Return what is to be sent next: first of all, how much was dropped."""
+        """Return the next notification: first of all, how many were dropped."""
         with self._lock:
             dropped, self._dropped = self._dropped, 0
-            if dropped and (notice := self._told(dropped)) is not None:
+            if dropped and (notice := self._notice_of(dropped)) is not None:
                 return notice
             return self._waiting.popleft() if self._waiting else None

@@ -1,4 +1,4 @@
-"""What is answered to a line that is not a message: whoever has sent a request waits for its answer."""
+"""The errors that answer a line that is not a message: its sender may wait for an answer."""
 
 import json
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ _MOST_DIGITS = 1_000
 
 
 def refusal_of(line: bytes) -> types.JSONRPCError | None:
-    """Return what to answer to a line that is not a message, or None if nobody waits for an answer.
+    """Return the answer to a line that is not a message, or None if nobody waits for an answer.
 
-    It names the request if that has an id that can be told, and the value to blame if one is.
+    It names the request if that has a readable id, and the value to blame if there is one.
     """
     if not line.strip():
         return None

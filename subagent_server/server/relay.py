@@ -26,7 +26,7 @@ from subagent_server.server.outbox import Outbox
 from subagent_server.service.access import Caller
 from subagent_server.service.changes import Changes, Wait, until_root_is_made, wait_until
 from subagent_server.service.context import Service
-from subagent_server.service.journal_follower import Event, Follower, Place
+from subagent_server.service.journal_follower import Event, JournalFollower, JournalPlace
 
 Context = ServerRequestContext[Any, Any]
 
@@ -46,7 +46,7 @@ class EventRelay:
         self._caller = caller
         self._background = background
         self._began = _this_millisecond()
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, JournalPlace] = {}
         self._level: types.LoggingLevel = "emergency"
         self._stands = False
         self._live: dict[str, _Tail | None] = {}
@@ -125,7 +125,7 @@ class EventRelay:
                     if tail is not None:
                         tail.relay(self._level, outbox)
                 for run_id in self._live.keys() - set(live):
-                    del self._live[run_id]  # all of it is over, and was told
+                    del self._live[run_id]  # all of it is over, and was relayed
 
             await wait_until(self._changes, look, Wait(math.inf, poll_seconds=LOOK_SECONDS))
 
@@ -137,7 +137,7 @@ class EventRelay:
                     self._live[run_id] = self._tail(run_id, since)
 
     def _begun(self, since: datetime) -> Iterator[str]:
-        """Return the runs that began since then: where the root was not there yet, some may have ended."""
+        """Yield the runs that began since then: if the root was not there yet, some may have ended."""
         for run_id in self._service.store.newest_first():
             with suppress(SubagentError):
                 if self._service.store.read(run_id).created_at < since:
@@ -146,8 +146,8 @@ class EventRelay:
 
     # -- for both
 
-    def _tail(self, run_id: str, since: datetime, place: Place | None = None) -> "_Tail | None":
-        """Return what follows a run: from `place` on, or its start where it began after `since`, or now.
+    def _tail(self, run_id: str, since: datetime, place: JournalPlace | None = None) -> "_Tail | None":
+        """Return the tail of a run: from `place` on, or its start if it began after `since`, or now.
 
         Raises:
             UnknownRun: there is none, or not yet.
@@ -161,21 +161,21 @@ class EventRelay:
         if not self._caller.may_open(meta):
             return None
         if place is None and meta.created_at >= since:
-            place = Place()
-        return _Tail(Follower(self._service.store, run_id, place), run_id, meta.agent_name)
+            place = JournalPlace()
+        return _Tail(JournalFollower(self._service.store, run_id, place), run_id, meta.agent_name)
 
 
 class _Tail:
     """A run whose events are relayed. What one thread has read is on its way before another reads on."""
 
-    def __init__(self, follower: Follower, run_id: str, agent: str) -> None:
+    def __init__(self, follower: JournalFollower, run_id: str, agent: str) -> None:
         self.run_id = run_id
         self._follower = follower
         self._agent = agent
         self._lock = threading.Lock()
 
     @property
-    def place(self) -> Place:
+    def place(self) -> JournalPlace:
         """How far it has come."""
         return self._follower.place
 

@@ -1,4 +1,4 @@
-"""Hearing of changes of the resources that a client has asked for, and of the list of all."""
+"""The watch on the resources that a client has asked for, and on the list of all."""
 
 import asyncio
 import time
@@ -17,19 +17,19 @@ from subagent_server.service.context import Service
 from subagent_server.service.open_run import open_run
 
 LOG_SECONDS = 1.0
-"""How often the log of a run is looked at while somebody has asked for it: nobody announces its lines."""
+"""How often the log of a run is looked at while somebody has asked for it: its lines are not announced."""
 RECONCILE_SECONDS = 2.0
 SETTLE_SECONDS = 0.05
 LIST_SETTLE_SECONDS = 0.5
-"""How long further changes are waited for, to be told of together."""
+"""How long further changes are waited for, to be notified of together."""
 LIST_SECONDS = 3.0
-"""How long after a change of the list the next one is told at the earliest: a client lists anew each time."""
+"""How long after a change of the list the next is notified at the earliest: a client lists anew each time."""
 FOREVER = float("inf")
 
 
 @dataclass
 class _Watched:
-    """A document that somebody has asked for, and what it was like when its change was told last."""
+    """A document that a client has asked for, and its signature when its change was notified last."""
 
     address: Address
     file: File
@@ -38,14 +38,14 @@ class _Watched:
 
 @dataclass(frozen=True)
 class _ListMarks:
-    """What the list depends on: the root, and which of the live runs have a result."""
+    """The facts that the list depends on: the root, and which of the live runs have a result."""
 
     extent: Signature | None = None
     results: Mapping[str, bool] = field(default_factory=dict)
 
 
 class ResourceWatch:
-    """Tells of changed documents, and of a changed list, from the first time that anybody asks."""
+    """Notifies of changed documents, and of a changed list, from the first time that a client asks."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ResourceWatch:
         self._background = background
         self._watched: dict[str, _Watched] = {}
         self._asked: Counter[str] = Counter()
-        self._telling: asyncio.Task[Any] | None = None
+        self._notifying: asyncio.Task[Any] | None = None
         self._list_wanted = False
         self._logs_seen = self._reconciled = 0.0
         self._marks = _ListMarks()
@@ -70,7 +70,7 @@ class ResourceWatch:
     # -- documents
 
     async def add(self, address: Address) -> None:
-        """Tell of changes of this document from now on.
+        """Notify of changes of this document from now on.
 
         Raises:
             InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
@@ -79,8 +79,8 @@ class ResourceWatch:
         file = await asyncio.to_thread(open_document, self._service, address, self._caller)
         self._watched.setdefault(uri, _Watched(address, file, signature(file)))
         self._asked[uri] += 1
-        if self._telling is None:
-            self._telling = self._background.start(self._tell())
+        if self._notifying is None:
+            self._notifying = self._background.start(self._notify())
 
     def remove(self, uri: str) -> None:
         """Undo one `add`."""
@@ -88,11 +88,11 @@ class ResourceWatch:
         if self._asked[uri] <= 0:
             del self._asked[uri]
             self._watched.pop(uri, None)
-        if not self._watched and self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
+        if not self._watched and self._notifying is not None:
+            self._notifying.cancel()
+            self._notifying = None
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         while True:
             updated = await wait_until(self._changes, self._look, Wait(FOREVER, poll_seconds=LOG_SECONDS))
             for uri in updated or []:
@@ -131,13 +131,13 @@ class ResourceWatch:
     # -- the list
 
     async def want_list(self) -> None:
-        """Tell of changes of the list from now on."""
+        """Notify of changes of the list from now on."""
         if not self._list_wanted:
             self._list_wanted = True
             self._marks = await asyncio.to_thread(self._list_marks)
-            self._background.start(self._tell_of_list())
+            self._background.start(self._notify_of_list())
 
-    async def _tell_of_list(self) -> None:
+    async def _notify_of_list(self) -> None:
         await until_root_is_made(self._service.store)
         while True:
             if await wait_until(self._changes, self._list_news, Wait(FOREVER)):

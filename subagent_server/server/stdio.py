@@ -1,7 +1,8 @@
-"""stdin and stdout as the streams of the protocol, without handing each line from thread to thread.
+"""stdin and stdout as the streams of the protocol, without a thread for each line.
 
-That is a fifth of what a short call takes with the SDK's own transport. Here the event loop reads what is
-there, and writes what the pipe has room for; only the rest of a long answer to a slow client is for a thread.
+Passing lines between threads is a fifth of a short call with the SDK's own transport. Here the event loop
+reads what is there, and writes what the pipe has room for; only the rest of a long answer to a slow client is
+for a thread.
 """
 
 import asyncio
@@ -30,9 +31,9 @@ Message = SessionMessage | Exception
 
 
 def claim() -> tuple[int, int]:
-    """Return descriptors of what stdin and stdout are now, and keep all others away from them.
+    """Return descriptors of stdin and stdout, and keep all other code of the process away from them.
 
-    From here on programs that are started read nothing, and what is printed goes to stderr.
+    From here on programs that are started read nothing, and prints go to stderr.
 
     Raises:
         OSError: one of the two is closed.

@@ -1,4 +1,4 @@
-"""Hearing that the list of tools has changed because an agent file has."""
+"""The watch on the list of tools, which changes with the agent files."""
 
 import asyncio
 import time
@@ -8,30 +8,30 @@ import mcp_types as types
 
 from subagent_server.server.background import Background
 from subagent_server.server.notices import ClientNotices
-from subagent_server.service.agents import AgentShelf
+from subagent_server.service.agents import AgentRegistry
 from subagent_server.service.changes import ChangeSource, Wait, wait_until
 
 POLL_SECONDS = 2.0
 MAX_SHARE = 0.02
-"""The part of its time that is spent on looking, at most: large directories are looked at less often."""
+"""The largest part of its time for looks: large directories are looked at less often."""
 SETTLE_SECONDS = 0.2
-"""How long a writer may take from its first change of the files to its last one, to be heard of once."""
+"""How long a writer may take from its first change of the files to its last, to cause one notification."""
 
 Digest = int
 
 
 class ToolWatch:
-    """Tells a client when `tools/list` would answer otherwise than it did last."""
+    """Notifies a client when `tools/list` would answer otherwise than it did last."""
 
     def __init__(
         self,
-        shelf: AgentShelf,
+        registry: AgentRegistry,
         changes: ChangeSource,
         tools: Callable[[], Sequence[types.Tool]],
         notices: ClientNotices,
         background: Background,
     ) -> None:
-        self._shelf = shelf
+        self._registry = registry
         self._changes = changes
         self._tools = tools
         self._notices = notices
@@ -42,12 +42,12 @@ class ToolWatch:
         self._wanted = False
 
     def listed(self, tools: Sequence[types.Tool]) -> None:
-        """Take note of what the client was answered."""
+        """Note the tools that the client has listed."""
         self._known = _digest(tools)
 
     async def want(self) -> None:
-        """Tell of changes from now on. Agents that lie in no directory never change."""
-        if self._wanted or not self._shelf.directories:
+        """Notify of changes from now on. Agents that lie in no directory never change."""
+        if self._wanted or not self._registry.directories:
             return
         self._wanted = True
         if self._known is None:
@@ -67,7 +67,7 @@ class ToolWatch:
     def _news(self) -> bool | None:
         """Whether the files were read again since the last look."""
         began = time.monotonic()
-        before, self._catalog = self._catalog, self._shelf.catalog()
+        before, self._catalog = self._catalog, self._registry.catalog()
         self._pause = max(POLL_SECONDS, (time.monotonic() - began) / MAX_SHARE)
         return True if self._catalog is not before else None
 

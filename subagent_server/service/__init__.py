@@ -1,1 +1,1 @@
-"""The verbs that every door calls, a file per verb group."""
+"""The verbs that every door calls: a verb is a file of its name; `tools/` makes MCP tools of them."""

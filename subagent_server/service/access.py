@@ -1,4 +1,4 @@
-"""Who asks, and what is open to them (SPEC sections 5 and 13).
+"""The caller of a verb, and the runs that are open to it (SPEC sections 5 and 13).
 
 The caller of the parent tools is trusted as the user is. A child proves itself with the token of its run,
 whose hash is in the meta file; it opens that run and the runs it started, and nothing else.
@@ -23,9 +23,9 @@ class NotAllowed(CallerError):
 
 @dataclass(frozen=True)
 class Caller:
-    """Somebody who asks: the user's own side (`run_id` None), or the child that is run `run_id`.
+    """The caller of a verb: the user's side (`run_id` None), or the child that is run `run_id`.
 
-    `carries_on` are the runs whose conversation that run has: what they had started is its to lead.
+    `carries_on` are the runs whose conversation that run has: the runs that they had started are open to it.
     """
 
     run_id: str | None = None
@@ -41,7 +41,7 @@ class Caller:
         return self.may_open_run(meta.run_id, meta.parent_run_id)
 
     def may_open_run(self, run_id: str, parent_run_id: str | None) -> bool:
-        """The same, of a run by its id and its parent's."""
+        """Whether the run of this id and this parent is the caller's own or one it started."""
         if self.run_id is None or self.run_id in (run_id, parent_run_id):
             return True
         return parent_run_id in self.carries_on
@@ -58,14 +58,14 @@ def new_token() -> str:
 
 
 def token_hash(token: str) -> str:
-    """Return what is stored of a token."""
+    """Return the hash of a token, which is stored instead of the token."""
     import hashlib
 
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def run_as_caller(store: "RunStore", run_id: str) -> Caller:
-    """Return a run as one that asks.
+    """Return a run as the caller of a verb.
 
     Raises:
         InvalidRunId, UnknownRun, UnreadableMeta.
@@ -82,7 +82,7 @@ def run_as_caller(store: "RunStore", run_id: str) -> Caller:
 
 
 def caller_of(settings: Settings, store: "RunStore") -> Caller:
-    """Return who the environment says this process is.
+    """Return the caller that the environment of this process names.
 
     Raises:
         NotAllowed: it names a run but does not prove to be its child.

@@ -1,7 +1,7 @@
-"""Taking over a runs root that is not marked as ours: first what is in it, then the mark.
+"""Adopting a runs root without our mark: first the inventory, then the mark.
 
-It is how a root that an earlier version has made, a copy, or one that a CI job has brought, becomes the
-user's: nobody else can say that it is (SPEC section 13).
+So a root of an earlier version, a copy, or a root that a CI job has brought becomes the user's: nobody else
+can say that it is (SPEC section 13).
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Hearing that agent files change: the same observer as for the runs, on the agents directories."""
+"""Changes of agent files: the observer of the runs also watches the agents directories."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ Identity = tuple[int, int]
 
 
 class AgentChanges:
-    """Hears of changes in some directories and in what is below them: a `ChangeSource` of `changes.py`.
+    """Reports changes in some directories and below them: a `ChangeSource` of `changes.py`.
 
     A directory that is missing, or was replaced, is watched as soon as somebody subscribes after it is there.
     """
@@ -50,10 +50,10 @@ class AgentChanges:
             unwatch()
             del self._watched[directory]
         if identity is not None:
-            unwatch = self._watcher.watch(directory, self._tell, recursive=True)
+            unwatch = self._watcher.watch(directory, self._notify, recursive=True)
             self._watched[directory] = (identity, unwatch)
 
-    def _tell(self, name: str) -> None:
+    def _notify(self, name: str) -> None:
         for listener in list(self._listeners.values()):  # no lock: `subscribe` holds it while it walks trees
             listener(name)
 

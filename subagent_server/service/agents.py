@@ -12,7 +12,7 @@ from subagent_server.domain.errors import UnknownAgent
 Fingerprint = tuple[tuple[str, int, int], ...]
 
 
-class AgentShelf:
+class AgentRegistry:
     """The catalog of some directories, read again when a file in them has changed.
 
     A directory that is missing is listed as a problem, unless it is only `looked_for` by default.
@@ -31,8 +31,8 @@ class AgentShelf:
         self._read: tuple[Fingerprint, Catalog] | None = None
 
     @classmethod
-    def of_one(cls, definition: AgentDefinition) -> "AgentShelf":
-        """Return a shelf with exactly one agent (`serve --config`)."""
+    def of_one(cls, definition: AgentDefinition) -> "AgentRegistry":
+        """Return a registry with exactly one agent (`serve --config`)."""
         return cls((), definition)
 
     def is_named(self, agent: AgentDefinition) -> bool:
@@ -45,7 +45,7 @@ class AgentShelf:
         return self._directories
 
     def catalog(self) -> Catalog:
-        """Return what the directories hold now."""
+        """Return the catalog of the directories as they are now."""
         seen = _fingerprint(self._directories)
         read = self._read  # one value: several threads may ask
         if read is None or seen != read[0]:
@@ -73,7 +73,7 @@ class AgentShelf:
 
 
 def _fingerprint(directories: Sequence[Path]) -> Fingerprint:
-    """Return what tells these directories from themselves before a change.
+    """Return a value that differs after each change of these directories.
 
     Every file counts, not agent files alone: prompts and schemas lie beside the files that name them.
     """

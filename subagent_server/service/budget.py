@@ -1,4 +1,4 @@
-"""What a run may still spend: its own budget, and those of the runs above it, over their whole trees."""
+"""The budgets that bound a run: its own and those of the runs above it, each over its whole tree."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def budgets_of(store: RunStore, meta: RunMeta) -> list[Budget]:
 
 
 def exhausted(store: RunStore, budgets: list[Budget]) -> str | None:
-    """Return in a sentence which of these budgets is used up by what its whole tree has cost up to now."""
+    """Return a sentence that names the budget that its tree has used up, or None if there is none."""
     for budget in budgets:
         with suppress(SubagentError):
             why = _used_up(budget, tree_cost(store, budget.run_id))

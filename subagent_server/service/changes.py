@@ -1,4 +1,4 @@
-"""Waiting for runs without polling: subscribe, read, then wait. Nothing is lost in between.
+"""Changes of runs, and waiting for them: subscribe, read, then wait. Nothing is lost in between.
 
 The end of a wait never touches the run.
 """
@@ -25,12 +25,12 @@ class ChangeSource(Protocol):
 
 
 class Changes:
-    """Hears of every change of a live run under one root, by one watch however many wait."""
+    """Reports every change of a live run under one root, by one watch for all that wait."""
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
         self.watcher = Watcher()
-        """The one observer of the process: what else it has to hear of is watched by the same."""
+        """The one observer of the process: it also watches the agents directories."""
         self._waiters: dict[object, Callable[[str], None]] = {}
         self._lock = threading.Lock()
         self._watching = False
@@ -42,7 +42,7 @@ class Changes:
             self._waiters[key] = listener
             if not self._watching and not self._store.paths.is_foreign:
                 self._store.make_root()
-                self.watcher.watch(self._store.paths.changes.path, self._tell)
+                self.watcher.watch(self._store.paths.changes.path, self._notify)
                 self._watching = True
 
         def unsubscribe() -> None:
@@ -55,7 +55,7 @@ class Changes:
         """Stop listening."""
         self.watcher.close()
 
-    def _tell(self, run_id: str) -> None:
+    def _notify(self, run_id: str) -> None:
         with self._lock:
             listeners = list(self._waiters.values())
         for listener in listeners:
@@ -64,7 +64,7 @@ class Changes:
 
 @dataclass
 class Wait:
-    """How long to wait, for changes of which runs (None: any), and whom to tell that it goes on."""
+    """How long to wait, for changes of which runs (None: any), and what to call while it goes on."""
 
     seconds: float
     run_ids: frozenset[str] | None = None
@@ -79,7 +79,7 @@ async def until_root_is_made(store: RunStore) -> None:
 
 
 async def wait_until(changes: ChangeSource, check: Callable[[], T | None], wait: Wait) -> T | None:
-    """Return what `check` gives as soon as it gives anything, or None when the time is over.
+    """Return the first value of `check` that is not None, or None when the time is over.
 
     `check` reads files, so it runs in a thread; it is called first, after each change, and at a slow poll.
     """
@@ -91,7 +91,7 @@ async def wait_until(changes: ChangeSource, check: Callable[[], T | None], wait:
             loop.call_soon_threadsafe(changed.set)
 
     unsubscribe = await asyncio.to_thread(changes.subscribe, hear)
-    began = told = loop.time()
+    began = reported = loop.time()
     try:
         while True:
             changed.clear()
@@ -100,9 +100,9 @@ async def wait_until(changes: ChangeSource, check: Callable[[], T | None], wait:
             if found is not None or remaining <= 0:
                 return found
             await _sleep(changed, min(remaining, wait.poll_seconds))
-            if wait.progress is not None and loop.time() - told >= PROGRESS_SECONDS - wait.poll_seconds:
-                told = loop.time()
-                await wait.progress(told - began)
+            if wait.progress is not None and loop.time() - reported >= PROGRESS_SECONDS - wait.poll_seconds:
+                reported = loop.time()
+                await wait.progress(reported - began)
     finally:
         unsubscribe()
 

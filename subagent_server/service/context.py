@@ -1,10 +1,10 @@
-"""What every verb needs: the runs, a way to start them, the agents, the settings."""
+"""The context of every verb: the runs, a way to start them, the agents, the settings."""
 
 from dataclasses import dataclass, field
 
 from subagent_server.launch.launcher import Launcher
 from subagent_server.launch.local import LocalLauncher, WarmStart
-from subagent_server.service.agents import AgentShelf
+from subagent_server.service.agents import AgentRegistry
 from subagent_server.service.origin import confined
 from subagent_server.settings import Settings
 from subagent_server.store.runs import RunStore
@@ -12,20 +12,20 @@ from subagent_server.store.runs import RunStore
 
 @dataclass(frozen=True)
 class Service:
-    """Handed to every verb. It remembers nothing of runs: all of that is on disk."""
+    """The first argument of every verb. It remembers nothing of runs: all of that is on disk."""
 
     settings: Settings
     store: RunStore
     launcher: Launcher
-    shelf: AgentShelf = field(repr=False)
+    registry: AgentRegistry = field(repr=False)
 
 
 def open_service(
-    settings: Settings, launcher: Launcher | None = None, shelf: AgentShelf | None = None
+    settings: Settings, launcher: Launcher | None = None, registry: AgentRegistry | None = None
 ) -> Service:
     """Return the verbs' context for these settings; runs are processes of this machine by default.
 
-    For a process of a run the agents are those of its tree, whatever the settings say. A `shelf` of one
+    For a process of a run the agents are those of its tree, whatever the settings say. A `registry` of one
     agent is given only after `may_serve` has allowed it.
     """
     store = RunStore(settings.runs_root)
@@ -35,7 +35,7 @@ def open_service(
         settings=settings,
         store=store,
         launcher=launcher or LocalLauncher(warm_start(settings)),
-        shelf=shelf or AgentShelf(settings.agent_directories, looked_for=settings.agents_by_default),
+        registry=registry or AgentRegistry(settings.agent_directories, looked_for=settings.agents_by_default),
     )
 
 

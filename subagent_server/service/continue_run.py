@@ -1,4 +1,7 @@
-"""Carrying a run on: a new run that has the whole conversation of one that has ended (SPEC section 6)."""
+"""The verb `continue_run`: a new run has the whole conversation of one that has ended (SPEC section 6).
+
+Tested in `tests/end_to_end/test_continuing.py`.
+"""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -49,7 +52,7 @@ class NotEnded(CallerError):
 
 @dataclass(frozen=True)
 class ContinueOrder:
-    """What somebody wants carried on. Without a `prompt` it goes on where it was cut.
+    """The order to continue a run. Without a `prompt` it goes on where it was cut.
 
     `inputs` are paths relative to the old run's directory. Without a `label` it keeps the old one. With
     `stored_agent` an agent whose file is gone is taken as the old run had it. `trace` is the trace context
@@ -131,7 +134,7 @@ def _agent_now(
     """
     name = str(request.agent.get("name", ""))
     try:
-        return service.shelf.get(name), Continuation(request.run_id)
+        return service.registry.get(name), Continuation(request.run_id)
     except UnknownAgent as error:
         if error.reason is not None:
             raise

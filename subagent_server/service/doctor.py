@@ -1,6 +1,8 @@
-"""The one checker of what runs leave on disk: the kill tests, the property tests, CI and bug reports use it.
+"""The doctor: checks the files of runs, for kill tests, property tests, CI and bug reports.
 
-Each check names what is wrong in a sentence; no finding means that the run is as SPEC section 4 says.
+Each check names what is wrong in a sentence; no defect means that the run is as SPEC section 4 says.
+
+Tested in `tests/cli/test_doctor.py`; the tests in `tests/faults/` and `tests/soak/` rely on it.
 """
 
 import json
@@ -37,21 +39,21 @@ _LARGEST_SEARCHED = 64 << 20
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something that should not be: in which run, and what."""
+class Defect:
+    """A contradiction in the files of a run."""
 
     run_id: str
     what: str
 
 
-def examine_all(store: RunStore, environment: Mapping[str, str]) -> Iterator[Finding]:
+def examine_all(store: RunStore, environment: Mapping[str, str]) -> Iterator[Defect]:
     """Reconcile and check every run under the root. `environment` holds the secrets to look for."""
     store = store.kept_open()
     for run_id in store.run_ids(newest_first=False):
         yield from examine(store, run_id, environment)
 
 
-def examine(store: RunStore, run_id: str, environment: Mapping[str, str]) -> Iterator[Finding]:
+def examine(store: RunStore, run_id: str, environment: Mapping[str, str]) -> Iterator[Defect]:
     """Reconcile one run, as every reader does, and yield what is wrong with it."""
     try:
         observed = observe(store, run_id)
@@ -59,14 +61,14 @@ def examine(store: RunStore, run_id: str, environment: Mapping[str, str]) -> Ite
     except UnknownRun:
         return  # a start that never was
     except SubagentError as error:
-        yield Finding(run_id, error.sentence)
+        yield Defect(run_id, error.sentence)
         return
     case = _Case(store, store.paths.run(run_id), observed, environment)
     if request.run_id != run_id:
-        yield Finding(run_id, f"request.json is that of run {request.run_id}")
+        yield Defect(run_id, f"request.json is that of run {request.run_id}")
     for check in _CHECKS:
         for what in _found_by(check, case):
-            yield Finding(run_id, what)
+            yield Defect(run_id, what)
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class _Case:
 
 
 def _found_by(check: "Check", case: _Case) -> Iterator[str]:
-    """What a check finds; a file that it cannot read is a finding too, and keeps no other check from it."""
+    """Yield the defects that a check finds; a file that it cannot read is one too."""
     try:
         yield from check(case)
     except SubagentError as error:
@@ -175,8 +177,8 @@ def _journal(case: _Case) -> Iterator[str]:
 
 
 def _usage(case: _Case) -> Iterator[str]:
-    told = recorded_usage(case.run)
-    if case.is_over and told is not None and case.meta.usage != case.meta.usage.merged(told):
+    recorded = recorded_usage(case.run)
+    if case.is_over and recorded is not None and case.meta.usage != case.meta.usage.merged(recorded):
         yield "its usage is less than what events.jsonl tells"
 
 
@@ -189,9 +191,9 @@ def _tree(case: _Case) -> Iterator[str]:
         return
     below = list(children(case.store, meta))
     total = reduce(Usage.plus, (child.with_descendants for child in below), meta.usage)
-    told = meta.with_descendants
-    if told != told.merged(total) or (len(below) == len(marks) and told != total):
-        yield f"its withDescendants is {_figures(told)}, but its runs sum up to {_figures(total)}"
+    stated = meta.with_descendants
+    if stated != stated.merged(total) or (len(below) == len(marks) and stated != total):
+        yield f"its withDescendants is {_figures(stated)}, but its runs sum up to {_figures(total)}"
 
 
 def _figures(usage: Usage) -> str:
@@ -207,8 +209,8 @@ def _processes(case: _Case) -> Iterator[str]:
     left = marks.processes_of(case.meta.run_id)
     if left:
         yield f"it is over, and {len(left)} of its processes live (pid {left[0].pid})"
-    keeper = processes.Identity.from_json(read_shim(case.run).get("shim"))
-    is_kept = keeper is not None and processes.is_alive(keeper)  # it leaves in a moment, and its lock with it
+    shim = processes.Identity.from_json(read_shim(case.run).get("shim"))
+    is_kept = shim is not None and processes.is_alive(shim)  # it leaves in a moment, and its lock with it
     if locks.is_held(case.run.live_lock) and not is_kept:
         yield "it is over, and its live.lock is held"
     if not (read_exit(case.run) or {}).get("treeGone"):

@@ -1,4 +1,4 @@
-"""What every end of a run brings along: its shim is told, and the runs it started end too."""
+"""The consequences of every end of a run: its shim gets a signal, and the runs that it started end too."""
 
 import signal
 from contextlib import suppress
@@ -9,23 +9,23 @@ from subagent_server.domain.records import RunMeta
 from subagent_server.host import processes
 from subagent_server.host.clock import now
 from subagent_server.launch import marks
-from subagent_server.service.tree_usage import settle_usage
+from subagent_server.service.tree_usage import record_tree_usage
 from subagent_server.store.logs import recorded_usage
 from subagent_server.store.runs import RunStore
 
 
 def stop_run(store: RunStore, run_id: str, reason: str | None) -> RunMeta:
-    """Write the end of a run, tell its shim, and stop the runs it started."""
+    """Write the end of a run, signal its shim, and stop the runs it started."""
     usage = recorded_usage(store.paths.run(run_id))
     meta = store.update(run_id, events.StopRequested(reason=reason, usage=usage), now())
-    tell_shim(store, run_id)
+    signal_shim(store, run_id)
     stop_children(store, run_id)
     with suppress(SubagentError):  # its shim settles it again once all of it is gone
-        settle_usage(store, run_id)
+        record_tree_usage(store, run_id)
     return meta
 
 
-def tell_shim(store: RunStore, run_id: str) -> None:
+def signal_shim(store: RunStore, run_id: str) -> None:
     """Send TERM to the shim of a run that has ended. One that is not recorded yet reads the status itself."""
     shim = marks.recorded_shim(store.paths.run(run_id))
     if shim is not None:

@@ -1,4 +1,7 @@
-"""A run's log, journal, result or payload, page by page; never a whole file unasked."""
+"""The verb `get_logs`: a run's log, journal, result or payload, page by page.
+
+Tested in `tests/server/test_results.py` and `tests/cli/test_logs.py`.
+"""
 
 from typing import Literal
 
@@ -37,7 +40,7 @@ def get_logs(
     """Return a page: the last `lines` of a log, or what follows `cursor`. A result starts at its beginning.
 
     Raises:
-        BadArgument: the cursor or the number of lines is none.
+        BadArgument: the cursor or the number of lines is not valid.
         InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
     """
     if not 1 <= lines <= MAX_LINES:

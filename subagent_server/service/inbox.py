@@ -1,4 +1,7 @@
-"""The questions that wait for an answer, in every tree, and what each is about."""
+"""The questions that wait for an answer, in every tree, each with the run that asks and its task.
+
+Tested in `tests/cli/test_reply.py` and `tests/cli/test_asking.py`.
+"""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,8 +24,8 @@ class Ancestor(Record):
     agent: str
 
 
-class Letter(MessageView):
-    """An open question, and what it is about. `path` leads from the first run of the tree to the parent."""
+class OpenQuestion(MessageView):
+    """An open question with its run. `path` leads from the first run of the tree to the parent."""
 
     run_id: str
     agent: str
@@ -31,20 +34,20 @@ class Letter(MessageView):
     prompt: str | None = None
 
 
-def open_questions(service: Service, caller: Caller = USER) -> list[Letter]:
+def open_questions(service: Service, caller: Caller = USER) -> list[OpenQuestion]:
     """Return the open questions of all runs that are open to the caller, the oldest first.
 
-    Only what lives can ask, so the cost follows the live runs. A run that cannot be read asks nothing: lists
+    Only a live run can ask, so the cost follows the live runs. A run that cannot be read asks nothing: lists
     show it as unreadable.
     """
-    found: list[Letter] = []
+    found: list[OpenQuestion] = []
     for run_id in service.store.live_ids():
         with suppress(SubagentError):
-            found += _letters(service, open_run(service, run_id, caller).meta)
-    return sorted(found, key=lambda letter: (letter.asked_at, letter.run_id))
+            found += _questions(service, open_run(service, run_id, caller).meta)
+    return sorted(found, key=lambda question: (question.asked_at, question.run_id))
 
 
-def _letters(service: Service, meta: RunMeta) -> Iterator[Letter]:
+def _questions(service: Service, meta: RunMeta) -> Iterator[OpenQuestion]:
     if not meta.pending:
         return
     about: dict[str, Any] = {
@@ -55,7 +58,7 @@ def _letters(service: Service, meta: RunMeta) -> Iterator[Letter]:
         "prompt": _prompt(service, meta.run_id),
     }
     for message in meta.pending:
-        yield Letter(**message_view(message).model_dump(), **about)
+        yield OpenQuestion(**message_view(message).model_dump(), **about)
 
 
 def _path(service: Service, meta: RunMeta) -> list[Ancestor]:

@@ -1,4 +1,4 @@
-"""Input files: checked and copied at the start, so that what a run reads is what it was given."""
+"""Input files: checked and copied at the start, so that a run reads the files as they were then."""
 
 import os
 import stat
@@ -93,7 +93,7 @@ def copied_inputs(run: RunPaths) -> tuple[tuple[Entry, str], ...]:
 
 
 def media_type(head: bytes) -> str | None:
-    """Return the media type of a file by its first bytes; None where it is nothing that a model reads."""
+    """Return the media type of a file by its first bytes, or None if a model cannot read it."""
     if head.startswith(b"%PDF-"):
         return "application/pdf"
     image = image_type(head)

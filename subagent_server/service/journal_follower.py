@@ -1,4 +1,4 @@
-"""Following the journal of a run: only what is new is read, and never much of it at once."""
+"""Following the journal of a run: a look reads only the new lines, and a bounded part of them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,63 +16,63 @@ _MAX_LINES = 5_000
 
 
 @dataclass(frozen=True)
-class Place:
-    """How far a journal was followed: the byte behind a line, and whether the end of the run was told."""
+class JournalPlace:
+    """How far a journal was followed: the byte behind a line, and whether the end of the run was reported."""
 
     cursor: int = 0
     ended: bool = False
 
 
 @dataclass(frozen=True)
-class News:
-    """What has happened since the last look; `left_out`: it was too much, and its beginning is missing."""
+class JournalNews:
+    """The events since the last look; `left_out`: they were too many, and the first are missing."""
 
     events: list[Event]
     left_out: bool = False
 
 
-class Follower:
+class JournalFollower:
     """Follows the journal of one run from a place on. Used by one thread at a time."""
 
-    def __init__(self, store: RunStore, run_id: str, place: Place | None = None) -> None:
+    def __init__(self, store: RunStore, run_id: str, place: JournalPlace | None = None) -> None:
         self._run = store.paths.run(run_id)
         self.place = place or _end(self._run)
         """How far it has come; without a place to begin at: where the journal ends now."""
 
-    def news(self) -> News:
+    def news(self) -> JournalNews:
         """Return the events since the last look; a journal that cannot be read has none."""
         try:
             start = max(self.place.cursor, self._run.events.stat().st_size - MAX_BYTES)
             page = journal.read_from(self._run.events, start, _MAX_LINES, max_bytes=MAX_BYTES)
         except OSError:
-            return News([])
+            return JournalNews([])
         left_out = start > self.place.cursor
         lines = page.lines[1:] if left_out else page.lines  # the first of them is cut
         events = [event for line in lines if (event := journal.parse(line)) is not None]
-        return News(self._untold(page.cursor, events), left_out)
+        return JournalNews(self._unreported(page.cursor, events), left_out)
 
     def ending(self, meta: RunMeta) -> Event | None:
         """Return the event that ends the journal of a run that has ended, if it was not read yet.
 
-        The journal gets it after the state, so whoever has just heard of the end may be too early for it.
+        The journal gets it after the state, so a reader of the state may be too early for it.
         """
         if self.place.ended or meta.ended_at is None:
             return None
-        self.place = Place(self.place.cursor, ended=True)
+        self.place = JournalPlace(self.place.cursor, ended=True)
         return {"at": timestamp(meta.ended_at), "type": "run_ended", **ending_facts(meta)}
 
-    def _untold(self, cursor: int, events: list[Event]) -> list[Event]:
-        """Remember how far it has come; an end that was told already is not told again."""
+    def _unreported(self, cursor: int, events: list[Event]) -> list[Event]:
+        """Remember how far it has come; an end that was reported already is left out."""
         ended = self.place.ended
         ends = [event for event in events if event.get("type") == "run_ended"]
-        self.place = Place(cursor, ended or bool(ends))
+        self.place = JournalPlace(cursor, ended or bool(ends))
         return [event for event in events if event not in ends] if ended else events
 
 
-def _end(run: RunPaths) -> Place:
+def _end(run: RunPaths) -> JournalPlace:
     try:
         page = journal.tail(run.events, 1)
     except OSError:
-        return Place()
+        return JournalPlace()
     last = journal.parse(page.lines[0]) if page.lines else None
-    return Place(page.cursor, last is not None and last.get("type") == "run_ended")
+    return JournalPlace(page.cursor, last is not None and last.get("type") == "run_ended")

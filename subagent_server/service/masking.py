@@ -1,4 +1,4 @@
-"""What every door of a run takes out of the words that it writes: the secrets that its process can know."""
+"""Masking: every door takes the secrets that its process can know out of the words that it writes."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from subagent_server.service.context import Service
 
 
 def masker_of(agent: AgentDefinition | None, environment: Mapping[str, str]) -> Masker:
-    """Return what masks the secrets of `environment`, and those that `agent` holds or names."""
+    """Return the masker of the secrets of `environment`, and of those that `agent` holds or names."""
     if agent is None:
         return Masker([*secret_values(environment).values(), *collector_secrets(environment)])
     masked = [name for name, value in agent.env.items() if MASK in value]  # of a stored definition
@@ -20,7 +20,7 @@ def masker_of(agent: AgentDefinition | None, environment: Mapping[str, str]) -> 
 
 
 def masker_at_door(service: Service, run_id: str) -> Masker:
-    """Return what masks the words that come for run `run_id` from outside its worker.
+    """Return the masker of the words that come for run `run_id` from outside its worker.
 
     The worker knows the secrets of its agent file; here they are found as far as the environment has them.
     """

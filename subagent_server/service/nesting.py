@@ -18,12 +18,12 @@ def agents_of(service: Service, caller: Caller) -> set[str]:
         UnreadableMeta: what was asked of its run cannot be read.
     """
     if caller.run_id is None:
-        return {agent.name for agent in service.shelf.agents()}
+        return {agent.name for agent in service.registry.agents()}
     named = service.store.read_request(caller.run_id).agent.get("agents")
     return {str(name) for name in named} if isinstance(named, list) else set()
 
 
-def check_leads(service: Service, caller: Caller) -> None:
+def check_may_delegate(service: Service, caller: Caller) -> None:
     """Refuse the parent tools to a child whose agent may not start others.
 
     Raises:
@@ -37,7 +37,7 @@ def check_leads(service: Service, caller: Caller) -> None:
 
 
 def check_may_start(service: Service, caller: Caller, agent: str) -> RunMeta | None:
-    """Return the run that wants to start `agent`, or None where it is the user's side.
+    """Return the run that wants to start `agent`, or None if the user's side does.
 
     Raises:
         NotAllowed: its file does not name the agent, the tree of runs is as deep or as large as it may be, or

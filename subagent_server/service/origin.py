@@ -56,7 +56,7 @@ def _on_record(settings: Settings, store: RunStore) -> AgentsFrom | None:
     try:
         return store.read_request(settings.child_run_id or "").agents_from
     except SubagentError:
-        return None  # whoever asks in the name of that run is refused, with the reason
+        return None  # the door refuses a caller in the name of that run, with the reason
 
 
 def _configs(agent: AgentDefinition, settings: Settings, cwd: Path) -> Iterator[str]:

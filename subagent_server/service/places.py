@@ -1,4 +1,4 @@
-"""Where a run works and what it may hand on: a tree stays where its root was put (SPEC section 13)."""
+"""The directories of a run and of those it starts: a tree stays in the `cwd` of its first run (SPEC 13)."""
 
 import os
 import stat
@@ -15,7 +15,7 @@ from subagent_server.service.context import Service
 
 @dataclass(frozen=True)
 class ParentPlaces:
-    """What a run may hand on to those it starts, by real paths.
+    """The directories that a run may hand on to those it starts, by real paths.
 
     `cwd` is where they may work, and where their inputs may lie. `kept` are its own `inputs/` and `outputs/`,
     where inputs may lie too. (A worktree that is made for a run will be one more place to work in.)
@@ -27,7 +27,7 @@ class ParentPlaces:
 
 
 def places_of(service: Service, parent: RunMeta) -> ParentPlaces:
-    """Return what `parent` may hand on.
+    """Return the directories that `parent` may hand on.
 
     The `cwd` of a nested run is on record as a real path; that of a root run is as its user named it.
 

@@ -1,6 +1,8 @@
-"""Making the state of a run agree with what the machine knows of it. Whoever reads a run does this first.
+"""Reconciliation: make the state of a run agree with the machine. Every reader of a run does this first.
 
-The order of the looks is what keeps a run that finished from being called lost (`docs/architecture.md`).
+`run_case.py` has the cases and their order, which keeps a run that finished from being called lost.
+
+Tested in `tests/service/test_run_case.py`, `tests/faults/` and `tests/end_to_end/test_worker_deaths.py`.
 """
 
 import json
@@ -19,10 +21,10 @@ from subagent_server.host.exclusive import exclusive
 from subagent_server.host.failpoints import failpoint
 from subagent_server.launch import marks
 from subagent_server.service.access import USER, Caller, check_open
-from subagent_server.service.ending import stop_children, tell_shim
+from subagent_server.service.ending import signal_shim, stop_children
 from subagent_server.service.run_case import RunCase, case_of, case_of_processes, is_here
 from subagent_server.service.shim_record import read_exit, read_shim
-from subagent_server.service.tree_usage import settle_usage
+from subagent_server.service.tree_usage import record_tree_usage
 from subagent_server.store import change_marks
 from subagent_server.store.logs import RunJournal, has_ended, recorded_usage
 from subagent_server.store.paths import RunPaths
@@ -36,7 +38,7 @@ _HINT_LOGS = "get_logs shows how far it came; start it again or continue it."
 class Observed:
     """A run as it is: its state, and whether its processes live.
 
-    None where nobody here knows: it is another host's, or in a root that is not ours.
+    `live` is None if nobody here knows: the run is another host's, or in a root that is not ours.
     """
 
     meta: RunMeta
@@ -81,7 +83,7 @@ def _observed(store: RunStore, run_id: str, caller: Caller) -> Observed:
         meta = store.roll_forward(run.run_id, now())
         case = RunCase.ENDED if meta.status.is_terminal else case_of_processes(run)
     if case is RunCase.ENDED:
-        return Observed(meta, _settle_tree(store, run, meta))
+        return Observed(meta, _end_tree(store, run, meta))
     if case is RunCase.DEAD:
         return _declare_dead(store, run)
     if not is_marked:
@@ -90,9 +92,9 @@ def _observed(store: RunStore, run_id: str, caller: Caller) -> Observed:
 
 
 def reconcile_after_worker(store: RunStore, run_id: str, ended: dict[str, Any] | None = None) -> RunMeta:
-    """Write how a run ended whose worker the shim has just collected (`worker --reconcile`).
+    """Write the end of a run whose worker the shim has just collected (`worker --reconcile`).
 
-    `ended` is what `exit.json` says, which a full disk may have refused.
+    `ended` is the content of `exit.json`, which a full disk may have refused.
     """
     run = store.paths.run(run_id)
     meta = _roll_forward(store, run, store.read(run_id))
@@ -101,7 +103,7 @@ def reconcile_after_worker(store: RunStore, run_id: str, ended: dict[str, Any] |
     failpoint("reconcile.judged")
     _close_journal(run, meta)
     stop_children(store, run_id)
-    settle_usage(store, run_id)
+    record_tree_usage(store, run_id)
     return meta
 
 
@@ -124,15 +126,15 @@ def _declare_dead(store: RunStore, run: RunPaths) -> Observed:
         meta = _roll_forward(store, run, store.read(run.run_id))
         ended = read_exit(run)
         if meta.status.is_terminal:
-            return Observed(meta, _settle_tree(store, run, meta))
+            return Observed(meta, _end_tree(store, run, meta))
         if ended is not None:
             break
     meta = _fail(store, run, _verdict(run, ended))
-    return Observed(meta, _settle_tree(store, run, meta))
+    return Observed(meta, _end_tree(store, run, meta))
 
 
 def _verdict(run: RunPaths, ended: dict[str, Any] | None) -> Failure:
-    """Return what to say of a run that left no result."""
+    """Return the failure of a run that left no result."""
     if ended is not None and ended.get("workerStarted"):
         return _crashed(run, ended)
     if ended is not None or "worker" not in read_shim(run):
@@ -143,7 +145,7 @@ def _verdict(run: RunPaths, ended: dict[str, Any] | None) -> Failure:
         )
     return Failure(
         code="lost",
-        message="Nobody is left to say how the run ended: its worker and its keeper are gone.",
+        message="Nobody is left to say how the run ended: its worker and its shim are gone.",
         hint=_HINT_LOGS,
     )
 
@@ -172,23 +174,25 @@ def _fail(store: RunStore, run: RunPaths, failure: Failure) -> RunMeta:
     return store.update(run.run_id, events.RunFailed(failure=failure, usage=usage), now())
 
 
-def _settle_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
-    """Return whether the processes of an ended run still live; where nobody keeps them any more, end them."""
-    held = locks.is_held(run.live_lock)  # looked at first: the keeper says what is gone, then lets go
+def _end_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
+    """Return whether the processes of an ended run still live; without a shim, end them."""
+    held = locks.is_held(
+        run.live_lock
+    )  # looked at first: the shim records that the tree is gone, then lets go
     ended = read_exit(run)
     if held:
         if ended is None and _is_overdue(meta):
-            tell_shim(store, run.run_id)
+            signal_shim(store, run.run_id)
         return True
     if ended is not None and ended.get("treeGone"):
         if store.paths.change_mark(run.run_id).exists():
-            change_marks.retire(run)  # its keeper was killed just before it did so
+            change_marks.retire(run)  # its shim was killed just before it did so
         return False
     sweep_orphans(run)
     failpoint("reconcile.swept")
     _close_journal(run, meta)
     stop_children(store, run.run_id)
-    settle_usage(store, run.run_id)
+    record_tree_usage(store, run.run_id)
     atomic.remove_leftovers(run.files)
     atomic.discard(run.spare)
     if _record_gone(run):
@@ -197,8 +201,8 @@ def _settle_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
 
 
 def _record_gone(run: RunPaths) -> bool:
-    """Say that nothing of the run lives; False where the disk refuses, and the next reader says it."""
-    with exclusive(run.meta_lock):  # what the keeper has written meanwhile, before it died, says more
+    """Record that nothing of the run lives; False if the disk refuses, and the next reader records it."""
+    with exclusive(run.meta_lock):  # the record that the shim wrote before it died says more
         record = {"workerStarted": "worker" in read_shim(run), **(read_exit(run) or {}), "treeGone": True}
         try:
             atomic.write_durably(run.exit, (json.dumps(record, indent=1) + "\n").encode())
@@ -208,14 +212,14 @@ def _record_gone(run: RunPaths) -> bool:
 
 
 def _is_overdue(meta: RunMeta) -> bool:
-    """Whether the run ended so long ago that its worker should have left: whoever ended it may have died."""
+    """Whether its worker should have exited long ago: the process that ended the run may have died."""
     if meta.ended_at is None:
         return False
     return abs((now() - meta.ended_at).total_seconds()) > OVERDUE_SECONDS  # a clock may have been set back
 
 
 def sweep_orphans(run: RunPaths) -> None:
-    """Kill what is left of a run whose shim is gone: its worker, all with its mark, and all below these.
+    """Kill the processes of a run whose shim is gone: its worker, all with its mark, and all below these.
 
     Other runs' shims and their trees are spared. Two looks that find nothing end it. The processes of a
     copied run directory belong to the original, and what the record names is looked at too (`marks.py`).
@@ -228,19 +232,19 @@ def sweep_orphans(run: RunPaths) -> None:
         worker = marks.recorded_worker(run)
         left = [*marks.processes_of(run.run_id), *([] if worker is None else [worker])]
         left += process_scan.descendants([identity.pid for identity in left], spare=is_spared)
-        told = [processes.send_signal(identity, signal.SIGKILL) for identity in dict.fromkeys(left)]
-        quiet = 0 if any(told) else quiet + 1  # what another user owns cannot be ended, and is not waited for
+        sent = [processes.send_signal(identity, signal.SIGKILL) for identity in dict.fromkeys(left)]
+        quiet = 0 if any(sent) else quiet + 1  # what another user owns cannot be ended, and is not waited for
 
 
 def _close_journal(run: RunPaths, meta: RunMeta) -> None:
-    """Say in the journal how the run ended, where the worker could not: it is provably gone."""
+    """Write the end of the run into the journal if the worker did not: it is provably gone."""
     with exclusive(run.meta_lock):
         if not has_ended(run):
             RunJournal(run).append("run_ended", now(), ending_facts(meta))
 
 
 def ending_facts(meta: RunMeta) -> dict[str, Any]:
-    """Return what the journal says of a run's end."""
+    """Return the fields of the journal's last event."""
     facts: dict[str, Any] = {
         "status": meta.status.value,
         "usage": meta.usage.model_dump(mode="json", exclude_none=True),
@@ -253,7 +257,7 @@ def ending_facts(meta: RunMeta) -> dict[str, Any]:
 
 
 def _expire_questions(store: RunStore, meta: RunMeta) -> RunMeta:
-    """Write the expiry of questions whose time is over. The worker does so too; whoever is first."""
+    """Write the expiry of questions whose time is over. The worker does so too; the first one counts."""
     moment = now()
     for message in meta.messages:
         due = message.message_status is MessageStatus.PENDING and message.expires_at is not None

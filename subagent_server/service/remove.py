@@ -3,6 +3,8 @@
 Only what nobody needs any more is removed: no run that lives, none whose parent or child does, and no
 directory that may be a start in the making. Runs that a removed run started stay: each is removed by its own
 name, or by its own age.
+
+Tested in `tests/cli/test_removing.py`.
 """
 
 import secrets

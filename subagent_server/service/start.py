@@ -38,11 +38,11 @@ from subagent_server.store.paths import RunPaths
 
 @dataclass(frozen=True)
 class StartOrder:
-    """What somebody wants done. `inputs` are paths relative to `cwd`, which is relative to the caller's.
+    """The order to start a run. `inputs` are paths relative to `cwd`, which is relative to the caller's.
 
     From a run, both have to lie in its own `cwd` (`service/places.py`).
 
-    `trace` is the trace context that the run belongs to, where it is another than that of the environment.
+    `trace` is the trace context of the run, if it is another than that of the environment.
     """
 
     agent: str
@@ -55,7 +55,7 @@ class StartOrder:
 
 @dataclass(frozen=True)
 class Continuation:
-    """Which run is carried on, and what the new run's log shall warn of.
+    """The run that is continued, and the warnings for the log of the new run.
 
     `stored_agent` says that somebody asked for the definition that the old run was started with.
     """
@@ -76,7 +76,7 @@ def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta
     """
     if not order.prompt.strip():
         raise BadArgument("The prompt is empty: say what the agent shall do.")
-    return start_agent(service, service.shelf.get(order.agent), order, caller)
+    return start_agent(service, service.registry.get(order.agent), order, caller)
 
 
 def start_agent(
@@ -112,7 +112,7 @@ def start_agent(
 
 @dataclass(frozen=True)
 class _Equipped:
-    """An agent with the MCP servers that it names, or with why they are not to be had."""
+    """An agent with the MCP servers that it names, or with the problem that they have."""
 
     agent: AgentDefinition
     problem: CallerError | None = None

@@ -1,4 +1,7 @@
-"""What the runs of a root add up to: how they ended, what they used, by agent and by day."""
+"""The verb `stats`: sums over the runs of a root, by agent and by day.
+
+Tested in `tests/cli/test_stats.py`.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -16,14 +16,14 @@ from subagent_server.store.logs import recorded_usage
 from subagent_server.store.runs import RunStore
 
 
-def settle_usage(store: RunStore, run_id: str) -> None:
-    """Tell a run that has ended, and those above it that have, what all below them have cost.
+def record_tree_usage(store: RunStore, run_id: str) -> None:
+    """Write into a run that has ended, and into those above it that have, the cost of all runs below.
 
     A run that has not ended adds it up itself when it ends: it writes its end first and looks at its children
     second, a child the other way round, so one of the two sees the other.
 
     Raises:
-        SubagentError: a state cannot be read or written. The next who settles the tree tells it.
+        SubagentError: a state cannot be read or written. The next call for the tree writes it.
     """
     above: str | None = run_id
     seen: set[str] = set()
@@ -32,10 +32,10 @@ def settle_usage(store: RunStore, run_id: str) -> None:
         meta = store.read(above)
         if not meta.status.is_terminal:
             return
-        told = meta.usage.merged(recorded_usage(store.paths.run(above)) if above == run_id else None)
+        usage = meta.usage.merged(recorded_usage(store.paths.run(above)) if above == run_id else None)
         below = meta.with_descendants.less(meta.usage).merged(store.usage_below(above))
-        if (told, told.plus(below)) != (meta.usage, meta.with_descendants):
-            store.update(above, events.UsageSettled(usage=told), now())
+        if (usage, usage.plus(below)) != (meta.usage, meta.with_descendants):
+            store.update(above, events.UsageSettled(usage=usage), now())
         above = meta.parent_run_id
 
 

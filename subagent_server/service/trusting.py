@@ -1,7 +1,9 @@
-"""Whether an agent, and the MCP servers that it names, may be used: the one place that decides.
+"""The judge: decides whether an agent, and the MCP servers that it names, may be used.
 
 They may if a person named them, if they are in the user's own configuration, or if the directory that they
 come with is trusted and what they start is what it was when it was trusted (SPEC section 13).
+
+Tested in `tests/cli/test_trust.py` and `tests/end_to_end/test_trust.py`.
 """
 
 import shlex
@@ -76,7 +78,7 @@ class Judge:
 
     def __init__(self, service: Service) -> None:
         self._settings = service.settings
-        self._shelf = service.shelf
+        self._registry = service.registry
 
     @cached_property
     def _book(self) -> Book:
@@ -88,7 +90,7 @@ class Judge:
         if (
             project is None
             or self._settings.trusts_all
-            or self._shelf.is_named(agent)
+            or self._registry.is_named(agent)
             or agent.source is None
         ):
             return None

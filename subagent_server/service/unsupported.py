@@ -1,4 +1,4 @@
-"""What a definition may ask for that this version, or this machine, cannot do.
+"""The keys of a definition that this version, or this machine, cannot do.
 
 Such an agent loads with a warning, and its run is refused with `config` naming the field: it is never run
 without what its author asked for (SPEC section 3).
@@ -25,7 +25,7 @@ def unsupported_fields(agent: AgentDefinition) -> list[str]:
 
 
 def refusals(agent: AgentDefinition) -> list[str]:
-    """Return why a run of this agent is refused, a sentence each; empty where it may run."""
+    """Return why a run of this agent is refused, a sentence each; empty if it may run."""
     missing = [
         f"{name} is not supported by this version: remove it from the agent file to run without it."
         for name in unsupported_fields(agent)

@@ -12,7 +12,7 @@ from subagent_server.domain.states import Status
 from subagent_server.host.clock import now
 from subagent_server.service.access import USER, Caller
 from subagent_server.service.context import Service
-from subagent_server.service.ending import stop_children, tell_shim
+from subagent_server.service.ending import signal_shim, stop_children
 from subagent_server.service.masking import masker_at_door
 from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed, observe
@@ -28,7 +28,7 @@ def update_status(
     payload: str | None = None,
     caller: Caller = USER,
 ) -> Observed:
-    """Record that a run goes on, is done, or failed. An end is final; a second one changes nothing.
+    """Record that a run goes on, is done, or failed. An end is final; a second end changes nothing.
 
     Raises:
         BadArgument: the summary or the payload is too large.
@@ -51,7 +51,7 @@ def update_status(
         failure = Failure(code="agent_error", message=summary or "The agent reported that it failed.")
         result = RunResult(outcome=Status.FAILED, text=summary or "", error=failure)
         store.update(run_id, events.RunFailed(failure=failure), now(), result=result)
-    tell_shim(store, run_id)
+    signal_shim(store, run_id)
     stop_children(store, run_id)
     return observe(store, run_id)  # its processes may be gone, and the runs below it added their cost
 

@@ -1,4 +1,4 @@
-"""A run as its parent sees it: small, and it says what to do next."""
+"""The view of a run, as its parent sees it: small, with the next call to make."""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Which runs need or deserve their parent's attention, and what it has been shown already."""
+"""The verb `wait_for_runs`: which runs ask or have ended, and which of that the parent has seen already.
+
+Tested in `tests/server/test_wait_for_runs.py`.
+"""
 
 import base64
 import binascii
@@ -20,7 +23,7 @@ Shown = dict[str, int]
 """Run id to the revision that its parent has been shown."""
 
 
-class Attention(Record):
+class WaitResult(Record):
     """The answer of `wait_for_runs`."""
 
     runs: list[RunView]
@@ -37,10 +40,10 @@ class Attention(Record):
 
 
 def read_cursor(cursor: str | None) -> Shown:
-    """Return what a cursor stands for.
+    """Return the revisions that a cursor stands for.
 
     Raises:
-        BadArgument: it is none of ours.
+        BadArgument: no answer of `wait_for_runs` had it.
     """
     if not cursor:
         return {}
@@ -69,8 +72,8 @@ def has_ended_or_asks(meta: RunMeta) -> bool:
 class UnfinishedRuns:
     """The runs that a caller was shown at work and not at their end: by one connection, as long as it lasts.
 
-    It only spares a parent from missing an end between two waits. Whatever is lost with the connection is
-    still there to be looked at: `list_runs` has it.
+    It only spares a parent from missing an end between two waits. A run that is lost with the connection can
+    still be looked at: `list_runs` has it.
     """
 
     def __init__(self) -> None:
@@ -108,8 +111,8 @@ class Watchlist:
         self._caller = caller
         self.run_ids = self._named(run_ids) if run_ids else self._own()
 
-    def look(self, wait_for: WaitFor) -> Attention | None:
-        """Return what deserves attention now, or None while there is nothing to say."""
+    def look(self, wait_for: WaitFor) -> WaitResult | None:
+        """Return the result of the wait now, or None while there is nothing to report."""
         found = [self._observed(run_id) for run_id in self.run_ids]
         runs = [item for item in found if isinstance(item, Observed)]
         news = [r for r in runs if self._is_news(r.meta)]
@@ -117,23 +120,23 @@ class Watchlist:
         working = [r for r in runs if not r.meta.status.is_terminal]
         if working and not asking and not (news and wait_for == "any"):
             return None
-        return self._attention(runs, news, [e for e in found if isinstance(e, SubagentError)])
+        return self._result(runs, news, [e for e in found if isinstance(e, SubagentError)])
 
-    def now(self) -> Attention:
-        """Return how things stand when the time is over."""
+    def now(self) -> WaitResult:
+        """Return the result of the wait when the time is over."""
         found = [self._observed(run_id) for run_id in self.run_ids]
         runs = [item for item in found if isinstance(item, Observed)]
         news = [r for r in runs if self._is_news(r.meta)]
-        return self._attention(runs, news, [e for e in found if isinstance(e, SubagentError)])
+        return self._result(runs, news, [e for e in found if isinstance(e, SubagentError)])
 
-    def _attention(
+    def _result(
         self, runs: list[Observed], news: list[Observed], unreadable: list[SubagentError]
-    ) -> Attention:
+    ) -> WaitResult:
         views = [run_view(self._service.store, observed) for observed in news]
         working = [r.meta.run_id for r in runs if not r.meta.status.is_terminal]
         shown = dict.fromkeys(working, UNSEEN) | self._shown | {view.run_id: _seen(view) for view in views}
         relevant = {run_id: shown[run_id] for run_id in self.run_ids if run_id in shown}
-        return Attention(
+        return WaitResult(
             runs=views,
             working=working,
             cursor=write_cursor(relevant),
@@ -176,7 +179,7 @@ class Watchlist:
 
 
 def _seen(view: RunView) -> int:
-    """Return what a cursor keeps of a view: of a run that has ended, nothing is news any more."""
+    """Return the revision that a cursor keeps of a view: nothing of an ended run is news any more."""
     return ENDED if view.status.is_terminal else view.revision
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.subagent_events import nested_event
-from subagent_server.service.journal_follower import Follower, Place
+from subagent_server.service.journal_follower import JournalFollower, JournalPlace
 from subagent_server.store.runs import RunStore
 
 _LEFT_OUT = "events_left_out"
@@ -21,7 +21,7 @@ class NestedEvents:
         self._store = store
         self._run_id = run_id
         self._known: set[str] = set()
-        self._following: dict[str, tuple[str, Follower]] = {}
+        self._following: dict[str, tuple[str, JournalFollower]] = {}
 
     def look(self, last: bool) -> list[dict[str, Any]]:
         """Return the new events as `subagent_event`s: of each child in its order.
@@ -43,16 +43,16 @@ class NestedEvents:
         with suppress(SubagentError):  # it is being made: the next look finds it
             meta = self._store.read(run_id)
             self._known.add(run_id)
-            self._following[run_id] = (meta.agent_name, Follower(self._store, run_id, Place()))
+            self._following[run_id] = (meta.agent_name, JournalFollower(self._store, run_id, JournalPlace()))
 
-    def _ending(self, run_id: str, name: str, follower: Follower) -> list[dict[str, Any]]:
+    def _ending(self, run_id: str, name: str, follower: JournalFollower) -> list[dict[str, Any]]:
         with suppress(SubagentError):  # it was removed
             end = follower.ending(self._store.read(run_id))
             ended = nested_event(end, name, run_id) if end is not None else None
             return [ended] if ended is not None else []
         return []
 
-    def _news(self, run_id: str, name: str, follower: Follower) -> list[dict[str, Any]]:
+    def _news(self, run_id: str, name: str, follower: JournalFollower) -> list[dict[str, Any]]:
         news = follower.news()
         nested = [nested_event(event, name, run_id) for event in news.events]
         origin = {"subagentName": name, "subagentRunId": run_id}

@@ -14,7 +14,7 @@ from subagent_server.host.stderr import flush
 from subagent_server.runners.outcome import Outcome
 from subagent_server.service.ending import stop_children
 from subagent_server.service.reconcile import ending_facts, observe, reconcile_after_worker
-from subagent_server.service.tree_usage import settle_usage
+from subagent_server.service.tree_usage import record_tree_usage
 from subagent_server.store.runs import RunStore
 from subagent_server.worker.run_context import WorkerRun
 
@@ -32,7 +32,7 @@ def end_run(run: WorkerRun, outcome: Outcome | None, usage: Usage | None) -> Run
         meta = run.apply(events.UsageSettled(usage=usage))
     failpoint("worker.ended")
     stop_children(run.store, run.run_id)
-    settle_usage(run.store, run.run_id)
+    record_tree_usage(run.store, run.run_id)
     return meta
 
 

@@ -77,6 +77,7 @@ class Cli:
             environment={**self.environment, **(env or {})},
             stdin=given,
             seconds=seconds,
+            inside_a_run=True,
         )
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         out, err = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))

@@ -7,7 +7,7 @@ import pytest
 from subagent_server.service.access import token_hash
 from tests.cli.command import Cli, asked
 
-TOKEN = "a-token-that-nobody-guesses"
+TOKEN = "a-token-that-cannot-be-guessed"
 OWN, NESTED, OTHER = (secrets.token_hex(3) for _ in range(3))
 """Different from other tests: any process with a run's id in its environment is taken for its process."""
 

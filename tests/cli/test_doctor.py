@@ -28,8 +28,8 @@ def test_it_names_the_directory_of_the_warm_process_and_why_starts_are_plain_if_
     assert not place.exists(), "looking does not make it"
     place.mkdir(mode=0o755)
     assert f"{place}: starts are plain: {place} is not private" in cli("doctor", env=own).stderr
-    told = cli.json("doctor", env={**own, "SUBAGENT_WARM": "0"})
-    assert told["warmStart"] == "starts are plain: SUBAGENT_WARM is 0"
+    found = cli.json("doctor", env={**own, "SUBAGENT_WARM": "0"})
+    assert found["warmStart"] == "starts are plain: SUBAGENT_WARM is 0"
 
 
 def test_each_unusable_file_is_listed_with_its_line_and_reason(cli: Cli) -> None:
@@ -76,9 +76,9 @@ def test_a_named_file_that_is_missing_or_not_an_agent_is_a_finding(cli: Cli) -> 
 
 def test_programs_get_the_problems_as_json(cli: Cli) -> None:
     cli.agent("isolated", isolation="worktree")
-    told = cli.json("doctor", code=1)
-    assert told["checked"] == 1
-    assert [(p["agent"], p["kind"]) for p in told["problems"]] == [("isolated", "fault")]
+    found = cli.json("doctor", code=1)
+    assert found["checked"] == 1
+    assert [(p["agent"], p["kind"]) for p in found["problems"]] == [("isolated", "fault")]
 
 
 # -- runs
@@ -110,10 +110,10 @@ def test_each_finding_is_a_line_with_the_run_it_is_about(cli: Cli) -> None:
 def test_a_file_that_cannot_be_read_is_a_finding_and_the_others_are_checked(cli: Cli, name: str) -> None:
     broken, healthy = cli.completed("aaaaaa"), cli.completed("bbbbbb")
     (cli.store.paths.run(broken).directory / name).write_text('{"torn', encoding="utf-8")
-    told = cli.json("doctor", "--runs", code=1)
-    assert told["checked"] == 2
-    assert {finding["runId"] for finding in told["findings"]} == {broken}
-    assert healthy not in json.dumps(told["findings"])
+    found = cli.json("doctor", "--runs", code=1)
+    assert found["checked"] == 2
+    assert {finding["runId"] for finding in found["findings"]} == {broken}
+    assert healthy not in json.dumps(found["findings"])
 
 
 def test_a_start_that_never_was_is_nothing_wrong(cli: Cli) -> None:

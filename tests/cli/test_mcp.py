@@ -9,7 +9,7 @@ import yaml
 from tests.cli.command import Cli
 from tests.helpers.mcp_servers import scripted
 
-ECHO = {"name": "echo", "description": "Says what it is told.", "outputSchema": {"type": "object"}}
+ECHO = {"name": "echo", "description": "Repeats its text.", "outputSchema": {"type": "object"}}
 FILES = scripted(
     ECHO,
     "read_file",
@@ -51,9 +51,9 @@ def test_list_servers_shows_every_server_with_its_kind_without_secrets_and_does_
     assert done.returncode == 0 and done.stdout.startswith("Configured MCP Servers:\n- ")
     assert "- files (Type: stdio, Timeout: 60s)\n  Command: " in done.stdout
     assert "- web (Type: http, Timeout: 30s)\n  URL: https://api.example.com/mcp\n" in done.stdout
-    told = cli.json("mcp", "list-servers", "--config", config)["servers"]
-    assert [server["name"] for server in told] == sorted(SERVERS)
-    assert told[-1]["headers"] == {"Authorization": "Bearer ***"}
+    found = cli.json("mcp", "list-servers", "--config", config)["servers"]
+    assert [server["name"] for server in found] == sorted(SERVERS)
+    assert found[-1]["headers"] == {"Authorization": "Bearer ***"}
     assert "ready" not in done.stderr, "nothing was started"
 
 
@@ -71,7 +71,7 @@ def test_list_tools_lists_offered_all_or_filtered_tools(cli: Cli, config: str) -
     done = cli(*words)
     assert "Filter: whitelist (enabledTools: echo, " in done.stdout
     assert "Tools: 5 in all, 4 offered, 1 filtered out" in done.stdout
-    assert "\necho\n  Says what it is told.\n  Input schema:\n" in done.stdout
+    assert "\necho\n  Repeats its text.\n  Input schema:\n" in done.stdout
     assert "Output schema:" in done.stdout and "read_file" not in done.stdout
     assert "'read_fil', which the server does not offer (did you mean read_file?)" in done.stderr
     every = cli(*words, "--show-all").stdout
@@ -86,8 +86,8 @@ def test_call_tool_prints_the_result_as_text_and_as_json(cli: Cli, config: str) 
     assert (done.returncode, done.stdout) == (0, '{"a": 1}\n')
     words = ("--server", "files", "--tool", "tabs", "--args", "-", "--config", config)
     assert cli("mcp", "call-tool", *words, stdin="{}").stdout == "a\tb\n", "as it is, for a pipe"
-    told = cli.json("mcp", "call-tool", "files", "fails", "--config", config, code=1)
-    assert told["isError"] is True and told["content"][0]["text"] == "no such thing"
+    found = cli.json("mcp", "call-tool", "files", "fails", "--config", config, code=1)
+    assert found["isError"] is True and found["content"][0]["text"] == "no such thing"
 
 
 @pytest.mark.parametrize(

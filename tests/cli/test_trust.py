@@ -18,7 +18,7 @@ SERVER = {"type": "http", "url": "http://127.0.0.1:9"}
 
 @pytest.fixture
 def clone(cli: Cli) -> Iterator[Cli]:
-    """The command in a directory that nobody has trusted, with an agent that would say what it was told."""
+    """The command in an untrusted directory, with an agent whose answer shows its prompt."""
     assert cli("trust", "--remove", ".").returncode == 0
     cli.trusts = False
     cli.agent("worker")
@@ -39,7 +39,7 @@ def test_an_agent_that_came_with_a_directory_is_listed_and_not_run_until_it_is_t
     assert "not trusted" in clone("agents").stdout and "not trusted" in clone("doctor").stdout
     refused = clone(*RUN)
     assert refused.returncode == 2 and command in refused.stderr and clone.store.run_ids() == []
-    assert clone("trust").returncode == 2, "nobody is there to ask"
+    assert clone("trust").returncode == 2, "there is no terminal to ask at"
     alias = clone.home / "alias"
     alias.symlink_to(clone.home)
     done = clone("trust", str(alias))
@@ -117,7 +117,7 @@ def test_a_server_that_is_named_comes_from_a_trusted_directory_and_is_what_was_t
     assert info.returncode == 2 and "Nothing was started" in info.stderr and clone.store.run_ids() == []
     assert clone.json("mcp", "list-servers", "--agent", "worker")["servers"][0]["name"] == "files"
     assert "server files of .mcp.json: url: http://127.0.0.1:9" in clone("trust", ".").stdout
-    assert clone(*RUN).returncode == 1, "it is started now, and nobody listens there"
+    assert clone(*RUN).returncode == 1, "it is started now, and its address does not answer"
     runs = clone.store.run_ids()
     (clone.home / ".mcp.json").write_text('{"mcpServers": {"files": {"command": "evil"}}}', encoding="utf-8")
     refused = clone(*RUN, *named)
@@ -138,7 +138,7 @@ def test_a_run_cannot_trust(clone: Cli) -> None:
             assert refused.returncode == 2 and "A run cannot trust" in refused.stderr
         assert clone("init", "claude", "--yes", env=env).returncode == 0
         refused = clone("serve", "--config", "agents/worker.md", env=env)
-        assert refused.returncode == 2 and "A run brings no agents in" in refused.stderr
+        assert refused.returncode == 2 and "A run cannot bring in agents" in refused.stderr
     assert trusted(clone) == []
 
 

@@ -43,6 +43,6 @@ class ClaudeCode(ParentClient):
         return str(end["result"])
 
     def tools(self, printed: list[dict[str, Any]], model: ParentModel) -> list[str]:
-        """Its model sees a part of them; it tells of all as it begins."""
+        """The tools that it reports at its start; its model sees a part of them."""
         begin = next(event for event in printed if event.get("subtype") == "init")
         return [name.removeprefix(_PREFIX) for name in begin["tools"] if name.startswith(_PREFIX)]

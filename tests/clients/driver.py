@@ -22,7 +22,7 @@ from tests.helpers.wait import wait_for
 BOUND = 90.0
 """How long a client may take for a whole conversation, in seconds."""
 PATIENCE_SECONDS = 6
-"""How long a call may take where a test makes a client impatient."""
+"""The timeout of a call in a test with an impatient client."""
 SCRIPT = Path(sysconfig.get_path("scripts")) / "subagent"
 """The command, as clients start it."""
 
@@ -129,7 +129,7 @@ class ParentClient(ABC):
         return Outcome(self.said(events), model.heard.answers, self.tools(events, model), in_sight)
 
     def init(self, *words: str) -> None:
-        """Let `subagent init` tell the client of the server."""
+        """Register the server with the client by `subagent init`."""
         done = self.scene.world.cli("init", self.name, "--yes", *words)
         assert done.returncode == 0, done.stderr
 

@@ -29,7 +29,7 @@ def gemini_app(model: ParentModel, prefix: str) -> Starlette:
 
 
 def heard(body: dict[str, Any], prefix: str) -> Heard:
-    """Return what a request tells the model."""
+    """Return the tools and answers of a request."""
     names = [f["name"] for tool in body.get("tools", []) for f in tool.get("functionDeclarations", [])]
     parts = [part for content in body["contents"] for part in content.get("parts", [])]
     responses = [part["functionResponse"]["response"] for part in parts if "functionResponse" in part]

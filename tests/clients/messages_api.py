@@ -7,7 +7,7 @@ from tests.clients.parent_model import Call, Heard, Say
 
 
 def heard(body: dict[str, Any], prefix: str) -> Heard:
-    """Return what a request tells the model; the server's tools are those whose names begin with `prefix`."""
+    """Return the tools and answers of a request; names of the server's tools begin with `prefix`."""
     blocks = [block for message in body["messages"] for block in blocks_of(message["content"])]
     results = [block for block in blocks if block.get("type") == "tool_result"]
     names = [tool["name"] for tool in body.get("tools", [])]

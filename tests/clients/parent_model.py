@@ -23,7 +23,7 @@ class Say:
 
 @dataclass(frozen=True)
 class Heard:
-    """What a request tells the model: the tools it may call, and what each call so far has answered."""
+    """The parts of a request that the model decides by: its tools, and the answers of all calls so far."""
 
     tools: list[str] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)

@@ -27,7 +27,7 @@ def responses_app(model: ParentModel, namespace: str) -> Starlette:
 
 
 def heard(body: dict[str, Any], namespace: str) -> Heard:
-    """Return what a request tells the model."""
+    """Return the tools and answers of a request."""
     spaces = [tool for tool in body.get("tools", []) if tool.get("name") == namespace]
     outputs = [item["output"] for item in body["input"] if item.get("type") == "function_call_output"]
     return Heard([tool["name"] for space in spaces for tool in space["tools"]], [_text(o) for o in outputs])

@@ -21,7 +21,7 @@ ParentTurn = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Scene:
-    """A world whose agent says what `plays` was told. `parent` answers whoever else asks the same API."""
+    """A world whose agent follows the script of `plays`; `parent` answers all other requests to the API."""
 
     def __init__(self, world: World, walls: Fence) -> None:
         self.world = world
@@ -53,11 +53,11 @@ class Scene:
         return self.world.store.run_ids()
 
     def respond(self, body: dict[str, Any]) -> Turn | dict[str, Any]:
-        """Answer a request as the agent's model or as the parent's, whoever asks."""
+        """Answer a request as the model of the agent or of the parent, whichever sent it."""
         view = RequestView(body)
         if AGENT_PROMPT in view.system:
             return choose(self._script, view).turn
-        assert self.parent is not None, "nobody plays the parent"
+        assert self.parent is not None, "the scene has no model for the parent"
         return self.parent(body)
 
 
@@ -69,4 +69,4 @@ def scene(world: World) -> Iterator[Scene]:
         with Simulator(made.respond) as simulator:
             world.environment |= {**walls.environment, "ANTHROPIC_BASE_URL": simulator.base_url}
             yield made
-        assert walls.reached == [], f"somebody wanted to leave the machine: {walls.reached}"
+        assert walls.reached == [], f"a connection left the machine: {walls.reached}"

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from subagent_server.domain.errors import InvalidRunId
 from subagent_server.domain.ids import MAX_LENGTH, check_run_id, make_run_id
+from tests.helpers.scale import times
 
 ALPHABET = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
-QUICK = settings(max_examples=300, deadline=None, database=None)
+QUICK = settings(max_examples=times(100, 300), deadline=None, database=None)
 MOMENTS = st.datetimes(
     min_value=datetime(1970, 1, 1), max_value=datetime(9999, 12, 31), timezones=st.just(UTC)
 )

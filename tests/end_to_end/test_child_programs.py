@@ -54,7 +54,7 @@ def test_a_question_of_a_program_outlives_the_program_and_its_server_and_the_nex
     command_line = f"{' '.join(PROGRAM)} stop $SUBAGENT_RUN_ID; {' '.join(PROGRAM)} run worker Go"
     simulator = world.play(
         shell(f"{asks} & echo $! > pid; wait $!; echo died"),
-        shell(takes),
+        shell(f"for try in $(seq 600); do test -e answered && break; sleep 0.1; done; {takes}"),
         shell(command_line),
         says("Blue."),
     )
@@ -63,6 +63,7 @@ def test_a_question_of_a_program_outlives_the_program_and_its_server_and_the_nex
     _kill_client_and_server(world)
     answered = world.cli("reply", run_id, "blue")
     assert answered.returncode == 0, answered.stderr
+    (world.work / "answered").touch()
     assert world.completed(run_id) == "Blue."
     results = [tool_results(request.body)[0] for request in simulator.requests[1:]]
     assert "died" in results[0] and "answer" not in results[0]

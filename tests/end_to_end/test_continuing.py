@@ -180,7 +180,7 @@ def test_where_nobody_keeps_the_old_run_any_more_the_new_one_ends_what_is_left_o
     world.store.update(first, events.RunFailed(failure=failure, usage=usage), now())
     assert raw.status is Status.RUNNING and processes_of(world.paths(first)), "nobody has looked yet"
     request = StartOrder("worker", "", cwd=str(world.work))
-    agent = world.service.shelf.get("worker")
+    agent = world.service.registry.get("worker")
     second = start_agent(world.service, agent, request, USER, Continuation(first)).run_id
     assert world.completed(second) == "Done."
     (before, after) = tool_results_of(world, second)[-1].split()

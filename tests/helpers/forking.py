@@ -127,9 +127,16 @@ def run_command(
     environment: Mapping[str, str],
     stdin: bytes = b"",
     seconds: float,
+    inside_a_run: bool = False,
 ) -> "subprocess.CompletedProcess[bytes]":
-    """Run `subagent` to its end and capture its output: in a fork, or freshly if it is not for forking."""
-    if is_for_forking(words, environment):
+    """Run `subagent` to its end and capture its output: in a fork, or freshly if it is not for forking.
+
+    With `inside_a_run` a command is forked although it has the variables of a run: nothing that the test does
+    looks for the processes of that run.
+    """
+    of_a_run = ("SUBAGENT_RUN_ID", "SUBAGENT_RUN_TOKEN") if inside_a_run else ()
+    judged = {name: value for name, value in environment.items() if name not in of_a_run}
+    if is_for_forking(words, judged):
         return run_forked(words, cwd=cwd, environment=environment, stdin=stdin, seconds=seconds)
     command = [sys.executable, "-m", "subagent_server", *words]
     return subprocess.run(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from subagent_server.host import journal
 from subagent_server.host.directory import Entry
 from tests.helpers.processes import run_python
+from tests.helpers.scale import times
 
 RECORDS = st.lists(
     st.dictionaries(st.text(max_size=5), st.text(max_size=30) | st.integers() | st.none(), max_size=3),
@@ -176,7 +177,7 @@ def test_the_latest_of_each_kind_is_found_among_the_last_lines(path: Path) -> No
     assert set(journal.latest(Entry.at(path), frozenset({"text", "usage"}), within=3)) == {"text"}
 
 
-@settings(max_examples=60, deadline=None, database=None)
+@settings(max_examples=times(20, 60), deadline=None, database=None)
 @given(records=RECORDS, count=st.integers(1, 5), cut=st.integers(0, 12))
 def test_whatever_was_cut_off_all_whole_lines_are_read_exactly_once(
     tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]], count: int, cut: int

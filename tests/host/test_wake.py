@@ -1,5 +1,6 @@
 """A poke wakes who sleeps on a FIFO, and never keeps anybody waiting."""
 
+import fcntl
 import os
 import select
 from collections.abc import Iterator
@@ -81,7 +82,8 @@ def test_drained_pokes_are_forgotten_and_later_ones_wake_again(path: Path, sleep
 
 
 def test_a_sleeper_that_never_looks_does_not_hold_up_who_pokes(path: Path, sleeper: int) -> None:
-    for _ in range(70_000):  # a pipe holds 65,536 bytes
+    size = fcntl.fcntl(sleeper, fcntl.F_SETPIPE_SZ, 4096)
+    for _ in range(size + 1):  # the pipe is full before
         wake.poke(Entry.at(path))
     assert is_woken(sleeper)
     wake.drain(sleeper)

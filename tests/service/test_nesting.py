@@ -19,7 +19,7 @@ from subagent_server.service.access import Caller, NotAllowed
 from subagent_server.service.budget import budgets_of, check_budgets, exhausted
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.start import StartOrder, start
-from subagent_server.service.tree_usage import settle_usage, tree_cost
+from subagent_server.service.tree_usage import record_tree_usage, tree_cost
 from subagent_server.settings import read_settings
 from subagent_server.store.paths import RunPaths
 from subagent_server.worker.model_calls import ModelCalls
@@ -39,7 +39,7 @@ class Kept:
         os.close(self._lock)
 
 
-class Keeper:
+class HoldingLauncher:
     """A launcher that starts no process."""
 
     kind = "local"
@@ -47,7 +47,7 @@ class Keeper:
     def __init__(self) -> None:
         self.locks: list[int] = []
 
-    def starting(self) -> AbstractContextManager["Keeper"]:
+    def starting(self) -> AbstractContextManager["HoldingLauncher"]:
         """There is nothing to prepare."""
         return nullcontext(self)
 
@@ -73,9 +73,9 @@ def service(tmp_path: Path) -> Iterator[Service]:
     (tmp_path / "agents" / "again.md").write_text(text, encoding="utf-8")
     environment = {"SUBAGENT_MAX_DESCENDANTS": "3", "SUBAGENT_AGENTS": "agents"}
     settings = read_settings(environment=environment, cwd=tmp_path)
-    keeper = Keeper()
-    yield open_service(settings, keeper)
-    for descriptor in keeper.locks:
+    launcher = HoldingLauncher()
+    yield open_service(settings, launcher)
+    for descriptor in launcher.locks:
         try:
             os.close(descriptor)
         except OSError:
@@ -149,7 +149,7 @@ def test_a_child_that_ends_after_its_parent_still_adds_what_it_has_cost_all_the_
     assert service.store.read(root).with_descendants.turns == 1, "its child had not ended when it did"
     paid(service, low, "0.5", ends=True)
     for _ in range(2):
-        settle_usage(service.store, low)
+        record_tree_usage(service.store, low)
     meta = service.store.read(root)
     assert meta.usage.turns == 1 and meta.with_descendants.turns == 3
     assert str(meta.with_descendants.cost_usd) == "1.75" and meta.status == "failed"

@@ -23,7 +23,7 @@ from subagent_server.service.places import ParentPlaces, cwd_of_child, enter
 from subagent_server.service.start import StartOrder, start
 from subagent_server.settings import read_settings
 from subagent_server.store.paths import RunPaths
-from tests.service.test_nesting import Keeper, Kept
+from tests.service.test_nesting import HoldingLauncher, Kept
 
 FRONT = "---\nname: {}\ndescription: It goes on.\nagents: [again, placed]\n{}---\nGo on."
 
@@ -44,9 +44,9 @@ def service(tmp_path: Path) -> Iterator[Service]:
     for name, key in {"again": "", "placed": f"cwd: {tmp_path}/outside\n"}.items():
         (tmp_path / f"agents/{name}.md").write_text(FRONT.format(name, key), encoding="utf-8")
     settings = read_settings(agents=[tmp_path / "agents"], runs=tmp_path / "runs", environment={}, cwd=cwd)
-    keeper = Keeper()
-    yield open_service(settings, keeper)
-    for descriptor in keeper.locks:
+    launcher = HoldingLauncher()
+    yield open_service(settings, launcher)
+    for descriptor in launcher.locks:
         with suppress(OSError):  # given up already
             os.close(descriptor)
 
@@ -240,7 +240,7 @@ def test_a_directory_that_is_swapped_for_a_link_leads_nowhere(service: Service, 
     assert set(found) == {b"inner\n"}
 
 
-class Swapper(Keeper):
+class Swapper(HoldingLauncher):
     """A launcher that has `sub` swapped for a link as soon as everything is checked."""
 
     def __init__(self) -> None:

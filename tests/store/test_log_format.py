@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from subagent_server.store.log_format import preview, render
+from tests.helpers.scale import times
 
 AT = "2026-11-22T09:30:15.417Z"
 USAGE = {"turns": 3, "toolCalls": 7, "inputTokens": 1200, "outputTokens": 34, "costUsd": "0.01"}
@@ -90,7 +91,7 @@ def test_what_is_escaped_can_still_be_read() -> None:
     )
 
 
-@settings(max_examples=150, deadline=None, database=None)
+@settings(max_examples=times(50, 150), deadline=None, database=None)
 @given(kind=st.sampled_from(KINDS) | TEXT, facts=st.dictionaries(TEXT, TEXT), text=TEXT)
 def test_any_text_becomes_whole_harmless_lines(kind: str, facts: dict[str, str], text: str) -> None:
     check_harmless(render({**facts, "type": kind, "at": AT, "text": text, "seconds": 1.0}))

@@ -66,9 +66,9 @@ class Session:
         Raises:
             NotAllowed: the caller is a child whose agent may not delegate.
         """
-        from subagent_server.service.nesting import check_leads
+        from subagent_server.service.nesting import check_may_delegate
 
-        check_leads(self.service, self.caller)
+        check_may_delegate(self.service, self.caller)
         return self.caller
 
     def check_is_user(self) -> None:
@@ -79,7 +79,7 @@ class Session:
         """
         if self.caller.is_child:
             raise NotAllowed(
-                f"Run {self.caller.run_id} is a subagent, and this is for whoever owns the runs: "
+                f"Run {self.caller.run_id} is a subagent, and only the owner of the runs may do this: "
                 "ask_parent reaches them."
             )
 

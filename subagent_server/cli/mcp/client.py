@@ -13,7 +13,7 @@ from subagent_server.cli.mcp.config import Chosen
 from subagent_server.cli.mcp.text import Which, filter_lines, listed_tool
 from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.domain.secrets import Masker
-from subagent_server.toolkit.mcp_servers.connection import Connection, ServerContext
+from subagent_server.toolkit.mcp_servers.connection import ServerConnection, ServerContext
 from subagent_server.toolkit.mcp_servers.offer import ToolListing, passes, unknown_names
 from subagent_server.toolkit.mcp_servers.reasons import CallTimedOut, ServerTrouble
 from subagent_server.toolkit.mcp_servers.results import Attachments, converted
@@ -25,7 +25,7 @@ T = TypeVar("T")
 def show_info(chosen: Chosen, as_json: bool) -> ExitCode:
     """Print the name, version and instructions of the server."""
 
-    async def ask(connection: Connection) -> dict[str, Any]:
+    async def ask(connection: ServerConnection) -> dict[str, Any]:
         return {"server": chosen.name, **connection.facts(), "tools": len(connection.tools)}
 
     facts = _connected(chosen, ask)
@@ -45,7 +45,7 @@ def show_info(chosen: Chosen, as_json: bool) -> ExitCode:
 def show_tools(chosen: Chosen, which: Which, as_json: bool) -> ExitCode:
     """List the tools of the server."""
 
-    async def ask(connection: Connection) -> list[Any]:
+    async def ask(connection: ServerConnection) -> list[Any]:
         return connection.tools
 
     tools = _connected(chosen, ask)
@@ -68,7 +68,7 @@ def show_tools(chosen: Chosen, which: Which, as_json: bool) -> ExitCode:
 def show_call(chosen: Chosen, tool: str, arguments: dict[str, Any], as_json: bool) -> ExitCode:
     """Call a tool and print its result: text unchanged, other content by its type."""
 
-    async def ask(connection: Connection) -> Any:
+    async def ask(connection: ServerConnection) -> Any:
         known = [each.name for each in connection.tools]
         if tool not in known:
             near = get_close_matches(tool, known, n=3)
@@ -97,7 +97,7 @@ def _wire(tool: Any) -> dict[str, Any]:
     return wire
 
 
-def _connected(chosen: Chosen, ask: Callable[[Connection], Awaitable[T]]) -> T:
+def _connected(chosen: Chosen, ask: Callable[[ServerConnection], Awaitable[T]]) -> T:
     """Connect, call `ask` and disconnect. The server's stderr is passed on.
 
     Raises:
@@ -111,10 +111,10 @@ def _connected(chosen: Chosen, ask: Callable[[Connection], Awaitable[T]]) -> T:
         raise EarlyExit(ExitCode.FAILED, trouble.what) from trouble
 
 
-async def _asked(chosen: Chosen, ask: Callable[[Connection], Awaitable[T]]) -> T:
+async def _asked(chosen: Chosen, ask: Callable[[ServerConnection], Awaitable[T]]) -> T:
     masker = Masker(chosen.secrets)
     around = ServerContext(ServerEnvironment(chosen.environment, chosen.cwd), _pass_on, masker)
-    connection = Connection(chosen.name, chosen.definition, around)
+    connection = ServerConnection(chosen.name, chosen.definition, around)
     try:
         try:
             await connection.open()

@@ -72,7 +72,7 @@ def _definition(
     if (agent is None) == (config is None):
         raise click.UsageError("say whose servers: --agent NAME or --config FILE.")
     if agent is not None:
-        definition = session.service.shelf.get(agent)
+        definition = session.service.registry.get(agent)
         if judge is not None:
             judge.check(definition)
         return _with_named(session, definition, judge)

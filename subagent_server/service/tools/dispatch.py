@@ -36,7 +36,7 @@ class ToolDispatcher:
         """Return the agents that the caller may start, by name."""
         service = self._context.service
         allowed = agents_of(service, self._context.caller)
-        return [agent for agent in service.shelf.agents() if agent.name in allowed]
+        return [agent for agent in service.registry.agents() if agent.name in allowed]
 
     def shown_agents(self) -> list[AgentDefinition]:
         """Return the agents that the caller may start, as models may see them.

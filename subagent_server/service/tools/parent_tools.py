@@ -18,7 +18,7 @@ from subagent_server.service.tools.context import ToolContext
 from subagent_server.service.tools.schema import RUN_ID, SUMMARY, TEXTS, arguments, bounded, text, wait
 from subagent_server.service.tools.spec import Answer, ToolHints, ToolRole, ToolSpec
 from subagent_server.service.views import run_view
-from subagent_server.service.wait_for_runs import Attention, Watchlist
+from subagent_server.service.wait_for_runs import WaitResult, Watchlist
 
 _PARENT: frozenset[ToolRole] = frozenset({"parent"})
 _READ_ONLY = ToolHints(read_only=True, idempotent=True)
@@ -64,13 +64,13 @@ async def _wait_for_runs(context: ToolContext, call: Call) -> Answer:
     wait_for = call.get("waitFor", "any")
     async with call.waiting_for(watch.run_ids):
         within = Wait(call.wait_seconds(45), frozenset(watch.run_ids), call.progress)
-        found: Attention | None = await context.waited(lambda: watch.look(wait_for), within)
-    attention = found if found is not None else await asyncio.to_thread(watch.now)
-    for run_id in attention.working:
+        found: WaitResult | None = await context.waited(lambda: watch.look(wait_for), within)
+    result = found if found is not None else await asyncio.to_thread(watch.now)
+    for run_id in result.working:
         context.unfinished.shown(run_id, ended=False)
-    for view in attention.runs:
+    for view in result.runs:
         context.unfinished.shown(view.run_id, ended=view.status.is_terminal)
-    return attention.model_copy(update={"wait_note": call.wait_note(45)}).to_wire()
+    return result.model_copy(update={"wait_note": call.wait_note(45)}).to_wire()
 
 
 WAIT_FOR_RUNS = ToolSpec(
@@ -87,7 +87,7 @@ WAIT_FOR_RUNS = ToolSpec(
         waitSeconds=wait(45),
         cursor=text("From the last answer: reports only what is new"),
     ),
-    answer=partial(record_answer, Attention),
+    answer=partial(record_answer, WaitResult),
     handler=_wait_for_runs,
     roles=_PARENT,
     hints=_READ_ONLY,

@@ -40,7 +40,7 @@ class CallAnswer:
     remarks: list[str]
 
 
-class Connection:
+class ServerConnection:
     """One server. Its calls may overlap."""
 
     def __init__(self, name: str, definition: ServerDefinition, around: ServerContext) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from subagent_server.domain.definitions import ServerDefinition
 from subagent_server.domain.errors import RunRefused
-from subagent_server.toolkit.mcp_servers.connection import Connection, ServerContext
+from subagent_server.toolkit.mcp_servers.connection import ServerConnection, ServerContext
 from subagent_server.toolkit.mcp_servers.offer import ToolChoice, ToolListing, make_offer
 from subagent_server.toolkit.mcp_servers.reasons import ServerTrouble
 from subagent_server.toolkit.mcp_servers.results import Attachments
@@ -17,7 +17,7 @@ from subagent_server.toolkit.mcp_servers.tool import McpTool
 class Servers:
     """Servers that are connected."""
 
-    connections: list[Connection] = field(default_factory=list)
+    connections: list[ServerConnection] = field(default_factory=list)
 
     def tools(
         self, wanted: ToolChoice, own: Collection[str], attachments: Attachments
@@ -44,7 +44,9 @@ async def connect(definitions: Mapping[str, ServerDefinition], around: ServerCon
         RunRefused: `config`; at least one did not connect, and the sentence says which and what it said. The
             others have been left.
     """
-    servers = Servers([Connection(name, definition, around) for name, definition in definitions.items()])
+    servers = Servers(
+        [ServerConnection(name, definition, around) for name, definition in definitions.items()]
+    )
     opening = {asyncio.create_task(each.open()): each.name for each in servers.connections}
     try:
         if opening:

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from subagent_server.toolkit.mcp_servers.connection import Connection
+from subagent_server.toolkit.mcp_servers.connection import ServerConnection
 from subagent_server.toolkit.mcp_servers.input_schema import input_schema
 from subagent_server.toolkit.mcp_servers.naming import is_named
 from subagent_server.toolkit.mcp_servers.offer import Offered
@@ -17,7 +17,7 @@ class McpTool:
 
     sequential = False
 
-    def __init__(self, offered: Offered, connection: Connection, attachments: Attachments) -> None:
+    def __init__(self, offered: Offered, connection: ServerConnection, attachments: Attachments) -> None:
         self.name = offered.name
         self.offered = offered
         self.connection = connection

@@ -1,0 +1,36 @@
+"""`subagent demo`: a real client, server and run with a scripted model, on a repository of the test."""
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.cli.command import BOUND, Cli
+
+IDENTITY = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
+
+
+def repository(directory: Path) -> Path:
+    """Make a git repository with one commit."""
+    directory.mkdir()
+    (directory / "shop.py").write_text("def price() -> int:\n    return 3\n", encoding="utf-8")
+    for words in (["init", "-q"], ["add", "."], [*IDENTITY, "commit", "-q", "-m", "Give discounts"]):
+        subprocess.run(["git", *words], cwd=directory, check=True, timeout=BOUND)
+    return directory
+
+
+def test_the_demo_asks_the_parent_once_and_ends_with_the_result(cli: Cli) -> None:
+    place = repository(cli.home.with_name(f"{cli.home.name}.repository"))
+    done = cli("demo", "--repo", str(place), env={"ANTHROPIC_API_KEY": ""}, seconds=4 * BOUND)
+    assert done.returncode == 0, done.stderr
+    assert "parent → run_reviewer(" in done.stdout and "parent is asked: " in done.stdout
+    assert "Give discounts" in done.stdout
+    (run_id,) = cli.store.run_ids()
+    assert cli.meta(run_id).messages[0].answered_by == "parent"
+    result = done.stdout.split("as reviewer's schema has it:\n")[1].split("\nEverything is in")[0]
+    assert {"summary", "verdict", "findings"} <= set(json.loads(result))
+
+
+def test_a_directory_without_a_commit_is_refused(cli: Cli) -> None:
+    done = cli("demo", "--repo", ".")
+    assert done.returncode == 2 and "--repo DIR" in done.stderr
+    assert cli.store.run_ids() == []
