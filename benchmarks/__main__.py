@@ -29,6 +29,7 @@ MODULES = (
     "endings",
     "writes",
     "listing",
+    "agent_files",
     "logs",
     "delegation",
     "mcp_servers",

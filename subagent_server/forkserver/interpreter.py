@@ -150,11 +150,10 @@ def _stream(number: int, mode: str, errors: str) -> io.TextIOWrapper | None:
     except OSError:
         return None
     raw.name = ("<stdin>", "<stdout>", "<stderr>")[number]
-    buffer = io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
+    at_once = mode == "w" and bool(os.environ.get("PYTHONUNBUFFERED"))
+    buffer = io.BufferedReader(raw) if mode == "r" else raw if at_once else io.BufferedWriter(raw)
+    by_line = number == 2 or (number == 1 and os.isatty(number))
     return io.TextIOWrapper(
         buffer,
-        "utf-8",
-        errors,
-        newline="\n",
-        line_buffering=number == 2 or (number == 1 and os.isatty(number)),
+        *("utf-8", errors, "\n", by_line, at_once),
     )

@@ -1,5 +1,6 @@
 """A zygote with tiny programs: `python -m tests.forkserver.tiny DIRECTORY KEY IDLE_SECONDS FILLER`."""
 
+import atexit
 import json
 import os
 import resource
@@ -60,7 +61,26 @@ def wait(process: ForkedProcess, arguments: list[str]) -> int:
     return 0
 
 
-PROGRAMS = {"report": report, "append": append, "wait": wait}
+def end(process: ForkedProcess | None, arguments: list[str]) -> int:
+    """End in the way that the first argument names."""
+    match arguments[0]:
+        case "text":
+            sys.exit("a last sentence")
+        case "raise":
+            raise ValueError("a mistake")
+        case "wait":
+            print("ready", flush=True)
+            sys.stdin.read()
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "print":
+            print("printed")
+        case "exit handler":
+            atexit.register(lambda: print("at exit"))
+    return 3
+
+
+PROGRAMS = {"report": report, "end": end, "append": append, "wait": wait}
 
 
 def main(arguments: list[str]) -> None:
