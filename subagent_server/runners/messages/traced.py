@@ -137,9 +137,9 @@ def _parts(content: str | list[Block]) -> list[Block]:
 def _part(block: Block) -> Block:
     match block.get("type"):
         case "text":
-            return {"type": "text", "content": block["text"][:KEPT_CHARACTERS]}
+            return {"type": "text", "content": str(block.get("text"))[:KEPT_CHARACTERS]}
         case "thinking":
-            return {"type": "reasoning", "content": block["thinking"][:KEPT_CHARACTERS]}
+            return {"type": "reasoning", "content": str(block.get("thinking"))[:KEPT_CHARACTERS]}
         case "tool_use":
             return {
                 "type": "tool_call",
