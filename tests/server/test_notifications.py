@@ -96,7 +96,7 @@ def test_a_run_whose_processes_were_killed_is_told_of_though_nobody_looks(world:
     world.asking(run_id)
     with Listener(world, "modern") as client:
         client.listen(f"run://{run_id}/meta")
-        kill(world.keeper(run_id))
+        kill(world.shim(run_id))
         kill(world.worker(run_id))
         client.hears_of(UPDATED, uri=f"run://{run_id}/meta")
         assert json.loads(client.read(f"run://{run_id}/meta"))["error"]["code"] == "lost"
