@@ -81,7 +81,7 @@ def _report_repeated_blocks(whole: Block, notes: Notes) -> None:
 
 
 def _combined(whole: Block, defaults: Block, subagent: Block) -> Block:
-    """Return all keys that describe the agent in one mapping; what two places give is given twice."""
+    """Return all keys of the agent in one mapping; a key that stands in two places is given twice."""
     combined = Block()
     seen: dict[str, str] = {}
     for block in (subagent, defaults, whole):
@@ -94,7 +94,7 @@ def _combined(whole: Block, defaults: Block, subagent: Block) -> Block:
 
 
 def _use_model(combined: Block, whole: Block, notes: Notes) -> None:
-    """Put what the model of `defaults.model` says in place of its ref; its code mode replaces the default.
+    """Put the model of `defaults.model` in place of its ref; its code mode replaces the default.
 
     The built-in loop needs a model; another runner has its own, and the ref may be its name there.
     """

@@ -1,4 +1,4 @@
-"""Every agent of some directories, and every file that is none, with its reason."""
+"""Every agent of some directories, and every file that is not an agent, with its reason."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from subagent_server.domain.errors import UnknownAgent, shorten
 
 @dataclass(frozen=True)
 class Catalog:
-    """The agents that may be run, by name in alphabetical order, and what is worth knowing of the files."""
+    """The agents that may be run, by name in alphabetical order, and the problems of the files."""
 
     agents: dict[str, AgentDefinition] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)

@@ -30,7 +30,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a definition comes from: its file, the name it has if it gives none, and its body."""
+    """The source of a definition: its file, its name if it gives none, and its body."""
 
     path: Path
     name: str
@@ -259,7 +259,7 @@ _READERS: Mapping[str, Callable[[str, Value, int, _Job], None]] = {
 
 
 def _check(definition: AgentDefinition, job: _Job) -> None:
-    """Apply the rules that are about what a value means, and about two values together."""
+    """Apply the rules for the meaning of a value, and for two values together."""
     lines = job.draft.lines
     if definition.base_url and not is_http_url(definition.base_url):
         job.notes.fault("baseUrl must begin with http:// or https:// and name a host", lines.get("base_url"))

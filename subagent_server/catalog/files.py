@@ -14,7 +14,7 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 class Unreadable(Exception):
-    """Why a file gives no text; `line` counts from 1 where one is to blame."""
+    """The reason why a file gives no text; `line` counts from 1, if a line is to blame."""
 
     def __init__(self, reason: str, line: int | None = None) -> None:
         super().__init__(reason)

@@ -1,4 +1,4 @@
-"""The secrets that a definition holds itself, so that nothing of a run tells them (SPEC section 13)."""
+"""The secrets that a definition holds itself, so that no file of a run has them (SPEC section 13)."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ SHORTEST = 8
 
 
 def hidden_values(definition: AgentDefinition) -> set[str]:
-    """Return what `redact` takes out of `definition`; of an expanded one, the values of variables too."""
+    """Return the values that `redact` takes out of `definition`, with those of expanded variables."""
     whole = definition.model_dump(mode="json", exclude={"output_schema"})
     return {value for value in _hidden(whole, redact(definition)) if len(value) >= SHORTEST}
 
@@ -32,7 +32,7 @@ def _hidden(whole: Any, redacted: Any) -> Iterator[str]:
 
 
 def _pieces(whole: str, redacted: str) -> Iterator[str]:
-    """Return what stood where the mask stands now."""
+    """Return the texts that the mask has replaced."""
     pattern = "(.+?)".join(re.escape(part) for part in redacted.split(MASK))
     match = re.fullmatch(pattern, whole, re.DOTALL)
     yield from (match.groups() if match else [whole])

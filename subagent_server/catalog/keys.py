@@ -71,7 +71,7 @@ def is_ours(key: str) -> bool:
 
 
 def is_surely_a_key(key: str) -> bool:
-    """Whether a line `key: ...` is a key even where prose runs on at the margin."""
+    """Whether a line `key: ...` is a key even if prose runs on at the margin."""
     return key[0].islower() and (is_ours(key) or canonical(key) in _CLAUDE_CODE)
 
 

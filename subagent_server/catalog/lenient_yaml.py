@@ -1,4 +1,4 @@
-r"""Front matter that is not strict YAML: what most agent files in the wild have.
+r"""Front matter that is not strict YAML, as in most agent files in the wild.
 
 A description with unquoted colons, `<example>` dialogues that are not indented, quotes inside quotes, tabs
 for indentation. The text is cut at its top-level keys, each piece is read as YAML by itself, and what is no
@@ -48,7 +48,7 @@ class _Piece:
 
 @dataclass
 class LenientRead:
-    """What was understood, the lines that are under no key, and what is broken and was left out."""
+    """The values that were understood, the lines under no key, and the broken parts that were left out."""
 
     block: Block = field(default_factory=Block)
     stray: list[int] = field(default_factory=list)
@@ -56,7 +56,7 @@ class LenientRead:
 
 
 def parse_leniently(text: str, first_line: int) -> LenientRead | None:
-    """Return the keys of front matter that is not YAML as a whole; None where it has no key of agent files.
+    """Return the keys of front matter that is not YAML as a whole; None if it has no key of agent files.
 
     `first_line` is the line of the file on which `text` begins.
     """
@@ -94,7 +94,7 @@ def _begins_piece(key: str, current: _Piece | None) -> bool:
 
 
 def _value(piece: _Piece) -> Value:
-    """Return what a piece says: as YAML where it is YAML, else its text.
+    """Return the value of a piece: as YAML if it is YAML, else its text.
 
     Raises:
         NotYaml: it spans lines, is no prose, and its YAML is broken: nobody can say what was meant.

@@ -17,14 +17,14 @@ CONFIGURATION = frozenset({".yaml", ".yml"})
 
 @dataclass(frozen=True)
 class LoadedFile:
-    """An agent, and what was found on the way with the line of each."""
+    """An agent, and the notes on its file with the line of each."""
 
     definition: AgentDefinition
     notes: list[Note]
 
 
 def load_file(path: Path) -> LoadedFile:
-    """Return the agent in `path` with its notes: Markdown where the name says so, else a CPE configuration.
+    """Return the agent in `path` with its notes: Markdown if the name says so, else a CPE configuration.
 
     Raises:
         NotAnAgent: the file is readable and does not set out to be an agent.
@@ -50,7 +50,7 @@ def load_file(path: Path) -> LoadedFile:
 
 
 def load_agent_file(path: Path) -> AgentDefinition:
-    """Return the agent in `path`; what is wrong with it and leaves it loadable is in its `faults`.
+    """Return the agent in `path`; mistakes that leave it loadable are in its `faults`.
 
     Raises:
         AgentFileError: it cannot be read or understood, or is no agent.

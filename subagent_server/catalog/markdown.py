@@ -32,7 +32,7 @@ class FrontMatter:
 
 
 def read_markdown(path: Path, text: str, notes: Notes) -> AgentDefinition:
-    """Return the agent that the text of a Markdown file defines; what is wrong with it goes to `notes`.
+    """Return the agent that the text of a Markdown file defines; its mistakes go to `notes`.
 
     Raises:
         NotAnAgent: it has no front matter, or one with neither name nor description.

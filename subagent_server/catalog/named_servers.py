@@ -51,7 +51,7 @@ class FoundServer:
 def find_named_servers(
     definition: AgentDefinition, directory: Path, environment: Mapping[str, str]
 ) -> list[FoundServer]:
-    """Return the servers that `definition` names; `directory` is where this process was started.
+    """Return the servers that `definition` names; `directory` is that in which this process was started.
 
     A process that belongs to a run (`SUBAGENT_RUN_ID`) stands in that run's directory, which does not count.
 
@@ -97,7 +97,7 @@ def read_server_file(path: Path, *, only: str | None = None) -> dict[str, Server
 
 
 def usable_servers(path: Path) -> dict[str, ServerDefinition]:
-    """Return the servers of a file that break no rule; what is wrong with it, or with others, is no error."""
+    """Return the servers of a file that break no rule; mistakes of the file or of others are no error."""
     found: dict[str, ServerDefinition] = {}
     with suppress(AgentFileError):
         servers = _block_of(path).get("mcpServers", Block())
@@ -108,7 +108,7 @@ def usable_servers(path: Path) -> dict[str, ServerDefinition]:
 
 
 def _alone(servers: Value, name: str) -> Value:
-    """Return one server of a mapping of servers; what is no mapping is for the reader to refuse."""
+    """Return one server of a mapping of servers; another value is for the reader to refuse."""
     if not isinstance(servers, Block):
         return servers
     chosen = Block()
@@ -157,7 +157,7 @@ def _block_of(path: Path) -> Block:
 
 
 def _from_json(value: Any) -> Value:
-    """Return JSON data as what the YAML reader would give."""
+    """Return JSON data as the YAML reader would give it."""
     if isinstance(value, dict):
         block = Block()
         for key, item in value.items():

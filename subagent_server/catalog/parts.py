@@ -1,4 +1,4 @@
-"""From what a file says to a typed part of a definition, one mistake at a time.
+"""From the text of a file to a typed part of a definition, one mistake at a time.
 
 A value that its key cannot have is a fault that names key and value, and the rest is read as if the key were
 not there: one wrong number does not hide an agent.
@@ -50,14 +50,14 @@ class Draft:
 
 @dataclass
 class Reading:
-    """What one file gives besides its values: mistakes, and the keys that nobody here knows."""
+    """The notes on one file besides its values: mistakes, and unknown keys."""
 
     notes: Notes
     unknown: dict[str, object] = field(default_factory=dict)
     named_servers: list[str] = field(default_factory=list)
 
     def keep_unknown(self, key: str, value: Value) -> None:
-        """Remember a key that nobody knows; `report_unknown` tells of all of them at once."""
+        """Remember an unknown key; `report_unknown` reports all of them at once."""
         self.unknown[key] = as_json(value)
 
     def report_unknown(self) -> None:

@@ -1,4 +1,4 @@
-"""What an agent or a server would start, and where it would send a key: what trust holds on to.
+"""Pins: the programs that an agent or a server would start, and the places it would send a key to.
 
 The prompt and the tools of a trusted agent may change at any time. What stands here asks once when it
 changes, so it is kept as a hash, with a text to show in which secrets are masked.
@@ -36,7 +36,7 @@ _USUAL_SERVER = ServerDefinition().model_dump(mode="json")
 
 
 def pins_of_agent(agent: AgentDefinition, project: Path) -> Pins:
-    """Return what is pinned of an agent that comes with the directory `project`."""
+    """Return the pins of an agent that comes with the directory `project`."""
     narrow = AgentDefinition(
         name=agent.name,
         runner=agent.runner,
@@ -57,7 +57,7 @@ def pins_of_agent(agent: AgentDefinition, project: Path) -> Pins:
 
 
 def pins_of_server(name: str, server: ServerDefinition) -> Pins:
-    """Return what is pinned of a server that a file of a project defines."""
+    """Return the pins of a server that a file of a project defines."""
     alone = AgentDefinition(name="", mcp_servers={name: server})
     whole, masked = alone.model_dump(mode="json"), redact(alone)
     return _pinned(
@@ -66,7 +66,7 @@ def pins_of_server(name: str, server: ServerDefinition) -> Pins:
 
 
 def differences(what: str, before: Mapping[str, Pin], after: Mapping[str, Pin]) -> list[str]:
-    """Return what has changed from `before` to `after`, a line each; `what` names whose values they are."""
+    """Return the changes from `before` to `after`, a line each; `what` names the owner of the values."""
     lines: list[str] = []
     for key in sorted(before.keys() | after.keys()):
         old, new = before.get(key), after.get(key)
@@ -112,7 +112,7 @@ def _places_outside(agent: AgentDefinition, project: Path) -> Iterator[tuple[str
 
 
 def _directory(text: str, project: Path) -> Path | None:
-    """Return where `cwd` leads; None if only the start of a run can say."""
+    """Return the directory of `cwd`; None if only the start of a run can say."""
     if "${" in text:
         return None
     try:

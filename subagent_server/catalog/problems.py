@@ -1,4 +1,4 @@
-"""What can be wrong with an agent file, and how it is told."""
+"""The problems of an agent file, and how they are reported."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +34,7 @@ class Note:
 
 @dataclass
 class Notes:
-    """Collects what is found while one file is read."""
+    """Collects the problems that are found while one file is read."""
 
     found: list[Note] = field(default_factory=list)
 
@@ -43,7 +43,7 @@ class Notes:
         self.found.append(Note("fault", line, reason))
 
     def warn(self, reason: str, line: int | None = None) -> None:
-        """Record what is worth telling and stops nothing."""
+        """Record a warning, which stops nothing."""
         self.found.append(Note("warning", line, reason))
 
     def reasons(self, kind: Literal["fault", "warning"]) -> list[str]:
@@ -52,7 +52,7 @@ class Notes:
 
 
 class AgentFileError(CallerError):
-    """An agent file that cannot be used; `line` counts from 1 where a line is to blame."""
+    """An agent file that cannot be used; `line` counts from 1, if a line is to blame."""
 
     code = "bad_agent_file"
 
@@ -76,5 +76,5 @@ def shown(path: Path) -> str:
 
 
 def why(error: OSError) -> str:
-    """Return what the system said, in its words and in lower case."""
+    """Return the reason of the system, in its words and in lower case."""
     return (error.strerror or type(error).__name__).lower()

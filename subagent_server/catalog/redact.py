@@ -1,4 +1,4 @@
-"""A definition as it may stand on disk: what looks like a secret is `***`, what refers to one stays.
+"""A definition as it may stand on disk: a value that looks like a secret is `***`, a reference to one stays.
 
 `${VAR}` names a secret and is none, so it is kept; a literal is judged by the name it stands under and by
 what it looks like. Masking too much costs little here, because a run gets its real definition another way.
@@ -64,7 +64,7 @@ def _named(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _tree(node: Any, name: str = "") -> Any:
-    """Mask what stands under a secret name, at any depth of keys that nobody here knows."""
+    """Mask the values under a secret name, at any depth of unknown keys."""
     if isinstance(node, dict):
         return {key: _tree(child, key) for key, child in node.items()}
     if isinstance(node, list):
@@ -75,7 +75,7 @@ def _tree(node: Any, name: str = "") -> Any:
 
 
 def _scrubbed(node: Any) -> Any:
-    """Mask what has the shape of a token, wherever it stands."""
+    """Mask texts with the shape of a token, wherever they stand."""
     if isinstance(node, dict):
         return {key: _scrubbed(child) for key, child in node.items()}
     if isinstance(node, list):

@@ -57,7 +57,7 @@ def _plain_words(error: yaml.MarkedYAMLError) -> str:
 
 
 def _blamed_line(error: yaml.MarkedYAMLError) -> int:
-    """Return where it begins for a key or quote that does not end, else where it was noticed; from 0."""
+    """Return the line, from 0, at which an endless key or quote begins, else at which it was noticed."""
     is_unfinished = (error.context or "").startswith("while scanning a")
     first, second = error.problem_mark, error.context_mark
     mark = (second or first) if is_unfinished else (first or second)
@@ -166,7 +166,7 @@ class _Builder:
 
 
 def _merge(block: Block, bases: list[Block]) -> None:
-    """Add what `bases` have and `block` has not, the first base first."""
+    """Add the keys of `bases` that `block` lacks, the first base first."""
     for base in bases:
         for key, value in base.items():
             if key not in block:

@@ -1,4 +1,4 @@
-"""Which directories the user trusts, and what was pinned when they did: `trust.json` of the user.
+"""The directories that the user trusts, with the pins of that moment: `trust.json` of the user.
 
 The file is this user's alone (0600 in a directory of 0700), is opened without following links or waiting, and
 is read with a bound. A file that does not fit is trust in nothing, with a sentence that says why.
@@ -35,7 +35,7 @@ class TrustNotKept(HostError):
 
 
 class Project(Record):
-    """A directory that is trusted: since when, and the pins of its agents and servers by what they are of."""
+    """A trusted directory: the moment, and the pins of its agents and servers by their names."""
 
     trusted_at: Moment
     pins: dict[str, Pins] = Field(default_factory=dict)
@@ -59,7 +59,7 @@ def real_path(directory: Path) -> Path:
 
 
 def read_book(path: Path | None) -> Book:
-    """Return what the user trusts; a file that is odd is trust in nothing, and says why in `trouble`."""
+    """Return the trust of the user; an odd file is trust in nothing, with the reason in `trouble`."""
     if path is None:
         return Book(trouble="Nothing is trusted, because HOME names no directory: set it.")
     try:
@@ -78,7 +78,7 @@ def read_book(path: Path | None) -> Book:
 
 
 def trust_project(path: Path | None, project: Path, pins: Mapping[str, Pins], moment: datetime) -> None:
-    """Trust a directory, with these pins; what was pinned of agents that are not there now is kept.
+    """Trust a directory, with these pins; pins of agents that are not there now are kept.
 
     Raises:
         TrustNotKept.

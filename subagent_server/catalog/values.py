@@ -1,4 +1,4 @@
-"""What a file says before anybody knows what it means: text, lists and mappings.
+"""The values of a file before they have a type: text, lists and mappings.
 
 Every scalar stays the text that was written, so that an agent may be called `123`, `yes` or `2026-01-02`.
 Only where a field wants a number or a truth value is the text read as one.
@@ -78,7 +78,7 @@ def _scalar(text: Plain) -> Json:
 
 
 def as_text_tree(value: Value) -> object:
-    """Return `value` with every scalar as text, nothing as the empty text: what a typed field reads.
+    """Return `value` with every scalar as text, nothing as the empty text, for a typed field to read.
 
     Raises:
         WrongValue: a text holds a NUL character, which no argument or variable of a program can.

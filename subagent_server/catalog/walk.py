@@ -11,7 +11,7 @@ from subagent_server.catalog.loading import CONFIGURATION, MARKDOWN
 from subagent_server.catalog.problems import Kind, Problem, shown, why
 
 MAX_ENTRIES = 20_000
-"""Directory entries looked at in one tree; what is left out then is told."""
+"""Directory entries that are read in one tree; the rest is left out and reported."""
 MAX_SECONDS = 1.0
 """How long the names of one tree are read, without the time for the files themselves."""
 
@@ -30,7 +30,7 @@ class FoundFile:
 
 
 def agent_files(directory: Path, seen: dict[Identity, Path]) -> list[FoundFile]:
-    """Return what a directory and those below it have by the suffix of an agent file, sorted in each of them.
+    """Return the files of a directory tree with the suffix of an agent file, sorted in each directory.
 
     Links to files are followed. Of a directory outside to which a link leads the files are read, and not its
     sub-directories: a link to `/` is not the whole disk. What was reached before, by whatever name, is not
@@ -45,7 +45,7 @@ def _problem(path: Path, kind: Kind, reason: str) -> FoundFile:
 
 
 def _is_directory(entry: "os.DirEntry[str]") -> bool:
-    """Whether an entry is one, or a link to one; no where the system will not say."""
+    """Whether an entry is a directory, or a link to one; no if the system does not say."""
     try:
         return entry.is_dir()
     except OSError:

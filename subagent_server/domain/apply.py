@@ -15,7 +15,7 @@ _OPEN = frozenset({MessageStatus.PENDING, MessageStatus.REPLIED})
 
 
 def apply(meta: RunMeta, event: RunEvent, now: datetime, below: Usage | None = None) -> RunMeta:
-    """Return the run after `event`; the very same object where the event changes nothing.
+    """Return the run after `event`; the very same object if the event changes nothing.
 
     `below` is what all runs below this one have cost, where somebody has added it up: like every total it
     only grows, so an older sum that comes late takes nothing away.
@@ -102,7 +102,7 @@ def _advanced(
 
 
 def _change_messages(meta: RunMeta, event: RunEvent, now: datetime) -> dict[str, Any] | None:
-    """Return the questions as `event` leaves them, or None where it has already happened."""
+    """Return the questions as `event` leaves them, or None if it has already happened."""
     if isinstance(event, events.QuestionAsked):
         return {"messages": [*meta.messages, _asked(meta, event, now)]}
     change = _MESSAGE_CHANGES.get(type(event))

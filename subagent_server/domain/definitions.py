@@ -46,7 +46,7 @@ class CodeMode(Record):
 
 
 class Limits(Record):
-    """What ends a run. Seconds are of working time: waiting for a slot or an answer does not count."""
+    """The limits that end a run. Seconds of working time: waits for a slot or an answer do not count."""
 
     max_turns: int = Field(default=100, ge=1)
     timeout_seconds: float = Field(default=3600, gt=0)
@@ -56,7 +56,7 @@ class Limits(Record):
 
 
 class SandboxLimits(Record):
-    """Bounds of what a run's programs may use: bytes of memory, processes, bytes of one file."""
+    """Bounds for the programs of a run: bytes of memory, processes, bytes of one file."""
 
     memory_bytes: int = 4 << 30
     processes: int = 256

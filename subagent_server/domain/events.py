@@ -1,4 +1,4 @@
-"""What can happen to a run, with the facts of each happening. `Event` names them in the table."""
+"""The events of a run, each with its facts. `Event` names them in the table."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -90,7 +90,7 @@ class StopRequested:
 
 @dataclass(frozen=True, kw_only=True)
 class UsageSettled:
-    """What was paid and not yet written, by the run or below it; `usage` is the total of the run."""
+    """A cost that was not yet written, of the run or of runs below it; `usage` is the total of the run."""
 
     event: ClassVar[Event] = Event.USAGE_SETTLED
     usage: Usage

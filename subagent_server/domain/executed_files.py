@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 @dataclass(frozen=True)
 class Executed:
-    """Who executes some files. Each of `paths` may lie at any depth; all below it counts too.
+    """A program that executes files unasked. Each of `paths` may lie at any depth; all below it counts too.
 
     A part of a path may be a glob. `files` are names of files alone: a directory may be called so.
     """
@@ -87,7 +87,7 @@ EXECUTED_FILES: tuple[Executed, ...] = (
 def executed_by(
     parts: Sequence[str], lifted: Sequence[str] = (), *, is_directory: bool = False
 ) -> Executed | None:
-    """Return who executes the file at `parts`, a path below a working directory; None if nobody does.
+    """Return the program that executes the file at `parts`, a path below a working directory, or None.
 
     `lifted` are paths below the same directory that the author of the agent gives free: each frees the entry
     that it lies in, from itself downward, and nothing beside it.

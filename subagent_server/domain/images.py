@@ -44,7 +44,7 @@ def check_image(name: str, data: bytes, size_in_bytes: int | None = None) -> Non
 
 
 def _size(data: bytes) -> tuple[int, int] | None:
-    """Return width and height as the header has them, None where it does not say."""
+    """Return width and height by the header, or None if the header lacks them."""
     if data[12:16] == b"IHDR" and len(data) >= 24:
         return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
     if data.startswith(b"GIF8") and len(data) >= 10:

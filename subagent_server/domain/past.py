@@ -22,7 +22,7 @@ class StoredFile(Protocol):
 
 @dataclass(frozen=True)
 class PastCall:
-    """A tool call that had begun. `text` is what the journal has of its result, where it had `finished`.
+    """A tool call that had begun. `text` is its result in the journal, if it had `finished`.
 
     `whole` says whether that is all of it: a long text is cut, and an image leaves only its name.
     """
@@ -50,7 +50,7 @@ class PastChild:
 
 @dataclass(frozen=True)
 class PastRun:
-    """What is left of a run.
+    """The files of an earlier run, as far as they are left.
 
     `messages` are the whole lines of its transcript, empty where it had not begun. `calls` are what its
     journal says of tool calls, by their ids and in their order. `tells_all` is False where the machine has

@@ -1,4 +1,4 @@
-"""What a run's meta file holds, and how an event changes it.
+"""The records of a run: its state in the meta file, its request, its result, and their parts.
 
 `apply` is the only way from one `RunMeta` to the next. JSON is camelCase, Python snake_case; one alias
 generator maps them. Times are ISO 8601 UTC with milliseconds, money is a decimal string in USD.
@@ -47,7 +47,7 @@ class Record(BaseModel):
 
 
 def _encoded(record: BaseModel, *, exclude_none: bool = False, exclude_unset: bool = False) -> bytes:
-    """Return a record as indented JSON. What UTF-8 cannot hold (half a surrogate pair) becomes `?`."""
+    """Return a record as indented JSON. Half a surrogate pair, which UTF-8 cannot hold, becomes `?`."""
     try:
         text = record.model_dump_json(exclude_none=exclude_none, exclude_unset=exclude_unset, indent=1)
     except PydanticSerializationError:
@@ -57,7 +57,7 @@ def _encoded(record: BaseModel, *, exclude_none: bool = False, exclude_unset: bo
 
 
 class Usage(Record):
-    """What a run has cost so far. Totals, never differences, so that recording one twice changes nothing."""
+    """The cost of a run so far. Totals, never differences, so that recording one twice changes nothing."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -102,7 +102,7 @@ _COUNTS = tuple(name for name in Usage.model_fields if name != "cost_usd")
 
 
 class Failure(Record):
-    """Why a run failed: a stable code, one sentence, and what to try."""
+    """The reason of a failed run: a stable code, one sentence, and a hint at the next step."""
 
     code: str
     message: str
@@ -117,7 +117,7 @@ class PayloadInfo(Record):
 
 
 class Message(Record):
-    """One question of the subagent and what became of it."""
+    """One question of the subagent, its answer, and its status."""
 
     message_id: str
     question_content: str
@@ -141,7 +141,7 @@ class Transition(Record):
 
 
 class LaunchInfo(Record):
-    """Who started the run's process, and where."""
+    """The launcher of a run: its kind, its host and the boot."""
 
     kind: str = "local"
     host: str
@@ -203,7 +203,7 @@ class RunMeta(Record):
 
 
 class AgentsFrom(Record):
-    """Where the agents of a tree of runs come from: fixed by its first run, the same for all below.
+    """The directories of the agents of a tree of runs: fixed by its first run, the same for all below.
 
     `project` is the directory whose usual places the `directories` are, or None if a person named them.
     `home` and `trust_file` are the user's; `trusts_all` is the flag `--trust`. `configs` are of one run
@@ -219,7 +219,7 @@ class AgentsFrom(Record):
 
 
 class RunRequest(Record):
-    """What was asked of a run: the content of `request.json`. Never changed after the start."""
+    """The task of a run: the content of `request.json`. Never changed after the start."""
 
     run_id: str
     agent: dict[str, object]

@@ -31,7 +31,7 @@ class Status(StrEnum):
 
 
 class Event(StrEnum):
-    """What can happen to a run."""
+    """An event of a run, by its name in the table."""
 
     WORKER_STARTED = "worker_started"
     QUESTION_ASKED = "question_asked"
@@ -135,7 +135,7 @@ def next_status(run_id: str, status: Status, event: Event, messages: Iterable[Me
 
 
 def derived_status(messages: Iterable[MessageStatus]) -> Status:
-    """Return what a working run is, by its questions: an unread answer goes before an open question."""
+    """Return the status of a working run by its questions: an unread answer goes before an open question."""
     statuses = set(messages)
     if MessageStatus.REPLIED in statuses:
         return Status.REPLIED

@@ -1,4 +1,4 @@
-"""What a run hears of other subagents: its nested runs, and those of foreign programs.
+"""Events of other subagents in the journal of a run: its nested runs, and those of foreign programs.
 
 The five types and the field names are those of the seeds (SPEC section 8). In the journal each is an event of
 type `subagent_event` whose `event` is the type and whose `subagentName` and `subagentRunId` are its origin.
@@ -56,7 +56,7 @@ class ForeignEvent(BaseModel):
 
 
 def nested_event(event: Mapping[str, Any], name: str, run_id: str) -> dict[str, Any] | None:
-    """Return an event of the journal of run `run_id` as its parent's journal has it; None where it has not.
+    """Return an event of the journal of run `run_id` for the journal of its parent; None if it is not for it.
 
     What that run has heard of runs below it keeps its origin.
     """

@@ -19,7 +19,7 @@ _STATE = re.compile(r"[ -~]{1,512}", re.ASCII)
 
 
 def checked(carrier: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the trace context among the entries of `carrier`; empty where there is none that is valid."""
+    """Return the trace context among the entries of `carrier`; empty if there is no valid trace context."""
     parent, state = (carrier or {}).get(PARENT), (carrier or {}).get(STATE)
     if not isinstance(parent, str) or not _is_parent(parent):
         return {}
@@ -29,12 +29,12 @@ def checked(carrier: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def of_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the trace context that an environment carries; empty where there is none that is valid."""
+    """Return the trace context of an environment; empty if there is no valid trace context."""
     return checked({name: environment.get(variable) for name, variable in _VARIABLES.items()})
 
 
 def carried(environment: Mapping[str, str], context: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` with `context` instead of its own; where `context` is empty, as it is."""
+    """Return `environment` with `context` instead of its own; unchanged if `context` is empty."""
     if not context:
         return dict(environment)
     kept = {name: value for name, value in environment.items() if name not in _VARIABLES.values()}

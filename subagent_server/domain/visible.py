@@ -1,4 +1,4 @@
-"""Control characters made visible: what would move a cursor, colour a terminal or turn a line around."""
+"""Control characters made visible: they would move a cursor, colour a terminal or turn a line around."""
 
 OTHER_SPACES = (
     "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"

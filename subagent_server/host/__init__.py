@@ -1,1 +1,1 @@
-"""What is asked of the operating system. Knows nothing of runs."""
+"""The operating system: locks, files, processes, waking. This room knows nothing of runs."""

@@ -31,7 +31,7 @@ _OPENING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class NotPlain(OSError):
-    """There is something of that name, and it is not what a run has there: `strerror` says what it is."""
+    """The file of that name is of another kind than in a run: `strerror` names its kind."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(errno.EINVAL, why, str(path))
@@ -68,7 +68,7 @@ class Directory:
 
     @property
     def path(self) -> Path:
-        """Where it is: for messages, and for those who are told where to look. Nobody opens this."""
+        """The path of the directory, for messages and for people. Nobody opens this path."""
         return Path(*self._where)
 
     @property
@@ -91,7 +91,7 @@ class Directory:
         return descriptor
 
     def writable(self) -> int:
-        """Return the open directory, for a change in it. Raises what forbids changes here, and OSError."""
+        """Return the open directory, for a change in it. Raises OSError, ForeignRoot."""
         descriptor = self.descriptor
         if self.forbidden is not None:
             raise self.forbidden
@@ -183,7 +183,7 @@ class Entry:
 
     @property
     def path(self) -> Path:
-        """Where it is, for messages; nobody opens this."""
+        """The path of the entry, for messages; nobody opens this path."""
         return self.directory.path / self.name
 
     def __str__(self) -> str:
@@ -221,7 +221,7 @@ class Entry:
             os.close(descriptor)
 
     def stat(self) -> os.stat_result:
-        """Return what the system says of it; of a link, not of what that leads to. Raises OSError."""
+        """Return its status; of a link itself, not of its target. Raises OSError."""
         return os.stat(self.name, dir_fd=self.directory.descriptor, follow_symlinks=False)
 
     def exists(self) -> bool:
@@ -249,6 +249,6 @@ class Entry:
             os.unlink(self.name, dir_fd=directory)
 
     def rename(self, to: "Entry") -> None:
-        """Give it another name, in the place of what has that name. Raises OSError."""
+        """Rename it, and replace the entry of that name. Raises OSError."""
         here, there = self.directory.writable(), to.directory.writable()
         os.rename(self.name, to.name, src_dir_fd=here, dst_dir_fd=there)

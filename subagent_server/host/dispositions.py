@@ -1,4 +1,4 @@
-"""What a process does with signals, put right after a starter that ignored some.
+"""The signal dispositions of a process, restored after a starter that ignored some signals.
 
 An ignored signal stays ignored across fork and execve(2). A supervisor that ignores SIGCHLD never collects
 its children, and one that ignores SIGTERM cannot be asked to end.

@@ -1,4 +1,4 @@
-"""Who may look into this process: its memory, its environment, its open files (PR_SET_DUMPABLE of prctl(2)).
+"""Access to this process: its memory, its environment, its open files (PR_SET_DUMPABLE of prctl(2)).
 
 A process that is not dumpable is looked into by root alone, not by the other processes of its user, and
 leaves no core dump. What it forks is like it; what it executes is dumpable again. It cannot open all files

@@ -40,7 +40,7 @@ class PathInside:
         return printable("/".join(self.parts)) or "."
 
     def status(self) -> os.stat_result | None:
-        """Return what is there, without following a link; None if nothing is."""
+        """Return the status of the entry, without following a link; None if there is no entry."""
         try:
             return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
         except FileNotFoundError:
@@ -58,7 +58,7 @@ class PathInside:
 
 @dataclass(frozen=True)
 class Reached:
-    """What a walk has reached: `asked` is the path it was given, `parts` the real one below the root.
+    """The end of a walk: `asked` is the path it was given, `parts` the real path below the root.
 
     `directories` are open, from the root down to the last that is there.
     """
@@ -107,7 +107,7 @@ def open_real(directory: Path) -> int:
 
 @dataclass
 class _Walk:
-    """One walk: the directories from the root down to where it stands, all open."""
+    """One walk: the directories from the root down to its present one, all open."""
 
     root: Path
     check: Check | None

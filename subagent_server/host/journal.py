@@ -88,7 +88,7 @@ def tail(file: Entry, count: int) -> Page:
 
 
 def torn_line(file: Entry) -> str:
-    """Return what stands behind the last whole line: one that is being written, or that a crash cut off."""
+    """Return the text behind the last whole line: a line that is being written, or that a crash cut off."""
     try:
         with file.reader() as opened:
             opened.seek(_last_newline(opened.fileno(), os.fstat(opened.fileno()).st_size))
@@ -122,7 +122,7 @@ def read_from(file: Entry, cursor: int, count: int, *, max_bytes: int = 1 << 20)
 
 
 def records(file: Entry) -> Iterator[dict[str, Any]]:
-    """Yield each whole record of a file, oldest first; what is no JSON object is passed over."""
+    """Yield each whole record of a file, oldest first; a line that is not a JSON object is passed over."""
     try:
         with file.reader() as opened:
             for line in _lines(opened):
@@ -172,7 +172,7 @@ def last_of(file: Entry, kind: str, *, max_bytes: int = 32 << 20) -> dict[str, A
 
 
 def parse(line: str | bytes) -> dict[str, Any] | None:
-    """Return the object of one line, or None where it is torn (or nested deeper than anything we write)."""
+    """Return the object of one line, or None if it is torn (or nested deeper than any record)."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):

@@ -97,7 +97,7 @@ def _do(work: Callable[[], Any], into: int, seconds: float, parent: int) -> NoRe
 
 
 def _forget_signals() -> None:
-    """Handle signals as a new program does, so that none for this process is told to the parent's loop."""
+    """Handle signals as a new program does, so that no signal of this process reaches the parent's loop."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):

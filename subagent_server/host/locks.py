@@ -33,7 +33,7 @@ def lock(descriptor: int) -> None:
 
 
 def take(file: Entry) -> int | None:
-    """Return a descriptor that holds the lock of `file`, or None where another holds it."""
+    """Return a descriptor that holds the lock of `file`, or None if another process holds it."""
     descriptor = open_lock(file)
     if try_lock(descriptor):
         return descriptor
@@ -42,7 +42,7 @@ def take(file: Entry) -> int | None:
 
 
 def is_held(file: Entry) -> bool:
-    """Whether somebody holds the lock of `file` exclusively; a file that is missing is held by nobody.
+    """Whether a process holds the lock of `file` exclusively; a missing file is not held.
 
     The probe is a shared lock on a descriptor of its own, so that probes never see each other as holders. If
     nothing may be changed in the directory, nothing is probed: nobody of ours holds anything there.

@@ -11,7 +11,7 @@ from subagent_server.host.directory import Entry
 
 
 def remove_tree(entry: Entry) -> None:
-    """Delete a directory, also if what is in it is read-only; what refuses stays. A link itself is removed.
+    """Delete a directory, also a read-only one; an entry that refuses stays. A link itself is removed.
 
     Raises:
         OSError: the directory that holds it is not there. What forbids changes there is raised, too.

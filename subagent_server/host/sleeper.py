@@ -45,7 +45,7 @@ class Sleeper:
             _wake(waiter)
 
     def close(self) -> None:
-        """Give back the FIFO. Who still sleeps is woken."""
+        """Remove the FIFO. A thread that still sleeps is woken."""
         self.wake_all()
         if self._poll is not None:
             self._poll.cancel()

@@ -12,7 +12,7 @@ from typing import TextIO
 
 
 class MaskedText(io.TextIOBase):
-    """A stream for a file of a run: what is written to it passes through `mask`, which takes secrets out."""
+    """A stream for a file of a run: each text passes through `mask`, which takes secrets out."""
 
     def __init__(self, stream: TextIO, mask: Callable[[str], str]) -> None:
         self._stream = stream
@@ -39,7 +39,7 @@ def log(sentence: str) -> None:
 
 
 def log_exception() -> None:
-    """Print where the exception that is being handled comes from."""
+    """Print the traceback of the exception that is being handled."""
     with suppress(OSError):
         traceback.print_exc()
         sys.stderr.flush()

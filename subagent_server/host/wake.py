@@ -1,4 +1,4 @@
-"""Waking who sleeps: one FIFO a sleeper, poked after the write it waits for.
+"""Wake-ups: one FIFO a sleeper, poked after the write it waits for.
 
 The write comes first, the wake-up second, and the sleeper polls slowly besides, so a lost wake-up costs
 seconds and never an answer. Standard library only.

@@ -31,7 +31,7 @@ class _Forward(FileSystemEventHandler):
 
 
 class Watcher:
-    """Tells listeners of changes in directories. `active` is False where only the slow poll is left."""
+    """Reports changes in directories to listeners. `active` is False if only the slow poll is left."""
 
     def __init__(self) -> None:
         self._observer: BaseObserver | None = None
@@ -40,7 +40,7 @@ class Watcher:
         self.active = True
 
     def watch(self, directory: Path, listener: Listener, *, recursive: bool = False) -> Callable[[], None]:
-        """Call `listener` for every change in `directory`; returns what ends it.
+        """Call `listener` for every change in `directory`; return the function that ends it.
 
         Nothing is raised where the system refuses (EMFILE, ENOSPC, a directory that is gone): `active`
         turns False and the caller's slow poll does the work.

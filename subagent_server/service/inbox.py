@@ -1,6 +1,6 @@
 """The questions that wait for an answer, in every tree, each with the run that asks and its task.
 
-Tested in `tests/cli/test_reply.py` and `tests/cli/test_asking.py`.
+Tested in `tests/cli/test_inbox.py`.
 """
 
 from collections.abc import Iterator

@@ -4,7 +4,7 @@ Only what nobody needs any more is removed: no run that lives, none whose parent
 directory that may be a start in the making. Runs that a removed run started stay: each is removed by its own
 name, or by its own age.
 
-Tested in `tests/cli/test_removing.py`.
+Tested in `tests/cli/test_rm.py` and `tests/cli/test_prune.py`.
 """
 
 import secrets

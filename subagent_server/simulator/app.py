@@ -1,4 +1,4 @@
-"""The Messages API as a Starlette application: what arrives is recorded, checked, matched and played."""
+"""The Messages API as a Starlette application: a request is recorded, checked, matched and played."""
 
 import json
 import uuid

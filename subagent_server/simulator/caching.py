@@ -57,7 +57,7 @@ class PromptCache:
         self._entries: dict[str, tuple[float, float]] = {}
 
     def use(self, request: dict[str, Any], overhead: int) -> CacheUse:
-        """Return what `request` reads and writes, and remember what it wrote. `overhead` is never cached."""
+        """Return the tokens that `request` reads and writes, and remember these; `overhead` not."""
         places = list(_places(request))
         total = places[-1].tokens if places else 0
         marks = [n for n, place in enumerate(places) if place.ttl and place.tokens >= self._least(request)]

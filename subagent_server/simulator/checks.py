@@ -1,4 +1,4 @@
-"""What the Messages API refuses in a request, so that a mistake of a client shows here as it would there."""
+"""The refusals of the Messages API, so that a mistake of a client shows here as it would there."""
 
 import json
 import re

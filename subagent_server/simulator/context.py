@@ -1,4 +1,4 @@
-"""Context management of the Messages API: what the model sees without old tool results, and its window."""
+"""Context management of the Messages API: the request without old tool results, and the model's window."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,7 @@ _DEFAULT_KEEP = 3
 
 @dataclass(frozen=True)
 class Context:
-    """What the model sees of a request, and which edits led there. `asked`: the request wanted edits."""
+    """A request as the model sees it, and the edits that led there. `asked`: the request wanted edits."""
 
     body: dict[str, Any]
     asked: bool = False
@@ -25,7 +25,7 @@ class Context:
 
 
 def managed(body: dict[str, Any], betas: str, *, able: bool, window: int | None) -> Context:
-    """Return what the model sees of a request. `betas` is the header, `able` whether the model has edits.
+    """Return a request as the model sees it. `betas` is the header, `able` whether the model has edits.
 
     Raises:
         ApiError: 400; the edits are not to be had or wrong, or what is left is larger than `window` tokens.

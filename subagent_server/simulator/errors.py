@@ -1,4 +1,4 @@
-"""What can go wrong: a script that cannot be used, and a request that the API would refuse."""
+"""Errors: a script that cannot be used, and a request that the API would refuse."""
 
 from typing import Any
 

@@ -79,7 +79,7 @@ class Fault(Part):
 
     @property
     def limit(self) -> int | None:
-        """After how many events of the stream this happens, where it breaks a stream."""
+        """The number of events after which this happens, if it breaks a stream."""
         if self.stream_error is not None:
             return self.after
         return next(

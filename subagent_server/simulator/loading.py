@@ -48,7 +48,7 @@ def load_script(source: Script | Mapping[str, Any] | Path | str) -> Script:
 
 
 def as_turn(answer: Turn | Mapping[str, Any]) -> Turn:
-    """Return what a respond function gave as a turn.
+    """Return the value of a respond function as a turn.
 
     Raises:
         ScriptError: it is not one.

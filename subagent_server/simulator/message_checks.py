@@ -1,4 +1,4 @@
-"""What the Messages API refuses in the messages of a request: their order and their blocks."""
+"""The refusals of the Messages API for the messages of a request: their order and their blocks."""
 
 import binascii
 import re

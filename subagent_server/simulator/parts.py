@@ -35,7 +35,7 @@ def _json_only(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def listed(value: object) -> object:
-    """Return `value` as a list: a script may give one thing where several are allowed."""
+    """Return `value` as a list: a script may give one value in the place of a list."""
     return value if isinstance(value, list) or value is None else [value]
 
 

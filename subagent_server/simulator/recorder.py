@@ -33,7 +33,7 @@ class RecordedRequest:
 
     @property
     def body(self) -> Any:
-        """The parsed body; the text itself where it is not JSON."""
+        """The parsed body; the text itself if it is not JSON."""
         try:
             return json.loads(self.raw)
         except ValueError:
@@ -85,7 +85,7 @@ class RequestRecorder:
         return request
 
     def answered(self, request: RecordedRequest, answer: str) -> None:
-        """Note what `request` gets, and write it to the file."""
+        """Note the answer to `request`, and write it to the file."""
         request.answer = answer
         if self._file is not None:
             self._file.write(request.line() + b"\n")

@@ -1,4 +1,4 @@
-"""What a script may want to know of a valid Messages request. Nothing here remembers an earlier request."""
+"""A valid Messages request for scripts to look at. Nothing here remembers an earlier request."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ def texts_of(content: Any) -> Iterator[str]:
 
 
 class RequestView:
-    """A Messages request that has passed the checks, with names for what scripts ask about."""
+    """A Messages request that has passed the checks, with a name for each fact that scripts ask for."""
 
     def __init__(self, body: dict[str, Any]) -> None:
         self.body = body

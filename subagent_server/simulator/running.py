@@ -85,7 +85,7 @@ class Simulator:
 
     @property
     def base_url(self) -> str:
-        """Where it listens: the value for `ANTHROPIC_BASE_URL`."""
+        """The address at which it listens: the value for `ANTHROPIC_BASE_URL`."""
         return f"http://{HOST}:{self._port}"
 
     @property
@@ -115,7 +115,7 @@ class _CuttableProtocol(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """A server that stops at once: what is still open is cut, as nobody shall wait for a scripted delay."""
+    """A server that stops at once: it cuts open connections, so that nobody waits for a scripted delay."""
 
     def __init__(self, api: MessagesApi) -> None:
         super().__init__(

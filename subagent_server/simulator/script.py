@@ -1,4 +1,4 @@
-"""What a script may say. A script is a YAML or JSON file, or a dict, that plays the model's part.
+"""The form of a script: a YAML or JSON file, or a dict, that plays the model's part.
 
     turns:                       # answered in order: the number of assistant messages picks the turn
       - thinking: Let me look.
@@ -93,7 +93,7 @@ class OrderedTurn(Turn):
 
 
 class When(Part):
-    """What a conversation must be like for its script to be used. Every key that is given must hold."""
+    """The conditions for a conversation to use its script. Every key that is given must hold."""
 
     prompt: Regex | None = None
     system: Regex | None = None
@@ -102,7 +102,7 @@ class When(Part):
 
 
 class RuleWhen(When):
-    """What a request must be like for a rule to answer it. Every key that is given must hold."""
+    """The conditions for a rule to answer a request. Every key that is given must hold."""
 
     turn: Count | None = None
     last: Regex | None = None
@@ -116,7 +116,7 @@ class Rule(Turn):
 
 
 class Dialogue(Part):
-    """Turns in order, rules that go before them, and what comes after the last turn."""
+    """Turns in order, rules that go before them, and the turn after the last one."""
 
     turns: list[OrderedTurn] = Field(default_factory=list)
     rules: list[Rule] = Field(default_factory=list)

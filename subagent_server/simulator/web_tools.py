@@ -1,4 +1,4 @@
-"""The tools that the API runs itself: what it takes of them in a request, and how it answers with them.
+"""The tools that the API runs itself: their form in a request, and in its answers.
 
 Each result carries a text that only the API can read, and that has to come back unchanged: here a hash of it.
 """
@@ -160,7 +160,7 @@ def is_continuation(body: Json) -> bool:
 
 
 class Searcher:
-    """Makes the calls and results of one answer, within what the request allows."""
+    """Makes the calls and results of one answer, within the limits of the request."""
 
     def __init__(self, request: RequestView) -> None:
         self._request = request

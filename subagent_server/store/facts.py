@@ -1,4 +1,4 @@
-"""What lists and sums need of a run, taken from its state without checking all of it.
+"""The facts of a run for lists and sums, taken from its state without checking all of it.
 
 A tenth of the cost of `RunStore.read`, and no import of pydantic: for a hundred thousand runs both matter.
 Whatever is not plain (another version, a field of another kind) gives no facts, and `RunStore.read` has the
@@ -17,7 +17,7 @@ from subagent_server.store.paths import RECORD_BYTES, STATE_BYTES, RunPaths
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a run has cost: tokens of every kind, and money where it is known, as a decimal string in USD."""
+    """The cost of a run: tokens of every kind, and money if it is known, as a decimal string in USD."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -46,7 +46,7 @@ class RunFacts:
 
 
 def read_facts(run: RunPaths) -> RunFacts | None:
-    """Return the facts of a run, or None where its state is not plain.
+    """Return the facts of a run, or None if its state is not plain.
 
     Raises:
         FileNotFoundError, NotADirectoryError: there is no such run.

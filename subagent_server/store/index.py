@@ -1,4 +1,4 @@
-"""What is known of the runs of a large root, to find and to sum them without reading each.
+"""The index of a large root: facts of its runs, to find and to sum them without reading each.
 
 Never the truth: whoever shows a run reads it. It holds a row for each name in the root, with what its state
 said when it had ended; a run that had not is read again at every use. A row belongs to the time of the last
@@ -51,7 +51,7 @@ WHERE status IS NOT NULL AND created >= ?
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What sums need of a run that has ended: `created` in seconds since the epoch, and how long it took."""
+    """The facts of a run that has ended, for sums: `created` in seconds since the epoch, and its duration."""
 
     status: Status
     agent: str
@@ -112,7 +112,7 @@ def open_index(root: RootPaths) -> Iterator[RunIndex]:
 
 
 def _up_to_date(root: RootPaths) -> sqlite3.Connection:
-    """Return the file's connection; where the file is damaged, that of a new one; else one in memory."""
+    """Return a connection to the file; if it is damaged, to a new file; if that cannot be made, to memory."""
     if not root.is_ours:
         return _synced(_in_memory(), root)
     for _ in range(2):
@@ -145,7 +145,7 @@ def _checked(index: Directory) -> str:
 
 
 def _copy_in_memory(root: RootPaths) -> sqlite3.Connection:
-    """Return an index in memory with what can be read of the file, which is left alone."""
+    """Return an index in memory with the readable part of the file, which stays as it is."""
     memory = sqlite3.connect(":memory:", isolation_level=None)
     with suppress(sqlite3.Error, OSError):
         index = root.index
@@ -164,7 +164,7 @@ def _in_memory() -> sqlite3.Connection:
 
 
 def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:
-    """Make the tables where they are missing.
+    """Make the tables that are missing.
 
     Raises:
         sqlite3.DatabaseError: it is none of ours, or of another version.
@@ -228,7 +228,7 @@ def _present(root: RootPaths, known: Mapping[str, int]) -> dict[str, int]:
 
 
 def _learn(connection: sqlite3.Connection, root: RootPaths) -> None:
-    """Read the runs of which nothing is known, and keep what is final: the facts of those that have ended."""
+    """Read the runs that the index lacks, and keep the facts of those that have ended: these are final."""
     unknown = connection.execute(
         "SELECT id, touched FROM runs WHERE status IS NULL ORDER BY id DESC"
     ).fetchall()
@@ -269,7 +269,7 @@ def _values(facts: RunFacts) -> tuple[object, ...]:
 
 @contextmanager
 def _writing(connection: sqlite3.Connection) -> Iterator[None]:
-    """Write a batch at once. Short, so that several who are at it hardly wait for each other."""
+    """Write a batch in one transaction. Short, so that several writers hardly wait for each other."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -1,4 +1,4 @@
-"""The state of one run, for who looks at it again and again: a file that is as it was is not read again."""
+"""The state of one run, for a reader that looks again and again: an unchanged file is not read again."""
 
 import time
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class _Seen:
 
 
 class LastState:
-    """Reads the state of a run where its file has changed since the last time. Any thread may ask.
+    """Reads the state of a run if its file has changed since the last time. Any thread may ask.
 
     A change is a new file under the name (SPEC section 4), whose inode may be that of the one before the
     last. So a file is known by inode, size and time together, and one that is younger than a tick of the

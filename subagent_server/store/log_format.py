@@ -54,7 +54,7 @@ def usage_line(usage: dict[str, Any]) -> str:
 
 
 def one_line(arguments: Any, width: int = _PREVIEW_WIDTH) -> str:
-    """Return the arguments of a call on one line: the value alone where there is one short text."""
+    """Return the arguments of a call on one line: the value alone if there is one short text."""
     if isinstance(arguments, dict) and len(arguments) == 1:
         (value,) = arguments.values()
         if isinstance(value, str):
@@ -139,7 +139,7 @@ def _usage(e: Event) -> str:
 
 
 def _subagent(e: Event) -> str:
-    """What another run or program tells: who, and a line or two of what."""
+    """Return the line of an event of another run or program: its name, and a line or two of its text."""
     kind, payload = str(e.get("event")), e.get("payload")
     origin = f"{e.get('subagentName') or 'subagents'} {str(e.get('subagentRunId') or '').rsplit('-', 1)[-1]}"
     mark = _TOLD_MARKS.get(kind, kind)

@@ -61,7 +61,7 @@ def has_ended(run: RunPaths) -> bool:
 
 
 def recorded_usage(run: RunPaths) -> Usage | None:
-    """Return the run's usage as its journal last told it: newer than the meta file while it works."""
+    """Return the usage by the last entry of the journal: newer than the meta file while the run works."""
     try:
         event = journal.last_of(run.events, "usage")
         return None if event is None else Usage.model_validate(event)
@@ -70,7 +70,7 @@ def recorded_usage(run: RunPaths) -> Usage | None:
 
 
 def latest_words(run: RunPaths) -> str | None:
-    """Return what the agent said or did last, for a preview; None if nobody can tell."""
+    """Return the last text or call of the agent, for a preview; None if the journal has neither."""
     try:
         lines = journal.tail(run.events, 60).lines
     except OSError:
@@ -91,7 +91,7 @@ def page(file: Entry, cursor: int | None, lines: int) -> journal.Page:
 
 
 def _cut(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return facts that fit a line, marked as `cut` where something was left out."""
+    """Return facts that fit a line, marked as `cut` if something was left out."""
     bounded: dict[str, Any] = _bounded(facts)
     return bounded if bounded == facts else bounded | {"cut": True}
 

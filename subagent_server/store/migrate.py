@@ -9,7 +9,7 @@ Mapping = dict[str, Any]
 
 
 def upgraded(data: Any) -> Any:
-    """Return a meta file's mapping as the present schema has it; what is no mapping comes back as it is.
+    """Return the mapping of a meta file in the present schema; any other value is returned as it is.
 
     Raises:
         ValueError: it claims a version that never was.

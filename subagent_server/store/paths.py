@@ -1,4 +1,4 @@
-"""Where everything of a run lies. No other module names a file below the runs root.
+"""The paths of all files of a run. No other module names a file below the runs root.
 
 What is given out are entries of open directories (`host/directory.py`), never paths to open. Standard library
 only: the shim imports this module.
@@ -48,12 +48,12 @@ class RunPaths:
 
     @property
     def directory(self) -> Path:
-        """Where it is: for messages, and for processes that are told which run they belong to."""
+        """The path of the directory: for messages, and for the processes of the run."""
         return self.files.path
 
     @property
     def request(self) -> Entry:
-        """What was asked; immutable."""
+        """The task; immutable."""
         return self.files.entry("request.json")
 
     @property
@@ -113,7 +113,7 @@ class RunPaths:
 
     @property
     def shim(self) -> Entry:
-        """Who the shim and the worker are."""
+        """The identities of shim and worker."""
         return self.files.entry("shim.json")
 
     @property
@@ -123,7 +123,7 @@ class RunPaths:
 
     @property
     def worker_out(self) -> Entry:
-        """What shim and worker print outside the journal."""
+        """The output of shim and worker outside the journal."""
         return self.files.entry("worker.out")
 
     @property
@@ -153,7 +153,7 @@ class RunPaths:
 
     @property
     def server_logs(self) -> Directory:
-        """What its MCP servers print, a file each."""
+        """The output of its MCP servers, a file each."""
         return self.files.below("mcp")
 
     def other_names(self) -> list[str]:
@@ -222,12 +222,12 @@ class RootPaths:
 
     @property
     def slots(self) -> Directory:
-        """Lock files of those who work at once."""
+        """Lock files of the slots."""
         return self.below(".slots")
 
     @property
     def index(self) -> Directory:
-        """What is known of a large root: caches, which may be deleted."""
+        """The index of a large root: caches, which may be deleted."""
         return self.below(".index")
 
     @property
@@ -249,7 +249,7 @@ class RootPaths:
         return RunPaths(self, check_run_id(run_id))
 
     def change_mark(self, run_id: str) -> Entry:
-        """The file that tells watchers of a change of this run."""
+        """The file that is touched at each change of this run, for watchers."""
         return self.changes.entry(check_run_id(run_id))
 
     def marks(self) -> list[str]:
@@ -276,5 +276,5 @@ class RootPaths:
 
 
 def run_at(directory: Path) -> RunPaths:
-    """Return the run whose directory this is, for a process that was told it."""
+    """Return the run of a directory, for a process that was started with its path."""
     return RunPaths(RootPaths(directory.parent), directory.name)

@@ -205,7 +205,7 @@ class RunStore:
         return meta
 
     def _write_state(self, run: RunPaths, meta: RunMeta) -> None:
-        """Replace the state. What ends a run may take the room that was kept for it, and nothing else may."""
+        """Replace the state. Only the end of a run may take the room that was kept for it."""
         data = meta.to_json()
         try:
             atomic.write_durably(run.meta, data)
@@ -225,7 +225,7 @@ class RunStore:
             return self.rolled_forward(run, now)
 
     def newest_first(self) -> Iterator[str]:
-        """Yield the names in the root that may be runs. Who takes only a few does not pay for all."""
+        """Yield the names in the root that may be runs. A caller that takes a few does not pay for all."""
         yield from StoredRuns(self.paths).newest_first()
 
     def run_ids(self, *, newest_first: bool = True) -> list[str]:
@@ -253,7 +253,7 @@ class RunStore:
         return sorted(name for name in names if is_run_id(name))
 
     def usage_below(self, run_id: str) -> Usage | None:
-        """Return what the runs below this one have cost by their states on disk; None where there are none.
+        """Return the cost of the runs below this one by their states on disk; None if there are none.
 
         A child whose state cannot be read adds nothing: totals only grow, so what it added before is kept.
         """
@@ -275,7 +275,7 @@ class RunStore:
         raise UnknownRun(run_id, self.paths.root)
 
     def _ending(self, result: RunResult, run: RunPaths) -> RunEvent:
-        """Return the event that a stored result stands for, with what the run had cost by its journal."""
+        """Return the event of a stored result, with the cost of the run by its journal."""
         usage = recorded_usage(run)
         if result.outcome is Status.COMPLETED:
             payload = run_files.read_payload(run)
@@ -289,7 +289,7 @@ class RunStore:
 
 @contextmanager
 def _storing(path: Path) -> Iterator[None]:
-    """Translate what the disk says."""
+    """Translate an error of the disk."""
     try:
         yield
     except OSError as error:

@@ -28,7 +28,7 @@ systems know only whole seconds."""
 
 @dataclass(frozen=True)
 class Extent:
-    """What tells a root from itself before something came or went."""
+    """The attributes of a root that change if a name in it comes or goes."""
 
     device: int
     inode: int
@@ -41,7 +41,7 @@ class Extent:
 
 
 def extent_of(root: RootPaths) -> Extent | None:
-    """Return what the root is like now, or None where there is none."""
+    """Return the attributes of the root now, or None if there is no root."""
     try:
         status = root.root.stat()
     except OSError:
@@ -60,7 +60,7 @@ class StoredRuns:
         return bool(self._kept()) or len(self._names()) >= MANY
 
     def newest_first(self) -> Iterator[str]:
-        """Yield every run id that is a name here. Who takes only a few does not pay for all."""
+        """Yield every run id that is a name here. A caller that takes only a few does not pay for all."""
         kept = self._kept()
         yield from kept
         seen = set(kept)
@@ -84,7 +84,7 @@ class StoredRuns:
             return []
 
     def _names(self) -> list[str]:
-        """List the root; where it is large and at rest, keep its newest names for the next one who asks."""
+        """List the root; if it is large and at rest, keep its newest names for the next caller."""
         began, extent = time.time_ns(), extent_of(self._root)
         names = self._listed()
         if len(names) < MANY:

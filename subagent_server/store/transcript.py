@@ -19,7 +19,7 @@ Message = dict[str, Any]
 
 
 class Transcript:
-    """Appends messages. What the disk refuses is kept, and written before the next one (SPEC section 6)."""
+    """Appends messages. One that the disk refuses is written before the next (SPEC section 6)."""
 
     def __init__(self, run: RunPaths) -> None:
         self._file = run.transcript

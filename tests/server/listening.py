@@ -1,4 +1,4 @@
-"""A client of either era of the protocol that hears everything that it is told, over the bare pipes."""
+"""A client of either era of the protocol that keeps every notification, over the bare pipes."""
 
 import itertools
 import time
@@ -22,13 +22,13 @@ SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
 
 class Listener(RawServer):
-    """A server with its client. `told` is every notification so far, in its order."""
+    """A server with its client. `received` has every notification so far, in its order."""
 
     def __init__(self, world: World, era: Era, *flags: str, env: Mapping[str, str] | None = None) -> None:
         environment = {**world.environment, **(env or {})}
         super().__init__([*PROGRAM, "serve", *flags], environment, world.work, world.errors)
         self.era = era
-        self.told: list[Message] = []
+        self.received: list[Message] = []
         self.capabilities: Message = {}
         self._numbers = itertools.count(1)
 
@@ -77,7 +77,7 @@ class Listener(RawServer):
         return str(content["text"])
 
     def listen(self, *uris: str, tools: bool = False, resources: bool = False) -> int:
-        """Ask to be told of changes in the way of the era, and return the number of a modern stream."""
+        """Ask for changes in the way of the era, and return the number of a modern stream."""
         if self.era == "older":
             for uri in uris:
                 self.ask("resources/subscribe", uri=uri)
@@ -98,25 +98,25 @@ class Listener(RawServer):
         deadline = time.monotonic() + seconds
         seen = 0
         while True:
-            for message in self.told[seen:]:
+            for message in self.received[seen:]:
                 if wanted(message):
                     return message
-            seen = len(self.told)
-            assert time.monotonic() < deadline, f"not told within {seconds:g} s"
+            seen = len(self.received)
+            assert time.monotonic() < deadline, f"no such notification within {seconds:g} s"
             self._hear()
 
     def hears_of(self, method: str, count: int = 1, **params: Any) -> list[Message]:
         """Return the notifications of this method with these parameters, as soon as there are `count`."""
 
         def fitting() -> list[Message]:
-            of_it = [m for m in self.told if m["method"] == f"notifications/{method}"]
+            of_it = [m for m in self.received if m["method"] == f"notifications/{method}"]
             return [m for m in of_it if params.items() <= m.get("params", {}).items()]
 
         self.hears(lambda _: len(fitting()) >= count) if len(fitting()) < count else None
         return fitting()
 
     def hears_event(self, kind: str, run_id: str | None = None) -> None:
-        """Return as soon as an event of this type (of this run) was told."""
+        """Return as soon as an event of this type (of this run) has come."""
 
         def fits(message: Message) -> bool:
             data = message.get("params", {}).get("data", {})
@@ -126,7 +126,7 @@ class Listener(RawServer):
 
     def events(self) -> list[tuple[str, str, Message]]:
         """Return the level, the logger and the data of the logging notifications so far."""
-        params = [m["params"] for m in self.told if m["method"] == "notifications/message"]
+        params = [m["params"] for m in self.received if m["method"] == "notifications/message"]
         return [(p["level"], p["logger"], p["data"]) for p in params]
 
     def _hear(self) -> None:
@@ -138,5 +138,5 @@ class Listener(RawServer):
     def _next(self) -> Message:
         message = super()._next()
         if "method" in message:
-            self.told.append(message)
+            self.received.append(message)
         return message

@@ -22,7 +22,7 @@ def parent(world: World) -> Iterator[Parent]:
     assert all(run.meta.exists() for run in made)
 
 
-def test_names_and_ids_that_nothing_has_are_refused_with_what_there_is(world: World, parent: Parent) -> None:
+def test_unknown_names_and_ids_are_refused_with_those_that_exist(world: World, parent: Parent) -> None:
     assert "the tools here are run_worker, check_status" in parent.refused("no_such_tool")
     assert "the tools here are run_worker" in parent.refused("run_nobody", prompt="Go.")
     assert "the tools here" in parent.refused("x" * 5000)
@@ -96,7 +96,7 @@ def test_cursors_that_are_none_are_refused(parent: Parent) -> None:
     assert beyond["text"] == "" and beyond["atEnd"]
 
 
-def test_calls_that_do_not_suit_the_state_of_a_run_say_what_it_is(parent: Parent) -> None:
+def test_calls_that_do_not_suit_the_state_of_a_run_name_that_state(parent: Parent) -> None:
     run_id = parent.call("run_worker", prompt="Go.")["runId"]
     assert "has no open question" in parent.refused("reply_subagent", runId=run_id, answer="yes")
     assert "no question 'q7'" in parent.refused("reply_subagent", runId=run_id, messageId="q7", answer="yes")
@@ -120,8 +120,8 @@ def test_a_state_that_cannot_be_read_is_listed_as_such_and_the_other_runs_work(
         assert "cannot be read" in rows[run_id]["unreadable"] and "status" not in rows[run_id]
         for tool in ("check_status", "stop_run", "get_logs"):
             assert f"The state of run {run_id} cannot be read" in parent.refused(tool, runId=run_id)
-    (told,) = parent.call("wait_for_runs", runIds=[fine])["runs"]
-    assert told["runId"] == fine
+    (view,) = parent.call("wait_for_runs", runIds=[fine])["runs"]
+    assert view["runId"] == fine
 
 
 def test_answers_that_cannot_be_taken_are_refused_and_a_repeated_one_succeeds(world: World) -> None:

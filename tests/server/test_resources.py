@@ -148,7 +148,7 @@ def test_an_id_that_names_no_run_is_refused_with_the_sentence_of_the_tools(world
         assert client.ask("resources/list")["resources"] == []
 
 
-def test_a_uri_that_is_none_of_ours_is_refused_with_what_there_is(world: World) -> None:
+def test_a_foreign_uri_is_refused_with_those_that_exist(world: World) -> None:
     with Listener(world, "modern") as client:
         for uri in NO_URIS:
             code, sentence = client.refused("resources/read", uri=uri)
@@ -168,8 +168,8 @@ def test_the_live_runs_and_the_newest_are_listed_and_one_that_cannot_be_read_hid
         resources = listed(client)
         found = [uri for uri in resources if uri.endswith("/meta")]
         assert found == [f"run://{run_id}/meta" for run_id in [*reversed(ids[10:]), ids[0]]]
-        told = resources[f"run://{ids[58]}/meta"]
-        assert "cannot be read" in told["title"] and "run.meta.json" in told["description"]
+        of_it = resources[f"run://{ids[58]}/meta"]
+        assert "cannot be read" in of_it["title"] and "run.meta.json" in of_it["description"]
         code, sentence = client.refused("resources/read", uri=f"run://{ids[58]}/meta")
         assert code == INTERNAL_ERROR and "cannot be read" in sentence
         assert "never started" in client.read(f"run://{ids[5]}/log"), (

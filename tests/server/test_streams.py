@@ -1,4 +1,4 @@
-"""The pipes of the server: whatever they are, and however slow whoever reads or writes at the other end."""
+"""The pipes of the server, of any kind, with a slow reader or writer at the other end."""
 
 import json
 import subprocess

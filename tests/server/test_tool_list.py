@@ -1,4 +1,4 @@
-"""What a client, and the model behind it, sees of the tools (SPEC section 5)."""
+"""The list of tools as a client and the model behind it see it (SPEC section 5)."""
 
 import json
 from collections.abc import Sequence
@@ -96,7 +96,7 @@ def test_role_child_needs_the_environment_of_a_run(world: World) -> None:
     assert "SUBAGENT_RUN_ID and SUBAGENT_RUN_TOKEN" in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_defaults_and_bounds_are_told_in_words_too(world: World) -> None:
+def test_defaults_and_bounds_stand_in_words_too(world: World) -> None:
     with world.serve() as parent:
         assert "default 0" in parent.instructions
         numbers = [
@@ -110,7 +110,7 @@ def test_defaults_and_bounds_are_told_in_words_too(world: World) -> None:
         assert argument["description"] == f"Default {argument['default']}, at most {argument['maximum']}"
 
 
-def test_a_server_works_where_it_is_told_to(world: World) -> None:
+def test_a_server_works_in_the_directory_of_its_flag(world: World) -> None:
     project = world.home / "project"
     (project / "agents").mkdir(parents=True)
     world.agent("local")
@@ -136,7 +136,7 @@ def test_an_agent_file_that_is_written_or_removed_while_the_server_runs_is_seen(
         assert "the tools here are run_second" in parent.refused("run_first", prompt="Go.")
 
 
-def test_a_server_without_any_agent_offers_the_other_tools_and_says_what_it_misses(world: World) -> None:
+def test_a_server_without_any_agent_offers_the_other_tools_and_names_them_in_a_refusal(world: World) -> None:
     world.environment["SUBAGENT_AGENTS"] = str(world.home / "nowhere")
     with world.serve("--role", "parent") as parent:
         assert names(parent.tools()) == PARENT

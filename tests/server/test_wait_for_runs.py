@@ -1,4 +1,4 @@
-"""Waits that lose nothing, end no run, and last as long as a client bears (SPEC section 5, "Waits")."""
+"""Waits lose nothing, end no run, and are bounded by the client's timeout (SPEC section 5, "Waits")."""
 
 import pytest
 
@@ -71,7 +71,7 @@ def test_a_client_that_gives_up_a_call_ends_the_wait_and_nothing_else(world: Wor
 @pytest.mark.parametrize(
     ("client", "seconds"), [("claude-code", 1500), ("codex-mcp-client", 280), ("gemini-cli", 570), ("x", 50)]
 )
-def test_a_wait_is_bounded_by_what_the_client_bears(world: World, client: str, seconds: int) -> None:
+def test_a_wait_is_bounded_by_the_timeout_of_the_client(world: World, client: str, seconds: int) -> None:
     world.agent(runner="codex")
     with world.serve(client=client, mode="legacy" if seconds == 280 else "auto") as parent:
         view = parent.call("run_worker", prompt="Go.", waitSeconds=seconds + 1)
@@ -95,7 +95,7 @@ def test_a_parent_that_polls_changes_nothing(world: World) -> None:
         assert world.completed(run_id) == "Painted."
 
 
-def test_an_end_that_its_parent_was_not_shown_is_told_by_the_next_wait_and_only_once(world: World) -> None:
+def test_an_end_that_its_parent_has_not_seen_is_in_the_next_wait_and_only_there(world: World) -> None:
     world.agent()
     world.play(says("Done."))
     with world.serve() as parent:
@@ -105,13 +105,13 @@ def test_an_end_that_its_parent_was_not_shown_is_told_by_the_next_wait_and_only_
             world.gone(run_id)
             world.look(run_id)
         assert world.store.live_ids() == []
-        told = parent.call("wait_for_runs", waitSeconds=0)
-        assert {(view["runId"], view["result"]) for view in told["runs"]} == {(r, "Done.") for r in run_ids}
+        answer = parent.call("wait_for_runs", waitSeconds=0)
+        assert {(view["runId"], view["result"]) for view in answer["runs"]} == {(r, "Done.") for r in run_ids}
         assert parent.call("wait_for_runs", waitSeconds=0)["runs"] == []
         seen = parent.call("run_worker", prompt="Work on.", waitSeconds=60)
         assert seen["status"] == "completed"
         world.gone(seen["runId"])
         world.look(seen["runId"])
-        assert parent.call("wait_for_runs", waitSeconds=0, cursor=told["cursor"])["runs"] == []
+        assert parent.call("wait_for_runs", waitSeconds=0, cursor=answer["cursor"])["runs"] == []
     with world.serve() as another:
         assert another.call("wait_for_runs", waitSeconds=0)["runs"] == []

@@ -9,7 +9,7 @@ from subagent_server.store.runs import RunStore
 from tests.helpers.runs import make_meta, make_request
 
 
-def test_a_run_leads_what_it_started_and_what_the_runs_had_started_that_it_carries_on(tmp_path: Path) -> None:
+def test_a_run_opens_the_runs_that_it_started_and_those_of_the_runs_that_it_continues(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs")
     facts = {
         "first": {},

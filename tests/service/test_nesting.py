@@ -138,7 +138,7 @@ def paid(service: Service, run_id: str, cost: str, *, ends: bool = False) -> Non
     service.store.update(run_id, event, now())
 
 
-def test_a_child_that_ends_after_its_parent_still_adds_what_it_has_cost_all_the_way_up(
+def test_a_child_that_ends_after_its_parent_still_adds_its_cost_all_the_way_up(
     service: Service,
 ) -> None:
     root = begun(service).run_id
@@ -182,7 +182,7 @@ def test_a_run_is_bound_by_the_budgets_above_it_over_their_whole_trees(service: 
 
 
 @pytest.mark.race
-def test_of_calls_at_one_moment_only_those_begin_that_what_is_left_of_the_budget_has_room_for(
+def test_of_calls_at_one_moment_only_those_begin_that_the_rest_of_the_budget_has_room_for(
     service: Service,
 ) -> None:
     root = begun(service).run_id
@@ -201,7 +201,7 @@ def test_of_calls_at_one_moment_only_those_begin_that_what_is_left_of_the_budget
     )
     assert not calls[root].begin(Usage()) and not first.begin(Usage())
     paid(service, lead, "0.6", ends=True)
-    assert not first.begin(Usage()), "who was ended may still call, and has not told what it costs"
+    assert not first.begin(Usage()), "an ended run may still be in a call, whose cost is not recorded yet"
     calls[lead].end()
     second.end()
     paid(service, hands[1], "0.6")

@@ -1,4 +1,4 @@
-"""A tree of runs stays where its root was put: its directories and its inputs, whoever asks and however."""
+"""A tree of runs stays in the directory of its first run: its directories and its inputs, by every door."""
 
 import os
 import stat
@@ -156,7 +156,7 @@ def test_inputs_of_a_nested_run_lie_in_the_directory_of_its_parent(service: Serv
     assert len(service.store.run_ids()) == 2, "nothing was made"
 
 
-def test_inputs_may_lie_anywhere_in_it_and_in_what_the_run_was_given_and_keeps(
+def test_inputs_may_lie_anywhere_in_it_and_in_the_inputs_and_outputs_of_the_run(
     service: Service, tmp_path: Path
 ) -> None:
     root = begun(service, inputs=["file_out"])

@@ -152,7 +152,7 @@ EXPECTED: dict[str, tuple[str, bool | None]] = {
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=[scene.__name__ for scene in SCENES])
-def test_a_list_and_a_view_say_the_same_of_a_run_whoever_looks_first(
+def test_a_list_and_a_view_say_the_same_of_a_run_in_either_order(
     tmp_path: Path, held: Held, scene: Callable[[Path, Held], None]
 ) -> None:
     for first in ("list", "view"):

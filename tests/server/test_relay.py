@@ -14,7 +14,7 @@ from tests.server.listening import LOG_LEVEL, Listener
 
 
 def types_of(client: Listener, run_id: str) -> list[str]:
-    """Return the types of the events of a run that the client was told, in their order."""
+    """Return the types of the events of a run that the client has received, in their order."""
     return [data["type"] for _, _, data in client.events() if data.get("runId") == run_id]
 
 
@@ -42,7 +42,7 @@ def test_an_older_client_that_sets_a_level_hears_the_events_of_every_live_run(wo
             client.hears_event("run_ended", each)
         assert types_of(client, run_id) == [event["type"] for event in world.events(run_id)]
         heard_of_it = [data for _, _, data in client.events() if data["runId"] == before]
-        assert heard_of_it[0]["type"] == "reply", "what had happened before is not told again"
+        assert heard_of_it[0]["type"] == "reply", "earlier events do not come again"
         loggers = {data["runId"]: logger for _, logger, data in client.events()}
         assert loggers == {run_id: "subagent.worker", before: "subagent.second"}
         levels = {(data["type"], bool(data.get("isError"))): level for level, _, data in client.events()}
@@ -51,7 +51,7 @@ def test_an_older_client_that_sets_a_level_hears_the_events_of_every_live_run(wo
         assert levels[("question", False)] == levels[("run_ended", False)] == "info"
 
 
-def test_levels_below_the_one_that_was_set_are_not_told_and_a_failure_is_an_error(world: World) -> None:
+def test_events_below_the_level_that_was_set_do_not_come_and_a_failure_is_an_error(world: World) -> None:
     world.agent()
     world.play(
         call("no_such_tool", thinking="Hm."),
@@ -61,14 +61,14 @@ def test_levels_below_the_one_that_was_set_are_not_told_and_a_failure_is_an_erro
         client.ask("logging/setLevel", level="warning")
         run_id = client.call("run_worker", prompt="Go.")["runId"]
         client.hears(lambda m: m["params"].get("level") == "error")
-        told = [(level, data["type"]) for level, _, data in client.events()]
-        assert told[-1] == ("error", "run_ended") and ("warning", "tool_result") in told
-        assert {level for level, _ in told} == {"warning", "error"}
+        events = [(level, data["type"]) for level, _, data in client.events()]
+        assert events[-1] == ("error", "run_ended") and ("warning", "tool_result") in events
+        assert {level for level, _ in events} == {"warning", "error"}
         assert client.events()[-1][2]["error"]["code"] == world.failed(run_id)[0]
         client.ask("logging/setLevel", level="emergency")
-        count = len(client.told)
+        count = len(client.received)
         client.call("run_worker", prompt="Go.", waitSeconds=60)
-        assert len(client.told) == count
+        assert len(client.received) == count
 
 
 def test_a_modern_client_hears_the_events_of_the_runs_that_its_request_waits_for(world: World) -> None:
@@ -84,13 +84,13 @@ def test_a_modern_client_hears_the_events_of_the_runs_that_its_request_waits_for
         assert "turn" not in first and "usage" not in first, "they are debug"
         silent = client.call("check_status", runId=run_id, waitSeconds=1)
         assert silent["status"] == "waiting_parent_reply"
-        count = len(client.told)
-        assert types_of(client, run_id) == first, "a request that does not ask is told nothing"
+        count = len(client.received)
+        assert types_of(client, run_id) == first, "a request that does not ask gets no events"
         view = client.call("reply_subagent", runId=run_id, answer="yes", waitSeconds=60, meta=meta)
         assert view["updatedMetadata"]["status"] == "completed"
         rest = types_of(client, run_id)[len(first) :]
         assert "reply" in rest and rest[-1] == "run_ended" and rest.count("run_ended") == 1
-        assert len(client.told) > count
+        assert len(client.received) > count
         wait_for(lambda: world.events(run_id, "run_ended"), BOUND, "the end of the journal")
         expected = [e["type"] for e in world.events(run_id) if e["type"] not in ("turn", "usage", "thought")]
         assert first + rest == expected, "each once, in their order, across requests"
@@ -110,7 +110,9 @@ def test_a_level_that_is_none_is_refused_or_passed_over(world: World, level: Any
         assert "error" in answer or answer["result"]["structuredContent"]["result"] == "Done."
 
 
-def test_a_client_that_does_not_read_holds_nothing_up_and_is_told_what_it_missed(world: World) -> None:
+def test_a_client_that_does_not_read_delays_nothing_and_learns_how_many_events_were_dropped(
+    world: World,
+) -> None:
     world.agent()
     world.play(asks("Go on?"), says("Done."))
     run_id = world.start()
@@ -124,7 +126,7 @@ def test_a_client_that_does_not_read_holds_nothing_up_and_is_told_what_it_missed
         assert world.completed(run_id) == "Done."
         client.hears_event("events_left_out")
         client.hears_event("run_ended")
-        assert len(client.told) < 2_000
+        assert len(client.received) < 2_000
         assert client.call("check_status", runId=run_id)["status"] == "completed"
     world.abandoned.add(run_id)
 

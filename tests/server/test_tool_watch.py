@@ -1,4 +1,4 @@
-"""Agent files that change while the server runs: whoever wants to know is told (SPEC section 2)."""
+"""Agent files that change while the server runs: a client that asked gets a notification (SPEC section 2)."""
 
 import shutil
 
@@ -17,7 +17,7 @@ def agents(client: Listener) -> list[str]:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_files_that_come_change_or_go_are_told_of_and_listed(world: World, era: Era) -> None:
+def test_files_that_come_change_or_go_are_notified_and_listed(world: World, era: Era) -> None:
     world.agent("first")
     with Listener(world, era) as client:
         assert agents(client) == ["run_first"]
@@ -38,7 +38,7 @@ def test_files_that_come_change_or_go_are_told_of_and_listed(world: World, era: 
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_change_that_changes_no_tool_is_not_told_of(world: World, era: Era) -> None:
+def test_a_change_that_changes_no_tool_is_not_notified(world: World, era: Era) -> None:
     world.agent("first")
     with Listener(world, era) as client:
         client.listen(tools=True)
@@ -53,7 +53,7 @@ def test_a_change_that_changes_no_tool_is_not_told_of(world: World, era: Era) ->
         assert len(client.hears_of(CHANGED, 2)) == 2
 
 
-def test_many_files_at_once_are_told_of_together(world: World) -> None:
+def test_many_files_at_once_cause_one_notification(world: World) -> None:
     with Listener(world, "older") as client:
         client.listen(tools=True)
         for number in range(40):
@@ -95,7 +95,7 @@ def test_a_directory_that_is_replaced_as_a_whole_is_watched_on(world: World) -> 
 
 
 @pytest.mark.race
-def test_what_changed_between_listing_and_listening_is_told_at_once(world: World) -> None:
+def test_a_change_between_listing_and_listening_is_notified_at_once(world: World) -> None:
     world.agent("first")
     with Listener(world, "modern") as client:
         assert agents(client) == ["run_first"]

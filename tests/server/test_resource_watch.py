@@ -1,4 +1,4 @@
-"""What a client that asks is told of: changes of a run, and of the list of runs (SPEC section 5)."""
+"""Notifications for a client that asks: changes of a run, and of the list of runs (SPEC section 5)."""
 
 import json
 import signal
@@ -16,7 +16,7 @@ UPDATED = "resources/updated"
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_capabilities_say_what_is_there(world: World, era: Era) -> None:
+def test_the_capabilities_are_those_of_the_server(world: World, era: Era) -> None:
     world.agent()
     with Listener(world, era) as client:
         assert client.capabilities == {
@@ -28,7 +28,7 @@ def test_capabilities_say_what_is_there(world: World, era: Era) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_changes_of_a_run_are_told_to_whoever_asked_until_asked_to_stop(world: World, era: Era) -> None:
+def test_a_client_gets_the_changes_of_a_run_from_its_subscription_to_its_end(world: World, era: Era) -> None:
     world.agent()
     world.play(asks("Which colour?"), asks("How much?"), says("Painted."))
     run_id = world.start()
@@ -37,9 +37,9 @@ def test_changes_of_a_run_are_told_to_whoever_asked_until_asked_to_stop(world: W
     with Listener(world, era) as client:
         stream = client.listen(*uris.values())
         world.reply(run_id, "blue")
-        (told, *_) = client.hears_of(UPDATED, uri=uris["meta"])
+        (updated, *_) = client.hears_of(UPDATED, uri=uris["meta"])
         if era == "modern":
-            assert told["params"]["_meta"][SUBSCRIPTION] == stream
+            assert updated["params"]["_meta"][SUBSCRIPTION] == stream
         client.hears_of(UPDATED, uri=uris["log"])
         assert client.hears_of(UPDATED, 0, uri=uris["result"]) == []
         world.asking(run_id)
@@ -66,7 +66,7 @@ def test_changes_of_a_run_are_told_to_whoever_asked_until_asked_to_stop(world: W
         assert len(client.hears_of(UPDATED, 0, uri=uris["meta"])) == before
 
 
-def test_a_log_that_grows_all_the_time_is_told_of_once_a_second(world: World) -> None:
+def test_a_log_that_grows_all_the_time_is_notified_once_a_second(world: World) -> None:
     world.agent()
     world.play(asks("Go on?"), says("Done."))
     run_id = world.start()
@@ -76,7 +76,7 @@ def test_a_log_that_grows_all_the_time_is_told_of_once_a_second(world: World) ->
         client.listen(uri)
         written = 0
 
-        def told() -> bool:
+        def has_come() -> bool:
             nonlocal written
             journal.append_bytes(world.paths(run_id).log, b"09:30:15 one line more\n")
             change_marks.announce(world.paths(run_id))
@@ -84,12 +84,12 @@ def test_a_log_that_grows_all_the_time_is_told_of_once_a_second(world: World) ->
             client.call("list_runs", limit=1)
             return len(client.hears_of(UPDATED, 0, uri=uri)) >= 3
 
-        wait_for(told, BOUND, "three notices")
+        wait_for(has_come, BOUND, "three notifications")
         assert written > 20, "and not at each line"
 
 
 @pytest.mark.race
-def test_a_run_whose_processes_were_killed_is_told_of_though_nobody_looks(world: World) -> None:
+def test_the_end_of_a_killed_run_is_notified_without_any_reader(world: World) -> None:
     world.agent()
     world.play(asks("Go on?"))
     run_id = world.start()
@@ -120,7 +120,7 @@ def test_a_new_run_and_a_new_result_change_the_list(world: World, era: Era) -> N
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_client_that_asked_for_nothing_is_told_nothing(world: World, era: Era) -> None:
+def test_a_client_that_asked_for_nothing_gets_no_notification(world: World, era: Era) -> None:
     world.agent()
     world.play(asks("Go on?"), says("Done."))
     with Listener(world, era) as client:
@@ -131,7 +131,7 @@ def test_a_client_that_asked_for_nothing_is_told_nothing(world: World, era: Era)
         world.agent("another")
         client.call("reply_subagent", runId=view["runId"], answer="yes", waitSeconds=60)
         client.call("wait_for_runs", waitSeconds=0)
-        assert client.told == []
+        assert client.received == []
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -173,7 +173,7 @@ def test_a_child_hears_of_its_own_run_and_of_no_other(world: World, era: Era) ->
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_it_leaves_at_once_however_much_is_being_told(world: World, era: Era) -> None:
+def test_it_leaves_at_once_during_many_notifications(world: World, era: Era) -> None:
     world.agent()
     world.play(asks("Go on?"), says("Done."))
     run_id = world.start()

@@ -64,8 +64,8 @@ def test_a_line_that_is_no_message_is_answered_and_the_server_goes_on(world: Wor
         server.say(*quiet, *nameless, tool_call(7, "list_runs"))
         assert server.answer_to(7)["result"]["structuredContent"] == {"runs": []}
         server.end_input()
-        told = [each["error"]["code"] for each in (*server.nameless, *server.rest())]
-    assert len(told) == len(nameless) and {*told} == {-32700, -32600}
+        codes = [each["error"]["code"] for each in (*server.nameless, *server.rest())]
+    assert len(codes) == len(nameless) and {*codes} == {-32700, -32600}
 
 
 def test_a_flood_of_broken_lines_is_answered_whole_once_the_client_reads(world: World) -> None:
@@ -89,5 +89,5 @@ def test_an_answer_that_names_a_path_which_is_not_text_arrives(world: World) -> 
     world.agent()
     with RawServer([*PROGRAM, "serve"], world.environment, odd, world.errors) as server:
         server.say(HELLO, READY)
-        told = server.result_of(tool_call(1, "run_worker", prompt="x", inputs=["missing"]))
-    assert told["isError"] and "'missing' is no file in" in told["content"][0]["text"]
+        refused = server.result_of(tool_call(1, "run_worker", prompt="x", inputs=["missing"]))
+    assert refused["isError"] and "'missing' is no file in" in refused["content"][0]["text"]

@@ -1,0 +1,23 @@
+"""Each verb is a file of its name, and its first lines name the tests of it."""
+
+import ast
+import re
+
+import pytest
+
+from tests.helpers.processes import REPOSITORY
+
+SERVICE = REPOSITORY / "subagent_server" / "service"
+VERBS = (
+    *("start", "continue_run", "stop", "reply", "ask", "check_status", "list_runs", "wait_for_runs"),
+    *("get_logs", "update_status", "remove", "stats", "inbox", "trees", "doctor", "trusting"),
+)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_names_its_tests_and_they_exist(verb: str) -> None:
+    module = ast.parse((SERVICE / f"{verb}.py").read_text(encoding="utf-8"))
+    _, _, named = (ast.get_docstring(module) or "").partition("Tested in ")
+    tests = re.findall(r"`(tests/[\w/]+(?:\.py)?)", named)
+    assert tests, f"{verb}.py does not say where it is tested"
+    assert [name for name in tests if not (REPOSITORY / name).exists()] == []
