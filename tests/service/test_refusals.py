@@ -47,12 +47,12 @@ def test_a_restriction_of_a_tool_that_cannot_be_kept_is_refused_before_any_model
 
 
 def test_names_of_tools_that_nothing_offers_are_a_warning_and_the_others_are_offered(world: World) -> None:
-    world.agent(tools="Read, Grep, WebFetch, mcp__github__search", colour="green")
+    world.agent(tools="Read, Grep, NotebookEdit, mcp__github__search", colour="green")
     simulator = world.play(says("Done."))
     run_id = world.start()
     world.completed(run_id)
     (warning,) = world.events(run_id, "warning")
-    assert "WebFetch" in warning["message"] and "mcp__github__search" in warning["message"]
+    assert "NotebookEdit" in warning["message"] and "mcp__github__search" in warning["message"]
     offered = [tool["name"] for tool in simulator.requests[0].body["tools"]]
     assert offered == ["str_replace_based_edit_tool", "grep", "ask_parent"]
 
