@@ -208,7 +208,7 @@ def test_behind_a_link_that_leads_out_only_the_files_are_read_and_the_listing_sa
     assert "its sub-directories are not" in catalog.problems[1].reason
 
 
-def test_a_tree_whose_names_take_too_long_is_read_in_part_and_told_of(
+def test_a_tree_whose_names_take_too_long_is_read_in_part_and_reported(
     write: WriteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("a.md", agent())
@@ -242,7 +242,7 @@ def test_a_file_name_that_is_no_text_is_listed(tmp_path: Path) -> None:
     assert [(p.kind, "UTF-8" in p.reason) for p in catalog.problems] == [("error", True)]
 
 
-def test_a_tree_that_is_too_large_is_read_in_part_and_told_of(tmp_path: Path) -> None:
+def test_a_tree_that_is_too_large_is_read_in_part_and_reported(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"d{number}").mkdir()
         for other in range(1050):

@@ -98,7 +98,7 @@ def test_options_never_limit_the_answer() -> None:
     assert after(asked, BLUE).messages[0].answer_content == "blue"
 
 
-def test_an_answer_says_who_gave_it_and_when() -> None:
+def test_an_answer_names_its_author_and_its_time() -> None:
     message = after(ASKED, RED).messages[0]
     assert (message.answer_content, message.answered_by) == ("red", "person")
     assert message.answer_timestamp == T0 + timedelta(seconds=2)
@@ -113,7 +113,7 @@ def test_an_empty_answer_is_an_answer() -> None:
         apply(meta, BLUE, LATER)
 
 
-def test_a_different_second_answer_is_refused_with_who_answered_and_when() -> None:
+def test_a_different_second_answer_is_refused_with_author_and_time_of_the_first() -> None:
     with pytest.raises(MessageClosed) as refused:
         apply(after(ASKED, RED), BLUE, LATER)
     assert f"Question q1 of run {RUN_ID} was answered by the person at" in refused.value.sentence

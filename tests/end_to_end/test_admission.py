@@ -30,8 +30,8 @@ def test_one_slot_lets_one_run_work_at_a_time_in_their_order_whatever_happens_to
 
     assert world.stop(stopped).meta.status is Status.STOPPED
     world.gone(stopped)
-    kill(world.keeper(killed))
-    wait_for(lambda: world.look(killed).meta.error, BOUND, "the end of a run whose keeper was killed")
+    kill(world.shim(killed))
+    wait_for(lambda: world.look(killed).meta.error, BOUND, "the end of a run whose shim was killed")
     error = world.meta(killed).error
     assert error is not None and error.code == "launch_failed"
     assert len(simulator.requests) == 1, "nobody else works yet"

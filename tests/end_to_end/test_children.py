@@ -137,7 +137,7 @@ def test_a_run_is_failed_from_outside_and_its_programs_end(world: World) -> None
         assert again["status"] == "failed" and world.meta(run_id) == before
 
 
-def test_the_programs_of_a_run_are_told_which_run_they_belong_to(world: World) -> None:
+def test_the_programs_of_a_run_know_which_run_they_belong_to(world: World) -> None:
     world.agent()
     simulator = world.play(
         shell('echo $SUBAGENT_RUN_ID $PWD; [ -n "$SUBAGENT_RUN_TOKEN" ] && echo token'), says("Done.")

@@ -82,7 +82,7 @@ def test_a_call_that_a_kill_or_a_stop_cut_off_is_reported_as_not_known_and_never
     with world.serve() as parent:
         assert "cannot be continued yet" in parent.refused("continue_run", runId=killed)
     kill(world.worker(killed))
-    kill(world.keeper(lost))
+    kill(world.shim(lost))
     kill(world.worker(lost))
     world.stop(stopped)
     world.ended(killed)
@@ -101,13 +101,13 @@ def test_a_call_that_a_kill_or_a_stop_cut_off_is_reported_as_not_known_and_never
     assert world.meta(lost).status is Status.FAILED
 
 
-def test_an_answer_that_came_is_given_and_one_that_did_not_is_told(world: World) -> None:
+def test_an_answer_that_came_is_given_and_a_missing_one_is_reported(world: World) -> None:
     world.agent()
     world.play(asks("Which colour?"), says("Done."))
     open_one, answered = world.start(), world.start()
     for run_id in (open_one, answered):
         world.asking(run_id)
-        kill(world.keeper(run_id))
+        kill(world.shim(run_id))
         kill(world.worker(run_id))
     raw = world.paths(answered).meta
     told = raw.path.read_text(encoding="utf-8").replace(
@@ -148,8 +148,8 @@ def stubborn_run(world: World) -> str:
 @pytest.mark.race
 def test_stopped_and_continued_at_once_there_are_never_two_workers(world: World) -> None:
     first = stubborn_run(world)
-    keeper = world.keeper(first)
-    processes.send_signal(keeper, signal.SIGSTOP)
+    shim = world.shim(first)
+    processes.send_signal(shim, signal.SIGSTOP)
     world.stop(first)
     second, other = (continue_run(world.service, ContinueOrder(first)).run_id for _ in range(2))
     for run_id in (second, other):
@@ -163,7 +163,7 @@ def test_stopped_and_continued_at_once_there_are_never_two_workers(world: World)
         "it was stopped while it waited, so nothing of it has begun"
     )
     assert processes_of(world.paths(first)) and world.meta(second).status is Status.READY
-    processes.send_signal(keeper, signal.SIGCONT)
+    processes.send_signal(shim, signal.SIGCONT)
     assert world.completed(second) == "Done."
     (before, after) = tool_results_of(world, second)[-1].split()
     assert before == after, "nothing of the first run was alive when the second began"
@@ -172,7 +172,7 @@ def test_stopped_and_continued_at_once_there_are_never_two_workers(world: World)
 
 def test_where_nobody_keeps_the_old_run_any_more_the_new_one_ends_what_is_left_of_it(world: World) -> None:
     first = stubborn_run(world)
-    kill(world.keeper(first))
+    kill(world.shim(first))
     kill(world.worker(first))
     raw = world.meta(first)
     failure = Failure(code="crashed", message="It was killed.")

@@ -19,7 +19,7 @@ def until_busy(world: World, run_id: str) -> None:
     wait_for(lambda: len(processes_of(world.paths(run_id))) >= 6, BOUND, "the programs of a run")
 
 
-def test_a_killed_worker_is_told_by_the_raw_file_with_no_server_and_no_reader(world: World) -> None:
+def test_a_killed_worker_shows_in_the_raw_file_without_a_server_and_a_reader(world: World) -> None:
     world.agent()
     world.play(conversations=[{"when": {"prompt": "ask"}, "turns": [asks("Colour?")]}], turns=[BUSY])
     busy, asking = world.start("work"), world.start("ask")
@@ -39,14 +39,14 @@ def test_a_killed_worker_is_told_by_the_raw_file_with_no_server_and_no_reader(wo
     assert world.meta(asking).pending_questions == 0
 
 
-def test_a_killed_keeper_leaves_a_run_that_is_lost_at_the_next_look_and_nothing_of_it(world: World) -> None:
+def test_a_killed_shim_leaves_a_run_that_is_lost_at_the_next_look_and_nothing_of_it(world: World) -> None:
     world.agent()
     world.play(BUSY)
     orphaned, both = world.start(), world.start()
     for run_id in (orphaned, both):
         until_busy(world, run_id)
-    kill(world.keeper(orphaned))
-    kill(world.keeper(both))
+    kill(world.shim(orphaned))
+    kill(world.shim(both))
     kill(world.worker(both))
     for run_id in (orphaned, both):
         observed = world.look(run_id)
@@ -55,12 +55,12 @@ def test_a_killed_keeper_leaves_a_run_that_is_lost_at_the_next_look_and_nothing_
         assert not processes_of(world.paths(run_id))
 
 
-def test_a_run_whose_keeper_was_killed_keeps_the_result_that_it_came_to(world: World) -> None:
+def test_a_run_whose_shim_was_killed_keeps_the_result_that_it_came_to(world: World) -> None:
     world.agent()
     simulator = world.play(says("Done all the same.", latency=0.5))
     run_id = world.start()
     simulator.wait_for_requests(1, timeout=BOUND)
-    kill(world.keeper(run_id))
+    kill(world.shim(run_id))
     assert world.completed(run_id) == "Done all the same."
     world.gone(run_id)
     observed = world.look(run_id)
@@ -73,7 +73,7 @@ def test_a_result_that_the_state_lacks_is_applied_by_the_next_look(world: World)
     run_id = world.start()
     world.asking(run_id)
     result = {"outcome": "completed", "text": "It was done.", "summary": "It was done."}
-    kill(world.keeper(run_id))
+    kill(world.shim(run_id))
     kill(world.worker(run_id))
     world.paths(run_id).result.path.write_text(json.dumps(result), encoding="utf-8")
     meta = world.look(run_id).meta

@@ -92,7 +92,7 @@ def begun(store: RunStore, recorded: Identity, host: str | None = None, **record
 @pytest.mark.parametrize(
     "wrong", [{"start_time": 1}, {"boot_id": "another-boot"}], ids=["pid-came-again", "machine-was-restarted"]
 )
-def test_whoever_got_the_pid_of_a_dead_worker_is_left_alone_and_the_run_is_lost(
+def test_a_process_with_the_pid_of_a_dead_worker_is_left_alone_and_the_run_is_lost(
     store: RunStore, bystander: Child, wrong: dict[str, object]
 ) -> None:
     begun(store, replace(identity_of(bystander), **wrong))  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ def test_whoever_got_the_pid_of_a_dead_worker_is_left_alone_and_the_run_is_lost(
     assert not list(examine(store, RUN_ID, {}))
 
 
-def test_whoever_got_the_pid_of_a_keeper_is_not_told_to_end(store: RunStore, bystander: Child) -> None:
+def test_a_process_with_the_pid_of_a_dead_shim_gets_no_signal(store: RunStore, bystander: Child) -> None:
     run = begun(store, replace(identity_of(bystander), start_time=1))
     held = locks.take(run.live_lock)
     assert held is not None
@@ -113,7 +113,7 @@ def test_whoever_got_the_pid_of_a_keeper_is_not_told_to_end(store: RunStore, bys
     assert lives(bystander)
 
 
-def test_a_worker_whose_shim_is_dead_is_ended_by_whoever_reads(store: RunStore) -> None:
+def test_a_worker_whose_shim_is_dead_is_ended_by_the_next_reader(store: RunStore) -> None:
     with shown_as_worker(store.paths.run(RUN_ID).directory) as worker:
         assert worker.hear() == "asleep"
         begun(store, identity_of(worker))
@@ -180,7 +180,7 @@ def test_a_run_of_another_host_is_unknown_and_never_declared_dead(store: RunStor
 
 # -- clocks that jump
 
-KEEPER = """
+SHIM = """
     import fcntl, signal, sys
     from subagent_server.forkserver.proctitle import ProcessTitle
     lock = open(sys.argv[1], "r+b")
@@ -194,24 +194,24 @@ KEEPER = """
 
 
 @pytest.mark.parametrize("jump", [timedelta(days=1), timedelta(minutes=-1)], ids=["back", "on"])
-def test_what_outlives_its_run_is_told_again_whichever_way_the_clock_has_jumped(
+def test_a_process_that_outlives_its_run_is_signalled_again_whichever_way_the_clock_has_jumped(
     store: RunStore, jump: timedelta
 ) -> None:
     lock = store.paths.root / RUN_ID / "live.lock"
     store.create(make_request())
     lock.touch()
     directory = store.paths.run(RUN_ID).directory
-    with Child(KEEPER, lock, directory) as keeper:
-        assert keeper.hear() == "keeps"
+    with Child(SHIM, lock, directory) as shim:
+        assert shim.hear() == "keeps"
         store.publish(make_meta(launch=LaunchInfo(host=processes.host_name(), boot_id=processes.boot_id())))
-        facts = {"shim": identity_of(keeper).to_json(), "directory": directory.stat().st_ino}
+        facts = {"shim": identity_of(shim).to_json(), "directory": directory.stat().st_ino}
         store.paths.run(RUN_ID).shim.path.write_text(json.dumps(facts), encoding="utf-8")
         store.update(RUN_ID, STARTED, now())
-        stopped_at = now() + jump  # whoever stopped it died before it told the keeper; then the clock jumped
+        stopped_at = now() + jump  # whoever stopped it died before it told the shim; then the clock jumped
         store.update(RUN_ID, events.StopRequested(), stopped_at)
         assert observe(store, RUN_ID).live is True
-        assert keeper.hear() == "told to end"
-        assert keeper.wait() == 0
+        assert shim.hear() == "told to end"
+        assert shim.wait() == 0
     wait_for(lambda: observe(store, RUN_ID).live is False, 60, "the end of the run")
 
 

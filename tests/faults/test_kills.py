@@ -19,7 +19,7 @@ STUBBORN = "(setsid bash -c \"trap '' TERM HUP INT; exec sleep 1000\" &); echo s
 """What ignores TERM, left its session and its parent, and holds the output of its shell open."""
 
 
-def test_a_worker_that_is_killed_is_told_by_the_raw_file_with_nobody_to_read_it(world: World) -> None:
+def test_a_killed_worker_shows_in_the_raw_file_though_nobody_reads_it(world: World) -> None:
     world.agent()
     world.play(shell(STUBBORN), asks("Go on?"), says("Done."))
     run_id = world.start()
@@ -44,12 +44,12 @@ def test_a_server_that_is_killed_with_all_its_group_ends_no_run(world: World) ->
     assert world.completed(view["runId"]) == "Done."
 
 
-def test_a_keeper_that_is_killed_leaves_a_run_that_the_next_reader_ends(world: World) -> None:
+def test_a_shim_that_is_killed_leaves_a_run_that_the_next_reader_ends(world: World) -> None:
     world.agent()
     world.play(shell(STUBBORN), asks("Go on?"), says("Done."))
     run_id = world.start()
     world.asking(run_id)
-    kill(world.keeper(run_id))
+    kill(world.shim(run_id))
     observed = world.look(run_id)
     assert observed.meta.error is not None
     assert (observed.meta.error.code, observed.live) == ("lost", False)
@@ -106,9 +106,9 @@ def test_the_runs_that_a_killed_run_has_started_are_stopped(world: World) -> Non
     world.gone(worker)
 
 
-def test_a_nested_run_outlives_the_kill_of_its_parent_s_keeper_until_somebody_reads(world: World) -> None:
+def test_a_nested_run_outlives_the_kill_of_its_parent_s_shim_until_somebody_reads(world: World) -> None:
     lead, worker = parent_of_one(world)
-    kill(world.keeper(lead))
+    kill(world.shim(lead))
     assert processes.is_alive(world.worker(worker))
     assert world.look(lead).meta.status is Status.FAILED
     assert world.ended(worker).status is Status.STOPPED

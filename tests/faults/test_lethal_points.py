@@ -44,7 +44,7 @@ soaks do."""
 
 
 PLAIN = "shim.recorded"
-"""Only a keeper that has no worker yet records itself alone."""
+"""Only a shim that has no worker yet records itself alone."""
 
 
 def test_every_point_is_tried() -> None:
@@ -87,7 +87,7 @@ def test_a_run_that_is_cut_off_before_its_work_fails_and_says_why(
 
 
 @pytest.mark.parametrize("point", AFTER_THE_WORK)
-def test_a_run_whose_work_is_done_has_completed_whoever_dies_then(world: World, point: str) -> None:
+def test_a_run_whose_work_is_done_has_completed_whichever_process_dies_then(world: World, point: str) -> None:
     (run_id,) = started(world, point)
     observed = world.look(run_id)
     assert (observed.meta.status, observed.live) == ("completed", False)

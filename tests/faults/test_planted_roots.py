@@ -204,7 +204,7 @@ def test_hostile_texts_and_figures_are_a_reason_or_are_shown_escaped(scene: Scen
     scene.check(*ask.heard)
 
 
-def test_a_stored_command_is_carried_out_by_nobody_who_did_not_say_so(scene: Scene) -> None:
+def test_a_stored_command_is_carried_out_only_if_the_caller_says_so(scene: Scene) -> None:
     place = Place(scene.root, "20260102-command", scene.outside, scene.work)
     plant_command(place)
     scene.seen()
@@ -215,7 +215,7 @@ def test_a_stored_command_is_carried_out_by_nobody_who_did_not_say_so(scene: Sce
     scene.check()
 
 
-def test_a_run_that_carries_a_planted_one_on_is_told_nothing_from_outside(scene: Scene) -> None:
+def test_a_run_that_continues_a_planted_one_gets_nothing_from_outside(scene: Scene) -> None:
     shapes = {
         "transcript.jsonl": ("link", "hardlink", "fifo"),
         "inputs/01-note.txt": ("link",),

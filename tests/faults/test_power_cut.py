@@ -35,7 +35,7 @@ WRITER = """
 
 
 @pytest.mark.parametrize("changes", [1, 2, 7])
-def test_what_was_told_to_be_stored_outlives_a_power_cut(tmp_path: Path, changes: int) -> None:
+def test_a_change_that_was_reported_as_stored_outlives_a_power_cut(tmp_path: Path, changes: int) -> None:
     disk = PowerCut(tmp_path)
     with disk.powered() as place:
         store = RunStore(place / "runs")
@@ -54,7 +54,7 @@ def test_what_was_told_to_be_stored_outlives_a_power_cut(tmp_path: Path, changes
         assert len(meta.transitions) == meta.revision
 
 
-def test_a_result_that_was_told_to_be_stored_outlives_a_power_cut(tmp_path: Path) -> None:
+def test_a_result_that_was_reported_as_stored_outlives_a_power_cut(tmp_path: Path) -> None:
     disk = PowerCut(tmp_path)
     with disk.powered() as place:
         store = RunStore(place / "runs")

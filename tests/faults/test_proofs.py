@@ -92,7 +92,7 @@ def look_into(world: World, place: WarmPlace, warm: str) -> list[str]:
     world.environment |= {"SUBAGENT_WARM": warm, "ZYGOTE": str(place.zygote().pid)}
     simulator = world.play(shell(LOOK), asks("Go on?"))
     run_id, was_forked = place.started()
-    assert (was_forked, is_fork(world.keeper(run_id))) == (warm == "1", warm == "1")
+    assert (was_forked, is_fork(world.shim(run_id))) == (warm == "1", warm == "1")
     (seen,) = tool_results(simulator.requests[-1].body)
     return seen.split()
 

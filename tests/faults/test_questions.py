@@ -46,7 +46,7 @@ def accepted(answerer: Child) -> list[str]:
     return found
 
 
-def test_of_8_questions_and_3_who_answer_each_each_gets_one_answer_and_the_model_reads_it_once(
+def test_of_three_answers_to_each_question_one_is_accepted_and_the_model_reads_it_once(
     world: World,
 ) -> None:
     world.agent()

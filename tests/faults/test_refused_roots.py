@@ -43,7 +43,7 @@ def test_what_would_write_is_refused_by_one_sentence(frozen: Cli, words: list[st
     assert sorted(frozen.store.paths.root.iterdir()) == before
 
 
-def test_a_file_in_the_place_of_the_runs_root_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_runs_root_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("I am a file.", encoding="utf-8")
     cli = Cli(tmp_path)
     cli.agent("reviewer")

@@ -194,7 +194,7 @@ class World:
         """Return the environment of the worker of a run that was started in this process."""
         return self._launcher.given[run_id]
 
-    def keeper(self, run_id: str) -> processes.Identity:
+    def shim(self, run_id: str) -> processes.Identity:
         """Return the shim of a run, as soon as it is recorded."""
         return self._recorded(run_id, "shim")
 

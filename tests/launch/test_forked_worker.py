@@ -106,9 +106,9 @@ def test_a_fork_shows_its_own_command_and_environment_and_holds_nothing_of_anoth
     zygote = place.start()
     one, other = place.started()[0], place.started()[0]
     for run_id, foreign in ((one, other), (other, one)):
-        keeper, worker = world.keeper(run_id), world.worker(run_id)
-        assert processes_of(world.paths(run_id)) == [keeper, worker]
-        for identity, program in ((keeper, b"launch/shim.py"), (worker, b"subagent_server.worker")):
+        shim, worker = world.shim(run_id), world.worker(run_id)
+        assert processes_of(world.paths(run_id)) == [shim, worker]
+        for identity, program in ((shim, b"launch/shim.py"), (worker, b"subagent_server.worker")):
             command = Path(f"/proc/{identity.pid}/cmdline").read_bytes()
             assert program in command and run_id.encode() in command
             assert is_fork(identity)
@@ -160,7 +160,7 @@ def test_an_environment_that_wants_a_fresh_interpreter_gets_one(
     world.play(asks("Go on?"), says("Done."))
     shared_place.zygote()
     run_id, was_forked = shared_place.started()
-    assert not was_forked and is_fork(world.keeper(run_id))
+    assert not was_forked and is_fork(world.shim(run_id))
     world.reply(run_id, "yes")
     assert world.completed(run_id) == "Done."
 

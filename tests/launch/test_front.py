@@ -286,4 +286,4 @@ def test_many_commands_at_once_are_all_forked(world: World, shared_place: WarmPl
             stack.enter_context(running(world, "worker", "Do it.", "--detach", warm=True))
         wait_for(lambda: len(list(world.store.run_ids())) == 12, BOUND, "all runs")
         for run_id in world.store.run_ids():
-            assert is_fork(world.keeper(run_id)) and is_fork(world.worker(run_id))
+            assert is_fork(world.shim(run_id)) and is_fork(world.worker(run_id))

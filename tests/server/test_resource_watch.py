@@ -96,7 +96,7 @@ def test_the_end_of_a_killed_run_is_notified_without_any_reader(world: World) ->
     world.asking(run_id)
     with Listener(world, "modern") as client:
         client.listen(f"run://{run_id}/meta")
-        kill(world.keeper(run_id))
+        kill(world.shim(run_id))
         kill(world.worker(run_id))
         client.hears_of(UPDATED, uri=f"run://{run_id}/meta")
         assert json.loads(client.read(f"run://{run_id}/meta"))["error"]["code"] == "lost"

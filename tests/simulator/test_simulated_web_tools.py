@@ -83,7 +83,7 @@ def test_a_search_beside_a_call_of_the_client_is_made_at_the_next_request() -> N
     assert second["usage"]["server_tool_use"]["web_search_requests"] == 1
 
 
-def test_uses_above_the_limit_of_a_request_and_errors_of_a_script_are_told_and_not_counted() -> None:
+def test_uses_above_the_limit_of_a_request_and_errors_of_a_script_are_reported_and_not_counted() -> None:
     failing = {"type": "web_search", "query": "d", "error": "too_many_requests"}
     with Simulator({"turns": [{"content": [failing, QUERY, QUERY]}]}) as simulator:
         message = answered(simulator, tools=[SEARCH | {"max_uses": 2}])

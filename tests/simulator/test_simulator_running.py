@@ -140,13 +140,13 @@ def test_a_port_that_is_taken_or_no_port_is_one_sentence() -> None:
                 Simulator(SCRIPT, port=wrong).__enter__()
 
 
-def test_a_record_that_cannot_be_written_is_told_and_frees_the_port(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_written_is_reported_and_frees_the_port(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed, match="could not be written"):
         Simulator(SCRIPT, record=tmp_path / "none" / "record.jsonl").__enter__()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_serves_until_it_is_told_to_leave(number: int, tmp_path: Path) -> None:
+def test_the_command_serves_until_a_signal_ends_it(number: int, tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     with command(str(script_file(tmp_path)), "--record", str(record)) as process:
         assert process.stdout is not None

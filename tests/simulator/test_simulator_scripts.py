@@ -85,7 +85,7 @@ def test_a_script_that_cannot_be_read_says_so(tmp_path: Path) -> None:
         assert expected in caught.value.sentence
 
 
-def test_a_wrong_dict_is_told_without_a_file() -> None:
+def test_a_wrong_dict_is_reported_without_a_file() -> None:
     with pytest.raises(ScriptError, match=r"^The script: turns\[0\] has no key 'txt'"):
         Simulator({"turns": [{"txt": "x"}]})
 

@@ -43,7 +43,7 @@ _JOURNAL_BYTES = 9_000
 """About what the journal of a run has when it is done: a kill comes when it has grown to a part of this."""
 _LANES = 2
 _STEP_SECONDS = 0.1
-_WAYS = {"worker": 6, "worker and keeper": 3, "stop": 1}
+_WAYS = {"worker": 6, "worker and shim": 3, "stop": 1}
 
 
 @dataclass
@@ -140,7 +140,7 @@ class _Lane:
             stop(self.service, run_id, "the soak wants it")
             return
         shim = read_shim(run)
-        for name in ("shim", "worker") if way == "worker and keeper" else ("worker",):
+        for name in ("shim", "worker") if way == "worker and shim" else ("worker",):
             identity = processes.Identity.from_json(shim.get(name))
             if identity is not None:
                 processes.send_signal(identity, signal.SIGKILL)

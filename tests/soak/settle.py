@@ -21,7 +21,7 @@ _RECONCILE_ATTEMPTS = 3
 def untrue(ground: Field) -> Iterator[str]:
     """Wait until every run that is kept has ended by itself; yield those whose raw file is not true then.
 
-    Only where the keeper of a run, or whoever started it, was killed may its file go on saying that it works
+    Only where the shim of a run, or whoever started it, was killed may its file go on saying that it works
     until somebody reads it (SPEC section 4).
     """
     try:
@@ -32,19 +32,13 @@ def untrue(ground: Field) -> Iterator[str]:
     for meta in ground.working():
         order = Order.of(ground.store.read_request(meta.run_id).prompt)
         hit = told.hit.get(meta.run_id, Counter())
-        keeper_died = (
-            hit["shim"] or hit["reconcile"] >= _RECONCILE_ATTEMPTS or any("." in kind for kind in hit)
-        )
-        if (
-            not keeper_died
-            and meta.parent_run_id is None
-            and told.starter.get(order.order_id) not in told.dead
-        ):
-            yield f"{meta.run_id} is {meta.status} on disk; nobody works on it, and its keeper was never hit"
+        shim_died = hit["shim"] or hit["reconcile"] >= _RECONCILE_ATTEMPTS or any("." in kind for kind in hit)
+        if not shim_died and meta.parent_run_id is None and told.starter.get(order.order_id) not in told.dead:
+            yield f"{meta.run_id} is {meta.status} on disk; nobody works on it, and its shim was never hit"
 
 
 def _kept(ground: Field) -> list[RunMeta]:
-    """Return the runs that have not ended and whose keeper lives."""
+    """Return the runs that have not ended and whose shim lives."""
     return [m for m in ground.working() if locks.is_held(ground.store.paths.run(m.run_id).live_lock)]
 
 

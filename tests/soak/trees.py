@@ -61,13 +61,13 @@ def kill_worker(tree: Tree) -> None:
 
 
 def kill_both(tree: Tree) -> None:
-    """Kill worker and keeper of the first run. Nobody reads it afterwards but the runs below it."""
-    worker, keeper = tree.world.worker(tree.root), tree.world.keeper(tree.root)
-    processes.send_signal(keeper, signal.SIGKILL)
+    """Kill worker and shim of the first run. Nobody reads it afterwards but the runs below it."""
+    worker, shim = tree.world.worker(tree.root), tree.world.shim(tree.root)
+    processes.send_signal(shim, signal.SIGKILL)
     processes.send_signal(worker, signal.SIGKILL)
 
 
-DEEDS: dict[str, Deed] = {"stop": stop, "kill the worker": kill_worker, "kill worker and keeper": kill_both}
+DEEDS: dict[str, Deed] = {"stop": stop, "kill the worker": kill_worker, "kill worker and shim": kill_both}
 
 
 def plant(world: World, width: int) -> Tree:
@@ -107,7 +107,7 @@ def judge(tree: Tree, deed: Deed, bound_seconds: float) -> Iterator[str]:
     if seconds > bound_seconds:
         yield f"the last process was gone after {seconds:.1f} s"
     if deed is kill_both:
-        tree.world.look(tree.root)  # what no keeper of it has told is told by its first reader
+        tree.world.look(tree.root)  # what no shim of it has told is told by its first reader
     wait_for(lambda: not any(locks.is_held(run.live_lock) for run in runs), _GONE_SECONDS, "the locks")
     for meta in tree.metas():
         yield from _wrong_with(tree, meta)

@@ -71,7 +71,7 @@ def test_a_result_that_cannot_be_written_changes_nothing_and_leaves_no_other_fil
     assert (run.meta.path.read_bytes(), names(run.directory)) == (written, content)
 
 
-def test_a_result_whose_state_cannot_be_written_is_applied_by_the_next_who_can(store: RunStore) -> None:
+def test_a_result_whose_state_cannot_be_written_is_applied_by_the_next_writer(store: RunStore) -> None:
     start_run(store, RUN_ID, STARTED)
     said = on_a_small_disk(
         store,

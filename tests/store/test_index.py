@@ -106,7 +106,7 @@ def test_a_run_that_has_not_ended_is_asked_again_each_time(store: RunStore) -> N
 
 
 @pytest.mark.race
-def test_several_who_need_it_at_once_all_get_it(store: RunStore) -> None:
+def test_several_readers_that_need_the_index_at_once_all_get_it(store: RunStore) -> None:
     make_stored(store.paths.root, 300)
     code = (
         "import sys; from pathlib import Path; from subagent_server.store.index import open_index;"

@@ -111,7 +111,7 @@ def test_the_end_of_a_run_is_found_in_its_journal(run: RunPaths) -> None:
     assert logs.has_ended(run)
 
 
-def test_the_usage_of_a_run_is_what_its_journal_told_last(run: RunPaths) -> None:
+def test_the_usage_of_a_run_is_that_of_the_last_entry_of_its_journal(run: RunPaths) -> None:
     assert logs.recorded_usage(run) is None
     write(run, ("usage", {"inputTokens": 1}), ("usage", {"inputTokens": 9, "costUsd": "0.25"}), ("turn", {}))
     assert logs.recorded_usage(run) == Usage(input_tokens=9, cost_usd=Decimal("0.25"))

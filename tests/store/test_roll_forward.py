@@ -87,7 +87,7 @@ def test_a_writer_that_is_killed_on_its_way_to_the_end_loses_nothing(store: RunS
 
 
 @pytest.mark.parametrize("outcome", RESULTS)
-def test_a_result_that_the_state_lacks_is_applied_by_whoever_finds_it(store: RunStore, outcome: str) -> None:
+def test_a_result_that_the_state_lacks_is_applied_by_its_finder(store: RunStore, outcome: str) -> None:
     interrupted(store, outcome)
     check_ended_as(store.roll_forward(RUN_ID, LATER), outcome)
     check_ended_as(store.read(RUN_ID), outcome)
@@ -200,7 +200,7 @@ def test_a_run_off_the_list_of_the_live_is_changed_without_coming_back_to_it(sto
     assert store.live_ids() == []
 
 
-def test_a_retired_run_wakes_who_sleeps_on_it(store: RunStore) -> None:
+def test_a_retired_run_wakes_its_sleepers(store: RunStore) -> None:
     start_run(store, RUN_ID, STARTED, events.StopRequested())
     run = store.paths.run(RUN_ID)
     with Child(SLEEPER, store.paths.root, RUN_ID) as sleeper:

@@ -141,7 +141,7 @@ def test_what_stands_in_the_way_of_a_root_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.race
-def test_two_who_make_a_root_at_once_both_have_it(place: Path) -> None:
+def test_two_processes_that_make_a_root_at_once_both_have_it(place: Path) -> None:
     first, second = RootDirectory(place), RootDirectory(place)
     place.mkdir()
     assert second.exists() and isinstance(second.forbidden, ForeignRoot), "the first has not marked it yet"
