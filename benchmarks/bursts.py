@@ -10,6 +10,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from mcp import Client
+
 from benchmarks.bench_world import BenchWorld, bench_world
 from benchmarks.scale import Scale
 from benchmarks.start import READY_SECONDS, SCRIPT, ready_zygote
@@ -24,7 +26,7 @@ SINGLE_STARTS = 5
 COMMAND = (str(Path(sys.executable).with_name("subagent")), "run", "asker", "Ask.", "--detach")
 CROWDED = "all starts share the cores of the machine"
 
-Burst = Callable[[BenchWorld, int], Awaitable[None]]
+Burst = Callable[[BenchWorld, Client, int], Awaitable[None]]
 
 
 def measure(scale: Scale) -> list[Line]:
@@ -40,11 +42,12 @@ def measure(scale: Scale) -> list[Line]:
 
 async def _measured(world: BenchWorld, what: str, burst: Burst, number: int) -> list[Line]:
     await ready_zygote(world)
-    single: list[float] = []
-    for _ in range(SINGLE_STARTS):
-        single += await _requests(world, burst, 1)
-    known = set(world.service.store.run_ids())
-    taken = await _requests(world, burst, number)
+    async with world.client() as client:
+        single: list[float] = []
+        for _ in range(SINGLE_STARTS):
+            single += await _requests(world, client, burst, 1)
+        known = set(world.service.store.run_ids())
+        taken = await _requests(world, client, burst, number)
     warm = _warm_runs(world, [name for name in world.service.store.run_ids() if name not in known])
     return [
         Line(
@@ -66,22 +69,22 @@ async def _measured(world: BenchWorld, what: str, burst: Burst, number: int) -> 
     ]
 
 
-async def _requests(world: BenchWorld, burst: Burst, number: int) -> list[float]:
+async def _requests(world: BenchWorld, client: Client, burst: Burst, number: int) -> list[float]:
     """Start so many runs at once; return the milliseconds until the first request of each."""
     world.simulator.clear()
     began = time.monotonic()
-    await burst(world, number)
+    await burst(world, client, number)
     requests = await asyncio.to_thread(world.simulator.wait_for_requests, number, READY_SECONDS)
     return [(request.arrived - began) * 1000 for request in requests]
 
 
-async def _by_server(world: BenchWorld, number: int) -> None:
-    async with world.client() as client, asyncio.TaskGroup() as group:
+async def _by_server(world: BenchWorld, client: Client, number: int) -> None:
+    async with asyncio.TaskGroup() as group:
         for _ in range(number):
             group.create_task(client.call_tool("run_asker", {"prompt": "Ask."}))
 
 
-async def _by_commands(world: BenchWorld, number: int) -> None:
+async def _by_commands(world: BenchWorld, client: Client, number: int) -> None:
     started = [
         subprocess.Popen(
             COMMAND,

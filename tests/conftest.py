@@ -1,4 +1,4 @@
-"""Fixtures that tests of several rooms share, and the one warm process of a session."""
+"""Fixtures that tests of several rooms share, and the processes that a session shares."""
 
 import os
 from pathlib import Path
@@ -29,6 +29,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[_FORKER].close()
     if _WARM in config.stash:
         warm.end(config.stash[_WARM])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest tests, which have a timeout of their own: at the end the others would wait."""
+    items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
 
 
 @pytest.fixture

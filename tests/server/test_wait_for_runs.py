@@ -27,7 +27,7 @@ def test_waiting_for_several_runs_shows_each_question_once_and_each_end(world: W
         assert second["working"] == [asking]
 
         nothing = parent.call("wait_for_runs", waitSeconds=0, cursor=second["cursor"])
-        assert nothing["runs"] == [] and nothing["cursor"] == second["cursor"]
+        assert nothing["runs"] == [], "both were shown"
         assert f'cursor="{nothing["cursor"]}"' in nothing["instructions"]
 
         waiting = parent.begin("wait_for_runs", waitFor="all", waitSeconds=60, cursor=second["cursor"])

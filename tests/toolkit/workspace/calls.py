@@ -14,7 +14,7 @@ from subagent_server.toolkit.workspace.bash import BashTool
 T = TypeVar("T")
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 
 
 def call(tool: Tool, **arguments: Any) -> ToolResult:
