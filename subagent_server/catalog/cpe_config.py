@@ -81,7 +81,7 @@ def _report_repeated_blocks(whole: Block, notes: Notes) -> None:
 
 
 def _combined(whole: Block, defaults: Block, subagent: Block) -> Block:
-    """Return all keys of the agent in one mapping; a key that stands in two places is given twice."""
+    """Return all keys of the agent in a single mapping; a key in two places is given twice."""
     combined = Block()
     seen: dict[str, str] = {}
     for block in (subagent, defaults, whole):
@@ -128,7 +128,7 @@ def _take_over(combined: Block, model: Block, reference: str) -> None:
 
 
 def _find(block: Block, key: str) -> str | None:
-    """Return the spelling that `key` has in `block`, if it is there."""
+    """Return the spelling of `key` in `block`, if present."""
     return next((spelling for spelling in block if canonical(spelling) == canonical(key)), None)
 
 

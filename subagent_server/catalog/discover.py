@@ -28,7 +28,7 @@ class Catalog:
         """Return the agent as `find` does.
 
         Raises:
-            UnknownAgent: there is none; the error says why where a file of that name was not loaded.
+            UnknownAgent: there is no such agent; if a file of this name was not loaded, the error says why.
         """
         agent = self.find(name)
         if agent is None:
@@ -44,7 +44,7 @@ class Catalog:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A file of one directory that loaded."""
+    """A loaded file of a directory."""
 
     path: Path
     loaded: LoadedFile
@@ -61,7 +61,7 @@ class _Candidate:
 
 @dataclass
 class _Search:
-    """The result of the directories read so far. A name belongs to the first file that has it."""
+    """The result of the directories read so far. A name belongs to the first file with this name."""
 
     agents: dict[str, AgentDefinition] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""JSON Schemas of agent files, with which an editor completes and checks them.
+"""JSON Schemas of agent files, for completion and checks in an editor.
 
-The keys and their types follow from the definitions in `domain`, so that a new key is in them by itself. They
-are a little stricter than the loader: one spelling of each key, no dialects of other tools.
+The keys and their types follow from the definitions in `domain`, so a new key appears by itself. They are a
+little stricter than the loader: one spelling of each key, no dialects of other tools.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""From the keys of an agent file, whichever format it has, to the one `AgentDefinition` (SPEC section 3)."""
+"""From the keys of an agent file in any format to an `AgentDefinition` (SPEC section 3)."""
 
 import os
 import re
@@ -48,7 +48,7 @@ class Origin:
 
 @dataclass
 class _Job:
-    """One file while it is read."""
+    """A file in the course of reading."""
 
     origin: Origin
     reading: Reading
@@ -62,10 +62,10 @@ class _Job:
 
 
 def read_definition(block: Block, origin: Origin, notes: Notes) -> AgentDefinition:
-    """Return the agent that `block` describes.
+    """Return the agent described by `block`.
 
-    What is wrong becomes a fault in `notes` and is left out; what nobody knows is kept under `unknown` with
-    one warning. The result has no `faults`, `warnings` and `source` yet: `notes` may still grow.
+    A wrong value becomes a fault in `notes` and is left out; unknown keys are kept under `unknown` with a
+    single warning. The result has no `faults`, `warnings` and `source` yet: `notes` may still grow.
     """
     job = _Job(origin, Reading(notes))
     if origin.body:
@@ -251,7 +251,7 @@ def _prompt_path(_: str, value: Value, line: int, job: _Job) -> None:
 
 
 def _named_file(key: str, value: Value, job: _Job) -> Path:
-    """Return the file that a key names, links resolved, and keep it: trust looks at which file was read."""
+    """Return the file named by a key, links resolved, and keep its path: trust depends on the file read."""
     path = job.origin.path.parent / as_text(value)
     with suppress(ValueError):  # a NUL: reading says what is wrong with it
         path = Path(os.path.realpath(path))

@@ -1,4 +1,4 @@
-"""Reading text that somebody else wrote, from a path that may be anything."""
+"""Reading untrusted text from a path of any kind."""
 
 import os
 import stat

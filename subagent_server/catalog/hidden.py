@@ -1,4 +1,4 @@
-"""The secrets that a definition holds itself, so that no file of a run has them (SPEC section 13)."""
+"""The secrets in a definition itself, to be kept out of all files of a run (SPEC section 13)."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ SHORTEST = 8
 
 
 def hidden_values(definition: AgentDefinition) -> set[str]:
-    """Return the values that `redact` takes out of `definition`, with those of expanded variables."""
+    """Return the values that `redact` takes out of `definition`, with the values of expanded variables."""
     whole = definition.model_dump(mode="json", exclude={"output_schema"})
     return {value for value in _hidden(whole, redact(definition)) if len(value) >= SHORTEST}
 

@@ -1,7 +1,7 @@
 """The keys of agent files, and how they may be spelled.
 
-`maxTurns`, `max_turns`, `max-turns` and `MaxTurns` are one key. Which keys exist follows from the fields of
-the domain's definitions, so that a new field needs no second list here.
+`maxTurns`, `max_turns`, `max-turns` and `MaxTurns` are the same key. Which keys exist follows from the fields
+of the domain's definitions, so a new field needs no second list here.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,8 @@
-r"""Front matter that is not strict YAML, as in most agent files in the wild.
+r"""Front matter beyond strict YAML, as in most agent files in the wild.
 
-A description with unquoted colons, `<example>` dialogues that are not indented, quotes inside quotes, tabs
-for indentation. The text is cut at its top-level keys, each piece is read as YAML by itself, and what is no
-YAML even then is the text that stands there.
+Examples are a description with unquoted colons, `<example>` dialogues without indentation, quotes inside
+quotes, tabs for indentation. The text is cut at its top-level keys, and each piece is read as YAML by itself.
+A piece that is not YAML even then counts as plain text.
 """
 
 import re
@@ -22,9 +22,9 @@ _TEXT = frozenset({"name", "description"})
 
 
 class _Piece:
-    """One key with the lines that belong to it.
+    """A key with its lines.
 
-    It `is_prose` where its lines run on unindented, so that a `word:` at the margin may be part of the text.
+    A piece `is_prose` if its lines run on unindented: then a `word:` at the margin may be part of the text.
     """
 
     def __init__(self, key: str, line: int, first: str) -> None:
@@ -48,7 +48,7 @@ class _Piece:
 
 @dataclass
 class LenientRead:
-    """The values that were understood, the lines under no key, and the broken parts that were left out."""
+    """The understood values, the lines under no key, and the broken parts left out."""
 
     block: Block = field(default_factory=Block)
     stray: list[int] = field(default_factory=list)
@@ -56,7 +56,7 @@ class LenientRead:
 
 
 def parse_leniently(text: str, first_line: int) -> LenientRead | None:
-    """Return the keys of front matter that is not YAML as a whole; None if it has no key of agent files.
+    """Return the keys of front matter that is not YAML as a whole; None without any key of agent files.
 
     `first_line` is the line of the file on which `text` begins.
     """
@@ -97,7 +97,7 @@ def _value(piece: _Piece) -> Value:
     """Return the value of a piece: as YAML if it is YAML, else its text.
 
     Raises:
-        NotYaml: it spans lines, is no prose, and its YAML is broken: nobody can say what was meant.
+        NotYaml: the piece spans lines, is not prose, and its YAML is broken: the meaning cannot be known.
     """
     trouble: NotYaml | None = None
     for source in _readings(piece):

@@ -50,18 +50,18 @@ def load_file(path: Path) -> LoadedFile:
 
 
 def load_agent_file(path: Path) -> AgentDefinition:
-    """Return the agent in `path`; mistakes that leave it loadable are in its `faults`.
+    """Return the agent in `path`; mistakes that do not prevent loading are in its `faults`.
 
     Raises:
-        AgentFileError: it cannot be read or understood, or is no agent.
+        AgentFileError: the file cannot be read or understood, or is not an agent.
     """
     return load_file(path).definition
 
 
 def load_config(path: Path, environment: Mapping[str, str]) -> AgentDefinition:
-    """Return the one agent of `serve --config FILE`, which nothing may be wrong with.
+    """Return the single agent of `serve --config FILE`, which must not have any fault.
 
-    Variables stay unexpanded in the result, but every one of them must be set.
+    Variables stay unexpanded in the result, but all of them must be set.
 
     Raises:
         AgentFileError: the file cannot be read, defines no agent, has a fault, or names a variable that is

@@ -32,11 +32,11 @@ class FrontMatter:
 
 
 def read_markdown(path: Path, text: str, notes: Notes) -> AgentDefinition:
-    """Return the agent that the text of a Markdown file defines; its mistakes go to `notes`.
+    """Return the agent defined by the text of a Markdown file; its mistakes go to `notes`.
 
     Raises:
-        NotAnAgent: it has no front matter, or one with neither name nor description.
-        AgentFileError: its front matter is not closed, too long, or cannot be understood.
+        NotAnAgent: there is no front matter, or front matter with neither name nor description.
+        AgentFileError: the front matter is not closed, too long, or cannot be understood.
     """
     parts = split(path, text)
     block = _understand(path, parts, notes)

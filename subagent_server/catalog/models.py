@@ -20,11 +20,11 @@ ALIASES: Mapping[str, str] = {
 
 
 def resolve_model(name: str | None) -> str:
-    """Return the model id that `name` stands for; a name that is no alias is an id and stays as it is.
+    """Return the model id for `name`; a name that is not an alias is an id and stays unchanged.
 
     Case does not matter to an alias. The long-context mark of agent files in the wild (`sonnet[1m]`) and a
     provider before the id (`anthropic/claude-...`) are dropped: the API knows neither. A title such as
-    `Claude Sonnet 4.5` becomes the id that it stands for.
+    `Claude Sonnet 4.5` becomes its id.
     """
     text = (name or "").strip()
     bare = text.removeprefix("anthropic/").removesuffix("[1m]")

@@ -1,8 +1,8 @@
-"""MCP servers that an agent file names and does not define: looked up where Claude Code keeps them.
+"""MCP servers named but not defined by an agent file: looked up in the files of Claude Code.
 
-That is the `.mcp.json` nearest upwards from where the server or command was started, then the one nearest
-upwards from the agent file, then `mcpServers` of `~/.claude.json`. Never the working directory of a run: a
-repository that an agent is sent into must not choose the programs that a name stands for.
+The order is: the `.mcp.json` nearest upwards from the start directory of the server or command, then the
+`.mcp.json` nearest upwards from the agent file, then `mcpServers` of `~/.claude.json`. The working directory
+of a run never counts: a repository that an agent works in must not choose the programs behind a name.
 """
 
 import json
@@ -40,7 +40,7 @@ class UnknownServer(CallerError):
 
 @dataclass(frozen=True)
 class FoundServer:
-    """A server that an agent names, and the file that defines it: a project's, or the user's own."""
+    """A server named by an agent, and its defining file: a project's, or the user's own."""
 
     name: str
     definition: ServerDefinition
@@ -51,13 +51,13 @@ class FoundServer:
 def find_named_servers(
     definition: AgentDefinition, directory: Path, environment: Mapping[str, str]
 ) -> list[FoundServer]:
-    """Return the servers that `definition` names; `directory` is that in which this process was started.
+    """Return the servers named by `definition`; `directory` is the start directory of this process.
 
-    A process that belongs to a run (`SUBAGENT_RUN_ID`) stands in that run's directory, which does not count.
+    A process of a run (`SUBAGENT_RUN_ID`) starts in the run's directory, which does not count.
 
     Raises:
-        UnknownServer: one of them is defined nowhere.
-        AgentFileError: the file that defines it cannot be read, or breaks a rule there.
+        UnknownServer: a named server is defined nowhere.
+        AgentFileError: the defining file cannot be read, or breaks a rule there.
     """
     if not definition.named_servers:
         return []
@@ -72,12 +72,12 @@ def find_named_servers(
 def with_named_servers(
     definition: AgentDefinition, directory: Path, environment: Mapping[str, str]
 ) -> AgentDefinition:
-    """Return `definition` with the servers that it names, to be looked at. Raises as `find_named_servers`."""
+    """Return `definition` with its named servers, to be looked at. Raises as `find_named_servers`."""
     return with_servers(definition, find_named_servers(definition, directory, environment))
 
 
 def with_servers(definition: AgentDefinition, found: Iterable[FoundServer]) -> AgentDefinition:
-    """Return `definition` with the servers that it names beside those that it defines itself."""
+    """Return `definition` with its named servers beside the servers defined by itself."""
     if not definition.named_servers:
         return definition
     servers = {**definition.mcp_servers, **{server.name: server.definition for server in found}}
@@ -87,7 +87,7 @@ def with_servers(definition: AgentDefinition, found: Iterable[FoundServer]) -> A
 def read_server_file(path: Path, *, only: str | None = None) -> dict[str, ServerDefinition]:
     """Return the servers under `mcpServers` of a JSON or YAML file, which need not be an agent's.
 
-    With `only`, nothing but that server is read, so that what is wrong with others does not matter.
+    With `only`, no other server is read, so faults of other servers do not matter.
 
     Raises:
         AgentFileError: the file cannot be read, or breaks a rule.

@@ -1,7 +1,7 @@
 """From the text of a file to a typed part of a definition, one mistake at a time.
 
-A value that its key cannot have is a fault that names key and value, and the rest is read as if the key were
-not there: one wrong number does not hide an agent.
+A value not allowed for its key is a fault naming key and value, and the rest is read as if the key were not
+there: a single wrong number does not hide an agent.
 """
 
 import math
@@ -38,14 +38,14 @@ _LEAST: Mapping[str, float] = {
 
 @dataclass
 class Draft:
-    """The values of one part while it is read: by field name, with the line of each key."""
+    """The values of a part during reading: by field name, with the line of each key."""
 
     where: str = ""
     values: dict[str, object] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
 
     def name(self, key: str) -> str:
-        """Return the key as people know it, with the part it stands in: `limits.maxTurns`."""
+        """Return the key as people know it, with its part: `limits.maxTurns`."""
         return f"{self.where}.{camel(key)}" if self.where else camel(key)
 
 
@@ -62,7 +62,7 @@ class Reading:
         self.unknown[key] = as_json(value)
 
     def report_unknown(self) -> None:
-        """Give the one warning that names every unknown key."""
+        """Give a single warning naming every unknown key."""
         if self.unknown:
             keys = ", ".join(shorten(key, 60) for key in list(self.unknown)[:20])
             more = ", ..." if len(self.unknown) > 20 else ""
@@ -80,7 +80,7 @@ def read_part(kind: type[Part], value: Value, where: str, line: int | None, read
 
 
 def fill(draft: Draft, block: Block, fields: Mapping[str, str], reading: Reading) -> None:
-    """Put every key of `block` that is one of `fields` into `draft`; the others are unknown."""
+    """Put every key of `block` listed in `fields` into `draft`; the others are unknown."""
     for key, value in block.items():
         name = fields.get(canonical(key))
         if name is None:
@@ -90,7 +90,7 @@ def fill(draft: Draft, block: Block, fields: Mapping[str, str], reading: Reading
 
 
 def put(draft: Draft, name: str, value: Value, line: int | None, notes: Notes) -> None:
-    """Put one value into `draft`, as names or as text; a field that has one already is a fault."""
+    """Put a value into `draft`, as names or as text; a second value for a field is a fault."""
     if name in draft.values:
         notes.fault(f"{draft.name(name)} is given twice, so say it once", line)
         return
@@ -110,7 +110,7 @@ def _content(name: str, value: Value) -> object:
 
 
 def settle(kind: type[Part], draft: Draft, notes: Notes, line: int | None = None) -> Part:
-    """Return the part that `draft` describes, without the values it cannot have; each of these is a fault."""
+    """Return the part described by `draft`, without forbidden values; each of these is a fault."""
     while True:
         try:
             part = kind.model_validate(draft.values)
@@ -150,7 +150,7 @@ def _in_plain_words(error: ValidationError, draft: Draft) -> dict[str, str]:
 
 
 def report_repeated(value: Value, where: str, notes: Notes) -> None:
-    """Give a fault for each key that came twice in one mapping, at any depth of `value`."""
+    """Give a fault for each repeated key of a mapping, at any depth of `value`."""
     if isinstance(value, list):
         for item in value:
             report_repeated(item, where, notes)

@@ -1,7 +1,7 @@
 """Pins: the programs that an agent or a server would start, and the places it would send a key to.
 
-The prompt and the tools of a trusted agent may change at any time. What stands here asks once when it
-changes, so it is kept as a hash, with a text to show in which secrets are masked.
+The prompt and the tools of a trusted agent may change at any time. A changed pin asks the user once. So each
+pin is kept as a hash, with a text to show in which secrets are masked.
 """
 
 import hashlib

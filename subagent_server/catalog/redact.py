@@ -1,7 +1,7 @@
-"""A definition as it may stand on disk: a value that looks like a secret is `***`, a reference to one stays.
+"""A definition as it may stand on disk: secret-looking values become `***`, references to secrets stay.
 
-`${VAR}` names a secret and is none, so it is kept; a literal is judged by the name it stands under and by
-what it looks like. Masking too much costs little here, because a run gets its real definition another way.
+`${VAR}` names a secret without being a secret, and so is kept; a literal is judged by its name and by its
+look. Masking too much costs little here, because a run gets its real definition another way.
 """
 
 import math

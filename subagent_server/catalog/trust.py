@@ -1,7 +1,7 @@
 """The directories that the user trusts, with the pins of that moment: `trust.json` of the user.
 
 The file is this user's alone (0600 in a directory of 0700), is opened without following links or waiting, and
-is read with a bound. A file that does not fit is trust in nothing, with a sentence that says why.
+is read with a bound. A file that does not fit is trust in nothing, with a sentence saying why.
 """
 
 import errno

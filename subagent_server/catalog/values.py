@@ -1,7 +1,7 @@
 """The values of a file before they have a type: text, lists and mappings.
 
-Every scalar stays the text that was written, so that an agent may be called `123`, `yes` or `2026-01-02`.
-Only where a field wants a number or a truth value is the text read as one.
+Every scalar stays the text as written, so an agent may be called `123`, `yes` or `2026-01-02`. The text is
+read as a number or a truth value only if the field wants this.
 """
 
 import math
@@ -16,7 +16,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 
 class Plain(str):
-    """Text that stood unquoted: it may be meant as a number, a truth value or nothing at all."""
+    """Unquoted text, which may be meant as a number, a truth value or nothing at all."""
 
     __slots__ = ()
 
@@ -91,10 +91,10 @@ def as_text_tree(value: Value) -> object:
 
 
 def as_text(value: Value) -> str:
-    """Return the text that was written.
+    """Return the text as written.
 
     Raises:
-        WrongValue: it is a list or a mapping, or holds a NUL character.
+        WrongValue: the value is a list or a mapping, or holds a NUL character.
     """
     if not isinstance(value, str):
         raise WrongValue("must be text")
@@ -104,12 +104,12 @@ def as_text(value: Value) -> str:
 
 
 def as_names(value: Value) -> list[str]:
-    """Return names given as a list or as one text with commas or spaces between them, each once.
+    """Return names given as a list or as a text with commas or spaces between them, each once.
 
-    What stands in brackets belongs to its name: `Bash(git diff:*, git log:*)` is one.
+    Text in brackets belongs to its name: `Bash(git diff:*, git log:*)` is a single name.
 
     Raises:
-        WrongValue: it is a mapping, or a list of anything but text.
+        WrongValue: the value is a mapping, or a list of anything but text.
     """
     if isinstance(value, Block):
         raise WrongValue("must be a list of names")
@@ -122,10 +122,10 @@ def as_names(value: Value) -> list[str]:
 
 
 def as_paths(value: Value) -> list[str]:
-    """Return paths below a directory, given as a list or as one text with commas between them.
+    """Return paths below a directory, given as a list or as a text with commas between them.
 
     Raises:
-        WrongValue: it is a mapping, a list of anything but text, or a path that is not below the directory.
+        WrongValue: the value is a mapping, a list of anything but text, or a path outside the directory.
     """
     given = value if isinstance(value, list) else [Plain(item) for item in as_text(value).split(",")]
     paths = [PurePosixPath(as_text(item).strip()) for item in given if not is_null(item)]

@@ -1,8 +1,8 @@
 """Everything that can go wrong, in three families by whose move is next.
 
-`CallerError`: whoever asked can put it right. `RunError`: the run ended badly. `HostError`: the machine.
-Each class has a stable `code`; each instance is one sentence that says what could not be done and what to
-do next, the same for a tool caller, a terminal and the log. Standard library only: the shim imports this.
+`CallerError`: the caller can put the fault right. `RunError`: the run ended badly. `HostError`: the machine.
+Each class has a stable `code`; each instance is one sentence that says what could not be done and what to do
+next, the same for a tool caller, a terminal and the log. Standard library only: the shim imports this.
 """
 
 import shlex
@@ -170,7 +170,7 @@ class NewerSchema(CallerError):
 
 
 class ForeignRoot(CallerError):
-    """A runs root that is not proven to be the caller's: it can be read, and nothing in it is changed."""
+    """A runs root without proof of being the caller's: readable, but never changed."""
 
     code = "foreign_root"
 
@@ -182,7 +182,7 @@ class ForeignRoot(CallerError):
 
 
 class UnsafeRoot(ForeignRoot):
-    """A runs root that is not the caller's alone, so that it cannot be made theirs as it is."""
+    """A runs root owned or writable by another user, which therefore cannot become the caller's as it is."""
 
     code = "unsafe_root"
 

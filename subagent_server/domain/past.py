@@ -1,4 +1,4 @@
-"""A run that has ended, as the run needs it that carries its conversation on."""
+"""An ended run, in the form needed by its continuation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class StoredFile(Protocol):
 class PastCall:
     """A tool call that had begun. `text` is its result in the journal, if it had `finished`.
 
-    `whole` says whether that is all of it: a long text is cut, and an image leaves only its name.
+    `whole` says whether `text` is complete: a long text is cut, and an image leaves only its name.
     """
 
     call_id: str
@@ -52,9 +52,9 @@ class PastChild:
 class PastRun:
     """The files of an earlier run, as far as they are left.
 
-    `messages` are the whole lines of its transcript, empty where it had not begun. `calls` are what its
-    journal says of tool calls, by their ids and in their order. `tells_all` is False where the machine has
-    restarted since: then the journal may lack what it was last told.
+    `messages` are the whole lines of its transcript, empty if the run had not begun. `calls` are the tool
+    calls in its journal, by their ids and in their order. `tells_all` is False if the machine has restarted
+    since: then the journal may lack its last events.
     """
 
     run_id: str

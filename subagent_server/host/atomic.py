@@ -31,7 +31,7 @@ def commit(temporary: Entry, file: Entry) -> None:
 
     Raises:
         StorageFailed: the rename failed; the old content is whole.
-        NotDurable: it has its name, and the disk does not say that this outlives a power cut.
+        NotDurable: the file has its name, but the disk did not confirm that the name outlives a power cut.
     """
     try:
         temporary.rename(file)
@@ -54,16 +54,16 @@ def write_durably(file: Entry, data: bytes) -> None:
 
 
 def write_new(file: Entry, data: bytes) -> None:
-    """Make a file with `data`, durably. Its name is durable with the next that is made so beside it.
+    """Make a file with `data`, durably. Its name becomes durable with the next file made durably beside it.
 
     Raises:
-        StorageFailed: the disk refused; nothing is left behind, or there is such a file.
+        StorageFailed: the disk refused, and nothing is left behind; or the file exists.
     """
     _make(file, data, file)
 
 
 def _make(made: Entry, data: bytes, file: Entry) -> None:
-    """Make a file, durably, which is or will be `file`; one that is there stays. Raises StorageFailed."""
+    """Make a file, durably, which is or will be `file`; an existing file stays. Raises StorageFailed."""
     try:
         _write(made, data)
     except OSError as error:
@@ -86,10 +86,10 @@ def reserve(spare: Entry, size: int) -> None:
 
 
 def write_reserved(file: Entry, spare: Entry, data: bytes) -> None:
-    """Do as `write_durably`, in the room that `spare` keeps, which is used up by it: the disk may be full.
+    """Do as `write_durably`, and use up the room kept by `spare`: the disk may be full.
 
     Raises:
-        StorageFailed: it is too small, or the disk refused; the old content is whole.
+        StorageFailed: `spare` is too small, or the disk refused; the old content is whole.
     """
     try:
         descriptor = spare.open(os.O_WRONLY)

@@ -1,7 +1,7 @@
-"""The moment by which a process has to be done, as it reports it to its supervisor: a pipe of moments.
+"""The deadline of a process, as reported to its supervisor: a pipe of moments.
 
-A process ends by its own limits. One that no longer answers (a blocked event loop, a stopped process) cannot,
-so its supervisor has to know when. Standard library only: the shim imports this module.
+A process ends by its own limits. An unresponsive process (a blocked event loop, a stopped process) cannot, so
+its supervisor has to know the deadline. Standard library only: the shim imports this module.
 """
 
 import fcntl

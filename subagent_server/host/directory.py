@@ -1,9 +1,9 @@
-"""Reaching files by the directory that holds them: by descriptor, never through a link, never blocking.
+"""Reaching files below an open directory: by descriptor, never through a link, never blocking.
 
-A path is resolved anew at each use, so a link in it decides where a reader or a writer ends. Here a directory
-is opened once; names in it are opened below its descriptor (openat(2)) without following links, and what
-comes is looked at before anybody gets it: kind, owner, and number of names. Standard library only: the shim
-imports this module.
+A path is resolved anew at each use, so a link in the path decides which file is read or written. Here a
+directory is opened once; its names are opened below its descriptor (openat(2)) without following links. Each
+opened file is checked before the caller gets the descriptor: kind, owner, and number of names. Standard
+library only: the shim imports this module.
 """
 
 import errno
@@ -38,7 +38,7 @@ class NotPlain(OSError):
 
 
 class _Descriptor:
-    """An open descriptor that is closed with its last user, in the process that opened it."""
+    """An open descriptor, closed with its last user in the process of its opening."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -51,10 +51,10 @@ class _Descriptor:
 
 
 class Directory:
-    """A directory that is opened at its first use and stays that very one, whatever its path leads to later.
+    """A directory, opened at its first use; later changes of its path have no effect.
 
-    `where` is its path, or its name in `parent`, below which it is then opened. `owners` and `forbidden` are
-    known once it is open, and those of the parent.
+    `where` is its path, or its name in `parent`, below which the directory is then opened. `owners` and
+    `forbidden` are known after opening, and are the parent's if there is a parent.
     """
 
     def __init__(self, where: Path | str, parent: "Directory | None" = None) -> None:
@@ -76,7 +76,7 @@ class Directory:
         """The open directory.
 
         Raises:
-            OSError: it is missing, or (NotPlain) not a directory of an owner that counts here.
+            OSError: the directory is missing, or (NotPlain) is not a directory of an accepted owner.
         """
         if self._opened is None:
             self._opened = _Descriptor(self._open())
@@ -102,15 +102,15 @@ class Directory:
         return Entry(self, name)
 
     def below(self, name: str) -> "Directory":
-        """Return a directory in this one; it may be missing."""
+        """Return a subdirectory, which may be missing."""
         return Directory(name, self)
 
     def open(self, name: str, flags: int = os.O_RDONLY, kind: int = stat.S_IFREG) -> int:
-        """Open a name in this directory and return the descriptor. A file that is made has mode 0600.
+        """Open a name in this directory and return the descriptor. A new file has mode 0600.
 
         Raises:
-            FileNotFoundError: there is nothing of that name, and `flags` make nothing.
-            NotPlain: it is a link, of another kind or owner, or a file with several names.
+            FileNotFoundError: the name does not exist, and `flags` do not ask to make a file.
+            NotPlain: the name is a link, of another kind or owner, or a file with several names.
             OSError: the system refuses.
         """
         directory = self.writable() if flags & WRITING else self.descriptor
@@ -146,7 +146,7 @@ class Directory:
             os.close(descriptor)
 
     def exists(self) -> bool:
-        """Whether it is there, and is a directory. Raises OSError if nobody can say."""
+        """Whether the directory exists, and is a directory. Raises OSError if this cannot be found out."""
         with suppress(FileNotFoundError, NotADirectoryError, NotPlain):
             return self.descriptor >= 0
         return False
@@ -201,7 +201,7 @@ class Entry:
 
     @contextmanager
     def appender(self) -> Iterator[BinaryIO]:
-        """Give it open for appending, made if it is missing. Raises as `Directory.open` does."""
+        """Open the file for appending, and make it if missing. Raises as `Directory.open` does."""
         with os.fdopen(self.open(os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
             yield file
 
@@ -225,7 +225,7 @@ class Entry:
         return os.stat(self.name, dir_fd=self.directory.descriptor, follow_symlinks=False)
 
     def exists(self) -> bool:
-        """Whether there is something of that name, whatever it is. Raises OSError if nobody can say."""
+        """Whether there is an entry of this name, of any kind. Raises OSError if this cannot be found out."""
         with suppress(FileNotFoundError, NotADirectoryError, NotPlain):
             return bool(self.stat())
         return False
@@ -249,6 +249,6 @@ class Entry:
             os.unlink(self.name, dir_fd=directory)
 
     def rename(self, to: "Entry") -> None:
-        """Rename it, and replace the entry of that name. Raises OSError."""
+        """Rename the entry, and replace any entry of the new name. Raises OSError."""
         here, there = self.directory.writable(), to.directory.writable()
         os.rename(self.name, to.name, src_dir_fd=here, dst_dir_fd=there)

@@ -1,8 +1,8 @@
 """The signal dispositions of a process, restored after a starter that ignored some signals.
 
-An ignored signal stays ignored across fork and execve(2). A supervisor that ignores SIGCHLD never collects
-its children, and one that ignores SIGTERM cannot be asked to end.
-Standard library only: the shim imports this module.
+An ignored signal stays ignored across fork and execve(2). A supervisor ignoring SIGCHLD never collects its
+children, and a supervisor ignoring SIGTERM cannot be asked to end. Standard library only: the shim imports
+this module.
 """
 
 import signal

@@ -1,9 +1,10 @@
 """Access to this process: its memory, its environment, its open files (PR_SET_DUMPABLE of prctl(2)).
 
-A process that is not dumpable is looked into by root alone, not by the other processes of its user, and
-leaves no core dump. What it forks is like it; what it executes is dumpable again. It cannot open all files
-about itself below `/proc/self` either: `environ`, `mem` and `pagemap` belong to root then.
-Linux only; elsewhere nothing happens. Standard library only: the shim imports this module.
+Only root can look into a process that is not dumpable, not the other processes of its user; the process
+leaves no core dump. Its forks are not dumpable either; a program executed by the process is dumpable again.
+Some files about itself below `/proc/self` are closed to the process too: `environ`, `mem` and `pagemap`
+belong to root then. Linux only; elsewhere nothing happens. Standard library only: the shim imports this
+module.
 """
 
 import ctypes
@@ -14,7 +15,7 @@ _PR_SET_DUMPABLE = 4
 
 
 def keep_others_out() -> None:
-    """Make this process, and what it forks, not dumpable."""
+    """Make this process, and its forks, not dumpable."""
     if _prctl is not None:
         _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
@@ -26,5 +27,5 @@ def let_others_in() -> None:
 
 
 def forbid_core_dumps() -> None:
-    """Let neither this process nor anything that it starts leave a core dump, for good."""
+    """Forbid core dumps of this process and all its descendants, for good."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -19,7 +19,7 @@ def exclusive(file: Entry, timeout: float = TIMEOUT_SECONDS) -> Iterator[None]:
     """Hold the lock file `file`, which is never removed. Blocks: call it off the event loop.
 
     Raises:
-        LockTimeout: another process held it for `timeout` seconds.
+        LockTimeout: another process held the lock for `timeout` seconds.
         StorageFailed: the lock file cannot be opened (a read-only, foreign or missing directory).
     """
     try:

@@ -1,9 +1,9 @@
 """Failpoints: named places in the code at which a test ends the process, as `kill -9` would.
 
 Kills from outside rarely meet the windows that matter. With
-`SUBAGENT_TEST_DIE_AT=shim.forked:0.1,store.written:0.02` in its environment, a process that reaches such a
-point ends there with that probability, after one line on stderr. Without the variable nothing here does
-anything. `make soak` sets it; nothing else should. Standard library only: the shim imports this module.
+`SUBAGENT_TEST_DIE_AT=shim.forked:0.1,store.written:0.02` in its environment, a process ends at each named
+point with the given probability, after a line on stderr. Without the variable nothing here does anything.
+`make soak` sets it; nothing else should. Standard library only: the shim imports this module.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Staying inside: from a path that somebody else wrote to an open directory and a name in it.
+"""Staying inside: from an untrusted path to an open directory and a name there.
 
 A path is walked component by component on open directories (openat(2) with O_NOFOLLOW), and symbolic links
-are followed by hand, so nothing that is swapped meanwhile can lead out of the root. A link may point to any
+are followed by hand, so a component swapped meanwhile cannot lead out of the root. A link may point to any
 place inside the root. The root itself is a real path, and is opened without following any link.
 """
 
@@ -23,7 +23,7 @@ Check = Callable[["Reached"], None]
 
 
 class LeadsOutside(BadArgument):
-    """A path leaves the directory that it has to stay in."""
+    """A path leaves its confining directory."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,15 @@ class PathInside:
         return os.open(self.name, flags | safe, mode, dir_fd=self.directory)
 
     def open_directory(self) -> int:
-        """Open it as a directory that can be listed."""
+        """Open the reached directory for listing."""
         return self.open(os.O_RDONLY | os.O_DIRECTORY)
 
 
 @dataclass(frozen=True)
 class Reached:
-    """The end of a walk: `asked` is the path it was given, `parts` the real path below the root.
+    """The end of a walk: `asked` is the given path, `parts` the real path below the root.
 
-    `directories` are open, from the root down to the last that is there.
+    `directories` are open, from the root down to the last existing directory.
     """
 
     asked: str
@@ -73,13 +73,13 @@ class Reached:
 def inside(
     root: Path, path: str, *, check: Check | None = None, make_parents: bool = False
 ) -> Iterator[PathInside]:
-    """Find `path`, relative to `root` or absolute inside it; it need not exist, its directory must.
+    """Find `path`, relative to `root` or absolute inside. The file need not exist, its directory must.
 
     `check` is asked before a directory is made and before the place is given out.
 
     Raises:
-        LeadsOutside: it leaves the root.
-        BadArgument: it is not a path, or its directory is missing or is a file; or `check` says so.
+        LeadsOutside: the path leaves the root.
+        BadArgument: `path` is not a path, or its directory is missing or is a file; or `check` refuses.
         OSError: the system refused, or the root is a link now.
     """
     walk = _Walk(root, check, make_parents)
@@ -199,7 +199,7 @@ class _Walk:
         self.names.append(part)
 
     def _make(self, part: str, rest: Sequence[str]) -> None:
-        """Make a directory. Nothing is below it, so the whole path is known: it is judged before that."""
+        """Make a directory. A new directory is empty, so the whole path is known, and is judged first."""
         if ".." in rest:
             self._ask([*self.names, part], is_directory=True)
         else:

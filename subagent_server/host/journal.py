@@ -28,8 +28,8 @@ class Page:
 def append_line(file: Entry, record: dict[str, Any]) -> None:
     """Append one record as one write, so that every line of the file stays a whole record.
 
-    A torn last line, which a crash left, is cut off first; a record that lacks only its newline gets it. Only
-    one process at a time may append to a file.
+    A torn last line, left by a crash, is cut off first; a record lacking only its newline gets a newline.
+    Only one process at a time may append to a file.
 
     Raises:
         OSError: the disk refused; the file is as it was.
@@ -39,7 +39,7 @@ def append_line(file: Entry, record: dict[str, Any]) -> None:
 
 
 def append_bytes(file: Entry, data: bytes) -> None:
-    """Append `data`, which ends a line, in one write; a torn last line before it gets its newline.
+    """Append `data`, which ends a line, in one write; a torn last line first gets its newline.
 
     Raises:
         OSError: as `append_line`.
@@ -88,7 +88,7 @@ def tail(file: Entry, count: int) -> Page:
 
 
 def torn_line(file: Entry) -> str:
-    """Return the text behind the last whole line: a line that is being written, or that a crash cut off."""
+    """Return the text behind the last whole line: a line still being written, or cut off by a crash."""
     try:
         with file.reader() as opened:
             opened.seek(_last_newline(opened.fileno(), os.fstat(opened.fileno()).st_size))
@@ -172,7 +172,7 @@ def last_of(file: Entry, kind: str, *, max_bytes: int = 32 << 20) -> dict[str, A
 
 
 def parse(line: str | bytes) -> dict[str, Any] | None:
-    """Return the object of one line, or None if it is torn (or nested deeper than any record)."""
+    """Return the object of a line, or None if the line is torn (or nested deeper than any record)."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -181,15 +181,15 @@ def parse(line: str | bytes) -> dict[str, Any] | None:
 
 
 def _lines(opened: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a file, up to one that is longer than any that we write."""
+    """Yield the lines of a file, up to a line longer than any we write."""
     while (line := opened.readline(LONGEST_LINE)) and (line.endswith(b"\n") or len(line) < LONGEST_LINE):
         yield line
 
 
 def _last_newline(descriptor: int, size: int) -> int:
-    """Return the offset just behind the last newline: what follows is a line still being written.
+    """Return the offset just behind the last newline: a line still being written begins there.
 
-    0 where there is none, or none in the last 64 MiB.
+    0 if there is no newline, or no newline in the last 64 MiB.
     """
     position = size
     while position > 0 and size - position < LONGEST_LINE:

@@ -1,7 +1,7 @@
-"""Work that a hostile text can draw out for ever, in a process of its own that can be killed.
+"""Work that a hostile text could draw out for ever, in a separate, killable process.
 
-A forked copy of this process does it, so nothing has to be handed over or imported. Only the thread that
-forks lives on in the copy: the work must be pure computation that waits for nobody.
+A forked copy of this process does the work, so nothing has to be handed over or imported. Only the forking
+thread lives on in the copy: the work must be pure computation without any waiting.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ class WorkDied(Exception):
 
 
 async def killable(work: Callable[[], Any], seconds: float) -> Any:
-    """Return what `work` returns, JSON data of at most 60,000 bytes; the event loop goes on meanwhile.
+    """Return the result of `work`, JSON data of at most 60,000 bytes; the event loop goes on meanwhile.
 
     Call it in the main thread. Whatever ends the wait, the process is dead and collected afterwards.
 
     Raises:
         TimeoutError: the work took longer than `seconds`, and was killed.
-        WorkDied: it has no answer.
-        OSError: there is no process for it.
+        WorkDied: the process ended without an answer.
+        OSError: the process could not be made.
     """
     out, into = os.pipe()
     try:
@@ -78,7 +78,7 @@ def _forked(work: Callable[[], Any], into: int, seconds: float) -> int:
 
 
 def _do(work: Callable[[], Any], into: int, seconds: float, parent: int) -> NoReturn:
-    """Be the process of the work. It leaves without cleaning up: all that it has are copies."""
+    """Be the process of the work. The process leaves without cleaning up: all its data are copies."""
     try:
         if _prctl is not None:
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -118,7 +118,7 @@ def _bound(seconds: float) -> None:
 
 @contextmanager
 def _collected(pid: int) -> Iterator[None]:
-    """Kill the process at the end, if it has not ended, and collect it. A killed process ends in moments."""
+    """Kill the process if still alive, and collect it. A killed process ends in moments."""
     try:
         yield
     finally:

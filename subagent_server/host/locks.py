@@ -1,7 +1,7 @@
-"""Plain `flock` on descriptors that are handed from process to process.
+"""Plain `flock` on descriptors handed from process to process.
 
-A lock lives as long as any copy of its descriptor: whoever hands one over only closes its own copy and never
-unlocks, because unlocking one copy unlocks them all. Standard library only: the shim imports this module.
+A lock lives as long as any copy of its descriptor. A process handing a lock over only closes its own copy and
+never unlocks, because unlocking a copy unlocks them all. Standard library only: the shim imports this module.
 """
 
 import errno
@@ -19,7 +19,7 @@ def open_lock(file: Entry) -> int:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Take the lock exclusively if nobody has it, without waiting for a holder; probes hold nothing."""
+    """Take the lock exclusively if the lock is free, without waiting for a holder; probes hold nothing."""
     while not _try(descriptor, fcntl.LOCK_EX):
         if not _try(descriptor, fcntl.LOCK_SH):
             return False
@@ -45,7 +45,7 @@ def is_held(file: Entry) -> bool:
     """Whether a process holds the lock of `file` exclusively; a missing file is not held.
 
     The probe is a shared lock on a descriptor of its own, so that probes never see each other as holders. If
-    nothing may be changed in the directory, nothing is probed: nobody of ours holds anything there.
+    nothing may be changed in the directory, nothing is probed: our processes hold no lock there.
     """
     try:
         if file.directory.descriptor >= 0 and file.directory.forbidden is not None:

@@ -1,6 +1,6 @@
 """A directory that belongs to this user alone, opened once and then used by its descriptor.
 
-Standard library only, and little of it: the front of a command imports this module.
+Standard library only, and few of its modules: the front of a command imports this module.
 """
 
 import os
@@ -10,13 +10,13 @@ _LONGEST_SECRET = 64
 
 
 def open_private(path: str, *, make: bool = True) -> int:
-    """Find a directory of this user alone, or make it and the one around it, and return its descriptor.
+    """Open a directory of this user alone, made together with its parent if missing; return its descriptor.
 
-    Name files in it by `/proc/self/fd/<descriptor>/...`: nobody can put another directory in its place, and
-    the name stays short enough for a socket.
+    Name its files by `/proc/self/fd/<descriptor>/...`: the directory cannot be swapped for another, and the
+    name stays short enough for a socket.
 
     Raises:
-        OSError: it cannot be made, it is a link, it is another user's, or others may enter it.
+        OSError: the directory cannot be made, is a link, is another user's, or is open to others.
     """
     if make and not os.path.lexists(path):
         around = os.path.dirname(path)  # noqa: PTH120
@@ -45,10 +45,10 @@ def is_mine(path: str, others: int) -> bool:
 
 
 def write_secret(descriptor: int, name: str, secret: bytes) -> None:
-    """Write a secret into the directory of a descriptor, for this user alone, over an older one.
+    """Write a secret into the directory of a descriptor, for this user alone, over an older secret.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the secret cannot be written.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(name, flags, 0o600, dir_fd=descriptor), "wb") as file:

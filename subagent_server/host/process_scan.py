@@ -1,4 +1,4 @@
-"""Find processes of this machine that belong together: by a mark that they carry, or by their parents.
+"""Find processes of this machine that belong together: by a common mark, or by their parents.
 
 Standard library only: the shim imports this module. Everything here reads `/proc` (proc(5)).
 """
@@ -31,9 +31,9 @@ _MOST = 4 << 20
 
 
 def environment_of(pid: int) -> frozenset[bytes]:
-    """Return the `NAME=value` entries the process was started with; empty if it cannot be read.
+    """Return the `NAME=value` entries the process was started with; empty if they cannot be read.
 
-    Of a process that is not dumpable (`host/dumpable.py`) only root can read it.
+    Only root can read the entries of a process that is not dumpable (`host/dumpable.py`).
     """
     return frozenset(_split(_words(pid, "environ")))
 
@@ -77,11 +77,11 @@ def _never(_: object) -> bool:
 
 
 def marked(entry: str, *, or_command: Callable[[Command], bool] = _never) -> list[Identity]:
-    """Return the live processes that were started with `entry` (`NAME=value`) in their environment.
+    """Return the live processes started with `entry` (`NAME=value`) in their environment.
 
     If the environment of a process may not be read, `or_command` judges its command line. Processes of other
-    users are left out: they could show any mark, and often cannot be ended. A process that is just being
-    forked is on no list yet: look until two looks find none.
+    users are left out: they could show any mark, and often cannot be ended. A process just being forked is on
+    no list yet: look until two looks find none.
     """
     mark = entry.encode()
     found = [identify(pid) for pid in _pids() if _carries(pid, mark, or_command) and _is_of_this_user(pid)]
@@ -108,7 +108,7 @@ def _pids() -> set[int]:
 def descendants(roots: Iterable[int], *, spare: Callable[[Identity], bool] = _never) -> list[Identity]:
     """Return the live processes below `roots` (not these), each before its children.
 
-    A process that is to be spared, and all below it, belongs to another run and is left out.
+    A process to be spared, with all its descendants, belongs to another run and is left out.
     """
     children = _children if _lists_children() else _by_parent().get
     found: list[Identity] = []
@@ -133,7 +133,7 @@ def _lists_children() -> bool:
 
 
 def _children(pid: int) -> list[int]:
-    """Return the children of a process, each of which belongs to the thread that forked it."""
+    """Return the children of a process, each of which belongs to the forking thread."""
     found: list[int] = []
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208

@@ -54,7 +54,7 @@ class Stat:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it has ended; its parent may not have collected it yet."""
+        """Whether the process has ended; its parent may not have collected it yet."""
         return self.state in _DEAD_STATES
 
 
@@ -74,7 +74,7 @@ def boot_id() -> str:
 
 
 def stat_of(pid: int) -> Stat | None:
-    """Return the process that has `pid` now as the kernel shows it, or None."""
+    """Return the present process of `pid` as shown by the kernel, or None."""
     try:
         text = (_PROC / str(pid) / "stat").read_bytes().decode("ascii", "replace")
     except OSError:
@@ -112,7 +112,7 @@ def is_stopped(identity: Identity) -> bool:
 
 
 def send_signal(identity: Identity, number: int) -> bool:
-    """Send a signal to that very process, never to another with its pid. Returns False if it is gone."""
+    """Send a signal to exactly this process, never to another with its pid. Returns False if it is gone."""
     if not is_alive(identity):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Deleting a directory with all that is in it, and nothing that a link in it leads to."""
+"""Deleting a directory with all its contents, but nothing behind its links."""
 
 import os
 import shutil
@@ -11,10 +11,10 @@ from subagent_server.host.directory import Entry
 
 
 def remove_tree(entry: Entry) -> None:
-    """Delete a directory, also a read-only one; an entry that refuses stays. A link itself is removed.
+    """Delete a directory, even if read-only; an entry that refuses stays. A link itself is removed.
 
     Raises:
-        OSError: the directory that holds it is not there. What forbids changes there is raised, too.
+        OSError: the parent directory is missing. If changes there are forbidden, the reason is raised, too.
     """
     descriptor = entry.directory.writable()
     if not entry.exists():
@@ -26,7 +26,7 @@ def remove_tree(entry: Entry) -> None:
 
 
 def _make_writable(function: Callable[..., Any], name: str, error: object) -> None:
-    """Try again what `rmtree` could not do, once its place allows it."""
+    """Repeat the failed step of `rmtree`, with the directory made writable."""
     with suppress(OSError):
         for place in (Path(name).parent, Path(name)):
             if not place.is_symlink() and place.is_dir():

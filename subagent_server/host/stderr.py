@@ -33,7 +33,7 @@ class MaskedText(io.TextIOBase):
 
 
 def log(sentence: str) -> None:
-    """Print a line. stderr of a run is a file: a disk that refuses the others refuses this one too."""
+    """Print a line. stderr of a run is a file: a disk that refuses the others refuses this file too."""
     with suppress(OSError):
         print(sentence, file=sys.stderr, flush=True)
 

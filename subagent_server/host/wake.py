@@ -1,4 +1,4 @@
-"""Wake-ups: one FIFO a sleeper, poked after the write it waits for.
+"""Wake-ups: a FIFO for each sleeper, poked after the awaited write.
 
 The write comes first, the wake-up second, and the sleeper polls slowly besides, so a lost wake-up costs
 seconds and never an answer. Standard library only.
@@ -15,9 +15,9 @@ SLOW_POLL_SECONDS = 2.0
 
 
 def open_fifo(fifo: Entry) -> int:
-    """Make a FIFO (an old one is replaced) and return its non-blocking descriptor.
+    """Make a FIFO (replacing an old FIFO) and return its non-blocking descriptor.
 
-    It is opened for writing too, so that it never reads as ended when a writer leaves.
+    The FIFO is opened for writing too, so a leaving writer never causes an end of file.
     """
     fifo.unlink()
     fifo.make_fifo()
@@ -32,7 +32,7 @@ def drain(descriptor: int) -> None:
 
 
 def poke(fifo: Entry) -> None:
-    """Wake the owner of a FIFO, if it has one; a FIFO that nobody reads any more is removed."""
+    """Wake the owner of a FIFO, if there is an owner; a FIFO without a reader is removed."""
     try:
         descriptor = fifo.open(os.O_WRONLY, stat.S_IFIFO)
     except OSError as error:

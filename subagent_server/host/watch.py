@@ -1,6 +1,6 @@
-"""Hearing of changes in flat directories: one observer a process, whatever it watches.
+"""Hearing of changes in flat directories: a single observer for each process.
 
-Where the system gives no observer (its instances are used up), callers are left to their slow poll.
+If the system gives no observer (its instances are used up), callers are left to their slow poll.
 """
 
 import logging
@@ -40,10 +40,10 @@ class Watcher:
         self.active = True
 
     def watch(self, directory: Path, listener: Listener, *, recursive: bool = False) -> Callable[[], None]:
-        """Call `listener` for every change in `directory`; return the function that ends it.
+        """Call `listener` for every change in `directory`; return the function that ends the watch.
 
-        Nothing is raised where the system refuses (EMFILE, ENOSPC, a directory that is gone): `active`
-        turns False and the caller's slow poll does the work.
+        Nothing is raised if the system refuses (EMFILE, ENOSPC, a missing directory): `active` turns False
+        and the caller's slow poll does the work.
         """
         forward = _Forward(listener)
         with self._lock:

@@ -1,4 +1,4 @@
-"""The steps of a shim once the worker has ended or has never begun: record it, end what is left, let go.
+"""The steps of a shim after the worker has ended or could not begin: record the end, sweep, let go.
 
 The order of the steps is such that a kill in between leaves a run that the next reader can reconcile.
 Standard library only: the shim imports this module.
@@ -32,7 +32,7 @@ _NOT_STARTED = 1 << 8
 
 
 def state_has_ended(run: RunPaths) -> bool:
-    """Whether the state on disk says that the run has ended; a state that cannot be read says nothing."""
+    """Whether the state on disk says that the run has ended; an unreadable state says nothing."""
     try:
         state = json.loads(run.meta.read(STATE_BYTES))
     except (OSError, ValueError):
@@ -49,12 +49,12 @@ def conclude(
     *,
     is_late: bool = False,
 ) -> None:
-    """Record how the run ended, end what is left of it, and let go of `lock`.
+    """Record how the run ended, end its remaining processes, and let go of `lock`.
 
-    `status` is the worker's wait status, None if it has never begun; at `deadline`, on the monotonic clock,
-    processes that were asked to end are killed; `program` writes the end into the state. `is_late` says that
-    the worker was ended because it was long past its deadline. If the end cannot be written, the tree is not
-    recorded as gone: the first reader, who finds the lock free, does the rest.
+    `status` is the worker's wait status, None if the worker has never begun; at `deadline`, on the monotonic
+    clock, processes asked to end are killed; `program` writes the end into the state. `is_late` says that the
+    worker was ended for being long past its deadline. If the end cannot be written, the tree is not recorded
+    as gone: the first reader, who finds the lock free, does the rest.
     """
     facts = {**_exit_facts(status), **({"late": True} if is_late else {})}
     failpoint("shim.reaped")
@@ -116,7 +116,7 @@ def _reconcile(run: RunPaths, facts: dict[str, Any], program: WorkerProgram) -> 
 def run_verb(run: RunPaths, program: WorkerProgram, verb: str, *more: str) -> bool:
     """Run `--reconcile` or `--observe` of the worker's program in a process, with a bound.
 
-    Returns False if it failed; it may be killed as every process may.
+    Returns False if the process failed; like every process, this process may be killed.
     """
     return _status_of(run, program, verb, *more) == 0
 
@@ -137,9 +137,9 @@ def _status_of(run: RunPaths, program: WorkerProgram, verb: str, *more: str) -> 
 
 
 def _sweep(run: RunPaths, deadline: float) -> None:
-    """End every process that the run has left behind, until two looks find none; other runs are spared.
+    """End every process left behind by the run, until two looks find none; other runs are spared.
 
-    That is every process below this one, whatever it shows, and every process with the mark of the run.
+    These are all descendants of this process, marked or not, and every process with the mark of the run.
     """
     signalled: set[processes.Identity] = set()
     is_spared = marks.shims_on_record(run.root)

@@ -1,6 +1,6 @@
-"""The worker's program in a shim that was forked: the worker is a fork of the shim, without an exec.
+"""The worker's program in a forked shim: the worker is a fork of the shim, without an exec.
 
-It does the same as the plain way (`program.py`), sooner and with shared memory. Standard library only.
+This way does the same as the plain way (`program.py`), sooner and with shared memory. Standard library only.
 """
 
 import os

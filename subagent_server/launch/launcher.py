@@ -1,4 +1,4 @@
-"""The seam between the decision that a run should live and the machine that starts its processes."""
+"""The seam between the decision to start a run and the machine that starts its processes."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -58,7 +58,7 @@ class Start(Protocol):
         """Hold the run's `live.lock`: from now on a run that is `ready` and unlocked is provably dead.
 
         Raises:
-            StorageFailed: it cannot be held.
+            StorageFailed: the lock cannot be held.
         """
         ...
 

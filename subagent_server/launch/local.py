@@ -35,10 +35,10 @@ _WARM_LOCK, _WARM_MEMORY = 3, 4
 
 
 class LocalLauncher:
-    """Starts shims and collects them when they end, so that a long-lived server has no zombies.
+    """Starts shims and collects them when they end, so a long-lived server has no zombies.
 
-    With `warm`, a shim is a fork of the zygote if there is one. Else it is a fresh interpreter, and the
-    zygote is started in the background for later runs.
+    With `warm`, a shim is a fork of the zygote if there is a zygote. Else the shim is a fresh interpreter,
+    and the zygote is started in the background for later runs.
     """
 
     kind = "local"
@@ -100,9 +100,9 @@ class LocalStart:
 
 
 class LocalReservation:
-    """A held `live.lock`. Closing this copy never unlocks it: the shim has the same lock.
+    """A held `live.lock`. Closing this copy never unlocks the file: the shim has the same lock.
 
-    A shim that can be forked has its copy already, and begins at `start`.
+    A forkable shim has its copy already, and begins at `start`.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class LocalReservation:
         return warm.go(connection)
 
     def _goes_again(self) -> bool:
-        """Order another shim, for a first one that was refused or died, and let it begin."""
+        """Order a second shim after the first was refused or died, and let the second begin."""
         warm = self.launcher.warm
         self._connection = None if warm is None else self._ordered(warm.connect())
         return self._goes()

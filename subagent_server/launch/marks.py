@@ -1,11 +1,11 @@
 """The processes of a run, by two proofs: the record of the shim, and the mark on the process itself.
 
-The record (`shim.json`) is a file, and files are data: another writer could name any process. So a process
-that it names is signalled only if it is that very one (pid, start time, boot, host) and carries the run's own
-mark. The mark of shim and worker is the run directory in their command line, which everybody can read;
-programs that the worker starts have the run id in their environment. The other way round, a process that
-looks like the shim of some run is left alone only if a record of this root names it.
-Standard library only: the shim imports this module.
+The record (`shim.json`) is a file, and files are data: another writer could name any process. So a recorded
+process is signalled only if its identity (pid, start time, boot, host) is the same and the process carries
+the run's own mark. The mark of shim and worker is the run directory in their command line, which everybody
+can read; the worker's programs have the run id in their environment. The other way round, a process that
+looks like the shim of some run is left alone only if named by a record of this root. Standard library only:
+the shim imports this module.
 """
 
 import json
@@ -35,9 +35,9 @@ def recorded_shim(run: RunPaths) -> Identity | None:
 
 
 def recorded_worker(run: RunPaths) -> Identity | None:
-    """Return the worker of a run, if it lives: on record, and marked.
+    """Return the worker of a run, if alive, on record, and marked.
 
-    It is on record before it executes its program; until then it shows the command line of its shim.
+    A worker is on record before executing its program; until then its command line is the shim's.
     """
     return _proven(run, "worker", lambda command: run.run_id in (_worker_of(command), _shim_of(command)))
 

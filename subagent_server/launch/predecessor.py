@@ -1,4 +1,4 @@
-"""Wait for the run that another one continues: no worker begins before its last process is gone.
+"""Wait for the run to be continued: no worker begins before the last process of the old run is gone.
 
 Standard library only: the shim imports this module.
 """
@@ -19,7 +19,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 
 def is_gone(run: RunPaths) -> bool:
-    """Whether it is on record that no process of the run is left, or the run was removed."""
+    """Whether the record says that no process of the run is left, or the run was removed."""
     try:
         record = json.loads(run.exit.read(RECORD_BYTES))
     except FileNotFoundError:
@@ -30,11 +30,11 @@ def is_gone(run: RunPaths) -> bool:
 
 
 def wait_until_gone(run: RunPaths, nap: Callable[[float], bool], program: WorkerProgram) -> bool:
-    """Return True once no process of `run` is left, or False if the run that waits is over.
+    """Return True once no process of `run` is left, or False if the waiting run is over.
 
-    `nap` sleeps so many seconds, or until something happens, and returns whether to go on. A shim that holds
-    the run is waited for. Without one, the worker's `program` reconciles the run as every reader does: it
-    kills the remaining processes and records that they are gone. It is tried until that is so.
+    `nap` sleeps so many seconds, or until something happens, and returns whether to go on. A shim still
+    holding the run is waited for. Without a shim, the worker's `program` reconciles the run as every reader
+    does: `program` kills the remaining processes and records their end. This is repeated until they are gone.
     """
     if is_gone(run):
         return True

@@ -1,7 +1,7 @@
-"""The worker's program as a shim starts it: in a fresh interpreter, the plain way, which always works.
+"""The worker's program, started by a shim in a fresh interpreter: the plain way, which always works.
 
-A shim that was forked from the zygote has another way, which does the same sooner (`forked_worker.py`).
-Standard library only: the shim imports this module.
+A shim forked from the zygote has another way, which does the same sooner (`forked_worker.py`). Standard
+library only: the shim imports this module.
 """
 
 import os
@@ -24,7 +24,7 @@ _OPEN = b"!"
 class Invocation:
     """Arguments, environment and descriptors of a worker: `keep` come beside 0, 1 and 2.
 
-    `unblocked` are signals that its parent may have blocked for itself, and that the worker receives.
+    `unblocked` are signals that the worker receives, although its parent may have blocked them for itself.
     """
 
     arguments: Sequence[str]
@@ -68,10 +68,10 @@ class WorkerProgram:
     def start(self, invocation: Invocation, own: Sequence[int]) -> GatedWorker:
         """Start the worker as a child, in a session of its own.
 
-        `own` are descriptors of this process alone: a child that is forked from here closes them first.
+        `own` are descriptors of this process alone: a forked child closes them first.
 
         Raises:
-            OSError: there is no process for it.
+            OSError: the process could not be made.
         """
         self.before_fork()
         gate_out, gate_in = os.pipe()
@@ -97,7 +97,7 @@ class WorkerProgram:
     def become(self, invocation: Invocation, gate: int | None = None) -> NoReturn:
         """Make this process the worker.
 
-        It may prepare itself at once; it begins when the word comes out of `gate`.
+        The process may prepare itself at once; the work begins when the word comes out of `gate`.
 
         Raises:
             OSError: the program cannot be started.
@@ -111,6 +111,6 @@ class WorkerProgram:
         """Start the worker's program as a child, without signals blocked, and return its pid.
 
         Raises:
-            OSError: there is no process for it.
+            OSError: the process could not be made.
         """
         return os.posix_spawn(WORKER[0], [*WORKER, *arguments], os.environ, setsigmask=[])

@@ -1,8 +1,8 @@
-"""The shim of one run: it waits for its slots, starts its worker, and stays until the last process is gone.
+"""The shim of a run: waits for its slots, starts its worker, and stays until the last process is gone.
 
 Started as `python -I -S shim.py RUN_DIRECTORY LOCK_FD MEMORY_FD` in a session of its own, with the run's
-`live.lock` already held for it, or forked from the zygote with the same arguments. Standard library only,
-because one of these lives as long as each run does. The order of the steps makes every kill harmless (SPEC
+`live.lock` already held for the shim, or forked from the zygote with the same arguments. Standard library
+only, because a shim lives as long as its run does. The order of the steps makes every kill harmless (SPEC
 section 4, "The process"). They are numbered here; `aftermath.py` has the steps after the worker.
 """
 
@@ -40,7 +40,7 @@ _WATCHED = _STOPPING | {signal.SIGCHLD, signal.SIGUSR1}
 
 
 class Shim:
-    """The supervisor of one run, from its claim until it lets the lock fall."""
+    """The supervisor of a run, from its claim to its release of the lock."""
 
     def __init__(self, run: RunPaths, lock: int, memory: int, program: WorkerProgram) -> None:
         self.run = run
@@ -90,7 +90,7 @@ class Shim:
     # -- before the worker
 
     def _predecessor_is_gone(self) -> bool:
-        """Wait for the last process of the run that this one continues; False if this one was stopped."""
+        """Wait for the last process of the continued run; False if the new run was stopped."""
         after = self.package.get("after")
         if after is None:
             return True

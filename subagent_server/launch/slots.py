@@ -1,6 +1,6 @@
-"""Slots admit runs to work: lock files that the kernel frees whatever kills their holder.
+"""Slots admit runs to work: lock files, which the kernel frees however their holder dies.
 
-A slot of `name` is one of the files `name.0`, `name.1`, ...; the run that holds its lock works. Waiting runs
+A slot of `name` is any of the files `name.0`, `name.1`, ...; the run holding its lock works. Waiting runs
 hold tickets in the order of their run ids. Each sleeps on the lock of the ticket before its own, and only the
 first looks for a free slot. Standard library only: the shim imports this module.
 """
@@ -70,7 +70,7 @@ def nobody_waits(slots: Directory, name: str) -> bool:
 
 
 def signal_when_free(file: Entry) -> None:
-    """Send this process SIGUSR1 once the lock of `file` is free, from a thread that waits for it."""
+    """Send this process SIGUSR1 once the lock of `file` is free, from a waiting thread."""
     threading.Thread(target=_signal_when_free, args=(file,), daemon=True).start()
 
 

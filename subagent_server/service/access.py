@@ -1,7 +1,7 @@
 """The caller of a verb, and the runs that are open to it (SPEC sections 5 and 13).
 
 The caller of the parent tools is trusted as the user is. A child proves itself with the token of its run,
-whose hash is in the meta file; it opens that run and the runs it started, and nothing else.
+whose hash is in the meta file. The token opens this run and the runs started by it, and nothing else.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,8 @@ class NotAllowed(CallerError):
 class Caller:
     """The caller of a verb: the user's side (`run_id` None), or the child that is run `run_id`.
 
-    `carries_on` are the runs whose conversation that run has: the runs that they had started are open to it.
+    `carries_on` are the earlier runs whose conversation this run continues: the runs they had started are
+    open to the child too.
     """
 
     run_id: str | None = None
@@ -37,11 +38,11 @@ class Caller:
         return self.run_id is not None
 
     def may_open(self, meta: "RunMeta") -> bool:
-        """Whether this run is the caller's own or one it started."""
+        """Whether this run is the caller's own or was started by the caller."""
         return self.may_open_run(meta.run_id, meta.parent_run_id)
 
     def may_open_run(self, run_id: str, parent_run_id: str | None) -> bool:
-        """Whether the run of this id and this parent is the caller's own or one it started."""
+        """Whether the run of this id and this parent is the caller's own or was started by the caller."""
         if self.run_id is None or self.run_id in (run_id, parent_run_id):
             return True
         return parent_run_id in self.carries_on
@@ -51,7 +52,7 @@ USER = Caller()
 
 
 def new_token() -> str:
-    """Return a token that nobody can guess."""
+    """Return a new token, too long to guess."""
     import secrets  # it and the hashes are a tenth of the start of a command that needs none
 
     return secrets.token_urlsafe(24)
@@ -82,10 +83,10 @@ def run_as_caller(store: "RunStore", run_id: str) -> Caller:
 
 
 def caller_of(settings: Settings, store: "RunStore") -> Caller:
-    """Return the caller that the environment of this process names.
+    """Return the caller named by the environment of this process.
 
     Raises:
-        NotAllowed: it names a run but does not prove to be its child.
+        NotAllowed: the environment names a run, but its token is not the run's.
     """
     run_id, token = settings.child_run_id, settings.child_token
     if run_id is None and token is None:
@@ -105,7 +106,7 @@ def caller_of(settings: Settings, store: "RunStore") -> Caller:
 
 
 def check_open(caller: Caller, meta: "RunMeta") -> None:
-    """Refuse a child that reaches for a run which is neither its own nor started by it.
+    """Refuse a child access to any run except its own run and the runs started by its own.
 
     Raises:
         NotAllowed.

@@ -1,7 +1,7 @@
 """Adopting a runs root without our mark: first the inventory, then the mark.
 
-So a root of an earlier version, a copy, or a root that a CI job has brought becomes the user's: nobody else
-can say that it is (SPEC section 13).
+A root of an earlier version, a copy, or a root brought by a CI job becomes the user's in this way: only the
+user can decide this (SPEC section 13).
 """
 
 from collections import Counter
@@ -23,9 +23,9 @@ _OURS = frozenset(
 
 @dataclass(frozen=True)
 class Inventory:
-    """What is in a runs root: how many runs of each status, and the names that belong to none.
+    """The contents of a runs root: how many runs of each status, and the names that belong to no run.
 
-    `unreadable` are directories named like runs without a state that can be read.
+    `unreadable` are directories named like runs, but without a readable state.
     """
 
     path: Path
@@ -73,8 +73,8 @@ def adopt(path: Path) -> None:
     """Mark the runs root at `path` as ours, and close it to others.
 
     Raises:
-        UnsafeRoot: it belongs to another user, or others can write to it all the same.
-        StorageFailed: it cannot be marked.
+        UnsafeRoot: the root belongs to another user, or other users can still write to the root.
+        StorageFailed: the mark cannot be written.
     """
     try:
         RootDirectory(path).adopt()

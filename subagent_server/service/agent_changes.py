@@ -13,7 +13,7 @@ Identity = tuple[int, int]
 class AgentChanges:
     """Reports changes in some directories and below them: a `ChangeSource` of `changes.py`.
 
-    A directory that is missing, or was replaced, is watched as soon as somebody subscribes after it is there.
+    A missing or replaced directory is watched from the first subscription after the directory is there.
     """
 
     def __init__(self, directories: Sequence[Path], watcher: Watcher) -> None:
@@ -24,7 +24,7 @@ class AgentChanges:
         self._lock = threading.Lock()
 
     def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        """Call `listener(file_name)` at each change, from another thread; returns what ends it.
+        """Call `listener(file_name)` at each change, from another thread; returns the unsubscribe function.
 
         Reads directories: call it off the event loop.
         """
@@ -41,7 +41,7 @@ class AgentChanges:
         return unsubscribe
 
     def _look_after(self, directory: Path) -> None:
-        """Watch a directory that is there, once; what was watched by its name and is gone, no more."""
+        """Watch an existing directory, once; stop watching a removed directory of the same name."""
         identity = _identity(directory)
         known, unwatch = self._watched.get(directory, (None, None))
         if identity == known:

@@ -1,4 +1,4 @@
-"""The agents that can be started now. Files that change are read again."""
+"""The agents available now. Changed files are read again."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -15,7 +15,7 @@ Fingerprint = tuple[tuple[str, int, int], ...]
 class AgentRegistry:
     """The catalog of some directories, read again when a file in them has changed.
 
-    A directory that is missing is listed as a problem, unless it is only `looked_for` by default.
+    A missing directory is listed as a problem, unless the directory is only `looked_for` by default.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class AgentRegistry:
 def _fingerprint(directories: Sequence[Path]) -> Fingerprint:
     """Return a value that differs after each change of these directories.
 
-    Every file counts, not agent files alone: prompts and schemas lie beside the files that name them.
+    Every file counts, not agent files alone: prompts and schemas lie beside the agent files.
     """
     found: list[tuple[str, int, int]] = []
     for directory in directories:

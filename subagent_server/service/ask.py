@@ -1,4 +1,4 @@
-"""Asking: a run records a question. Nobody has to be there to take it.
+"""Asking: a run records a question. The parent need not be connected at the time.
 
 Tested in `tests/service/test_reply.py` and `tests/end_to_end/test_child_programs.py`.
 """
@@ -24,11 +24,11 @@ from subagent_server.store.runs import RunStore
 def ask(
     store: RunStore, run_id: str, question: str, options: list[str] | None, timeout_seconds: float
 ) -> Message:
-    """Record a question and return it. `timeout_seconds` is how long it waits for an answer.
+    """Record a question and return it. `timeout_seconds` is how long the question waits for an answer.
 
     Raises:
         BadArgument: the question is empty or too long, or has too many options.
-        TooManyQuestions: the run has as many as it may.
+        TooManyQuestions: the run has reached its limit.
         IllegalTransition: the run has ended or has not begun.
     """
     return _with_question(store, run_id, question, options, timeout_seconds).messages[-1]
@@ -37,13 +37,13 @@ def ask(
 def ask_as_child(
     service: Service, run_id: str, question: str, options: list[str] | None, caller: Caller = USER
 ) -> Observed:
-    """Record a question that a run asks through a tool, and return the run with it as the last message.
+    """Record a question asked through a tool, and return the run with the question as its last message.
 
     The question waits as long as the agent's file says.
 
     Raises:
         BadArgument, TooManyQuestions, IllegalTransition, InvalidRunId, UnknownRun, UnreadableMeta.
-        NotAllowed: it is another run's.
+        NotAllowed: the question is another run's.
     """
     observed = open_run(service, run_id, caller)
     masker = masker_at_door(service, run_id)

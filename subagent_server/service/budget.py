@@ -1,4 +1,4 @@
-"""The budgets that bound a run: its own and those of the runs above it, each over its whole tree."""
+"""The budgets that bound a run: its own and the budgets of the runs above, each over a whole tree."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from subagent_server.store.runs import RunStore
 
 @dataclass(frozen=True)
 class Budget:
-    """The budget of a run, in USD: all that the run and those below it may cost together."""
+    """The budget of a run, in USD: the most that the run and all runs below may cost together."""
 
     run_id: str
     usd: Decimal
 
 
 def budgets_of(store: RunStore, meta: RunMeta) -> list[Budget]:
-    """Return the budgets that bound a run, its own first, then those of the runs above it.
+    """Return the budgets that bound a run, its own first, then the budgets of the runs above.
 
-    They stand in `request.json`, which never changes, so they are looked up once. A run above that cannot be
-    read bounds nothing: its end has ended this one, or is about to.
+    Budgets stand in `request.json`, which never changes, so they are looked up once. An unreadable run above
+    bounds nothing: its end has ended this run, or is about to.
     """
     found: list[Budget] = []
     above: str | None = meta.run_id
@@ -42,7 +42,7 @@ def budgets_of(store: RunStore, meta: RunMeta) -> list[Budget]:
 
 
 def exhausted(store: RunStore, budgets: list[Budget]) -> str | None:
-    """Return a sentence that names the budget that its tree has used up, or None if there is none."""
+    """Return a sentence naming the budget used up by its tree, or None if all budgets have money left."""
     for budget in budgets:
         with suppress(SubagentError):
             why = _used_up(budget, tree_cost(store, budget.run_id))

@@ -21,11 +21,11 @@ class ChangeSource(Protocol):
     """Something whose changes can be waited for."""
 
     def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        """Call `listener(name)` at each change, from another thread; returns what ends it."""
+        """Call `listener(name)` at each change, from another thread; returns the unsubscribe function."""
 
 
 class Changes:
-    """Reports every change of a live run under one root, by one watch for all that wait."""
+    """Reports every change of a live run under a root; all waiting callers share a single watch."""
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
@@ -36,7 +36,7 @@ class Changes:
         self._watching = False
 
     def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        """Call `listener(run_id)` at each change, from another thread; returns what ends it."""
+        """Call `listener(run_id)` at each change, from another thread; returns the unsubscribe function."""
         key = object()
         with self._lock:
             self._waiters[key] = listener
@@ -64,7 +64,7 @@ class Changes:
 
 @dataclass
 class Wait:
-    """How long to wait, for changes of which runs (None: any), and what to call while it goes on."""
+    """How long to wait, for changes of which runs (None: any), and which function to call during the wait."""
 
     seconds: float
     run_ids: frozenset[str] | None = None
@@ -73,7 +73,7 @@ class Wait:
 
 
 async def until_root_is_made(store: RunStore) -> None:
-    """Return as soon as the runs root is there: it is made on first use, and a wait does not make it."""
+    """Return as soon as the runs root is there: the first use makes the root, a wait does not."""
     while not store.paths.root.exists():
         await asyncio.sleep(SLOW_POLL_SECONDS)
 
@@ -81,7 +81,7 @@ async def until_root_is_made(store: RunStore) -> None:
 async def wait_until(changes: ChangeSource, check: Callable[[], T | None], wait: Wait) -> T | None:
     """Return the first value of `check` that is not None, or None when the time is over.
 
-    `check` reads files, so it runs in a thread; it is called first, after each change, and at a slow poll.
+    `check` reads files, so it runs in a thread: at the beginning, after each change, and at a slow poll.
     """
     loop = asyncio.get_running_loop()
     changed = asyncio.Event()

@@ -19,7 +19,7 @@ from subagent_server.service.views import RunView, run_view
 def check_status(
     service: Service, run_id: str, message_id: str | None = None, caller: Caller = USER
 ) -> RunView:
-    """Return the view of a run. A child that names its question acknowledges the answer it is shown.
+    """Return the view of a run. If a child names its question, the call acknowledges the answer shown.
 
     Raises:
         InvalidRunId, UnknownRun, UnreadableMeta, UnknownMessage, NotAllowed.
@@ -28,7 +28,7 @@ def check_status(
 
 
 def view_for(service: Service, observed: Observed, message_id: str | None, caller: Caller) -> RunView:
-    """Return the view of a run that was just opened, and acknowledge the answer to a question that is named.
+    """Return the view of a run just opened, and acknowledge the answer to a named question.
 
     The view shows the state before the acknowledgement, with the answer (seed
     `bidirectional_communication.txt`, 3.4); a parent that only looks changes nothing.

@@ -12,7 +12,7 @@ from subagent_server.store.runs import RunStore
 
 @dataclass(frozen=True)
 class Service:
-    """The first argument of every verb. It remembers nothing of runs: all of that is on disk."""
+    """The first argument of every verb. It remembers nothing about runs: the disk holds everything."""
 
     settings: Settings
     store: RunStore
@@ -25,8 +25,8 @@ def open_service(
 ) -> Service:
     """Return the verbs' context for these settings; runs are processes of this machine by default.
 
-    For a process of a run the agents are those of its tree, whatever the settings say. A `registry` of one
-    agent is given only after `may_serve` has allowed it.
+    For a process of a run the agents are the agents of its tree, whatever the settings say. A `registry` of
+    one agent is given only after `may_serve` has allowed it.
     """
     store = RunStore(settings.runs_root)
     if settings.is_of_a_run:
@@ -40,9 +40,10 @@ def open_service(
 
 
 def warm_start(settings: Settings) -> WarmStart | None:
-    """Return the way to the zygote, or None if it is not wanted.
+    """Return the way to the zygote, or None if the settings do without a zygote.
 
-    No run starts the zygote, because it would be taken for a process of the run, and end with it.
+    No run starts the zygote, because the zygote would count as a process of the run and end together with the
+    run.
     """
     if not settings.warm:
         return None

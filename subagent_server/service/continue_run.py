@@ -1,4 +1,4 @@
-"""The verb `continue_run`: a new run has the whole conversation of one that has ended (SPEC section 6).
+"""The verb `continue_run`: a new run has the whole conversation of an ended run (SPEC section 6).
 
 Tested in `tests/end_to_end/test_continuing.py`.
 """
@@ -25,7 +25,7 @@ from subagent_server.service.start import Continuation, StartOrder, start_agent
 
 
 class AgentGone(CallerError):
-    """The agent of a run has no file any more, and nobody asked for the definition that was stored."""
+    """The agent of a run has no file any more, and the caller did not ask for the stored definition."""
 
     code = "agent_gone"
 
@@ -52,11 +52,11 @@ class NotEnded(CallerError):
 
 @dataclass(frozen=True)
 class ContinueOrder:
-    """The order to continue a run. Without a `prompt` it goes on where it was cut.
+    """The order to continue a run. Without a `prompt` the run goes on from the point of the cut.
 
-    `inputs` are paths relative to the old run's directory. Without a `label` it keeps the old one. With
-    `stored_agent` an agent whose file is gone is taken as the old run had it. `trace` is the trace context
-    that the new run belongs to, if it is another than that of the environment.
+    `inputs` are paths relative to the old run's directory. Without a `label` the old label is kept. With
+    `stored_agent` an agent whose file is gone is taken as stored in the old run. `trace` is the trace context
+    of the new run, if different from the environment's.
     """
 
     run_id: str
@@ -68,18 +68,19 @@ class ContinueOrder:
 
 
 def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) -> RunMeta:
-    """Start a run that carries another one on, and return its first state.
+    """Start a run that carries on an ended run, and return its first state.
 
-    It has the conversation and the working directory of the old run, the environment and the parent of the
-    caller, and the agent as its file is now; a caller that is a run stays in its own directory. It waits in
-    `ready` until no process of the old run is left. One run may be carried on several times;
-    the new runs know nothing of each other.
+    The new run has the conversation and the working directory of the old run, the environment and the parent
+    of the caller, and the agent as its file is now. If the caller is a run, the new run stays in the caller's
+    directory. The new run waits in `ready` until no process of the old run is left. A run may be carried on
+    several times; the new runs know nothing of each other.
 
     Raises:
-        UnknownRun, InvalidRunId, UnreadableMeta, NewerSchema, NotEnded: it cannot be carried on, or not yet.
+        UnknownRun, InvalidRunId, UnreadableMeta, NewerSchema, NotEnded: the run cannot be carried on, or not
+            yet.
         NotAllowed, UnknownAgent, AgentGone, NotTrusted, BadArgument: not by this caller, or not so; nothing
             was made either way.
-        ForeignRoot: the root is not ours.
+        ForeignRoot: the root does not have our mark.
         StorageFailed, LaunchFailed: the machine refused; nothing half-made is left.
     """
     service.store.paths.check_ours()
@@ -122,15 +123,15 @@ def _check_can_go_on(service: Service, observed: Observed, prompt: str, inputs: 
 def _agent_now(
     service: Service, request: RunRequest, order: ContinueOrder, caller: Caller
 ) -> tuple[AgentDefinition, Continuation]:
-    """Return the agent as its file is now; if that is gone and the caller says so, as the old run had it.
+    """Return the agent as its file is now; without a file, and only on request, as stored in the old run.
 
-    What is stored in a run directory decides nothing by itself. A run may not ask for it: its agents
-    come from where those of its tree come from.
+    A definition stored in a run directory decides nothing by itself. A run may not ask for the stored
+    definition: its agents come from the same place as all agents of its tree.
 
     Raises:
-        UnknownAgent: there is a file of that name, which cannot be read.
-        AgentGone: there is none, and nobody asked for the stored definition.
-        NotAllowed, BadArgument: a run asked for it, or it is none that can be used.
+        UnknownAgent: there is a file of this name, which cannot be read.
+        AgentGone: there is no such file, and the caller did not ask for the stored definition.
+        NotAllowed, BadArgument: a run asked for the stored definition, or the definition cannot be used.
     """
     name = str(request.agent.get("name", ""))
     try:
@@ -170,7 +171,7 @@ def _check_place(request: RunRequest) -> None:
 
 
 def _author_put_it_there(service: Service, agent: AgentDefinition, request: RunRequest) -> bool:
-    """Whether the run worked where its agent file says: that holds for a continuation by a run too."""
+    """Whether the agent file chose the run's directory: a continuation by a run then works there too."""
     with suppress(BadArgument):  # the directory of the file is gone
         return cwd_of_agent(service, agent) == Path(request.cwd)
     return False

@@ -1,6 +1,6 @@
 """The doctor: checks the files of runs, for kill tests, property tests, CI and bug reports.
 
-Each check names what is wrong in a sentence; no defect means that the run is as SPEC section 4 says.
+Each check names a defect in a sentence; without any defect the run is as SPEC section 4 says.
 
 Tested in `tests/cli/test_doctor.py`; the tests in `tests/faults/` and `tests/soak/` rely on it.
 """
@@ -54,7 +54,7 @@ def examine_all(store: RunStore, environment: Mapping[str, str]) -> Iterator[Def
 
 
 def examine(store: RunStore, run_id: str, environment: Mapping[str, str]) -> Iterator[Defect]:
-    """Reconcile one run, as every reader does, and yield what is wrong with it."""
+    """Reconcile a run, as every reader does, and yield its defects."""
     try:
         observed = observe(store, run_id)
         request = store.read_request(run_id)
@@ -91,7 +91,7 @@ class _Case:
 
 
 def _found_by(check: "Check", case: _Case) -> Iterator[str]:
-    """Yield the defects that a check finds; a file that it cannot read is one too."""
+    """Yield the defects found by a check; an unreadable file is a defect too."""
     try:
         yield from check(case)
     except SubagentError as error:
@@ -101,7 +101,7 @@ def _found_by(check: "Check", case: _Case) -> Iterator[str]:
 
 
 def _history(case: _Case) -> Iterator[str]:
-    """Every step was legal, each begins where the one before it ended, and the run ended at most once."""
+    """Every step was legal and begins in the status that the last step left; the run ended at most once."""
     status = Status.READY
     for number, step in enumerate(case.meta.transitions, start=1):
         if step.from_status is not status:
@@ -183,8 +183,7 @@ def _usage(case: _Case) -> Iterator[str]:
 
 
 def _tree(case: _Case) -> Iterator[str]:
-    """What a tree that is over has cost is the sum of what its runs have cost; those that were removed count
-    in what is above them."""
+    """A finished tree costs the sum of its runs; removed runs count in the runs above them."""
     meta, marks = case.meta, case.store.children_of(case.meta.run_id)
     live = set(case.store.live_ids()) if marks else set()
     if not case.is_over or any(each.run_id in live for each in subtree(case.store, meta)):
@@ -201,7 +200,7 @@ def _figures(usage: Usage) -> str:
 
 
 def _processes(case: _Case) -> Iterator[str]:
-    """A run that is over has no process, no lock and no place among the live; one that is not over lives."""
+    """A finished run has no process, no lock and no place among the live; an unfinished run lives."""
     if not case.meta.status.is_terminal and case.observed.live is False:
         yield f"it is {case.meta.status}, and nobody works on it"
     if not case.is_over:
@@ -243,7 +242,7 @@ def _secrets(case: _Case) -> Iterator[str]:
 
 
 def _files_below(directory: Directory, depth: int = 4) -> Iterator[Entry]:
-    """Yield what is in a directory and below it, as deep as a run has anything."""
+    """Yield all entries of a directory and its subdirectories, as deep as the files of a run go."""
     with suppress(OSError):
         for name in sorted(directory.names()):
             entry = directory.entry(name)

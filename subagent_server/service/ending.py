@@ -1,4 +1,4 @@
-"""The consequences of every end of a run: its shim gets a signal, and the runs that it started end too."""
+"""The consequences of every end of a run: its shim gets a signal, and the runs it started end too."""
 
 import signal
 from contextlib import suppress
@@ -26,14 +26,14 @@ def stop_run(store: RunStore, run_id: str, reason: str | None) -> RunMeta:
 
 
 def signal_shim(store: RunStore, run_id: str) -> None:
-    """Send TERM to the shim of a run that has ended. One that is not recorded yet reads the status itself."""
+    """Send TERM to the shim of an ended run. A shim not recorded yet reads the status itself."""
     shim = marks.recorded_shim(store.paths.run(run_id))
     if shim is not None:
         processes.send_signal(shim, signal.SIGTERM)
 
 
 def stop_children(store: RunStore, run_id: str) -> None:
-    """Stop the runs that this one started and that have not ended: however a run ends, they end too."""
+    """Stop all live runs that this run started: however a run ends, its children end too."""
     for child in store.children_of(run_id):
         try:
             if not store.read(child).status.is_terminal:

@@ -1,4 +1,4 @@
-"""The questions that wait for an answer, in every tree, each with the run that asks and its task.
+"""The open questions of every tree, each with the asking run and its task.
 
 Tested in `tests/cli/test_inbox.py`.
 """
@@ -35,10 +35,10 @@ class OpenQuestion(MessageView):
 
 
 def open_questions(service: Service, caller: Caller = USER) -> list[OpenQuestion]:
-    """Return the open questions of all runs that are open to the caller, the oldest first.
+    """Return the open questions of all runs the caller may open, the oldest first.
 
-    Only a live run can ask, so the cost follows the live runs. A run that cannot be read asks nothing: lists
-    show it as unreadable.
+    Only a live run can ask, so the cost follows the live runs. An unreadable run asks nothing: lists show the
+    run as unreadable.
     """
     found: list[OpenQuestion] = []
     for run_id in service.store.live_ids():

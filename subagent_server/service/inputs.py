@@ -25,7 +25,7 @@ _MAX_NAME_BYTES = 200
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file that a run may read, as it was when it was checked: its path, media type and content."""
+    """A file that a run may read, as read by the check: its path, media type and content."""
 
     path: Path
     media_type: str
@@ -41,12 +41,12 @@ class InputFile:
 def check_inputs(paths: list[str], cwd: Path, places: ParentPlaces | None = None) -> list[InputFile]:
     """Return the files that `paths` name, relative to `cwd`, with their media types and contents.
 
-    Each is opened once: what was checked is what is copied. For a run, `places` are where they have to lie;
-    for a user links are followed.
+    Each file is opened once, so the checked bytes are the copied bytes. For a run, the files have to lie in
+    `places`; for a user links are followed.
 
     Raises:
-        BadArgument: one cannot be read, is neither text, PDF nor image, or is too big, alone or with those
-            before it; its path is named.
+        BadArgument: a file cannot be read, is neither text, PDF nor image, or is too big, alone or with the
+            files before; the message names its path.
     """
     if len(paths) > MAX_FILES:
         raise BadArgument(

@@ -32,7 +32,7 @@ class JournalNews:
 
 
 class JournalFollower:
-    """Follows the journal of one run from a place on. Used by one thread at a time."""
+    """Follows the journal of a run from a place on. Used by one thread at a time."""
 
     def __init__(self, store: RunStore, run_id: str, place: JournalPlace | None = None) -> None:
         self._run = store.paths.run(run_id)
@@ -52,9 +52,9 @@ class JournalFollower:
         return JournalNews(self._unreported(page.cursor, events), left_out)
 
     def ending(self, meta: RunMeta) -> Event | None:
-        """Return the event that ends the journal of a run that has ended, if it was not read yet.
+        """Return the last event of an ended run's journal, if not read yet.
 
-        The journal gets it after the state, so a reader of the state may be too early for it.
+        The state is written before this event, so a reader of the state may be too early for the event.
         """
         if self.place.ended or meta.ended_at is None:
             return None
@@ -62,7 +62,7 @@ class JournalFollower:
         return {"at": timestamp(meta.ended_at), "type": "run_ended", **ending_facts(meta)}
 
     def _unreported(self, cursor: int, events: list[Event]) -> list[Event]:
-        """Remember how far it has come; an end that was reported already is left out."""
+        """Remember how far the reader has come; leave out an end already reported."""
         ended = self.place.ended
         ends = [event for event in events if event.get("type") == "run_ended"]
         self.place = JournalPlace(cursor, ended or bool(ends))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunFilter:
-    """Which runs to list: those of one of these statuses, if there are any, and of this agent, if named."""
+    """Which runs to list: the runs in any of these statuses (if given) and of this agent (if named)."""
 
     statuses: frozenset[Status] = frozenset()
     agent: str | None = None
@@ -43,10 +43,10 @@ _ENDED = 2
 
 
 class RunList:
-    """The runs of a root that are open to a caller, as they are now.
+    """The runs of a root that the caller may open, as they are now.
 
-    `active` are those that are not over: first those that need an answer, then those that work, then those
-    that are being ended. `over()` yields the others, the newest first, and reads them one by one.
+    `active` are the unfinished runs: first runs that need an answer, then working runs, then runs being
+    ended. `over()` yields the others, the newest first, and reads them one by one.
     """
 
     def __init__(self, root: RootPaths, wanted: RunFilter = ANY, caller: Caller = USER) -> None:
@@ -59,7 +59,7 @@ class RunList:
         self.active = self._active()
 
     def every(self) -> Iterator[RunRow]:
-        """Yield those that need an answer, those that work, then all others, the newest first."""
+        """Yield the runs that need an answer, the working runs, then all others, the newest first."""
         ending = [row for row in self.active if _urgency(row) == _ENDED]
         yield from self.active[: len(self.active) - len(ending)]
         yield from merge(ending, self.over(), key=lambda row: row.run_id, reverse=True)
@@ -115,9 +115,9 @@ def list_runs(
     limit: int = 20,
     caller: Caller = USER,
 ) -> list[RunRow]:
-    """Return rows of runs: those that need an answer, then the live ones, then the newest of the others.
+    """Return rows of runs: runs that need an answer, then live runs, then the newest of the others.
 
-    A run whose state cannot be read is listed as such.
+    A run with an unreadable state is listed as such.
     """
     wanted = RunFilter(frozenset() if status is None else frozenset({status}), agent)
     return list(islice(RunList(service.store.paths, wanted, caller).every(), limit))

@@ -1,4 +1,4 @@
-"""Masking: every door takes the secrets that its process can know out of the words that it writes."""
+"""Masking: every door removes the secrets known to its process from all text before writing."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from subagent_server.service.context import Service
 
 
 def masker_of(agent: AgentDefinition | None, environment: Mapping[str, str]) -> Masker:
-    """Return the masker of the secrets of `environment`, and of those that `agent` holds or names."""
+    """Return the masker of the secrets in `environment`, and of the secrets that `agent` holds or names."""
     if agent is None:
         return Masker([*secret_values(environment).values(), *collector_secrets(environment)])
     masked = [name for name, value in agent.env.items() if MASK in value]  # of a stored definition

@@ -12,10 +12,10 @@ from subagent_server.service.reconcile import observe
 
 
 def agents_of(service: Service, caller: Caller) -> set[str]:
-    """Return the names of the agents that a child's own agent file lets it start.
+    """Return the names of the agents that a child's own agent file allows.
 
     Raises:
-        UnreadableMeta: what was asked of its run cannot be read.
+        UnreadableMeta: the request of its run cannot be read.
     """
     if caller.run_id is None:
         return {agent.name for agent in service.registry.agents()}
@@ -40,8 +40,8 @@ def check_may_start(service: Service, caller: Caller, agent: str) -> RunMeta | N
     """Return the run that wants to start `agent`, or None if the user's side does.
 
     Raises:
-        NotAllowed: its file does not name the agent, the tree of runs is as deep or as large as it may be, or
-            its money is spent.
+        NotAllowed: the file of the caller's agent does not name `agent`, or the tree of runs has reached its
+            depth, its size or its budget.
     """
     if caller.run_id is None:
         return None
@@ -64,13 +64,13 @@ def check_may_start(service: Service, caller: Caller, agent: str) -> RunMeta | N
 
 
 def publish_counted(service: Service, meta: RunMeta) -> None:
-    """Publish a run; one that another started is counted in the same hold of the lock of its tree.
+    """Publish a run; a child is counted in the same hold of its tree's lock.
 
-    So runs that are started at one moment, wherever in the tree and by whomever, never become too many.
+    So runs started at the same moment, anywhere in the tree and by any run, never become too many.
 
     Raises:
-        NotAllowed: the tree is as large as it may be.
-        StorageFailed, LockTimeout: the machine. In each case there is no run.
+        NotAllowed: the tree has reached its size.
+        StorageFailed, LockTimeout: the machine refused. In each case there is no run.
     """
     if meta.parent_run_id is None:
         service.store.publish(meta)
@@ -100,7 +100,7 @@ def _check_number(service: Service, root_run_id: str) -> None:
 
 
 def _live_below(service: Service, root_run_id: str) -> list[str]:
-    """Return the runs of a tree that have not ended, its first one left out."""
+    """Return the live runs of a tree, without its first run."""
     found: list[str] = []
     for run_id in service.store.live_ids():
         with suppress(SubagentError):  # it cannot be counted; the doctor lists it

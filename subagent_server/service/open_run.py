@@ -1,4 +1,4 @@
-"""Opening a run for a caller: one read of its state, the check of who asks, then reconciliation."""
+"""Opening a run for a caller: a single read of its state, the check of the caller, then reconciliation."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Where the agents of a tree of runs come from: its first run says it, and no run below brings others in."""
+"""The origin of the agents of a tree of runs: the first run decides, and no run below brings others in."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from subagent_server.store.runs import RunStore
 
 
 def agents_from(settings: Settings, agent: AgentDefinition, cwd: Path) -> AgentsFrom:
-    """Return what a run of `agent` in `cwd` hands down, if it is started with these settings."""
+    """Return the origin that a run of `agent` in `cwd` hands down, if started with these settings."""
     return AgentsFrom(
         directories=[str(directory) for directory in settings.agent_directories],
         project=_text(settings.project),
@@ -36,10 +36,9 @@ def may_serve(settings: Settings, config: Path) -> bool:
 
 
 def confined(settings: Settings, store: RunStore) -> Settings:
-    """Return the settings of a process of a run: its agents come from where those of its tree come from.
+    """Return the settings of a process of a run: its agents have the origin of its tree.
 
-    What the process says of that itself, by flags or variables, does not count. If nothing is on record,
-    there are no agents.
+    The flags and variables of the process itself do not count. If nothing is on record, there are no agents.
     """
     origin = _on_record(settings, store) or AgentsFrom(directories=[])
     return replace(

@@ -1,4 +1,4 @@
-"""The directories of a run and of those it starts: a tree stays in the `cwd` of its first run (SPEC 13)."""
+"""The directories of a run and of its children: a tree stays in the `cwd` of its first run (SPEC 13)."""
 
 import os
 import stat
@@ -15,10 +15,10 @@ from subagent_server.service.context import Service
 
 @dataclass(frozen=True)
 class ParentPlaces:
-    """The directories that a run may hand on to those it starts, by real paths.
+    """The directories that a run may hand on to its children, by real paths.
 
-    `cwd` is where they may work, and where their inputs may lie. `kept` are its own `inputs/` and `outputs/`,
-    where inputs may lie too. (A worktree that is made for a run will be one more place to work in.)
+    Children may work in `cwd`, and their inputs may lie there. `kept` are the run's own `inputs/` and
+    `outputs/`, in which inputs may lie too. (A worktree made for a run will be another place to work in.)
     """
 
     run_id: str
@@ -29,7 +29,7 @@ class ParentPlaces:
 def places_of(service: Service, parent: RunMeta) -> ParentPlaces:
     """Return the directories that `parent` may hand on.
 
-    The `cwd` of a nested run is on record as a real path; that of a root run is as its user named it.
+    The `cwd` of a nested run is on record as a real path; the `cwd` of a root run is as its user named it.
 
     Raises:
         UnreadableMeta.
@@ -43,10 +43,10 @@ def places_of(service: Service, parent: RunMeta) -> ParentPlaces:
 
 
 def cwd_of_user(service: Service, named: str | None) -> Path:
-    """Return the directory that a user named, relative to the own one, or the own one.
+    """Return the directory named by a user, relative to the current directory, or the current directory.
 
     Raises:
-        BadArgument: it is not a directory.
+        BadArgument: the path is not a directory.
     """
     cwd = _absolute(service, named)
     try:
@@ -59,10 +59,11 @@ def cwd_of_user(service: Service, named: str | None) -> Path:
 
 
 def cwd_of_child(service: Service, named: str | None, places: ParentPlaces) -> Path:
-    """Return the real path of the directory that a run named for one it starts, or of where its caller is.
+    """Return the real path of the directory a run named for its child, or of the caller's directory.
 
     Raises:
-        BadArgument: it is not a directory in that run's own, or other programs execute what lies in it.
+        BadArgument: it is not a directory below the run's own, or other programs execute files in this
+            directory.
     """
     asked = str(_absolute(service, named))
     shown = shorten(named or asked, 200)
@@ -97,7 +98,7 @@ def enter(directory: str) -> None:
     """Make a real path the working directory of this process.
 
     Raises:
-        OSError: it is gone, or a link has come into it since it was checked.
+        OSError: the directory is gone, or its path got a link since the check.
     """
     descriptor = open_real(Path(directory))
     try:

@@ -38,7 +38,7 @@ _HINT_LOGS = "get_logs shows how far it came; start it again or continue it."
 class Observed:
     """A run as it is: its state, and whether its processes live.
 
-    `live` is None if nobody here knows: the run is another host's, or in a root that is not ours.
+    `live` is None if unknown on this host: the run is another host's, or in a foreign root.
     """
 
     meta: RunMeta
@@ -46,14 +46,14 @@ class Observed:
 
 
 def observe(store: RunStore, run_id: str, caller: Caller = USER) -> Observed:
-    """Return the run after reconciling it; in a root that is not ours, as it says that it is.
+    """Return the run after reconciling; in a foreign root, return the state as recorded.
 
-    A caller to whom the run is not open is refused first: to look at a run may write how it ended.
+    A caller without access to the run is refused first, because a look at a run may write its end.
 
     Raises:
-        InvalidRunId, UnknownRun, UnreadableMeta: it cannot be read.
-        NotAllowed: it is not open to the caller.
-        StorageFailed, LockTimeout: what has to be written cannot be.
+        InvalidRunId, UnknownRun, UnreadableMeta: the run cannot be read.
+        NotAllowed: the caller may not open the run.
+        StorageFailed, LockTimeout: a necessary write failed.
     """
     try:
         return _observed(store, run_id, caller)
@@ -219,10 +219,10 @@ def _is_overdue(meta: RunMeta) -> bool:
 
 
 def sweep_orphans(run: RunPaths) -> None:
-    """Kill the processes of a run whose shim is gone: its worker, all with its mark, and all below these.
+    """Kill the processes of a run whose shim is gone: worker, processes with its mark, all descendants.
 
-    Other runs' shims and their trees are spared. Two looks that find nothing end it. The processes of a
-    copied run directory belong to the original, and what the record names is looked at too (`marks.py`).
+    Other runs' shims and their trees are spared. Two looks that find nothing end the sweep. The processes of
+    a copied run directory belong to the original, and recorded processes are checked too (`marks.py`).
     """
     if not marks.is_original(run):
         return

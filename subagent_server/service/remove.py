@@ -1,7 +1,7 @@
-"""Removing runs that are over. A run is there with all its files, or it is gone: it is renamed away first.
+"""Removing runs that are over. A run is there with all its files, or is gone: the directory is renamed first.
 
-Only what nobody needs any more is removed: no run that lives, none whose parent or child does, and no
-directory that may be a start in the making. Runs that a removed run started stay: each is removed by its own
+Only runs without any further use are removed: not a live run, not the parent or child of a live run, and not
+a directory that may be a start in the making. Children of a removed run stay: each is removed by its own
 name, or by its own age.
 
 Tested in `tests/cli/test_rm.py` and `tests/cli/test_prune.py`.
@@ -39,7 +39,7 @@ START_SECONDS = 3_600.0
 
 
 class StillNeeded(CallerError):
-    """The run lives, or one that it belongs to does."""
+    """The run lives, or its parent or a child lives."""
 
     code = "still_needed"
 
@@ -66,21 +66,23 @@ class Age:
 
 @dataclass(frozen=True)
 class Pruned:
-    """A run that was (or would be) removed; `why` says of one that is old and stays, what keeps it."""
+    """A run that was (or would be) removed; `why` gives the reason if an old run stays."""
 
     run_id: str
     why: str | None = None
 
 
 def remove(store: RunStore, run_id: str) -> None:
-    """Remove a run that is over, also one whose state cannot be read.
+    """Remove a finished run, or a run with an unreadable state.
 
     Raises:
         NotARun: the directory has no readable state of this run, and a file that no run has.
-        StillNeeded: it lives, or its parent or a child does, or it may be a start in the making.
-        InvalidRunId, UnknownRun: there is none.
+        StillNeeded: the run lives, or its parent or a child lives, or the directory may be a start in the
+            making.
+        InvalidRunId, UnknownRun: there is no such run.
         ForeignRoot: the root is not ours.
-        StorageFailed: it could not be renamed, and is whole; or it is gone, and some of its files are left.
+        StorageFailed: the run could not be renamed, and is whole; or the run is gone, and some of its files
+            are left.
     """
     store.paths.check_ours()
     parent = _check_removable(store, run_id)
@@ -88,7 +90,7 @@ def remove(store: RunStore, run_id: str) -> None:
 
 
 def prune(store: RunStore, age: Age, *, dry_run: bool = False) -> Iterator[Pruned]:
-    """Remove the runs that are old, and starts that never were, the newest first; yield each.
+    """Remove old runs, and starts that never were, the newest first; yield each.
 
     A kill in between leaves the rest for the next time, and no run by halves. With `dry_run` nothing changes.
 
@@ -113,7 +115,7 @@ def prune(store: RunStore, age: Age, *, dry_run: bool = False) -> Iterator[Prune
 
 
 def sweep(store: RunStore) -> None:
-    """Delete what earlier removals that were killed have left, and the marks of runs that are no more."""
+    """Delete the remains of earlier, killed removals, and the marks of runs that no longer exist."""
     removed, changes = store.paths.removed, store.paths.changes
     with suppress(OSError):
         for name in removed.names():
@@ -148,7 +150,7 @@ def _old(store: RunStore, age: Age) -> Iterator[str]:
 
 
 def _end_of(store: RunStore, run: RunPaths) -> datetime | None:
-    """Return when a run ended, None for one that has not. Raises as `observe` does."""
+    """Return when a run ended, or None if the run has not ended. Raises as `observe` does."""
     try:
         facts = read_facts(run)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -173,7 +175,7 @@ def _never_was(run: RunPaths, moment: datetime) -> bool:
 
 
 def _check_removable(store: RunStore, run_id: str) -> str | None:
-    """Return the parent of a run that may be removed, if it has one.
+    """Check that a run may be removed, and return its parent, if any.
 
     Raises:
         NotARun, StillNeeded, InvalidRunId, UnknownRun, StorageFailed, LockTimeout.
@@ -227,7 +229,7 @@ def _lives(store: RunStore, run_id: str) -> bool:
 
 
 def _check_is_run(run: RunPaths) -> None:
-    """Refuse a directory with a file that no run has; its state does not say that it is a run."""
+    """Refuse a directory with a file that no run has, and without a state that proves a run."""
     other = run.other_names()
     if other:
         raise NotARun(run, other[0])
@@ -249,7 +251,7 @@ def _check_nobody(run: RunPaths) -> None:
 
 
 def _is_held(run: RunPaths) -> bool:
-    """Whether somebody keeps a run; what stands in the place of its lock and is no file is held by nobody."""
+    """Whether a process keeps a run; an entry in the place of its lock that is not a file has no holder."""
     try:
         return locks.is_held(run.live_lock)
     except NotPlain:

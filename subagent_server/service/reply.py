@@ -24,9 +24,10 @@ def reply(
     answered_by: str = "parent",
     caller: Caller = USER,
 ) -> Observed:
-    """Record an answer and return the run with it. Without `message_id` it is for the only open question.
+    """Record an answer and return the run. Without `message_id`, the only open question is answered.
 
-    Repeating the same answer succeeds and changes nothing. A secret in it is masked, as everywhere on disk.
+    Repeating the same answer succeeds and changes nothing. A secret in the answer is masked, as everywhere on
+    disk.
 
     Raises:
         BadArgument, UnknownMessage, MessageClosed, InvalidRunId, UnknownRun, NotAllowed, ForeignRoot.

@@ -1,7 +1,7 @@
 """The cases of reconciliation, in the order in which they are decided. Standard library only.
 
-The order is what keeps a run that finished from being called lost: its result counts before its processes do.
-`reconcile.py` acts on each case; `list_runs.py` only asks whether there is anything to act on.
+The order keeps a finished run from being called lost: its result counts before its processes do.
+`reconcile.py` acts on each case; `list_runs.py` only asks whether any action is needed.
 """
 
 from enum import Enum
@@ -15,7 +15,7 @@ from subagent_server.store.paths import RunPaths
 
 
 class RunCase(Enum):
-    """What a reader finds. The first case that fits is the case of the run."""
+    """The findings of a reader. The first case that fits is the case of the run."""
 
     FOREIGN = 1
     """The root is not ours: the state is all that is known."""
@@ -34,7 +34,7 @@ class RunCase(Enum):
 
 
 def is_here(host: str | None) -> bool:
-    """Whether the processes of a run that was launched on `host` would be on this one."""
+    """Whether the processes of a run launched on `host` would be on this host."""
     return host is None or host == processes.host_name()
 
 
@@ -67,8 +67,8 @@ def case_of_processes(run: RunPaths) -> RunCase:
 
 
 def is_over(run: RunPaths, status: Status, *, is_marked: bool) -> bool:
-    """Whether nothing of a run is left to reconcile, in any case: it has ended, and its tree is gone.
+    """Whether nothing of a run is left to reconcile, in any case: the run has ended, and its tree is gone.
 
-    `is_marked` says that it still has its change mark, so that somebody has to take that away.
+    `is_marked` says that the run still has its change mark, which a reader has to remove.
     """
     return status.is_terminal and not is_marked and tree_is_gone(run)

@@ -39,7 +39,7 @@ class RunRow:
         return self.status is None or (self.status.is_terminal and not self.live)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the JSON object of the row, without the facts that it lacks."""
+        """Return the JSON object of the row, without missing facts."""
         found = ((wire, getattr(self, name)) for name, wire in _WIRE_NAMES)
         return {
             wire: value.value if isinstance(value, Status) else value

@@ -1,4 +1,4 @@
-"""Finding the few runs that may be wanted among many that are stored."""
+"""Finding the few wanted runs among many stored runs."""
 
 from collections.abc import Collection, Iterator
 
@@ -12,9 +12,9 @@ from subagent_server.store.stored import StoredRuns
 def may_be_wanted(
     root: RootPaths, statuses: Collection[Status], agent: str | None, caller: Caller
 ) -> Iterator[str]:
-    """Yield the ids of runs that may have one of these statuses and this agent, newest first.
+    """Yield the ids of runs that may have any of these statuses and this agent, newest first.
 
-    A large root answers from its index, which may be behind: read each run that is taken.
+    A large root answers from its index, which may be behind: read each chosen run.
     """
     stored = StoredRuns(root)
     if not stored.is_large():

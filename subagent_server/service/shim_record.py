@@ -1,4 +1,4 @@
-"""Reading what the shim of a run has recorded. Standard library only: `subagent ls` reads it too."""
+"""Reading the records of a run's shim. Standard library only: `subagent ls` reads them too."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ from subagent_server.store.paths import RECORD_BYTES, RunPaths
 
 
 def read_exit(run: RunPaths) -> dict[str, Any] | None:
-    """Return how the worker ended, as the shim recorded it, or None if it did not."""
+    """Return how the worker ended, as recorded by the shim, or None without a record."""
     return _read_object(run.exit)
 
 

@@ -43,7 +43,7 @@ class StartOrder:
 
     From a run, both have to lie in its own `cwd` (`service/places.py`).
 
-    `trace` is the trace context of the run, if it is another than that of the environment.
+    `trace` is the trace context of the run, if different from the environment's.
     """
 
     agent: str
@@ -56,9 +56,9 @@ class StartOrder:
 
 @dataclass(frozen=True)
 class Continuation:
-    """The run that is continued, and the warnings for the log of the new run.
+    """The continued run, and the warnings for the log of the new run.
 
-    `stored_agent` says that somebody asked for the definition that the old run was started with.
+    `stored_agent` says that the caller asked for the definition stored at the start of the old run.
     """
 
     run_id: str
@@ -67,9 +67,9 @@ class Continuation:
 
 
 def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta:
-    """Start a run and return its first state; it is on its way, and nothing here needs to stay alive.
+    """Start a run and return its first state; the run is on its way, and nothing here needs to stay alive.
 
-    A definition that asks for what cannot be done gives a run that has failed with `config` already.
+    If the definition asks for something impossible, the run has already failed with `config`.
 
     Raises:
         UnknownAgent, NotAllowed, NotTrusted, BadArgument: nothing was made.
@@ -113,14 +113,14 @@ def start_agent(
 
 @dataclass(frozen=True)
 class _Equipped:
-    """An agent with the MCP servers that it names, or with the problem that they have."""
+    """An agent with its named MCP servers, or with the problem of these servers."""
 
     agent: AgentDefinition
     problem: CallerError | None = None
 
 
 def _equipped(service: Service, agent: AgentDefinition, *, is_asked_for: bool) -> _Equipped:
-    """Return an agent that may be used, with its servers; what is read here is what the run gets.
+    """Return an agent that may be used, with its servers: the run gets exactly the files read here.
 
     Raises:
         NotTrusted.
@@ -196,9 +196,9 @@ def _parent_has_ended(service: Service, meta: RunMeta) -> bool:
 def _checked_cwd(
     service: Service, order: StartOrder, agent: AgentDefinition, places: ParentPlaces | None
 ) -> Path:
-    """Return where the run works: as was ordered, else as its agent file says, else where the caller is.
+    """Return the run's directory: as ordered, else as its agent file says, else the caller's.
 
-    With a parent it is a real path in that run's own directory, unless the agent file says otherwise.
+    With a parent this is a real path in the parent's own directory, unless the agent file says otherwise.
     """
     named = order.cwd if order.cwd is not None else agent.cwd
     if named is not None and ("\0" in named or not named):
@@ -220,9 +220,9 @@ def _check_texts(order: StartOrder) -> None:
 
 
 def _masked(service: Service, order: StartOrder, caller: Caller) -> StartOrder:
-    """Return the order as it may stand on disk: of the prompt, what a run says is masked, as all its words.
+    """Return the order as it may stand on disk: a prompt by a run is masked, like all words of a run.
 
-    The prompt of the user's own side is given to the run as it is, and `request.json` is how.
+    A prompt by the user's own side reaches the run unchanged, by way of `request.json`.
     """
     own = caller.run_id
     masker = masker_of(None, service.settings.environment) if own is None else masker_at_door(service, own)
@@ -314,7 +314,7 @@ def _package(service: Service, made: _MadeRun) -> LaunchPackage:
 
 
 def _slots(service: Service, agent: AgentDefinition) -> dict[str, int]:
-    """The agent's slots before the root's: who waits for its own kind holds up nobody else."""
+    """The agent's slots before the root's: a run waiting for its own kind holds up no other run."""
     own = {f"agent-{agent.tool_name}": agent.max_concurrent} if agent.max_concurrent else {}
     return {**own, "root": service.settings.max_runs}
 

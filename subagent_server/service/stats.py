@@ -20,7 +20,7 @@ from subagent_server.store.stored import StoredRuns
 
 @dataclass
 class Sum:
-    """Runs added up. `seconds`: how long they took together, of those that have ended."""
+    """Runs added up. `seconds`: how long the ended runs took together."""
 
     runs: int = 0
     outcomes: dict[str, int] = field(default_factory=lambda: {"completed": 0, "failed": 0, "stopped": 0})
@@ -70,7 +70,7 @@ class Sum:
 
 @dataclass
 class Stats:
-    """All runs, those of each agent, and those begun on each day (UTC). `unreadable` are in none of these."""
+    """All runs, the runs of each agent, and the runs begun on each day (UTC), all without `unreadable`."""
 
     total: Sum = field(default_factory=Sum)
     by_agent: dict[str, Sum] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Stats:
 
 
 def stats(root: RootPaths, *, since: datetime | None = None, agent: str | None = None) -> Stats:
-    """Add up the runs that began at `since` or later, all or those of one agent."""
+    """Add up the runs that began at `since` or later, of all agents or of a single agent."""
     found, root = Stats(), root.kept_open()
     begin = 0.0 if since is None else since.timestamp()
     for run in _each(root, begin):
@@ -101,7 +101,7 @@ def stats(root: RootPaths, *, since: datetime | None = None, agent: str | None =
 
 
 def _each(root: RootPaths, begin: float) -> Iterator[Ended | None]:
-    """Yield the runs of a root, in a large one as its index has them; None for one that cannot be read."""
+    """Yield the runs of a root, in a large root from its index; None for an unreadable run."""
     stored = StoredRuns(root)
     if stored.is_large():
         with open_index(root) as index:

@@ -13,7 +13,7 @@ from subagent_server.service.reconcile import Observed, observe
 
 
 def stop(service: Service, run_id: str, reason: str | None = None, caller: Caller = USER) -> Observed:
-    """End a run and those it started. A run that has ended is returned as it is.
+    """End a run and its children. An ended run is returned unchanged.
 
     Its processes get TERM and, 10 s later, KILL; `live` says truthfully whether they are gone.
 

@@ -1,4 +1,4 @@
-"""The names in an agent's `tools` that nothing offers, and those with a condition that cannot be kept.
+"""The names in an agent's `tools` that nothing offers, and the names with an impossible condition.
 
 All doors ask here before a run: `agents`, `doctor`, the tool's description, and the start. The words of the
 start stand in the run's view and log.
@@ -40,7 +40,7 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True)
 class MissingTool:
-    """A name in `tools` that nothing offers, with the nearest name or means that is there."""
+    """A name in `tools` that nothing offers, with the nearest available name or means."""
 
     name: str
     nearest: str | None = None
@@ -55,8 +55,9 @@ class MissingTool:
 def missing_tools(agent: AgentDefinition) -> list[MissingTool]:
     """Return the names in `tools` that no tool of a run has.
 
-    A name may be that of a tool of an MCP server, which is known once a run has connected to it: it counts as
-    missing only if the agent has no server, or if it is a tool of Claude Code that is not here.
+    A name may belong to a tool of an MCP server, whose tools are known only after a run has connected. So a
+    name counts as missing only if the agent has no server, or if it is a tool of Claude Code not offered
+    here.
     """
     if agent.runner != "messages" or agent.tools is None:
         return []

@@ -1,7 +1,7 @@
-"""The runs that one run has started, and those that they have started: walking them, and what they cost.
+"""The tree of runs below a run, children and their children: walking the tree, and its cost.
 
-A state on disk holds what a tree had cost at its last transition (`withDescendants`); live figures come from
-the journals of what still works (SPEC section 4).
+A state on disk holds the cost of a tree at its last transition (`withDescendants`); live figures come from
+the journals of the runs still working (SPEC section 4).
 """
 
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from subagent_server.store.runs import RunStore
 
 
 def record_tree_usage(store: RunStore, run_id: str) -> None:
-    """Write into a run that has ended, and into those above it that have, the cost of all runs below.
+    """Write the cost of all runs below into an ended run, and into all ended runs above.
 
-    A run that has not ended adds it up itself when it ends: it writes its end first and looks at its children
-    second, a child the other way round, so one of the two sees the other.
+    A live run adds up the cost itself at its end. The run writes its end first and looks at its children
+    second, a child the other way round: so at least one of the two sees the other.
 
     Raises:
-        SubagentError: a state cannot be read or written. The next call for the tree writes it.
+        SubagentError: a state cannot be read or written. The next call for the tree writes the cost.
     """
     above: str | None = run_id
     seen: set[str] = set()
@@ -40,9 +40,9 @@ def record_tree_usage(store: RunStore, run_id: str) -> None:
 
 
 def children(store: RunStore, meta: RunMeta) -> Iterator[RunMeta]:
-    """Yield the states of the runs that this one started, oldest first; what cannot be read is left out.
+    """Yield the states of the runs started by this run, oldest first; unreadable states are left out.
 
-    Marks and states are data: a run that does not name this one as its parent is none of its children.
+    Marks and states are data: a run that does not name this run as its parent is not its child.
     """
     for run_id in store.children_of(meta.run_id):
         with suppress(SubagentError):  # a start that never was, or one that the doctor lists
@@ -59,16 +59,16 @@ def subtree(store: RunStore, meta: RunMeta) -> Iterator[RunMeta]:
 
 
 def usage_now(store: RunStore, meta: RunMeta) -> Usage:
-    """Return what a run has cost up to now, alone: by its journal while it works."""
+    """Return the cost of a run up to now, alone: by its journal while working."""
     if meta.status.is_terminal:
         return meta.usage
     return meta.usage.merged(recorded_usage(store.paths.run(meta.run_id)))
 
 
 def tree_usage(store: RunStore, meta: RunMeta) -> Usage:
-    """Return what a run and all below it have cost up to now.
+    """Return the cost of a run and all runs below up to now.
 
-    The state of one that has ended says it; only what works is walked.
+    The state of an ended run gives the figure; only working runs are walked.
     """
     if meta.status.is_terminal:
         return meta.with_descendants
@@ -79,7 +79,7 @@ def tree_usage(store: RunStore, meta: RunMeta) -> Usage:
 
 
 def tree_cost(store: RunStore, root: str) -> Decimal:
-    """Return what a run and all below it have cost up to now, in USD; models without a price cost nothing.
+    """Return the cost of a run and all runs below up to now, in USD; models without a price cost nothing.
 
     Raises:
         InvalidRunId, UnknownRun, UnreadableMeta: of `root`.

@@ -1,4 +1,4 @@
-"""Whole trees of runs for people: each run reconciled, with what it and all below it have cost.
+"""Whole trees of runs for people: each run reconciled, with the cost of the run and all runs below.
 
 Tested in `tests/cli/test_trees.py`.
 """
@@ -18,7 +18,7 @@ from subagent_server.service.tree_usage import tree_usage
 
 @dataclass(frozen=True)
 class TreeRow:
-    """A run in its tree: its row, the run that started it, and what it and all below it have cost."""
+    """A run in its tree: its row, its parent, and the cost of the run and all runs below."""
 
     run: RunRow
     parent_run_id: str | None = None
@@ -33,7 +33,7 @@ class TreeRow:
 
 @dataclass
 class Node:
-    """A run, and those that it started, as they were started."""
+    """A run and its children, in the order of their starts."""
 
     row: TreeRow
     children: "list[Node]" = field(default_factory=list)
@@ -60,7 +60,7 @@ def trees_of(service: Service, run_ids: Iterable[str], caller: Caller = USER) ->
 
 
 def _top(service: Service, run_id: str, caller: Caller) -> str:
-    """Return the highest run above this one that can be read and is open to the caller."""
+    """Return the highest run above this run that can be read and is open to the caller."""
     top, seen = run_id, {run_id}
     while True:
         try:
@@ -86,7 +86,7 @@ def _grown(service: Service, run_id: str, caller: Caller, depth: int = -1) -> No
 
 
 def _is_open(service: Service, run_id: str, caller: Caller) -> bool:
-    """Whether there is such a run, and the caller may see it; one that cannot be read is seen by the user."""
+    """Whether there is such a run, and the caller may see the run; the user sees unreadable runs too."""
     if not service.store.exists(run_id):
         return False
     try:

@@ -1,7 +1,7 @@
 """The judge: decides whether an agent, and the MCP servers that it names, may be used.
 
-They may if a person named them, if they are in the user's own configuration, or if the directory that they
-come with is trusted and what they start is what it was when it was trusted (SPEC section 13).
+They may if a person named them, or if they are in the user's own configuration. They also may if their
+directory is trusted and their programs are unchanged since then (SPEC section 13).
 
 Tested in `tests/cli/test_trust.py` and `tests/end_to_end/test_trust.py`.
 """
@@ -34,7 +34,7 @@ _MAX_NAME = 150
 
 
 class NotTrusted(CallerError):
-    """An agent or a server comes with a directory that is not trusted, or has changed since it was."""
+    """An agent or a server comes with an untrusted directory, or has changed since the trust was given."""
 
     code = "not_trusted"
 
@@ -57,7 +57,7 @@ class NotTrusted(CallerError):
 
 @dataclass(frozen=True)
 class Coverage:
-    """What trust in a directory covers now: its agents by name, and its pins by what they are of."""
+    """The present extent of trust in a directory: its agents by name, and its pins by their subject."""
 
     project: Path
     agents: list[str]
@@ -85,7 +85,7 @@ class Judge:
         return read_book(self._settings.trust_file)
 
     def doubt(self, agent: AgentDefinition) -> NotTrusted | None:
-        """Return why an agent may not be used; None if it may. Its named servers are judged as it starts."""
+        """Return why an agent may not be used, or None. Its named servers are judged at the start."""
         project = self._settings.project
         if (
             project is None
@@ -109,11 +109,11 @@ class Judge:
             raise doubt
 
     def equipped(self, agent: AgentDefinition) -> AgentDefinition:
-        """Return an agent with the servers that it names, each of which may be used.
+        """Return an agent with its named servers, each of which may be used.
 
         Raises:
             NotTrusted.
-            UnknownServer, AgentFileError: one of them cannot be found or understood.
+            UnknownServer, AgentFileError: a server cannot be found or understood.
         """
         settings = self._settings
         environment = {**settings.environment, "HOME": str(settings.home or "")}
@@ -157,10 +157,10 @@ class Judge:
 
 
 def coverage(settings: Settings, directory: Path, *, leave_out: str | None = None) -> Coverage:
-    """Return what trust in a directory covers, and what of that is new; `leave_out` names a server.
+    """Return the extent of trust in a directory, and the new part; `leave_out` names a server.
 
     Raises:
-        BadArgument: it is no directory, or the trust would lie inside it.
+        BadArgument: the path is not a directory, or the trust file would lie inside.
     """
     project = real_path(settings.cwd / directory)
     if not project.is_dir():
@@ -189,7 +189,7 @@ def coverage(settings: Settings, directory: Path, *, leave_out: str | None = Non
 
 
 def trust(settings: Settings, covered: Coverage) -> None:
-    """Trust a directory with what was shown of it.
+    """Trust a directory with the contents shown.
 
     Raises:
         BadArgument: a run asks.
@@ -216,7 +216,7 @@ def check_may_trust(settings: Settings) -> None:
 
 
 def _brought_along(settings: Settings, project: Path) -> str | None:
-    """Return why the user's word is not believed of a project that may have brought it along."""
+    """Return why the user's word is not believed, if a project may have brought the word along."""
     if settings.trust_file is None or not real_path(settings.trust_file).is_relative_to(project):
         return None
     if settings.home is not None and real_path(settings.home).is_relative_to(project):

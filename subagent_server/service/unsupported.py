@@ -1,7 +1,7 @@
-"""The keys of a definition that this version, or this machine, cannot do.
+"""The keys of a definition unsupported by this version or this machine.
 
-Such an agent loads with a warning, and its run is refused with `config` naming the field: it is never run
-without what its author asked for (SPEC section 3).
+Such an agent loads with a warning, and its run is refused with `config` naming the field: an agent never runs
+without something that its author asked for (SPEC section 3).
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _NOT_BUILT: dict[str, Callable[[AgentDefinition], bool]] = {
 
 
 def unsupported_fields(agent: AgentDefinition) -> list[str]:
-    """Return the fields that ask for what this version does not do, in the order of the table."""
+    """Return the fields asking for something unsupported, in the order of the table."""
     return [name for name, asks in _NOT_BUILT.items() if asks(agent)]
 
 

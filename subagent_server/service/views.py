@@ -83,7 +83,7 @@ class RunView(Record):
     warnings: list[str] | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the JSON object of the view; an output of null is kept where there is one."""
+        """Return the JSON object of the view; an output of null is kept if present."""
         wire = self.model_dump(mode="json", exclude_none=True)
         if "output" in self.model_fields_set:
             wire["output"] = self.output
@@ -93,8 +93,8 @@ class RunView(Record):
 def run_view(store: RunStore, observed: Observed, asked: str | None = None, *, own: bool = False) -> RunView:
     """Return the view of a run; `asked` names the question that its asker wants to see.
 
-    `own` is the view of the run itself: it sees the answers too that it has not taken yet, so that one whose
-    program died while it waited finds them again.
+    `own` is the view of the run itself: the run also sees answers not taken yet, so a run whose program died
+    during a wait finds them again.
 
     Raises:
         UnreadableMeta: its result cannot be read.
@@ -167,7 +167,7 @@ def _shown(meta: RunMeta, asked: str | None, own: bool) -> list[Message]:
 
 
 def _warnings(store: RunStore, meta: RunMeta) -> list[str] | None:
-    """Return the warnings of the start, such as tools that the agent names and that are not here."""
+    """Return the warnings of the start, such as tools named by the agent but missing here."""
     try:
         warnings = store.read_request(meta.run_id).warnings
     except UnreadableMeta:
@@ -185,7 +185,7 @@ def _sources(result: RunResult | None) -> list[WebSource] | None:
 
 
 def _awaited(run: RunPaths, meta: RunMeta) -> str | None:
-    """Return the run whose processes have to be gone before this one begins, while it waits for that."""
+    """Return the run whose processes have to be gone before this run begins, if still waiting."""
     if meta.status is not Status.READY or meta.continues_run_id is None:
         return None
     awaited = read_shim(run).get("waitingForRun")

@@ -34,7 +34,7 @@ class WaitResult(Record):
     wait_note: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the JSON object of the answer, without the facts that it lacks."""
+        """Return the JSON object of the answer, without missing facts."""
         wire = self.model_dump(mode="json", exclude_none=True, exclude={"runs"})
         return {"runs": [view.to_wire() for view in self.runs], **wire}
 
@@ -43,7 +43,7 @@ def read_cursor(cursor: str | None) -> Shown:
     """Return the revisions that a cursor stands for.
 
     Raises:
-        BadArgument: no answer of `wait_for_runs` had it.
+        BadArgument: no answer of `wait_for_runs` had this cursor.
     """
     if not cursor:
         return {}
@@ -70,10 +70,10 @@ def has_ended_or_asks(meta: RunMeta) -> bool:
 
 
 class UnfinishedRuns:
-    """The runs that a caller was shown at work and not at their end: by one connection, as long as it lasts.
+    """The runs shown to a caller at work but not at their end, for as long as its connection lasts.
 
-    It only spares a parent from missing an end between two waits. A run that is lost with the connection can
-    still be looked at: `list_runs` has it.
+    The list only spares a parent from missing an end between two waits. A run lost with the connection can
+    still be looked at by `list_runs`.
     """
 
     def __init__(self) -> None:

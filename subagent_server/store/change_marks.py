@@ -1,8 +1,8 @@
-"""The marks of runs that may be live, in `.changes`: one file a run, touched at each change of the run.
+"""The marks of possibly live runs, in `.changes`: a file for each run, touched at each change of the run.
 
-A mark is made with the run and removed when its tree is gone, so that a reader of a large root looks at live
-runs only. A watcher of the directory hears of every change. Each mark may be lost: readers look by a slow
-poll, too, and whoever meets a live run without a mark puts it back.
+A mark is made with the run and removed when its tree is gone, so a reader of a large root looks at live runs
+only. A watcher of the directory hears of every change. Each mark may be lost: readers look by a slow poll,
+too, and a reader of a live run without a mark restores the mark.
 """
 
 from contextlib import suppress
@@ -12,7 +12,7 @@ from subagent_server.store.paths import RunPaths
 
 
 def announce(run: RunPaths) -> None:
-    """Wake all who wait for a change of this run. If that is lost, they find it by their slow poll."""
+    """Wake all waiters for a change of this run. After a lost wake-up, their slow poll finds the change."""
     with suppress(OSError):
         mark = run.root.change_mark(run.run_id)
         if mark.exists():
@@ -21,7 +21,7 @@ def announce(run: RunPaths) -> None:
 
 
 def restore(run: RunPaths) -> None:
-    """Put a live run back among those that may be live, if somebody has removed its mark."""
+    """Restore the mark of a live run, if missing."""
     with suppress(OSError):
         run.root.changes.make()
         run.root.change_mark(run.run_id).touch()

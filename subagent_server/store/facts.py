@@ -60,7 +60,7 @@ def read_facts(run: RunPaths) -> RunFacts | None:
 
 
 def tree_is_gone(run: RunPaths) -> bool:
-    """Whether it is recorded that no process of a run is left."""
+    """Whether the record says that no process of a run is left."""
     try:
         return json.loads(run.exit.read(RECORD_BYTES)).get("treeGone") is True
     except (OSError, ValueError, AttributeError, RecursionError):

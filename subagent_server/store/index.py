@@ -1,9 +1,9 @@
-"""The index of a large root: facts of its runs, to find and to sum them without reading each.
+"""The index of a large root: facts of its runs, for finding and summing runs without reading each.
 
-Never the truth: whoever shows a run reads it. It holds a row for each name in the root, with what its state
-said when it had ended; a run that had not is read again at every use. A row belongs to the time of the last
-change of its directory, so a run that was removed, or put back from a copy, is read anew. The file may be
-deleted, damaged, of another version, or on a disk that refuses writes: then what it lacks is read again, if
+The index is never the truth: to show a run, read its state. The index holds a row for each name in the root,
+with the final facts of an ended run; an unfinished run is read again at every use. A row belongs to the time
+of the last change of its directory, so a run removed, or put back from a copy, is read anew. The file may be
+deleted, damaged, of another version, or on a disk that refuses writes: then missing rows are read again, if
 need be each time.
 """
 
@@ -61,7 +61,7 @@ class Ended:
 
 
 class RunIndex:
-    """The index of one root, brought up to date as it is opened."""
+    """The index of a root, brought up to date on opening."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -73,9 +73,10 @@ class RunIndex:
         run_id: str | None = None,
         parents: Iterable[str] = (),
     ) -> list[str]:
-        """Return the ids of the runs that may fit, newest first: also those of which nothing is known.
+        """Return the ids of the runs that may fit, newest first, including runs without known facts.
 
-        No status stands for every one. With `run_id`, only that run, and what it or one of `parents` started.
+        No status stands for every status. With `run_id`, only this run, and the runs started by this run or
+        by any of `parents`.
         """
         names = [status.value for status in statuses]
         family = [] if run_id is None else [run_id, *parents]
@@ -88,7 +89,7 @@ class RunIndex:
         return [run_id for (run_id,) in self._connection.execute(query, values)]
 
     def ended(self, since: float = 0.0) -> Iterator[Ended]:
-        """Yield the runs that have ended, of those that began since this time, in seconds since the epoch."""
+        """Yield the ended runs that began since this time, in seconds since the epoch."""
         for status, agent, created, seconds, *spent in self._connection.execute(_SELECT, [since]):
             yield Ended(Status(status), agent, created, seconds, Spent(*spent))
 
@@ -103,7 +104,7 @@ def _marks(values: Sequence[object]) -> str:
 
 @contextmanager
 def open_index(root: RootPaths) -> Iterator[RunIndex]:
-    """Give the index of a root as it is now. Reads every run that is new, which may take long once."""
+    """Return the up-to-date index of a root. Reads every new run, which may take long once."""
     connection = _up_to_date(root.kept_open())
     try:
         yield RunIndex(connection)
@@ -112,7 +113,7 @@ def open_index(root: RootPaths) -> Iterator[RunIndex]:
 
 
 def _up_to_date(root: RootPaths) -> sqlite3.Connection:
-    """Return a connection to the file; if it is damaged, to a new file; if that cannot be made, to memory."""
+    """Return a connection to the file; to a new file if damaged; to memory if no file can be made."""
     if not root.is_ours:
         return _synced(_in_memory(), root)
     for _ in range(2):
@@ -133,10 +134,10 @@ def _open_file(root: RootPaths) -> sqlite3.Connection:
 
 
 def _checked(index: Directory) -> str:
-    """Return the path of the file for SQLite, which opens by path, once what it will open has been looked at.
+    """Check the files that SQLite will open, and return their path, because SQLite opens by path.
 
     Raises:
-        OSError: it, or a file that SQLite keeps beside it, is not a plain file.
+        OSError: the file, or a companion file of SQLite, is not a plain file.
     """
     for name in (_FILE, f"{_FILE}-journal", f"{_FILE}-wal", f"{_FILE}-shm"):
         with suppress(FileNotFoundError):
@@ -164,10 +165,10 @@ def _in_memory() -> sqlite3.Connection:
 
 
 def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:
-    """Make the tables that are missing.
+    """Make the missing tables.
 
     Raises:
-        sqlite3.DatabaseError: it is none of ours, or of another version.
+        sqlite3.DatabaseError: the file is not our index, or is of another version.
     """
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -228,7 +229,7 @@ def _present(root: RootPaths, known: Mapping[str, int]) -> dict[str, int]:
 
 
 def _learn(connection: sqlite3.Connection, root: RootPaths) -> None:
-    """Read the runs that the index lacks, and keep the facts of those that have ended: these are final."""
+    """Read the runs missing in the index, and keep the facts of ended runs, which are final."""
     unknown = connection.execute(
         "SELECT id, touched FROM runs WHERE status IS NULL ORDER BY id DESC"
     ).fetchall()
@@ -242,7 +243,7 @@ def _learn(connection: sqlite3.Connection, root: RootPaths) -> None:
 
 
 def _final_facts(root: RootPaths, run_id: str, marked: Collection[str]) -> RunFacts | None:
-    """Return the facts of a run that has ended and is not among those that may be live."""
+    """Return the facts of an ended run without a mark of possibly live runs."""
     try:
         facts = None if run_id in marked else read_facts(root.run(run_id))
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""The state of one run, for a reader that looks again and again: an unchanged file is not read again."""
+"""The state of a run, for a reader that looks again and again: an unchanged file is not read again."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ file systems are shared that tell late of changes."""
 
 @dataclass(frozen=True)
 class _Seen:
-    """A state, the bytes it was read from, and until when it is believed while its file is like `file`."""
+    """A state, its bytes, and how long the state is believed while its file is like `file`."""
 
     meta: RunMeta
     raw: bytes
@@ -25,11 +25,11 @@ class _Seen:
 
 
 class LastState:
-    """Reads the state of a run if its file has changed since the last time. Any thread may ask.
+    """Reads the state of a run if its file has changed since the last read. Any thread may ask.
 
-    A change is a new file under the name (SPEC section 4), whose inode may be that of the one before the
-    last. So a file is known by inode, size and time together, and one that is younger than a tick of the
-    file system's clock, in which another change could hide, is looked into each time.
+    A change is a new file under the name (SPEC section 4), whose inode may be reused from the file before the
+    last. So a file is known by inode, size and time together. A file younger than a tick of the file system's
+    clock, in which another change could hide, is read each time.
     """
 
     def __init__(self, store: RunStore, run_id: str, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,4 +1,4 @@
-"""The journal for people: one event becomes a few lines that read well under `tail -f`."""
+"""The journal for people: an event becomes a few lines that read well under `tail -f`."""
 
 import json
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def preview(text: str, lines: int = _PREVIEW_LINES) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural where it needs it."""
+    """Return a number with its noun, in the plural if needed."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
@@ -54,7 +54,7 @@ def usage_line(usage: dict[str, Any]) -> str:
 
 
 def one_line(arguments: Any, width: int = _PREVIEW_WIDTH) -> str:
-    """Return the arguments of a call on one line: the value alone if there is one short text."""
+    """Return the arguments of a call on one line: the value alone if the only argument is a short text."""
     if isinstance(arguments, dict) and len(arguments) == 1:
         (value,) = arguments.values()
         if isinstance(value, str):

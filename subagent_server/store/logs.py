@@ -21,7 +21,7 @@ MAX_FIELD_CHARACTERS = 64_000
 
 
 class RunJournal:
-    """Writes events to both files. There is one writer at a time: the worker, then reconciliation.
+    """Writes events to both files. There is a single writer at a time: the worker, then reconciliation.
 
     A disk that refuses is a warning on stderr, and the run goes on (SPEC section 6).
     """
@@ -44,7 +44,7 @@ class RunJournal:
 
 
 def next_seq(run: RunPaths) -> int:
-    """Return the number of the next event. A last line that lacks but its newline counts: it will get it."""
+    """Return the number of the next event. A last line without its newline counts: the next write adds it."""
     for line in (journal.torn_line(run.events), *reversed(journal.tail(run.events, 50).lines)):
         event = journal.parse(line)
         if event is not None and isinstance(event.get("seq"), int):

@@ -9,10 +9,10 @@ Mapping = dict[str, Any]
 
 
 def upgraded(data: Any) -> Any:
-    """Return the mapping of a meta file in the present schema; any other value is returned as it is.
+    """Return the mapping of a meta file in the present schema; any other value is returned unchanged.
 
     Raises:
-        ValueError: it claims a version that never was.
+        ValueError: the file claims a version that never was.
     """
     if not isinstance(data, dict):
         return data

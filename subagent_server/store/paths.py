@@ -73,7 +73,7 @@ class RunPaths:
 
     @property
     def spare(self) -> Entry:
-        """Room on the disk that is kept for the end of the run, until it has ended."""
+        """Room on the disk, reserved for the end of the run until the run has ended."""
         return self.files.entry("run.meta.spare")
 
     @property
@@ -128,17 +128,17 @@ class RunPaths:
 
     @property
     def children(self) -> Directory:
-        """A mark for each run that this one started."""
+        """A mark for each run started by this run."""
         return self.files.below("children")
 
     @property
     def tree_lock(self) -> Entry:
-        """Of a run that no other started: held while one more below it is counted and published."""
+        """Of a run without a parent: held while another run of its tree is counted and published."""
         return self.files.entry("tree.lock")
 
     @property
     def calls_lock(self) -> Entry:
-        """Of a run that no other started: held while a model call below it is admitted by its budget."""
+        """Of a run without a parent: held while a model call in its tree is admitted by its budget."""
         return self.files.entry("calls.lock")
 
     @property
@@ -157,7 +157,7 @@ class RunPaths:
         return self.files.below("mcp")
 
     def other_names(self) -> list[str]:
-        """The names in its directory that no run has. With one of them it may be a directory of the user."""
+        """The names in its directory that no run has. A directory with such a name may be the user's."""
         return [name for name in self.files.names() if name not in _NAMES and not _TEMPORARY.fullmatch(name)]
 
     def wake(self, pid: int) -> Entry:
@@ -182,7 +182,7 @@ class RootPaths:
         return self._kept or RootDirectory(self.root)
 
     def kept_open(self) -> "RootPaths":
-        """Return the same for one look at many runs: the root is opened, and asked whose it is, only once."""
+        """Return the same for a single look at many runs: the root is opened and checked only once."""
         root = RootDirectory(self.root)
         return RootPaths(self.root, root if root.exists() else None)
 
@@ -197,13 +197,13 @@ class RootPaths:
         return root.exists() and root.forbidden is None
 
     def foreign(self) -> ForeignRoot | None:
-        """Return why nothing in it is changed: it is there, and not ours by proof."""
+        """Return why nothing in the root is changed: the root exists, but is not ours by proof."""
         root = self.open()
         return root.forbidden if root.exists() else None
 
     @property
     def is_foreign(self) -> bool:
-        """Whether it is there and not ours by proof: then nothing in it is changed."""
+        """Whether the root exists, but is not ours by proof: then nothing inside is changed."""
         return self.foreign() is not None
 
     def check_ours(self) -> None:
@@ -237,7 +237,7 @@ class RootPaths:
 
     @property
     def backoff(self) -> Directory:
-        """For each API and key that runs call: until when they spare it."""
+        """For each API and key that runs call: until when calls pause."""
         return self.below(".backoff")
 
     def run(self, run_id: str) -> RunPaths:
@@ -253,10 +253,10 @@ class RootPaths:
         return self.changes.entry(check_run_id(run_id))
 
     def marks(self) -> list[str]:
-        """The names among those that may be live, whatever they are; none in a root that is not ours.
+        """The names among the marks of possibly live runs, of any kind; empty in a foreign root.
 
         Raises:
-            NotADirectoryError: the root is none.
+            NotADirectoryError: the root is not a directory.
         """
         root = self.open()
         try:
@@ -269,7 +269,7 @@ class RootPaths:
         return []
 
     def live_marks(self) -> Iterator[str]:
-        """The ids of the runs that may be live. Of very many marks only those count that have a directory."""
+        """The ids of the possibly live runs. Of very many marks, only marks with a directory count."""
         marks = self.marks()
         there = None if len(marks) < _MANY_MARKS else set(self.open().names())
         return (name for name in marks if is_run_id(name) and (there is None or name in there))

@@ -1,10 +1,10 @@
-"""Whose a runs root is. Whatever came with a repository, an archive or another user is not ours.
+"""The owner of a runs root. A root that came with a repository, an archive or another user is not ours.
 
-A root that we have made carries a mark that none of these can bring along: an extended attribute that names
-the directory's own inode, or, if the file system has no such attributes, a file `.root` that does so. It
-belongs to us, and nobody else can write to it. Any other root is foreign: it can be read, as a CI job reads
-one that it was given, and nothing in it is changed (SPEC section 13). Standard library only: the shim imports
-this module.
+A root of our making carries a mark that none of these can bring along: an extended attribute with the
+directory's own inode, or, if the file system has no such attributes, a file `.root` with the inode. Our root
+belongs to us, and no other user can write there. Any other root is foreign: a foreign root can be read, as a
+CI job reads a given root, but nothing inside is changed (SPEC section 13). Standard library only: the shim
+imports this module.
 """
 
 import errno
@@ -33,7 +33,7 @@ _IGNORE_EVERYTHING = "# Run directories are records of this machine, not part of
 
 
 class RootDirectory(Directory):
-    """A runs root. Once it is open, `forbidden` says whose it is: None if it is ours by proof."""
+    """A runs root. After opening, `forbidden` says why changes are forbidden: None if ours by proof."""
 
     forbidden: ForeignRoot | None
 
@@ -60,11 +60,11 @@ class RootDirectory(Directory):
         return None
 
     def claim(self) -> None:
-        """Make this directory, which is there, a root of ours, if nothing speaks against it.
+        """Make this existing directory a root of ours, if nothing speaks against this.
 
         Raises:
-            ForeignRoot: it holds something that is not ours, or others can write to it.
-            OSError: it cannot be marked.
+            ForeignRoot: the directory holds foreign files, or others can write to the directory.
+            OSError: the mark cannot be written.
         """
         descriptor = self.descriptor
         if self.forbidden is None:
@@ -78,11 +78,11 @@ class RootDirectory(Directory):
         self.adopt()
 
     def adopt(self) -> None:
-        """Mark this directory as ours, whatever it holds, and close it to others.
+        """Mark this directory as ours, with any content, and close the directory to others.
 
         Raises:
-            UnsafeRoot: it belongs to another user, or others can write to it all the same.
-            OSError: it cannot be marked.
+            UnsafeRoot: the directory belongs to another user, or others can still write to the directory.
+            OSError: the mark cannot be written.
         """
         descriptor = self.descriptor
         if isinstance(self.forbidden, UnsafeRoot):
@@ -104,11 +104,11 @@ class RootDirectory(Directory):
 
 
 def make_root(path: Path) -> RootDirectory:
-    """Return the root at `path`, made if it is missing, and marked if it was empty.
+    """Return the root at `path`, made if missing, and marked if empty.
 
     Raises:
-        ForeignRoot: it is not ours.
-        StorageFailed: it cannot be made or marked.
+        ForeignRoot: the root is not ours.
+        StorageFailed: the root cannot be made or marked.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ def make_root(path: Path) -> RootDirectory:
 
 
 def may_become_root(path: Path) -> bool:
-    """Whether there is nothing at `path`, or an empty directory of ours, or one with only a README in it."""
+    """Whether `path` is free, or is a directory of ours, empty or with only a README."""
     try:
         status = path.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
@@ -135,7 +135,7 @@ def may_become_root(path: Path) -> bool:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether there is a root at `path` that is ours by proof; one that cannot be looked at is not."""
+    """Whether the root at `path` is ours by proof; an unreadable root is not."""
     root = RootDirectory(path)
     with suppress(OSError):
         return root.exists() and root.forbidden is None
@@ -155,7 +155,7 @@ def is_marked(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class FoundRoot:
-    """The root to use if nobody names one. `passed_over` is a `runs/` that a person may have meant."""
+    """The root to use by default. `passed_over` is a `runs/` that a person may have meant."""
 
     path: Path
     passed_over: Path | None = None
@@ -164,7 +164,7 @@ class FoundRoot:
 def find_root(cwd: Path) -> FoundRoot:
     """Return the nearest root upwards that is ours by proof, as git looks for its folder.
 
-    If there is none: `runs` in `cwd`, if it can become one, else `.subagent/runs` there.
+    Without such a root: `runs` in `cwd`, if this can become a root, else `.subagent/runs` there.
     """
     passed_over: Path | None = None
     for directory in (cwd, *cwd.parents):

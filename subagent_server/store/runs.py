@@ -1,4 +1,4 @@
-"""The run directories: making, reading, listing, and the one function that changes a run's state."""
+"""The run directories: making, reading, listing, and the only function that changes a run's state."""
 
 import gzip
 import os
@@ -38,7 +38,7 @@ SPARE_BYTES = 16 * 1024
 
 
 class RunStore:
-    """The runs under one root. Holds no state: two stores on one root are one store."""
+    """The runs under a root. Holds no state: two stores on the same root are the same store."""
 
     def __init__(self, root: Path, paths: RootPaths | None = None) -> None:
         self.paths = paths or RootPaths(root)
@@ -51,8 +51,8 @@ class RunStore:
         """Make the root on first use, with a `.gitignore` inside.
 
         Raises:
-            ForeignRoot: there is one, and it is not ours.
-            StorageFailed: it cannot be made.
+            ForeignRoot: the root exists, but is not ours.
+            StorageFailed: the root cannot be made.
         """
         root = make_root(self.paths.root)
         with _storing(self.paths.root):
@@ -97,7 +97,7 @@ class RunStore:
             atomic.write_durably(run.meta, meta.to_json())
 
     def reserve(self, run: RunPaths) -> None:
-        """Keep room for the end of a run: that can then be written on a disk that is full."""
+        """Reserve room for the end of a run: the end can then be written on a full disk."""
         atomic.reserve(run.spare, SPARE_BYTES)
 
     def discard(self, run: RunPaths, parent_run_id: str | None = None) -> None:
@@ -147,15 +147,15 @@ class RunStore:
     ) -> RunMeta:
         """Apply `event` to a run: the only function that writes `run.meta.json` after its first state.
 
-        Under the lock it reads, rolls a result forward that the state lacks, applies, and replaces the file.
-        `result` and `payload` are made durable before the lock is taken and get their names just before
-        the terminal status, in the same hold, only if this event is what ends the run. Watchers are woken
+        Under the lock the function reads, rolls forward a result missing in the state, applies, and replaces
+        the file. `result` and `payload` are made durable before the lock is taken. They get their names just
+        before the terminal status, in the same hold, only if this event ends the run. Watchers are woken
         after.
 
         Raises:
             IllegalTransition, MessageClosed, UnknownMessage, NewerSchema: refused, no byte is changed.
             InvalidRunId, UnknownRun: there is nothing to change.
-            LockTimeout, StorageFailed, UnreadableMeta: the machine; the old state is whole.
+            LockTimeout, StorageFailed, UnreadableMeta: the machine refused; the old state is whole.
         """
         run = self._existing(run_id)
         files = [(run.payload, gzip.compress(payload))] if payload is not None else []
@@ -190,7 +190,7 @@ class RunStore:
         return after
 
     def rolled_forward(self, run: RunPaths, now: datetime) -> RunMeta:
-        """Return the state, with a `result.json` that it lacks applied first. Call it under the lock."""
+        """Return the state, with a missing `result.json` applied first. Call under the lock."""
         meta = self.read_state(run)
         if meta.schema_version > SCHEMA_VERSION:
             raise NewerSchema(run.run_id, meta.schema_version, SCHEMA_VERSION)
@@ -205,7 +205,7 @@ class RunStore:
         return meta
 
     def _write_state(self, run: RunPaths, meta: RunMeta) -> None:
-        """Replace the state. Only the end of a run may take the room that was kept for it."""
+        """Replace the state. Only the end of a run may take the reserved room."""
         data = meta.to_json()
         try:
             atomic.write_durably(run.meta, data)
@@ -219,13 +219,13 @@ class RunStore:
             atomic.reserve(run.spare, len(data) + SPARE_BYTES)
 
     def roll_forward(self, run_id: str, now: datetime) -> RunMeta:
-        """Apply a `result.json` that the state lacks, if there is one, and return the state."""
+        """Apply a `result.json` not yet in the state, if there is any, and return the state."""
         run = self._existing(run_id)
         with exclusive(run.meta_lock):
             return self.rolled_forward(run, now)
 
     def newest_first(self) -> Iterator[str]:
-        """Yield the names in the root that may be runs. A caller that takes a few does not pay for all."""
+        """Yield the names in the root that may be runs. A caller taking only a few does not pay for all."""
         yield from StoredRuns(self.paths).newest_first()
 
     def run_ids(self, *, newest_first: bool = True) -> list[str]:
@@ -245,7 +245,7 @@ class RunStore:
         return list(self.paths.live_marks())
 
     def children_of(self, run_id: str) -> list[str]:
-        """Return the ids of the runs that this one started."""
+        """Return the ids of the runs started by this run."""
         try:
             names = self.paths.run(run_id).children.names()
         except OSError:  # none, or none that could be trusted
@@ -253,9 +253,9 @@ class RunStore:
         return sorted(name for name in names if is_run_id(name))
 
     def usage_below(self, run_id: str) -> Usage | None:
-        """Return the cost of the runs below this one by their states on disk; None if there are none.
+        """Return the cost of the runs below this run, by their states on disk; None without such runs.
 
-        A child whose state cannot be read adds nothing: totals only grow, so what it added before is kept.
+        A child with an unreadable state adds nothing: totals only grow, so its earlier share is kept.
         """
         total: Usage | None = None
         for child in self.children_of(run_id):
@@ -267,7 +267,7 @@ class RunStore:
         return total
 
     def _existing(self, run_id: str) -> RunPaths:
-        """Return the paths of a run that has a state: nothing is made for one that has none."""
+        """Return the paths of a run with a state: nothing is made for a run without."""
         run = self.paths.run(run_id)
         with _storing(run.meta.path):
             if run.meta.exists():

@@ -1,7 +1,7 @@
-"""Which runs are stored, newest first, without looking into them. Standard library only: `ls` starts with it.
+"""The stored runs, newest first, without looking into them. Standard library only: `ls` starts here.
 
-The names are those of the runs root. In a large root the newest are kept beside it, in `.index/newest.json`,
-for as long as nothing came to the root or went from it: a cache, which may be deleted at any time.
+The names are the entries of the runs root. In a large root the newest are also kept in `.index/newest.json`,
+for as long as no entry came or went: a cache, which may be deleted at any time.
 """
 
 import heapq
@@ -28,7 +28,7 @@ systems know only whole seconds."""
 
 @dataclass(frozen=True)
 class Extent:
-    """The attributes of a root that change if a name in it comes or goes."""
+    """The attributes of a root that change if a name comes or goes."""
 
     device: int
     inode: int
@@ -50,7 +50,7 @@ def extent_of(root: RootPaths) -> Extent | None:
 
 
 class StoredRuns:
-    """The names in a root that may be runs: whether one really is a run is seen by reading it."""
+    """The names in a root that may be runs: only reading shows whether a name really is a run."""
 
     def __init__(self, root: RootPaths) -> None:
         self._root = root
@@ -60,7 +60,7 @@ class StoredRuns:
         return bool(self._kept()) or len(self._names()) >= MANY
 
     def newest_first(self) -> Iterator[str]:
-        """Yield every run id that is a name here. A caller that takes only a few does not pay for all."""
+        """Yield every name that is a run id. A caller taking only a few does not pay for all."""
         kept = self._kept()
         yield from kept
         seen = set(kept)

@@ -1,7 +1,7 @@
-"""The conversation of a run with its model (`transcript.jsonl`): one message a line, enough to go on from.
+"""The conversation of a run with its model (`transcript.jsonl`), a message a line: enough to go on from.
 
-A message in which the model calls tools is on the disk before the first of them begins, so whoever carries
-the run on knows of every call that may have had an effect (SPEC section 6).
+A message with tool calls is on the disk before the first call begins, so a continuation knows of every call
+with a possible effect (SPEC section 6).
 """
 
 import json
@@ -19,7 +19,7 @@ Message = dict[str, Any]
 
 
 class Transcript:
-    """Appends messages. One that the disk refuses is written before the next (SPEC section 6)."""
+    """Appends messages. A message refused by the disk is written before the next (SPEC section 6)."""
 
     def __init__(self, run: RunPaths) -> None:
         self._file = run.transcript

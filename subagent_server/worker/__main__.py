@@ -91,9 +91,10 @@ def _read_package(memory: int) -> dict[str, Any]:
 def _import_gently(run: WorkerRun, names: list[str]) -> Any:
     """Import the heavy half, at most one worker a core at a time and niced, so that servers stay quick.
 
-    A process that was forked warm has it already.
+    A process forked warm has the heavy half already.
 
-    Niceness belongs to a thread (sched(7)), and only root could take it back: so a thread of its own imports.
+    Niceness belongs to a thread (sched(7)), and only root could lower the value again: so a separate thread
+    imports.
     """
     if all(name in sys.modules for name in names):
         return sys.modules[_HEAVY]

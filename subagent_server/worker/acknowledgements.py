@@ -1,4 +1,4 @@
-"""Acknowledging the answers that a run has read, without delaying the model call that carries them."""
+"""Acknowledging the answers read by a run, without delaying the model call that carries them."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,11 +14,11 @@ class Acknowledgements:
     """Writes that answers were read: when the next model request has been sent, or after a short bound.
 
     Writing takes the lock of the run and syncs its state, which would hold up the request in this process.
-    Nothing depends on the order: an answer is delivered whether or not it is acknowledged.
+    Nothing depends on the order: an answer is delivered with or without its acknowledgement.
     """
 
     def __init__(self, write: Callable[[str], object], longest_delay: float = LONGEST_DELAY_SECONDS) -> None:
-        """`write` records one acknowledgement; it blocks, and is called in a thread."""
+        """`write` records an acknowledgement; the function blocks, and is called in a thread."""
         self._write = write
         self._longest_delay = longest_delay
         self._sent = asyncio.Event()

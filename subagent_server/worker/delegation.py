@@ -1,4 +1,4 @@
-"""The parent's tools for an agent that may start others: its run is the parent of the runs that it starts."""
+"""The parent's tools for an agent that may start others: its run is the parent of the started runs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +30,7 @@ class WorkerDelegation:
         self._clock = clock
 
     def definitions(self) -> list[dict[str, Any]]:
-        """Return the tools: one for each agent that the run may start, then the generic ones."""
+        """Return the tools: a tool for each agent that the run may start, then the generic tools."""
         agents = [
             _definition(agent.tool_name, agent.description, RUN_AGENT) for agent in self._tools.shown_agents()
         ]
@@ -38,7 +38,7 @@ class WorkerDelegation:
         return [*agents, *generic]
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Call a verb. While it waits for a run, the clock of this one stands still.
+        """Call a verb. While the verb waits for another run, the clock of this run stands still.
 
         Raises:
             SubagentError.

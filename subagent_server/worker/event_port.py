@@ -1,8 +1,8 @@
-"""`POST .../subagent-events`: programs that a run has started report their subagents here (SPEC section 8).
+"""`POST .../subagent-events`: the programs of a run report their subagents here (SPEC section 8).
 
-A loopback port of the worker with an unguessable path. It takes small JSON bodies, a few at a time, each with
-a deadline, so it never holds up the run. Any user of the machine can connect: if there are too many
-connections, the oldest that has not named the path yet is cut off.
+A loopback port of the worker with an unguessable path. The port takes small JSON bodies, a few at a time,
+each with a deadline, and so never holds up the run. Any user of the machine can connect: if there are too
+many connections, the oldest connection without the right path so far is cut off.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""One request to the event port: whether its sender may post, whether it is an event, and the answer."""
+"""A request to the event port: whether its sender may post, whether the body is an event, and the answer."""
 
 import asyncio
 import hmac
@@ -46,10 +46,10 @@ async def take_event(
 
 
 async def _event(exchange: HttpExchange, path: str, named: Callable[[], object]) -> dict[str, Any]:
-    """Return the facts of the event that is posted.
+    """Return the facts of the posted event.
 
     Raises:
-        RequestRefused: it is not an event, or not posted here.
+        RequestRefused: the body is not an event, or the request is not allowed here.
     """
     head = await exchange.head()
     wanted = f"{path}/subagent-events".encode()

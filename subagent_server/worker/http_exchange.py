@@ -1,4 +1,4 @@
-"""One HTTP/1.1 request and its response, parsed by h11: all that the event port needs of the protocol."""
+"""An HTTP/1.1 request and its response, parsed by h11: the part of the protocol needed by the event port."""
 
 import asyncio
 from contextlib import suppress
@@ -32,7 +32,7 @@ class RequestHead:
 
 
 class HttpExchange:
-    """Reads one request from a connection and answers it; then the connection is closed."""
+    """Reads a single request from a connection and answers; then the connection is closed."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -45,8 +45,8 @@ class HttpExchange:
         """Return the head of the request.
 
         Raises:
-            RequestRefused: it is not HTTP, or too long.
-            EOFError: the connection ended before it.
+            RequestRefused: the request is not HTTP, or too long.
+            EOFError: the connection ended before the end of the head.
         """
         event = await self._next_event()
         if not isinstance(event, h11.Request):
@@ -74,7 +74,7 @@ class HttpExchange:
         return bytes(body)
 
     async def respond(self, status: HTTPStatus, content: bytes, headers: dict[str, str]) -> None:
-        """Send the response, as JSON, and say that it is the last."""
+        """Send the response, as JSON, and announce the end of the connection."""
         fields = {
             **headers,
             "Content-Type": "application/json",

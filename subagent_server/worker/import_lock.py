@@ -1,4 +1,4 @@
-"""Taking turns at the heavy imports: one worker a core, so that servers and running agents stay quick."""
+"""Taking turns at the heavy imports: a worker for each core, so servers and running agents stay quick."""
 
 import os
 import random
@@ -10,10 +10,10 @@ from subagent_server.host.directory import Directory, Entry, NotPlain
 
 
 def take_import_lock(slots: Directory) -> int:
-    """Return a held lock, one of as many as there are cores; if all are taken, wait for one. Blocks.
+    """Take a lock, of which there are as many as cores, and return the held lock. Blocks while all are taken.
 
     Raises:
-        StorageFailed: none of them is a lock file.
+        StorageFailed: all the names are taken by other kinds of files.
     """
     taken: list[Entry] = []
     for number in range(os.cpu_count() or 1):

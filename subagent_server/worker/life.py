@@ -35,7 +35,7 @@ CLOSE_SECONDS = 3.0
 
 
 class Life:
-    """Everything of one worker. Of the runner it knows the protocol only."""
+    """Everything of a worker. The only part of the runner known here is the protocol."""
 
     def __init__(self, run: WorkerRun, agent: AgentDefinition, environment: dict[str, str]) -> None:
         self.run = run

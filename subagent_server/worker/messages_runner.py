@@ -82,12 +82,12 @@ class MessagesRunner:
 async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
     """Return the loop of a run, with its start recorded and its MCP servers connected.
 
-    The order of the steps matters. A refusal before step 2 leaves a run that never began in its journal; one
-    after step 4 would leave the servers connected.
+    The order of the steps matters. A refusal before step 2 leaves a run that never began in its journal; a
+    refusal after step 4 would leave the servers connected.
 
     Raises:
-        RunRefused: `config`, for a setting of the agent that cannot be kept.
-        UnknownRun, UnreadableMeta: the run that this one carries on is gone.
+        RunRefused: `config`, if a setting of the agent cannot be kept.
+        UnknownRun, UnreadableMeta: the run to carry on is gone.
     """
     agent, run = setup.agent, setup.run
     # 1. Check all that can be checked without an effect: prices, key, model, tools.
@@ -205,10 +205,10 @@ def _workspace(setup: RunnerSetup, selection: Selection) -> list[Tool]:
 
 
 def _shell_environment(agent: AgentDefinition, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the shell: that of the run without the key of its model.
+    """Return the environment of the shell: the environment of the run without the key of its model.
 
-    An agent that may start others keeps it, because a `subagent run` in its shell hands it on; so does one
-    whose own `env` gives it.
+    An agent that may start others keeps the key, because a `subagent run` in its shell hands the key on. An
+    agent whose own `env` gives the key keeps the key too.
     """
     if agent.agents:
         return dict(environment)
@@ -217,7 +217,7 @@ def _shell_environment(agent: AgentDefinition, environment: Mapping[str, str]) -
 
 
 def _companions(setup: RunnerSetup) -> list[Tool]:
-    """Return the tools that come without being named, less those that the file forbids."""
+    """Return the tools that come without being named, less the tools forbidden by the file."""
     tools: list[Tool] = [
         AskParent(setup.run),
         *(nested_tools(setup.delegation) if setup.delegation else []),

@@ -1,9 +1,9 @@
 """Model calls of runs with budgets: only as many at a time as the rest of the money has room for.
 
-The cost of a call is known when it is over. So a tree whose runs all call at once could use up its budget
-several times before anybody saw it. Each run that calls holds the lock of a file, which a kill releases too.
-While others call, one more is admitted only if all of them have room at the mean price of a call so far; a
-lone call is always admitted. This is the one place that holds a budget while runs work.
+The cost of a call is known only afterwards. So a tree whose runs all call at once could use up its budget
+several times before any run noticed. Each run that calls holds the lock of a file, which a kill releases too.
+While others call, another call is admitted only if all of them have room at the mean price of a call so far;
+a lone call is always admitted. This is the only place that holds a budget while runs work.
 """
 
 from decimal import Decimal
@@ -20,7 +20,7 @@ from subagent_server.store.runs import RunStore
 
 
 class ModelCalls:
-    """The model calls of one run, by its worker, one at a time."""
+    """The model calls of a run, by its worker, one at a time."""
 
     def __init__(self, store: RunStore, run: RunPaths) -> None:
         self._store = store
@@ -33,14 +33,14 @@ class ModelCalls:
 
     @property
     def unbounded(self) -> bool:
-        """Whether it is known that no budget bounds the calls: then they need not `begin`."""
+        """Whether the calls are known to have no budget: then they need not `begin`."""
         return self._budgets == []
 
     def begin(self, spent: Usage, besides: Decimal = Decimal(0)) -> bool:
         """Begin a call, or return False if calls of other runs may need the rest of a budget. Blocks.
 
-        `spent` is what this run has used so far; a full disk may have kept it out of the journal. `besides`
-        is what the call may cost besides its tokens, such as its web searches.
+        `spent` is the usage of this run so far; a full disk may have kept some of it out of the journal.
+        `besides` is the possible cost of the call besides its tokens, such as its web searches.
 
         Raises:
             RunRefused: `budget`, if the money of the run, or of a run above it, is spent.
@@ -76,10 +76,10 @@ class ModelCalls:
         return True
 
     def _has_room(self, budget: Budget) -> bool:
-        """Whether one more call fits into a budget beside those under way.
+        """Whether another call fits into a budget beside the calls under way.
 
         Raises:
-            RunRefused: `budget`, it is spent.
+            RunRefused: `budget`, if the money is spent.
         """
         try:
             first = self._store.read(budget.run_id)
@@ -97,7 +97,7 @@ class ModelCalls:
     def _now(self, first: RunMeta) -> tuple[int, Usage]:
         """Return how many runs of a tree call a model, and their usage together.
 
-        A run that has ended may still call for some seconds, and its figures of the runs below it are old.
+        An ended run may still call for some seconds, and its figures of the runs below are old.
         """
         calling, walked = 0, Usage()
         for meta in subtree(self._store, first):

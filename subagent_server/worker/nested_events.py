@@ -12,7 +12,7 @@ _LEFT_OUT = "events_left_out"
 
 
 class NestedEvents:
-    """Follows the journals of one run's children, each from its beginning. Used by one thread at a time.
+    """Follows the journals of a run's children, each from its beginning. Used by one thread at a time.
 
     Journals announce nothing, so their follower looks now and then.
     """

@@ -9,7 +9,7 @@ from subagent_server.store.runs import RunStore
 
 
 class ParentWatch:
-    """The run that started this one, if a run did: whether its shim still lives."""
+    """The parent of this run, if another run started this run: whether the parent's shim still lives."""
 
     def __init__(self, store: RunStore, run_id: str) -> None:
         self._store = store
@@ -19,7 +19,7 @@ class ParentWatch:
 
     @property
     def is_dead(self) -> bool:
-        """Whether another run started this one, and the shim of that run is gone.
+        """Whether this run has a parent run whose shim is gone.
 
         Raises:
             UnreadableMeta: of this run.
@@ -35,9 +35,10 @@ class ParentWatch:
         return False
 
     def reconcile(self) -> None:
-        """Record the death of the parent run, which ends this one: its worker and shim were killed. Blocks.
+        """Record the death of the parent run, which ends this run: the parent's worker and shim were killed.
+        Blocks.
 
-        Every reader of a dead run records its death and ends the runs it started; so its children read it.
+        Every reader of a dead run records its death and ends its children; so the children read their parent.
         """
         with suppress(SubagentError):  # it was removed, or the disk refuses: the next look may do better
             observe(self._store, self._parent or "")

@@ -1,4 +1,4 @@
-"""Reading the files of a run for the run that carries it on. They are data: any may be damaged."""
+"""Reading the files of a run for its continuation. The files are data: any may be damaged."""
 
 from datetime import datetime
 from pathlib import Path
@@ -20,13 +20,13 @@ LONGEST_CHAIN = 1_000
 
 
 def read_past(store: RunStore, run_id: str) -> list[PastRun]:
-    """Return the run, and before it the runs that it carried on, back to the one that has a transcript.
+    """Return the run, preceded by the runs it carried on, back to the last run with a transcript.
 
-    Once a run has begun, its own transcript has the whole conversation. A run that ended before that has only
-    its request; then the run that it would have carried on comes before it.
+    Once a run has begun, its own transcript has the whole conversation. A run that ended earlier has only its
+    request; then the run to be carried on by this run comes first.
 
     Raises:
-        InvalidRunId, UnknownRun, UnreadableMeta: one of them is there no more, or cannot be read.
+        InvalidRunId, UnknownRun, UnreadableMeta: a run of the chain is gone, or cannot be read.
     """
     found: list[PastRun] = []
     named: str | None = run_id
@@ -84,7 +84,7 @@ def _of_journal(run: RunPaths) -> tuple[str | None, dict[str, PastCall]]:
 
 
 def _call(event: Event, known: dict[str, PastCall]) -> PastCall | None:
-    """Return a call as one more event shows it. With a result it had begun, recorded or not."""
+    """Return a call as updated by a further event. A call with a result had begun, recorded or not."""
     call_id, name = event.get("toolCallId"), event.get("toolName")
     if not isinstance(call_id, str) or not isinstance(name, str):
         return None

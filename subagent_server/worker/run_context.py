@@ -39,9 +39,9 @@ _BUDGET_POLL_SECONDS = 0.5
 
 
 class WorkerRun:
-    """Implements `toolkit.run_context.RunContext` for the process that is the worker of a run.
+    """Implements `toolkit.run_context.RunContext` for the worker process of a run.
 
-    `store` and `paths` are for the worker's own modules. What it writes is masked first.
+    `store` and `paths` are for the worker's own modules. Everything written is masked first.
     """
 
     def __init__(self, directory: Path, slots: list[int], deadline: int | None = None) -> None:
@@ -131,7 +131,7 @@ class WorkerRun:
         failpoint("worker.remembered")
 
     def adopt(self, messages: list[dict[str, Any]]) -> None:
-        """Begin the transcript with the conversation of the run that this one carries on."""
+        """Begin the transcript with the conversation of the run being carried on."""
         self._transcript.begin(self.masker.message(message) for message in messages)
 
     # -- time
@@ -216,7 +216,7 @@ class WorkerRun:
         self._acknowledgements.release()
 
     async def acknowledgements_written(self) -> None:
-        """Return when every answer that was read is acknowledged. Raises SubagentError if one cannot be."""
+        """Return once all answers read are acknowledged. Raises SubagentError if an acknowledgement fails."""
         await self._acknowledgements.written()
 
     # -- questions
@@ -224,7 +224,8 @@ class WorkerRun:
     async def ask(self, question: str, options: list[str] | None) -> Reply:
         """Ask the parent and sleep until the answer, the expiry, or the end of the run.
 
-        The agent goes on with an answer before it is acknowledged: its delivery never depends on that.
+        The agent goes on with an answer before the acknowledgement: delivery never depends on the
+        acknowledgement.
         """
         message = await self._asked(question, options)
         facts = {"options": message.options} if message.options else {}

@@ -15,7 +15,7 @@ SANDBOX_MARK = "none (unsandboxed: programs run with all rights of the user)"
 
 @dataclass(frozen=True)
 class RunnerSetup:
-    """An agent, its run, and the surroundings that it works in.
+    """An agent, its run, and the agent's surroundings at work.
 
     No tool may change the `read_only` paths. `delegation` is None if the agent may not start others.
     """
@@ -28,9 +28,9 @@ class RunnerSetup:
     tracer: Tracer = NO_TRACER
 
     def record_start(self, request: RunRequest, model: str | None = None) -> None:
-        """Append the start of the run to its journal, and the warnings that its starter had.
+        """Append the start of the run to its journal, and the warnings of its starter.
 
-        A runner calls this once its checks are over: a later refusal stands in the journal behind it.
+        A runner calls this after its checks: a later refusal stands behind the start in the journal.
         """
         self.run.record(
             "run_started",

@@ -1,4 +1,4 @@
-"""The runners that are built: one row each, under the name that an agent file uses."""
+"""The built-in runners: a row each, under the name used in agent files."""
 
 from collections.abc import Awaitable, Callable
 

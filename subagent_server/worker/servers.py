@@ -18,7 +18,7 @@ from subagent_server.worker.runner_setup import RunnerSetup
 
 @dataclass
 class ConnectedServers:
-    """The servers of a run, and their tools that it may use."""
+    """The servers of a run, and the tools of these servers that the run may use."""
 
     servers: Servers
     tools: list[McpTool]

@@ -1,4 +1,4 @@
-"""Runs that meet a busy API spare it together: one small file of the runs root says when calls may go on.
+"""Runs that meet a busy API pause together: a small file of the runs root says when calls may go on.
 
 Waits are measured on the clock of this boot, so that no jump of the wall clock makes a short silence long. A
 file of another boot or host, a torn file, and a figure out of bounds count as a missing file.

@@ -47,7 +47,7 @@ class SdkTracer:
 
     @contextmanager
     def span(self, name: str, facts: Facts, *, client: bool = False) -> Iterator[Span]:
-        """Open a span and make it the current one, for this project and for the libraries."""
+        """Open a span and make this span current, for this project and for the libraries."""
         kind = SpanKind.CLIENT if client else SpanKind.INTERNAL
         context = None if trace.get_current_span().get_span_context().is_valid else self._parent
         first = _attributes(facts, self._masker)
@@ -65,7 +65,7 @@ class SdkTracer:
                 made.end()
 
     async def deliver(self, seconds: float) -> str | None:
-        """Send the spans that are left, in a thread that is abandoned when the time is over."""
+        """Send the remaining spans, in a thread abandoned when the time is over."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def send() -> None:
@@ -130,7 +130,7 @@ class _Counted(SpanExporter):
 
 
 class _LastWord(logging.Handler):
-    """Keeps the last complaint of the SDK: the journal gets it in one sentence, not in pages of stderr."""
+    """Keeps the last complaint of the SDK for the journal: a sentence, not pages of stderr."""
 
     text = ""
 

@@ -1,6 +1,6 @@
-"""The part of a run's journal that comes from others: its nested runs, and foreign programs over HTTP.
+"""The foreign part of a run's journal: events of its nested runs, and of programs over HTTP.
 
-Each of the two is bounded, so that a talkative one can neither fill the disk nor keep the run from its work;
+Each of the two is bounded, so a talkative source can neither fill the disk nor keep the run from its work;
 the events left out are counted.
 """
 

@@ -1,6 +1,7 @@
 """The span of a run, and whether spans are wanted, by the standard variables of OpenTelemetry.
 
-If they are not, OpenTelemetry's SDK is not imported. Any fault of it is one warning, and the run goes on.
+If they are not, OpenTelemetry's SDK is not imported. Any fault of the SDK becomes a warning, and the run goes
+on.
 """
 
 from collections.abc import Callable, Iterator, Mapping

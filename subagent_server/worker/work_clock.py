@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class WorkClock:
-    """Runs while at least one stretch of work is open. Stretches overlap; a wait inside one suspends it."""
+    """Runs while at least one stretch of work is open. Stretches overlap; a wait suspends its stretch."""
 
     def __init__(
         self,

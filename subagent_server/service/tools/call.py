@@ -18,10 +18,10 @@ MAX_FAULT_CHARACTERS = 300
 
 @dataclass
 class Call:
-    """One tool call: its arguments, the longest wait in seconds, and what reports that it waits.
+    """A tool call: its arguments, the longest wait in seconds, and the means of reporting the wait.
 
-    `progress` gets the seconds that the call has waited. `beside` is entered with the ids of the runs that it
-    waits for, and left when the wait is over. `trace` is the trace context that the call came with.
+    `progress` gets the seconds waited so far. `beside` is entered with the ids of the awaited runs, and left
+    when the wait is over. `trace` is the trace context of the call.
     """
 
     arguments: Arguments
@@ -39,7 +39,7 @@ class Call:
         return min(float(self.get("waitSeconds", default)), self.longest_wait)
 
     def wait_note(self, default: float = 0) -> str | None:
-        """Return what the answer says about a wait that was cut."""
+        """Return the sentence in the answer about a wait cut short."""
         if float(self.get("waitSeconds", default)) <= self.longest_wait:
             return None
         return (
@@ -52,7 +52,7 @@ class Call:
 
 
 def check_arguments(tool: str, arguments: Arguments, schema: Schema) -> None:
-    """Refuse arguments that do not fit, naming the one to mend.
+    """Refuse arguments that do not fit, naming the argument to mend.
 
     Raises:
         BadArgument.

@@ -1,4 +1,4 @@
-"""What the tool calls of one caller share: the service, the runs it was shown, and how its calls wait."""
+"""The common context of a caller's tool calls: the service, the runs shown so far, and the way of waiting."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass
 class ToolContext:
-    """The calls of one caller. `waiting` counts those that wait for runs at the moment."""
+    """The calls of a caller. `waiting` counts the calls now waiting for runs."""
 
     service: Service
     changes: Changes
@@ -31,7 +31,7 @@ class ToolContext:
     waiting: int = 0
 
     def own_run_id(self, call: Call) -> str:
-        """Return the run that a child speaks for: the one it names, else its own.
+        """Return the run that a child speaks for: the named run, else its own.
 
         Raises:
             BadArgument.
@@ -52,7 +52,7 @@ class ToolContext:
             self.waiting -= 1
 
     async def view_after_start(self, run_id: str, call: Call) -> RunView:
-        """Return the view of a run that was just started when it has ended, asks, or the wait is over."""
+        """Return the view of a just started run once the run has ended or asks, or the wait is over."""
         self.unfinished.shown(run_id, ended=False)
         observed = await asyncio.to_thread(open_run, self.service, run_id, self.caller)
         return await self.view_after_wait(observed, call)
@@ -71,7 +71,7 @@ class ToolContext:
     async def view_after_answer(
         self, observed: Observed, message_id: str, call: Call, default: float
     ) -> RunView:
-        """Return what a child sees of its question: its answer, its expiry, or that it is still open."""
+        """Return a child's view of its question: answered, expired, or still open."""
 
         def is_closed(run: Observed) -> bool:
             message = run.meta.message(message_id)
@@ -84,7 +84,7 @@ class ToolContext:
         return with_note(view, call.wait_note(default))
 
     async def _when(self, observed: Observed, is_enough: Callable[[Observed], bool], wait: Wait) -> Observed:
-        """Return a run as soon as it is as wanted, or as it is when the time is over."""
+        """Return a run as soon as the wanted condition holds, or as it is when the time is over."""
         if wait.seconds <= 0 or is_enough(observed):
             return observed
         run_id, latest = observed.meta.run_id, observed
@@ -99,5 +99,5 @@ class ToolContext:
 
 
 def with_note(view: RunView, note: str | None) -> RunView:
-    """Return a view that says that its wait was cut, if it was."""
+    """Return a view with a note if its wait was cut."""
     return view if note is None else view.model_copy(update={"wait_note": note})

@@ -1,6 +1,6 @@
 """The dispatcher of tool calls: finds the tool, checks the arguments, calls its handler.
 
-Both doors for models use it: the MCP server, and the loop of an agent that may start others.
+Both doors for models use the dispatcher: the MCP server, and the loop of an agent that may start others.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from subagent_server.service.trusting import Judge, NotTrusted
 
 
 class ToolDispatcher:
-    """Calls tools for one caller. `tools` are the generic ones that the caller has."""
+    """Calls tools for a caller. `tools` are the caller's generic tools."""
 
     def __init__(self, service: Service, changes: Changes, caller: Caller, tools: Sequence[ToolSpec]) -> None:
         self.tools = tuple(tools)
@@ -41,8 +41,8 @@ class ToolDispatcher:
     def shown_agents(self) -> list[AgentDefinition]:
         """Return the agents that the caller may start, as models may see them.
 
-        An agent that is not trusted shows nothing but its name: a description is the text of a stranger, and
-        a schema may come from any file that this user can read.
+        An untrusted agent shows nothing but its name: a description is the text of a stranger, and a schema
+        may come from any file that this user can read.
         """
         judge = Judge(self._context.service)
         return [_without_words(agent, judge.doubt(agent)) for agent in self.agents()]
@@ -51,7 +51,7 @@ class ToolDispatcher:
         """Call a tool and return its answer.
 
         Raises:
-            SubagentError: the sentence says what is wrong and what to do.
+            SubagentError: the sentence names the fault and the remedy.
         """
         tool = self._by_name.get(name)
         if tool is None:

@@ -1,4 +1,4 @@
-"""What a tool is: one `ToolSpec` holds everything that any door needs of it."""
+"""The description of a tool: a `ToolSpec` holds everything needed by any door."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

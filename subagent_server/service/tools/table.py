@@ -31,10 +31,10 @@ PARENT_TOOLS = tuple(tool for tool in TOOLS if "parent" in tool.roles)
 
 
 def tools_of(service: Service, role: Role, caller: Caller) -> tuple[ToolSpec, ...]:
-    """Return the generic tools of a role; a child has the parent's only if it may start others.
+    """Return the generic tools of a role; a child has the parent's only if the child may start others.
 
     Raises:
-        UnreadableMeta: what was asked of the child's run cannot be read.
+        UnreadableMeta: the request of the child's run cannot be read.
     """
     if role == "parent":
         return PARENT_TOOLS
