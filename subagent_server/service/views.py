@@ -21,7 +21,6 @@ from subagent_server.domain.records import (
     RunMeta,
     RunResult,
     Usage,
-    WebSource,
 )
 from subagent_server.domain.states import MessageStatus, Status
 from subagent_server.service.reconcile import Observed
@@ -75,7 +74,7 @@ class RunView(Record):
     summary: str | None = None
     result: str | None = None
     result_truncated: bool | None = None
-    sources: list[WebSource] | None = Field(default=None, description="Web pages it cited, read or found")
+    sources: list[dict[str, str]] | None = None
     output: Any = None
     output_omitted: bool | None = None
     error: Failure | None = None
@@ -175,13 +174,11 @@ def _warnings(store: RunStore, meta: RunMeta) -> list[str] | None:
     return [cut(warning) for warning in warnings[:MAX_WARNINGS]] or None
 
 
-def _sources(result: RunResult | None) -> list[WebSource] | None:
+def _sources(result: RunResult | None) -> list[dict[str, str]] | None:
+    """Return the pages that the result holds, with little weight in the schema that every tool carries."""
     sources = (result.sources if result is not None else None) or []
-    most = MAX_SOURCE_CHARACTERS
-    return [
-        WebSource(url=cut(source.url, most), title=maybe_cut(source.title, most))
-        for source in sources[:MAX_SOURCES]
-    ] or None
+    shown = [source.model_dump(exclude_none=True) for source in sources[:MAX_SOURCES]]
+    return [{key: cut(text, MAX_SOURCE_CHARACTERS) for key, text in each.items()} for each in shown] or None
 
 
 def _awaited(run: RunPaths, meta: RunMeta) -> str | None:

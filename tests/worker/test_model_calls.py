@@ -7,10 +7,12 @@ import pytest
 
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Usage
+from subagent_server.host import locks
 from subagent_server.store.runs import RunStore
 from subagent_server.worker.model_calls import ModelCalls
 from tests.helpers.runs import RUN_ID, STARTED, make_meta, make_request
 
+OTHER_ID = "20261122-093016-417-k3f9qz"
 BUDGET = {"name": "reviewer", "limits": {"budgetUsd": "2"}}
 
 
@@ -52,3 +54,22 @@ def test_a_disk_that_gives_no_locks_ends_no_run_before_its_money_is_spent(store:
     calls.end()
     with pytest.raises(RunRefused, match=r"used \$2 of its budget of \$2"):
         calls.begin(spent("2"))
+
+
+def test_what_a_call_may_cost_besides_its_tokens_has_to_have_room_beside_other_calls(
+    store: RunStore,
+) -> None:
+    calls = begun(store, agent=BUDGET)
+    child = make_meta(OTHER_ID, parent_run_id=RUN_ID, depth=1)
+    store.create(make_request(OTHER_ID, parent_run_id=RUN_ID, depth=1))
+    store.publish(child)
+    lock = locks.open_lock(store.paths.run(OTHER_ID).call_lock)
+    locks.lock(lock)
+    try:
+        assert calls.begin(spent("0.5"), Decimal("0.4"))
+        calls.end()
+        assert not calls.begin(spent("0.5"), Decimal("0.6")), "two calls at 0.5 each, and 60 searches"
+    finally:
+        locks.give_back(lock)
+    assert calls.begin(spent("0.5"), Decimal("0.6")), "a lone call is always admitted"
+    calls.end()
