@@ -30,7 +30,13 @@ def faulty(*faults: Turn) -> Turn:
         ({"stream_error": "rate_limit_error", "after": 3}, "the API limits the rate (429)"),
         ({"cut_after": 0}, "the connection to the API failed"),
         ({"cut_after": 3}, "the connection to the API failed"),
-        ({"garbage_after": 3}, "what is no JSON"),
+        ({"garbage_after": 3}, "not JSON in UTF-8"),
+        ({"status": 408}, "the API waited too long for the request (408)"),
+        ({"status": 500}, "the API met a fault of its own (500)"),
+        ({"status": 502}, "behind its gateway (502)"),
+        ({"status": 503}, "the API is not available (503)"),
+        ({"status": 504}, "the API took too long (504)"),
+        ({"stream_error": "api_error", "after": 3}, "the API met a fault of its own (500)"),
     ],
     ids=[
         "429",
@@ -40,6 +46,12 @@ def faulty(*faults: Turn) -> Turn:
         "no answer",
         "a cut stream",
         "no JSON",
+        "408",
+        "500",
+        "502",
+        "503",
+        "504",
+        "a fault in the stream",
     ],
 )
 def test_a_busy_api_and_a_broken_connection_are_tried_again_with_a_warning(fault: Turn, reason: str) -> None:
@@ -64,10 +76,10 @@ def test_the_waits_between_attempts_grow_and_an_api_that_names_one_is_obeyed() -
     [
         ({"status": 400, "message": "max_tokens: too large"}, ["400", "max_tokens: too large"]),
         ({"status": 401}, ["401", "authentication_error"]),
-        ({"status": 500}, ["500", "api_error"]),
-        ({"stream_error": "api_error", "message": "It broke."}, ["api_error", "It broke."]),
+        ({"status": 403}, ["403", "permission_error"]),
+        ({"stream_error": "billing_error", "message": "It broke."}, ["billing_error", "It broke."]),
     ],
-    ids=["400", "401", "500", "an error in the stream"],
+    ids=["400", "401", "403", "an error in the stream"],
 )
 def test_any_other_failure_ends_the_run_with_the_words_of_the_api(fault: Turn, words: list[str]) -> None:
     played = Played(faulty(fault))
@@ -97,6 +109,13 @@ def test_an_api_that_cannot_be_reached_is_tried_again_with_a_warning() -> None:
 def streaming(*events: dict[str, Any]) -> Iterator[str]:
     """Run an API that answers everything with these events, and give its address."""
     body = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events).encode()
+    with answering(body) as base_url:
+        yield base_url
+
+
+@contextmanager
+def answering(body: bytes) -> Iterator[str]:
+    """Run an API that answers everything with the bytes of this stream, and give its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -118,6 +137,13 @@ def streaming(*events: dict[str, Any]) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_bytes_that_are_not_utf_8_are_a_damaged_stream_that_is_tried_again() -> None:
+    with answering(b"event: message_start\ndata: \x00\xff\xfe\n\n") as base_url:
+        played = Played(says("Never said."), base_url=base_url)
+    assert played.failure.code == "model_error" and len(played.run.pauses) == 9
+    assert "not JSON in UTF-8" in played.failure.message
 
 
 def test_events_that_do_not_fit_together_are_a_damaged_stream_that_is_tried_again() -> None:

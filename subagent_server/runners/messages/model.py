@@ -30,7 +30,16 @@ CONNECT_SECONDS = 10.0
 
 _SPARED = "other runs met a busy API, which this one spares too"
 _BUSY = {429: "the API limits the rate", 529: "the API is overloaded"}
-_BUSY_TYPES = {"rate_limit_error": 429, "overloaded_error": 529}
+_TRANSIENT = {
+    408: "the API waited too long for the request",
+    500: "the API met a fault of its own",
+    502: "the API could not be reached behind its gateway",
+    503: "the API is not available",
+    504: "the API took too long",
+}
+"""Faults that are tried again (SPEC section 6), without a word to the other runs."""
+_STATUS_OF_TYPE = {"rate_limit_error": 429, "overloaded_error": 529, "api_error": 500, "timeout_error": 504}
+"""The status of an error that comes in the middle of a stream, whose own status is 200."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ def not_noted() -> None:
 
 
 class Model:
-    """Calls the API. Network faults, 429 and 529 are retried; any other failure ends the run."""
+    """Calls the API. Network faults, 408, 429 and the faults of servers are retried; others end the run."""
 
     def __init__(
         self, settings: ModelSettings, pace: Pace | None = None, on_sent: OnSent = not_noted
@@ -187,8 +196,8 @@ class Model:
                     event = await anext(events)
             except StopAsyncIteration:
                 return
-            except json.JSONDecodeError as error:
-                raise _CutStream("the stream held what is no JSON") from error
+            except (json.JSONDecodeError, UnicodeDecodeError) as error:
+                raise _CutStream("the stream held data that is not JSON in UTF-8") from error
             except TimeoutError as error:
                 raise _CutStream(f"the stream stood still for {self._settings.idle_seconds:g} s") from error
             yield event
@@ -210,12 +219,14 @@ def _retry(error: Exception, attempt: int) -> Retry | None:
     """Return how to go on after `error`, or None if it is final."""
     delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2 ** (attempt - 1)) * random.uniform(0.75, 1.25)
     if isinstance(error, anthropic.APIStatusError):
-        status = _BUSY_TYPES.get(api_error_type(error), error.status_code)
-        if status not in _BUSY:
+        named = _STATUS_OF_TYPE.get(api_error_type(error), 0)
+        status = named if named in _BUSY or error.status_code < 400 else error.status_code
+        reason = _BUSY.get(status) or _TRANSIENT.get(status)
+        if reason is None:
             return None
         asked = _asked_delay(error)
         seconds = delay if asked is None else asked
-        return Retry(f"{_BUSY[status]} ({status})", seconds, busy=True, asked=asked is not None)
+        return Retry(f"{reason} ({status})", seconds, busy=status in _BUSY, asked=asked is not None)
     if isinstance(error, anthropic.APIResponseValidationError):
         return None
     return Retry(f"the connection to the API failed ({_cause(error)})", delay)

@@ -18,7 +18,7 @@ _MOST_CHARACTERS = 500
 _CITED, _READ, _FOUND = range(3)
 
 
-class Record(Protocol):
+class RecordEvent(Protocol):
     """How an event gets into the journal."""
 
     def __call__(self, kind: str, **facts: Any) -> None: ...
@@ -42,7 +42,7 @@ def pending_calls(messages: Sequence[Message]) -> list[Block]:
     return calls_without_result(replies[-1]["content"]) if replies else []
 
 
-def record_server_use(content: Sequence[Block], record: Record) -> None:
+def record_server_use(content: Sequence[Block], record: RecordEvent) -> None:
     """Append an event for each call that the API has made itself, and for each result."""
     names: dict[str, str] = {}
     for block in content:
