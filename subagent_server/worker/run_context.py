@@ -241,6 +241,8 @@ class WorkerRun:
             answeredBy=message.answered_by,
         )
         self._acknowledgements.add(message.message_id)
+        if self.clock.waits_until is not None:  # no request is sent before the other waits are over
+            self._acknowledgements.release()
         return Reply(message.message_id, message.answer_content)
 
     async def _asked(self, question: str, options: list[str] | None) -> Message:
