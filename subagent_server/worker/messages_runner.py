@@ -27,6 +27,7 @@ from subagent_server.runners.messages.resume import Opening
 from subagent_server.runners.messages.traced import TracedModel
 from subagent_server.runners.messages.web_tools import make_web_tools
 from subagent_server.runners.outcome import Outcome
+from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.service.inputs import copied_inputs
 from subagent_server.service.tool_names import missing_tools
 from subagent_server.store.root import is_marked
@@ -39,6 +40,7 @@ from subagent_server.toolkit.todo_list import todo_tools
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.search_scope import SearchScope
 from subagent_server.toolkit.workspace.tools import make_workspace_tools
+from subagent_server.worker.boxes import Place, entered, planned_place, without_box
 from subagent_server.worker.past import read_past
 from subagent_server.worker.run_context import WorkerRun
 from subagent_server.worker.runner_setup import RunnerSetup
@@ -97,9 +99,9 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
     final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
     selection = _selection(agent)
     offer = _web_offer(agent, selection)
-    workspace = _workspace(setup, selection)
+    workspace, sandbox = await _entered_workspace(setup, selection)
     # 2. Record the start: whatever is refused from here on stands in the journal behind it.
-    setup.record_start(request, settings.model)
+    setup.record_start(request, sandbox, settings.model)
     todos = todo_tools(selection.todos, run.record)
     own_tools = [*workspace, *todos, *_companions(setup), *([final] if final else [])]
     # 3. Begin the transcript, before any server is started: a kill from here on loses no conversation.
@@ -190,7 +192,19 @@ def _web_offer(agent: AgentDefinition, selection: Selection) -> WebOffer:
     return offer
 
 
-def _workspace(setup: RunnerSetup, selection: Selection) -> list[Tool]:
+async def _entered_workspace(setup: RunnerSetup, selection: Selection) -> tuple[list[Tool], str]:
+    """Return the tools of the workspace, with the shell in its box if there is one, and where it works."""
+    place = planned_place(setup, selection)
+    tools = _workspace(setup, selection, place)
+    try:
+        await entered(place, tools)
+    except BoxRefused as refusal:
+        place = without_box(setup.agent, refusal.reason)
+        tools = _workspace(setup, selection, place)
+    return tools, place.mark
+
+
+def _workspace(setup: RunnerSetup, selection: Selection, place: Place) -> list[Tool]:
     """Return the shell, the editor and search, as far as the agent may use them."""
     return make_workspace_tools(
         selection,
@@ -201,6 +215,7 @@ def _workspace(setup: RunnerSetup, selection: Selection) -> list[Tool]:
         lifted=setup.agent.sandbox_write,
         masker=setup.run.masker,
         spare=marks.shims_on_record(setup.run.store.paths),  # no run ends the shim of another
+        box=place.box,
     )
 
 

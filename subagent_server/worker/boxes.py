@@ -1,0 +1,132 @@
+"""Where the programs of a run work: in a box of bubblewrap, or with all rights of the user.
+
+`bwrap` is refused where there can be no box, `auto` then goes on without one, and says so. What an agent asks
+for besides (`network: false`, `sandboxLimits`) holds in a box alone, so it is never run without.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from subagent_server.domain.definitions import AgentDefinition, SandboxLimits
+from subagent_server.domain.errors import RunRefused
+from subagent_server.domain.tool_selection import Selection
+from subagent_server.sandbox.box import Box, Rules, build_box
+from subagent_server.sandbox.refusal import BoxRefused
+from subagent_server.sandbox.trial import try_box
+from subagent_server.toolkit.tool import Tool
+from subagent_server.toolkit.workspace.bash import BashTool
+from subagent_server.toolkit.workspace.off_loop import off_loop
+from subagent_server.worker.runner_setup import RunnerSetup
+
+NO_PROGRAMS = "not needed (the agent has no tool that starts programs)"
+_UNSANDBOXED = "none (unsandboxed: programs run with all rights of the user"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where programs work: a box, or None for no wall at all; `mark` says it to people."""
+
+    box: Box | None
+    mark: str
+
+
+def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
+    """Return the place that the agent asks for; whether the box works shows when it is entered.
+
+    Raises:
+        RunRefused: `config`, if the agent insists on a box and there can be none.
+    """
+    agent = setup.agent
+    if agent.sandbox == "none":
+        return without_box(agent, "the agent file says `sandbox: none`")
+    if not (selection.bash or selection.grep or selection.glob):
+        return Place(None, NO_PROGRAMS)
+    if selection.bash:
+        setup.run.paths.outputs.make()
+    try:
+        box = build_box(_rules(setup, shows_outputs=selection.bash))
+    except BoxRefused as refusal:
+        return without_box(agent, refusal.reason)
+    return Place(box, _mark(box))
+
+
+async def entered(place: Place, tools: list[Tool]) -> None:
+    """Start the shell in the box, or try the box if there is no shell.
+
+    Raises:
+        BoxRefused: there is no such box here. Nothing is left running.
+    """
+    shell = next((tool for tool in tools if isinstance(tool, BashTool)), None)
+    if place.box is None:
+        return
+    if shell is not None:
+        await shell.begin()
+    else:
+        box = place.box
+        await off_loop(lambda: try_box(box))
+
+
+def without_box(agent: AgentDefinition, reason: str) -> Place:
+    """Return the place of programs without a box.
+
+    Raises:
+        RunRefused: `config`, if the agent asks for something that only a box can give.
+    """
+    asked = [
+        *(["sandbox: bwrap"] if agent.sandbox == "bwrap" else []),
+        *(["network: false"] if not agent.network else []),
+        *(["sandboxLimits"] if agent.sandbox_limits is not None else []),
+    ]
+    if asked:
+        raise RunRefused(
+            "config",
+            f"{asked[0]} cannot be kept: {reason}.",
+            "Put that right (`subagent doctor` tries the sandbox), or take the key out of the agent file.",
+        )
+    return Place(None, f"{_UNSANDBOXED}; {reason})")
+
+
+def _rules(setup: RunnerSetup, *, shows_outputs: bool) -> Rules:
+    agent, run = setup.agent, setup.run
+    cwd = Path.cwd()
+    root = Path(os.path.realpath(run.store.paths.root))
+    kept = [root / run.run_id / run.paths.outputs.path.name] if shows_outputs else []
+    return Rules(
+        cwd=cwd,
+        environment=setup.environment,
+        own=agent.env,
+        network=agent.network,
+        limits=agent.sandbox_limits or SandboxLimits(),
+        read=kept,
+        over=[("--ro-bind", path) for path in _agents_inside(setup, cwd)],
+        hidden=[root, *_runtime_directory(setup.environment, cwd)],
+    )
+
+
+def _agents_inside(setup: RunnerSetup, cwd: Path) -> list[Path]:
+    """Return the directories of agents below the working directory: they are shown there, as git has them."""
+    real = (Path(os.path.realpath(path)) for path in setup.read_only)
+    root = Path(os.path.realpath(setup.run.store.paths.root))
+    return [path for path in real if path != root and path.is_relative_to(cwd) and path.is_dir()]
+
+
+def _runtime_directory(environment: Mapping[str, str], cwd: Path) -> list[Path]:
+    """Return the directory of the zygote if the environment names one: its socket is not for programs."""
+    named = environment.get("SUBAGENT_RUNTIME_DIR")
+    return [Path(os.path.realpath(cwd / named))] if named else []
+
+
+def _mark(box: Box) -> str:
+    limits, network = box.limits, "network" if box.network else "no network"
+    bounds = (
+        f"{_size(limits.memory_bytes)} memory for each process",
+        f"{limits.processes} processes",
+        f"files of {_size(limits.file_bytes)}",
+    )
+    return f"bwrap ({network}; {', '.join(bounds)})"
+
+
+def _size(size: int) -> str:
+    return f"{size / (1 << 30):g} GiB" if size >= 1 << 30 else f"{size / (1 << 20):g} MiB"
