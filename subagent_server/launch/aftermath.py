@@ -82,7 +82,9 @@ def conclude(
     if is_settled:
         with suppress(OSError):
             run.root.change_mark(run.run_id).unlink()
-            for fifo in run.sleepers():  # of a worker that was killed: poking removes a FIFO that nobody reads
+            for (
+                fifo
+            ) in run.sleepers():  # of a worker that was killed: poking removes a FIFO that nobody reads
                 wake.poke(fifo)
 
 
