@@ -19,16 +19,16 @@ _NOT_YET_INITIALIZED = ""
 """The data of the error that the SDK has for a request before the handshake."""
 
 
-async def explain_bad_parameters(context: Context, call_next: CallNext) -> HandlerResult:
+async def explain_bad_parameters(ctx: Context, call_next: CallNext) -> HandlerResult:
     """Pass a message on, and name the parameter to mend if the protocol refuses it.
 
     Raises:
         MCPError.
     """
     try:
-        return await call_next(context)
+        return await call_next(ctx)
     except ValidationError as error:
-        raise _explained(context.method, error) from error
+        raise _explained(ctx.method, error) from error
     except MCPError as error:
         if error.code == types.INVALID_PARAMS and error.data == _NOT_YET_INITIALIZED:
             raise MCPError(
@@ -37,15 +37,15 @@ async def explain_bad_parameters(context: Context, call_next: CallNext) -> Handl
         raise
 
 
-async def refuse_second_initialize(context: Context, call_next: CallNext) -> HandlerResult:
+async def refuse_second_initialize(ctx: Context, call_next: CallNext) -> HandlerResult:
     """Pass a message on, unless it would begin a connection that has begun.
 
     Raises:
         MCPError.
     """
-    if context.method == "initialize" and context.session.client_params is not None:
+    if ctx.method == "initialize" and ctx.session.client_params is not None:
         raise MCPError(types.INVALID_REQUEST, "The connection is initialized already: go on with it.")
-    return await call_next(context)
+    return await call_next(ctx)
 
 
 def refuse_cursor(method: str, params: types.PaginatedRequestParams | None) -> None:
