@@ -22,7 +22,7 @@ from subagent_server.domain.definitions import SandboxLimits
 from subagent_server.sandbox.environment import box_environment
 from subagent_server.sandbox.program import find_program
 from subagent_server.sandbox.refusal import BoxRefused
-from subagent_server.sandbox.visible import shows_too_much, system_mounts, tool_chains
+from subagent_server.sandbox.visible import program_mounts, shows_too_much, system_mounts, tool_chains
 
 _NAMESPACES = (
     *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
@@ -71,23 +71,30 @@ class Rules:
 class Box:
     """A box that programs can be started in, each in one of its own.
 
-    `writable` are the mounts from the host that may be written, and the directories that have to lie there;
-    `memory` are the mounts of the box's own; `closed` have to be read-only although more lies below them.
+    `writable` are the mounts from the host that may be written, `memory` those of the box's own; `closed` have
+    to be read-only. `identities` are the directories that have to lie at their places: a path may have been
+    turned elsewhere meanwhile.
     """
 
     program: Path
+    start_directory: Path
     arguments: Sequence[str]
     environment: Mapping[str, str]
-    writable: Mapping[str, Identity]
+    identities: Mapping[str, Identity]
+    writable: frozenset[str]
     memory: frozenset[str]
     closed: frozenset[str]
     network: bool
     limits: SandboxLimits
 
     @contextmanager
-    def command(self, argv: Sequence[str]) -> Iterator[tuple[list[str], int]]:
-        """Yield the command line that starts `argv` inside, and the descriptor that it has to inherit."""
-        words = [*self.arguments, *_setting(self.environment)]
+    def command(self, argv: Sequence[str], more: Sequence[str] = ()) -> Iterator[tuple[list[str], int]]:
+        """Yield the command line that starts `argv` inside, and the descriptor that it has to inherit.
+
+        `more` are arguments of bubblewrap for this start alone.
+        """
+        last = ("--remount-ro", "/", "--chdir", str(self.start_directory))
+        words = [*self.arguments, *more, *last, *_setting(self.environment)]
         with os.fdopen(os.memfd_create("box"), "wb") as file:
             file.write(b"\0".join(map(os.fsencode, words)) + b"\0")
             file.flush()
@@ -95,7 +102,7 @@ class Box:
             yield [str(self.program), "--args", str(file.fileno()), "--", *argv], file.fileno()
 
     def start(
-        self, argv: Sequence[str], *, pass_fds: Sequence[int] = (), **how: Any
+        self, argv: Sequence[str], *, more: Sequence[str] = (), pass_fds: Sequence[int] = (), **how: Any
     ) -> "subprocess.Popen[bytes]":
         """Start a program inside; the descriptors in `pass_fds` reach it.
 
@@ -104,7 +111,7 @@ class Box:
         Raises:
             OSError: bubblewrap cannot be started.
         """
-        with self.command(argv) as (command, descriptor):
+        with self.command(argv, more) as (command, descriptor):
             return subprocess.Popen(
                 command, env={}, cwd="/", pass_fds=(*pass_fds, descriptor), start_new_session=True, **how
             )
@@ -146,18 +153,60 @@ def build_box(rules: Rules) -> Box:
         *system_mounts(),
         *_in_order(mounts),
         *(word for path in closed for word in ("--remount-ro", str(path))),
-        *("--symlink", "/tmp", "/var/tmp", "--remount-ro", "/", "--chdir", str(rules.cwd)),
+        *("--symlink", "/tmp", "/var/tmp"),
     ]
     return Box(
         program=program,
+        start_directory=rules.cwd,
         arguments=arguments,
         environment=box_environment(rules.environment, rules.own, home, network=rules.network),
-        writable={str(path): _identity(path) for path in write},
+        identities={str(path): _identity(path) for path in (rules.cwd, *write)},
+        writable=frozenset(map(str, write)),
         memory=_OWN_MOUNTS | {str(home)},
         closed=frozenset(map(str, (*closed, *read_only, "/proc/sys"))),
         network=rules.network,
         limits=rules.limits,
     )
+
+
+def build_search_box(
+    program: Path, searcher: Path, cwd: Path, directory: Path, hidden: Iterable[Path] = ()
+) -> Box:
+    """Return a box for a program that searches a `directory` in `cwd` and needs nothing but libraries.
+
+    Files of the directories above that say what a search ignores are shown too.
+    """
+    closed = [path for path in hidden if path.is_relative_to(cwd)]
+    arguments = [
+        *_NAMESPACES,
+        *("--unshare-net", *_ENDINGS, *program_mounts()),
+        *("--ro-bind", str(searcher), str(searcher)),
+        *_ignore_files(cwd),
+        *("--ro-bind", str(cwd), str(cwd)),
+        *(word for path in closed for word in ("--size", "4096", "--tmpfs", str(path))),
+    ]
+    return Box(
+        program=program,
+        start_directory=directory,
+        arguments=arguments,
+        environment={},
+        identities={str(cwd): _identity(cwd)},
+        writable=frozenset(),
+        memory=frozenset(map(str, closed)),
+        closed=frozenset(),
+        network=False,
+        limits=SandboxLimits(),
+    )
+
+
+def _ignore_files(cwd: Path) -> Iterator[str]:
+    for above in cwd.parents:
+        for name in (".gitignore", ".ignore", ".rgignore", ".git/info/exclude"):
+            file = above / name
+            if file.is_file() and not file.is_symlink():
+                yield from ("--ro-bind", str(file), str(file))
+        if (above / ".git").exists():
+            yield from ("--dir", str(above / ".git"))
 
 
 def limits_as_shell(limits: SandboxLimits) -> str:

@@ -14,30 +14,35 @@ _SPACES = ("user", "mnt", "pid", "ipc", "uts")
 _NO_RIGHTS = {"CapInh": 0, "CapPrm": 0, "CapEff": 0, "CapBnd": 0, "CapAmb": 0}
 
 
-def inside(leader: int) -> tuple[int, int]:
-    """Return the process 1 of the box that `leader`, a started bubblewrap, holds, and the program in it.
-
-    Raises:
-        BoxRefused: there is no such pair of processes.
-    """
-    first = _only_child(leader)
-    return first, _only_child(first)
-
-
-def check_box(leader: int, box: Box) -> int:
-    """Return the pid of the program in the box that process `leader` holds, after a look at its walls.
+def check_box(leader: int, box: Box) -> None:
+    """Look at the walls of the box that `leader`, a started bubblewrap, holds, with a program in it.
 
     Raises:
         BoxRefused: the box is not as it was asked for; the first fault is named.
     """
-    try:
-        _, program = inside(leader)
-        fault = next(_faults(program, box), None)
-    except OSError as error:
-        raise BoxRefused(f"the started box could not be looked at ({error.strerror})") from error
+    fault = _fault(_only_child(_only_child(leader)), box)
     if fault is not None:
         raise BoxRefused(f"the started box is not closed: {fault}")
-    return program
+
+
+def child_of_closed_box(leader: int, box: Box) -> int | None:
+    """Return the process in which `leader` makes a box, as soon as it is closed; until then None.
+
+    A bubblewrap that holds its program back drops its last rights when everything else is done. So a box that
+    is once found closed stays so.
+    """
+    try:
+        child = _only_child(leader)
+        return child if _fault(child, box) is None else None
+    except BoxRefused:
+        return None
+
+
+def _fault(pid: int, box: Box) -> str | None:
+    try:
+        return next(_faults(pid, box), None)
+    except (OSError, KeyError) as error:
+        raise BoxRefused(f"the started box could not be looked at ({error})") from error
 
 
 def _only_child(pid: int) -> int:
@@ -77,7 +82,7 @@ def _faults_of_mounts(pid: int, box: Box) -> Iterator[str]:
     for place in box.closed:
         if not read_only.get(place):
             yield f"{place} is not read-only in it"
-    for place, wanted in box.writable.items():
+    for place, wanted in box.identities.items():
         found = Path(f"/proc/{pid}/root{place}").stat()
         if (found.st_dev, found.st_ino) != wanted:
             yield f"{place} is another directory in it than at the start"

@@ -36,14 +36,21 @@ _NEVER = ("/tmp", "/etc", "/proc", "/dev", "/run", "/sys")
 
 
 @cache
-def system_mounts() -> tuple[str, ...]:
-    """Return the arguments that show the system, with a `/proc` and `/dev` of the box's own."""
+def program_mounts() -> tuple[str, ...]:
+    """Return the arguments that show the programs and libraries of the system."""
     arguments = ["--ro-bind", "/usr", "/usr"]
     for path in (Path("/", name) for name in _ROOT_NAMES):
         if path.is_symlink():
             arguments += ["--symlink", str(path.readlink()), str(path)]
         elif path.is_dir():
             arguments += ["--ro-bind", str(path), str(path)]
+    return tuple(arguments)
+
+
+@cache
+def system_mounts() -> tuple[str, ...]:
+    """Return the arguments that show the system, with a `/proc` and `/dev` of the box's own."""
+    arguments = [*program_mounts()]
     for pattern in _ETC:
         for path in sorted(Path("/etc").glob(pattern)):
             arguments += ["--ro-bind-try", str(path), str(path)]

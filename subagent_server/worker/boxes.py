@@ -41,7 +41,7 @@ def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
     agent = setup.agent
     if agent.sandbox == "none":
         return without_box(agent, "the agent file says `sandbox: none`")
-    if not (selection.bash or selection.grep or selection.glob):
+    if not (selection.bash or selection.grep or selection.glob or selection.ls):
         return Place(None, NO_PROGRAMS)
     if selection.bash:
         setup.run.paths.outputs.make()

@@ -208,7 +208,12 @@ def _workspace(setup: RunnerSetup, selection: Selection, place: Place) -> list[T
     """Return the shell, the editor and search, as far as the agent may use them."""
     return make_workspace_tools(
         selection,
-        scope=SearchScope(Path.cwd(), Path(os.path.realpath(setup.run.store.paths.root)), is_marked),
+        scope=SearchScope(
+            Path.cwd(),
+            Path(os.path.realpath(setup.run.store.paths.root)),
+            is_marked,
+            None if place.box is None else place.box.program,
+        ),
         environment=_shell_environment(setup.agent, setup.environment),
         read_only=setup.read_only,
         output_dir=setup.run.paths.outputs,

@@ -1,8 +1,6 @@
 """What the programs of a run reach in their box, as its model and a person see it."""
 
-import json
-
-from tests.helpers.turns import calls, says, shell, tool_results, use
+from tests.helpers.turns import says, shell, tool_results
 from tests.helpers.world import World
 
 
