@@ -71,7 +71,7 @@ class Rules:
 class Box:
     """A box that programs can be started in, each in one of its own.
 
-    `writable` are the mounts from the host that may be written, `memory` those of the box's own; `closed` have
+    `writable` are the mounts from the host that may be written, `memory` those of its own; `closed` have
     to be read-only. `identities` are the directories that have to lie at their places: a path may have been
     turned elsewhere meanwhile.
     """

@@ -8,6 +8,7 @@ _KEPT = frozenset(
     (
         *("PATH", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "EDITOR", "NO_COLOR", "FORCE_COLOR"),
         *("CI", "SOURCE_DATE_EPOCH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "NODE_ENV"),
+        *("TRACEPARENT", "TRACESTATE"),
     )
 )
 _PROXIES = frozenset(("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"))

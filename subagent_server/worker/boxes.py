@@ -5,7 +5,7 @@ for besides (`network: false`, `sandboxLimits`) holds in a box alone, so it is n
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from subagent_server.domain.definitions import AgentDefinition, SandboxLimits
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.tool_selection import Selection
 from subagent_server.sandbox.box import Box, Rules, build_box
+from subagent_server.sandbox.placeholders import Placeholders
+from subagent_server.sandbox.protected_names import ProtectedNames, protect
 from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.sandbox.trial import try_box
 from subagent_server.toolkit.tool import Tool
@@ -26,10 +28,16 @@ _UNSANDBOXED = "none (unsandboxed: programs run with all rights of the user"
 
 @dataclass(frozen=True)
 class Place:
-    """Where programs work: a box, or None for no wall at all; `mark` says it to people."""
+    """Where programs work: a box, or None for no wall at all; `mark` says it to people.
+
+    `open` says which names that other programs execute could not be protected. `release` gives back the names
+    that were held in the working directory, when the last program has ended.
+    """
 
     box: Box | None
     mark: str
+    open: Sequence[str] = ()
+    release: Callable[[], None] = lambda: None
 
 
 def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
@@ -45,11 +53,19 @@ def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
         return Place(None, NO_PROGRAMS)
     if selection.bash:
         setup.run.paths.outputs.make()
+    placeholders = Placeholders()
     try:
-        box = build_box(_rules(setup, shows_outputs=selection.bash))
+        protected = protect(Path.cwd(), placeholders, agent.sandbox_write) if selection.bash else None
+        box = build_box(_rules(setup, protected))
+        if protected is not None and protected.open and agent.sandbox == "bwrap":
+            raise _unprotected(protected.open)
     except BoxRefused as refusal:
+        placeholders.release()
         return without_box(agent, refusal.reason)
-    return Place(box, _mark(box))
+    except BaseException:
+        placeholders.release()
+        raise
+    return Place(box, _mark(box), protected.open if protected is not None else (), placeholders.release)
 
 
 async def entered(place: Place, tools: list[Tool]) -> None:
@@ -88,20 +104,31 @@ def without_box(agent: AgentDefinition, reason: str) -> Place:
     return Place(None, f"{_UNSANDBOXED}; {reason})")
 
 
-def _rules(setup: RunnerSetup, *, shows_outputs: bool) -> Rules:
+def _unprotected(names: Sequence[str]) -> RunRefused:
+    return RunRefused(
+        "config",
+        f"sandbox: bwrap cannot be kept: a name that other programs execute stays open ({names[0]}).",
+        "Put that right, or name the path in `sandboxWrite`, which lifts its protection.",
+    )
+
+
+def _rules(setup: RunnerSetup, protected: ProtectedNames | None) -> Rules:
+    """Return the rules of the box; without `protected` names the working directory cannot be written."""
     agent, run = setup.agent, setup.run
     cwd = Path.cwd()
     root = Path(os.path.realpath(run.store.paths.root))
-    kept = [root / run.run_id / run.paths.outputs.path.name] if shows_outputs else []
+    outputs = root / run.run_id / run.paths.outputs.path.name
+    agents = [("--ro-bind", path) for path in _agents_inside(setup, cwd)]
     return Rules(
         cwd=cwd,
         environment=setup.environment,
         own=agent.env,
         network=agent.network,
         limits=agent.sandbox_limits or SandboxLimits(),
-        read=kept,
-        over=[("--ro-bind", path) for path in _agents_inside(setup, cwd)],
+        read=[outputs] if protected is not None else [],
+        over=[*agents, *(protected.mounts if protected is not None else ())],
         hidden=[root, *_runtime_directory(setup.environment, cwd)],
+        cwd_read_only=protected is None,
     )
 
 
