@@ -20,6 +20,7 @@ from typing import Any
 
 from subagent_server.domain.definitions import SandboxLimits
 from subagent_server.sandbox.environment import box_environment
+from subagent_server.sandbox.git_identity import git_identity
 from subagent_server.sandbox.program import find_program
 from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.sandbox.visible import program_mounts, shows_too_much, system_mounts, tool_chains
@@ -133,6 +134,7 @@ def build_box(rules: Rules) -> Box:
     if rules.cwd in rules.hidden:
         raise BoxRefused(f"the working directory {rules.cwd} holds the runs: start the run elsewhere")
     home = homes[0]
+    identity = {} if rules.cwd_read_only else git_identity(rules.environment, rules.cwd)
     shown = [*tool_chains(home, rules.cwd, rules.environment), *rules.read]
     over = {how: [path for given, path in rules.over if given == how] for how in ("--bind", "--ro-bind")}
     write = [*([] if rules.cwd_read_only else [rules.cwd]), *rules.write, *over["--bind"]]
@@ -159,7 +161,9 @@ def build_box(rules: Rules) -> Box:
         program=program,
         start_directory=rules.cwd,
         arguments=arguments,
-        environment=box_environment(rules.environment, rules.own, home, network=rules.network),
+        environment=box_environment(
+            rules.environment, {**identity, **rules.own}, home, network=rules.network
+        ),
         identities={str(path): _identity(path) for path in (rules.cwd, *write)},
         writable=frozenset(map(str, write)),
         memory=_OWN_MOUNTS | {str(home)},

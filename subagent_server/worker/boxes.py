@@ -28,7 +28,7 @@ _UNSANDBOXED = "none (unsandboxed: programs run with all rights of the user"
 
 @dataclass(frozen=True)
 class Place:
-    """Where programs work: a box, or None for no wall at all; `mark` says it to people.
+    """Where programs work: a box, or None for no wall at all; `mark` says it to people, `words` to the model.
 
     `open` says which names that other programs execute could not be protected. `release` gives back the names
     that were held in the working directory, when the last program has ended.
@@ -36,6 +36,7 @@ class Place:
 
     box: Box | None
     mark: str
+    words: str = ""
     open: Sequence[str] = ()
     release: Callable[[], None] = lambda: None
 
@@ -65,7 +66,9 @@ def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
     except BaseException:
         placeholders.release()
         raise
-    return Place(box, _mark(box), protected.open if protected is not None else (), placeholders.release)
+    if protected is None:
+        return Place(box, _mark(box))
+    return Place(box, _mark(box), _words(box), protected.open, placeholders.release)
 
 
 async def entered(place: Place, tools: list[Tool]) -> None:
@@ -153,6 +156,19 @@ def _mark(box: Box) -> str:
         f"files of {_size(limits.file_bytes)}",
     )
     return f"bwrap ({network}; {', '.join(bounds)})"
+
+
+def _words(box: Box) -> str:
+    """Return what the model has to know, to take the walls of the box for rules and not for faults."""
+    network = (
+        "There is no network in it, so nothing can be downloaded or installed from elsewhere: a package that "
+        "pip or npm cannot find may well exist."
+    )
+    return (
+        "Your shell works in a sandbox. It can write the working directory and /tmp; everything else is "
+        "read-only or not there, on purpose, and so are files that other programs execute (.git/hooks, "
+        f".git/config, .mcp.json, .envrc and their kind). {'' if box.network else network}"
+    ).strip()
 
 
 def _size(size: int) -> str:

@@ -116,7 +116,7 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
         todos = todo_tools(selection.todos, run.record)
         own_tools = [*workspace, *todos, *_companions(setup), *([final] if final else [])]
         # 3. Begin the transcript, before any server is started: a kill from here on loses no conversation.
-        task = _task(agent, request, run)
+        task = _task(agent, request, run, place)
         delegates = setup.delegation is not None
         opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, delegates)
         start = await _start(run, request, opening)
@@ -274,7 +274,7 @@ def _companions(setup: RunnerSetup) -> list[Tool]:
 # -- step 3: the transcript
 
 
-def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun) -> Task:
+def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun, place: Place) -> Task:
     return Task(
         run_id=run.run_id,
         agent_name=agent.name,
@@ -283,6 +283,7 @@ def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun) -> Task:
         cwd=request.cwd,
         inputs=copied_inputs(run.paths),
         continues=request.continues_run_id,
+        place=place.words,
     )
 
 

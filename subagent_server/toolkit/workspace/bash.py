@@ -27,6 +27,18 @@ COMMAND_SECONDS = 120.0
 _ANEW = "Start the run again; `subagent doctor` tries the sandbox."
 
 
+_READ_ONLY = "Read-only file system"
+_NO_NETWORK = (
+    *(
+        "Network is unreachable",
+        "Could not resolve host",
+        "Temporary failure in name resolution",
+        "EAI_AGAIN",
+    ),
+    "No matching distribution found",
+)
+
+
 class _BashArguments(Arguments):
     command: str | None = None
     restart: bool | None = None
@@ -139,7 +151,7 @@ class BashTool:
             raise RunRefused("config", sentence, _ANEW) from refusal
         remark = self._remark(ending)
         text = shell.take_output().finish().rstrip("\n")
-        parts = [*notes, text if text.strip() else "", remark]
+        parts = [*notes, text if text.strip() else "", remark, self._rule_of_the_box(text)]
         answer = "\n".join(part for part in parts if part) or "(no output)"
         failed = ending.reason in (Reason.TIMED_OUT, Reason.INTERRUPTED)
         return ToolResult.failure(answer) if failed else ToolResult.of_text(answer)
@@ -173,6 +185,16 @@ class BashTool:
             f"[timed out after {self._timeout:g} s: the command was ended, and the shell with everything it "
             f"had started; {anew}. Start what takes longer in the background, with its output in a file]"
         )
+
+    def _rule_of_the_box(self, text: str) -> str:
+        """Return a note for the model if a command met a wall, which reads like a fault of the machine."""
+        if self._box is None:
+            return ""
+        if _READ_ONLY in text:
+            return f"[read-only in this sandbox, on purpose: it can write {self._cwd} and /tmp]"
+        if not self._box.network and any(sign in text for sign in _NO_NETWORK):
+            return "[there is no network in this sandbox, on purpose]"
+        return ""
 
     def _start(self) -> Shell:
         return Shell.start(
