@@ -14,6 +14,7 @@ from subagent_server.service.context import Service
 from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed, observe
 from subagent_server.service.tools.call import Call
+from subagent_server.service.tools.offer import Offer
 from subagent_server.service.views import RunView
 from subagent_server.service.wait_for_runs import UnfinishedRuns, has_ended_or_asks
 
@@ -27,6 +28,7 @@ class ToolContext:
     service: Service
     changes: Changes
     caller: Caller
+    offer: Offer
     unfinished: UnfinishedRuns = field(default_factory=UnfinishedRuns)
     waiting: int = 0
 
