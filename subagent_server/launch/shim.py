@@ -3,7 +3,8 @@
 Started as `python -I -S shim.py RUN_DIRECTORY LOCK_FD MEMORY_FD` in a session of its own, with the run's
 `live.lock` already held for the shim, or forked from the zygote with the same arguments. Standard library
 only, because a shim lives as long as its run does. The order of the steps makes every kill harmless (SPEC
-section 4, "The process"). They are numbered as in docs/architecture.md; `aftermath.py` has those after the worker.
+section 4, "The process"). They are numbered as in docs/architecture.md; `aftermath.py` has those after the
+worker.
 """
 
 import ctypes
