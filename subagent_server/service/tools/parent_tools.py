@@ -25,11 +25,11 @@ _READ_ONLY = ToolHints(read_only=True, idempotent=True)
 
 
 async def _check_status(context: ToolContext, call: Call) -> Answer:
-    asked = call.get("messageId")
+    named = call.get("messageId")
     observed = await asyncio.to_thread(open_run, context.service, call.arguments["runId"], context.caller)
-    if asked is None:
-        return (await context.view_after_wait(observed, call)).to_wire()
-    return (await context.view_after_answer(observed, asked, call, 0)).to_wire()
+    if named is not None and context.is_asker(observed.meta.run_id, named):
+        return (await context.view_after_answer(observed, named, call, 0)).to_wire()
+    return (await context.view_after_wait(observed, call, named)).to_wire()
 
 
 CHECK_STATUS = ToolSpec(
@@ -82,9 +82,9 @@ WAIT_FOR_RUNS = ToolSpec(
     ),
     arguments=arguments(
         [],
-        runIds=TEXTS,
-        waitFor={"enum": ["any", "all"], "default": "any"},
-        waitSeconds=wait(45),
+        runIds=TEXTS | {"description": "Only these"},
+        waitFor={"enum": ["any", "all"], "default": "any", "description": "all: until all have ended"},
+        waitSeconds=wait(45, "Seconds to wait; long waits cost nothing"),
         cursor=text("From the last answer: reports only what is new"),
     ),
     answer=partial(record_answer, WaitResult),
@@ -113,9 +113,9 @@ LIST_RUNS = ToolSpec(
     description="Runs, newest first; those that need an answer come first.",
     arguments=arguments(
         [],
-        status={"enum": [status.value for status in Status]},
-        agent=text(),
-        limit=bounded("integer", 1, 500, 20),
+        status={"enum": [status.value for status in Status], "description": "Only runs in this state"},
+        agent=text("Only runs of this agent"),
+        limit=bounded("integer", 1, 500, 20, "How many"),
     ),
     answer=rows_answer,
     handler=_list_runs,
@@ -144,9 +144,13 @@ GET_LOGS = ToolSpec(
     arguments=arguments(
         ["runId"],
         runId=RUN_ID,
-        stream={"enum": ["log", "events", "result", "payload"], "default": "log"},
+        stream={
+            "enum": ["log", "events", "result", "payload"],
+            "default": "log",
+            "description": "log: what it did; events: the same as JSON",
+        },
         cursor=text("From the last page"),
-        lines=bounded("integer", 1, 1000, 50),
+        lines=bounded("integer", 1, 1000, 50, "Of the log or events"),
     ),
     answer=partial(record_answer, LogPage),
     handler=_get_logs,
@@ -172,7 +176,7 @@ REPLY_SUBAGENT = ToolSpec(
         ["runId", "answer"],
         runId=RUN_ID,
         messageId=text("Needed where several are open"),
-        answer=text(maxLength=MAX_ANSWER_CHARACTERS),
+        answer=text("What the run is to know", maxLength=MAX_ANSWER_CHARACTERS),
         waitSeconds=wait(0),
     ),
     answer=reply_answer,
@@ -195,7 +199,7 @@ STOP_RUN = ToolSpec(
     name="stop_run",
     title="Stop a run",
     description="End a run and all it started. A run that has ended stays as it is.",
-    arguments=arguments(["runId"], runId=RUN_ID, reason=SUMMARY),
+    arguments=arguments(["runId"], runId=RUN_ID, reason=SUMMARY | {"description": "Why, for its record"}),
     answer=run_answer,
     handler=_stop,
     roles=_PARENT,
@@ -223,7 +227,7 @@ CONTINUE_RUN = ToolSpec(
         ["runId"],
         runId=RUN_ID,
         prompt=text("What to do next; without it the run goes on where it was cut"),
-        inputs=TEXTS,
+        inputs=TEXTS | {"description": "Paths of more files"},
         storedAgent={"type": "boolean", "description": "If its file is gone: as the run had it"},
         waitSeconds=wait(0),
     ),
