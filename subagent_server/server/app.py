@@ -72,7 +72,9 @@ async def _serve_client(
 
     server = build_server(connection)
     noted = connection.unanswered.note_read
-    incoming = Incoming(stdin, at_end=leave, answer=outgoing.send, noted=noted)
+    incoming = Incoming(
+        stdin, at_end=leave, answer=outgoing.send, noted=noted, is_full=lambda: connection.is_full
+    )
     await server.run(incoming, outgoing, initialization_options(server, connection))
 
 
