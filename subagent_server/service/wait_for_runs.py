@@ -99,6 +99,10 @@ class Watchlist:
     def _result(self, found: list[Observed | SubagentError]) -> WaitResult:
         runs = [item for item in found if isinstance(item, Observed)]
         news = [r for r in runs if self._is_news(r.meta)]
+        if not news and self._named is not None and self._shown is self._remembered:
+            news = (
+                runs if all(r.meta.status.is_terminal for r in runs) else []
+            )  # there is no more to wait for
         views = [run_view(self._service.store, each, self._next_calls, self._caller) for each in news]
         shown = self._shown.of(r.meta.run_id for r in runs if self._may_come_again(r))
         for view in views:

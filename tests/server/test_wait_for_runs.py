@@ -123,14 +123,16 @@ def test_an_end_that_its_parent_has_not_seen_is_in_the_next_wait_and_only_there(
 def test_an_end_and_a_question_are_news_once_although_the_processes_still_live(world: World) -> None:
     world.agent()
     ended_and_asks = [
-        {"when": {"prompt": "end"}, "turns": [says("Done.")]},
+        {"when": {"prompt": "end"}, "turns": [asks("Now?"), says("Done.")]},
         {"when": {"prompt": "ask"}, "turns": [asks("Which colour?"), says("Painted.")]},
     ]
     world.play(conversations=ended_and_asks)
     with world.serve() as parent:
         ending, asking = (parent.call("run_worker", prompt=prompt)["runId"] for prompt in ("end", "ask"))
         world.asking(asking)
+        world.asking(ending)
         processes.send_signal(world.shim(ending), signal.SIGSTOP)  # so that its end takes a while
+        world.reply(ending, "yes")
         world.ended(ending)
         first = parent.call("wait_for_runs", waitSeconds=0)
         assert {view["runId"] for view in first["runs"]} == {ending, asking}
@@ -138,15 +140,11 @@ def test_an_end_and_a_question_are_news_once_although_the_processes_still_live(w
         again = parent.call("wait_for_runs", waitSeconds=1)
         assert (again["runs"], again["working"]) == ([], [asking]), "shown once, and waited for"
         assert len(again["cursor"]) <= 2 * 10, "a name and a revision for each run"
+        (view,) = parent.call("wait_for_runs", runIds=[ending])["runs"]
+        assert view["result"] == "Done.", "nothing is left of the named runs, so there is only this to say"
         processes.send_signal(world.shim(ending), signal.SIGCONT)
     with world.serve() as another:
         news = another.call("wait_for_runs", waitSeconds=0, cursor=again["cursor"])
         assert (news["runs"], news["working"]) == ([], [asking]), "a cursor says the same to another server"
         (view,) = another.call("wait_for_runs", waitSeconds=0)["runs"]
         assert view["runId"] == asking, "without it, what the client may not have seen is shown"
-
-
-@pytest.mark.parametrize("cursor", ["{}", "a.b", "a,,b", "é", "a" * 33, ",".join("ab" for _ in range(1001))])
-def test_what_is_no_cursor_is_refused(world: World, cursor: str) -> None:
-    with world.serve() as parent:
-        assert "is no cursor" in parent.refused("wait_for_runs", cursor=cursor)
