@@ -2,6 +2,7 @@
 
 from tests.helpers.turns import asks, says
 from tests.helpers.world import World
+from tests.server.listening import Listener
 
 
 def test_a_parent_is_not_woken_by_the_runs_of_another_until_that_one_has_gone(world: World) -> None:
@@ -31,6 +32,25 @@ def test_a_parent_is_not_woken_by_the_runs_of_another_until_that_one_has_gone(wo
             assert view["runId"] == run_id and view["messages"] and "startedBy" not in view
             (row,) = third.call("list_runs")["runs"]
             assert row["startedBy"] == "first, gone"
+
+
+def test_events_and_the_list_of_resources_leave_out_the_runs_of_another_parent(world: World) -> None:
+    world.agent()
+    world.play(asks("Go on?"), says("Done."))
+    with Listener(world, "older") as client:
+        client.ask("logging/setLevel", level="debug")
+        with world.serve() as another:
+            run_id = another.call("run_worker", prompt="Go.")["runId"]
+            world.asking(run_id)
+            own = client.call("run_worker", prompt="Go.")["runId"]
+            client.hears_event("question", own)
+            assert {data["runId"] for _, _, data in client.events()} == {own}
+            listed = client.ask("resources/list")["resources"]
+            assert {resource["uri"].split("/")[2] for resource in listed} == {own}
+        world.reply(run_id, "yes")
+        client.hears_event("run_ended", run_id)
+        types = [data["type"] for _, _, data in client.events() if data["runId"] == run_id]
+        assert "question" not in types, "events from before its parent has gone do not come again"
 
 
 def test_the_run_of_a_command_is_heard_by_all_parents_when_nobody_watches_it(world: World) -> None:
