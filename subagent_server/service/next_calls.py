@@ -132,7 +132,7 @@ _AFTER_FAILURE = {
 """What helps after a failure, by its code; `docs/meta-file.md` says what each means."""
 
 
-def to_parent(meta: RunMeta, calls: NextCalls) -> str:
+def for_parent(meta: RunMeta, calls: NextCalls) -> str:
     """Return the next step of the parent of a run."""
     run_id = meta.run_id
     if meta.pending:
@@ -156,7 +156,7 @@ def to_parent(meta: RunMeta, calls: NextCalls) -> str:
     )
 
 
-def to_itself(meta: RunMeta, waiting: Message | None, calls: NextCalls) -> str:
+def for_itself(meta: RunMeta, waiting: Message | None, calls: NextCalls) -> str:
     """Return the next step of the run itself; `waiting` is its first question that it has not closed."""
     if meta.status.is_terminal:
         return f"Your run is {meta.status.value}: nothing more can be done in it."
@@ -169,7 +169,7 @@ def to_itself(meta: RunMeta, waiting: Message | None, calls: NextCalls) -> str:
     )
 
 
-def to_asker(meta: RunMeta, message: Message, calls: NextCalls) -> str:
+def for_asker(meta: RunMeta, message: Message, calls: NextCalls) -> str:
     """Return the next step of the asker of a question that it has named."""
     if message.answer_content is not None:
         return "Your question is answered: go on with the answer."

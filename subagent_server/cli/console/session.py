@@ -13,7 +13,8 @@ import click
 
 from subagent_server.cli.console.flags import Flags
 from subagent_server.cli.console.output import report
-from subagent_server.domain.errors import adopting
+from subagent_server.cli.console.refused import Refused, refusal
+from subagent_server.domain.errors import SubagentError, adopting
 from subagent_server.service.access import Caller, NotAllowed, caller_of, user_here
 from subagent_server.settings import Settings, read_settings
 
@@ -104,6 +105,17 @@ class Session:
         from subagent_server.service.views import run_view
 
         return run_view(self.service.store, observed, Commands(self.command))
+
+    def named_runs(self, names: Iterable[str]) -> tuple[list[str], list[Refused]]:
+        """Return the ids of the runs that are named, each once, and the names without one, reported."""
+        run_ids: dict[str, None] = {}
+        refused = []
+        for name in names:
+            try:
+                run_ids[self.run_id(name)] = None
+            except SubagentError as error:
+                refused.append(refusal(name, error))
+        return list(run_ids), refused
 
     def command(self, *words: str) -> str:
         """Return a command that a person can type next, with --runs if a flag named the runs root."""
