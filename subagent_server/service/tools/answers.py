@@ -56,7 +56,8 @@ def agents_answer() -> Schema:
 def rows_answer() -> Schema:
     """Return the schema of a list of runs."""
     runs = {"type": "array", "items": row_schema()}
-    return {"type": "object", "properties": {"runs": runs}, "required": ["runs"]}
+    properties = {"runs": runs, "otherParents": {"type": "string"}}
+    return {"type": "object", "properties": properties, "required": ["runs"]}
 
 
 def reply_answer() -> Schema:
