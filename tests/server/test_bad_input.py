@@ -46,7 +46,7 @@ def test_arguments_that_do_not_fit_are_refused_by_name(world: World, parent: Par
         ({"prompt": 5}, "prompt"),
         ({"prompt": "Go.", "inputs": "a.txt"}, "inputs"),
         ({"prompt": "Go.", "inputs": [1]}, "inputs"),
-        ({"prompt": "Go.", "waitSeconds": "5"}, "waitSeconds"),
+        ({"prompt": "Go.", "waitSeconds": "soon"}, "waitSeconds"),
         ({"prompt": "Go.", "waitSeconds": -1}, "waitSeconds"),
         ({"prompt": "Go.", "waitSecond": 5}, "waitSecond"),
         ({"prompt": "Go.", "cwd": 1}, "cwd"),
