@@ -6,18 +6,33 @@ next, the same for a tool caller, a terminal and the log. Standard library only:
 """
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from subagent_server.domain.visible import OTHER_SPACES, visible
 
+MOST_NAMED = 20
+MOST_NEAREST = 5
+MAX_COMPARED = 80
 _KEPT = f"\n\t{OTHER_SPACES}"
 
 
 def shorten(text: str, limit: int = 80) -> str:
     """Return `text` as a quoted literal of at most about `limit` characters, safe to show anywhere."""
     return repr(text if len(text) <= limit else text[: limit - 1] + "…")
+
+
+def choices(what: str, wanted: str, known: Sequence[str]) -> str:
+    """Return what there is in place of a wanted name: all names if they are few, else the nearest."""
+    if len(known) <= MOST_NAMED:
+        return f"the {what} here are {', '.join(known) or 'none'}"
+    from difflib import get_close_matches  # slow to import, and the shim imports this module
+
+    near = get_close_matches(wanted[:MAX_COMPARED], known, MOST_NEAREST, 0.4)
+    if not near:
+        return f"none of the {len(known):,} {what} here has a name like it"
+    return f"the nearest of the {len(known):,} {what} here are {', '.join(near)}"
 
 
 class SubagentError(Exception):
@@ -103,11 +118,10 @@ class UnknownAgent(CallerError):
     code = "unknown_agent"
 
     def __init__(self, name: str, known: Iterable[str], reason: str | None = None) -> None:
-        names = ", ".join(sorted(known)) or "none"
         self.reason = reason
         because = f" ({reason})" if reason else ""
         super().__init__(
-            f"There is no agent {shorten(name)}{because}: the agents here are {names}; "
+            f"There is no agent {shorten(name)}{because}: {choices('agents', name, sorted(known))}; "
             "`subagent agents` says why a file is missing."
         )
 
@@ -117,9 +131,15 @@ class IllegalTransition(CallerError):
 
     code = "wrong_state"
 
-    def __init__(self, run_id: str, status: str, event: str, legal: Iterable[str]) -> None:
-        possible = ", ".join(legal) or "nothing, it has ended"
-        super().__init__(f"Run {run_id} is {status}, so {event} is not possible now: possible is {possible}.")
+    def __init__(self, run_id: str, status: str, event: str, doing: str, possible: Sequence[str]) -> None:
+        """Refuse `event`, which is `doing` in words; `possible` are the words of the legal events."""
+        if possible:
+            *others, last = possible
+            legal = f"{', '.join(others)} or {last}" if others else last
+            todo = f"it can {legal}; check_status shows how far it is"
+        else:
+            todo = "it has ended; start a new run, or carry it on with continue_run"
+        super().__init__(f"Run {run_id} is {status}, so it cannot {doing}: {todo}.")
         self.run_id = run_id
         self.status = status
         self.event = event
