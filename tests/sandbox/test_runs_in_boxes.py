@@ -1,6 +1,7 @@
 """What the programs of a run reach in their box, as its model and a person see it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from tests.helpers.turns import calls, says, shell, tool_results, use
 from tests.helpers.world import API_KEY, World
 
 
-def results_of(world: World, *commands: str, **keys: object) -> list[str]:
+def results_of(world: World, *commands: str, **keys: Any) -> list[str]:
     """Return the results of these commands, each in a call of its own, of a run in a box."""
     world.agent("boxed", **{"sandbox": "bwrap", **keys})
     simulator = world.play(*(shell(command) for command in commands), says("Done."))
@@ -93,7 +94,7 @@ def test_a_search_in_a_box_finds_what_it_finds_outside_and_follows_nothing_out_o
     ],
 )
 def test_a_box_that_the_agent_insists_on_is_never_left_out(
-    world: World, keys: dict[str, object], field: str
+    world: World, keys: dict[str, Any], field: str
 ) -> None:
     world.agent("strict", **keys)
     world.play(says("Never."))
