@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 
 from subagent_server.domain.errors import BadArgument
+from subagent_server.service.next_calls import ToolCalls
 from subagent_server.service.tools.schema import Schema
 
 Arguments = dict[str, Any]
@@ -21,8 +22,8 @@ MAX_FAULT_CHARACTERS = 300
 class Call:
     """A tool call: its arguments, the longest wait in seconds, and the means of reporting the wait.
 
-    `progress` gets the seconds waited so far and the ids of the awaited runs. `beside` is entered with the
-    ids of the awaited runs, and left when the wait is over. `trace` is the trace context of the call.
+    `progress` gets the seconds waited so far and the ids of the awaited runs. `beside` is entered with these
+    ids, and left when the wait is over. `trace` is the trace context of the call, `client` the client's name.
     """
 
     arguments: Arguments
@@ -30,6 +31,12 @@ class Call:
     progress: Callable[[float, Collection[str]], Awaitable[None]] | None = None
     beside: Callable[[Collection[str]], AbstractAsyncContextManager[None]] | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
+    client: str | None = None
+
+    @property
+    def next_calls(self) -> ToolCalls:
+        """The next calls of its answer, with waits as long as the client bears."""
+        return ToolCalls(self.longest_wait)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return an argument."""

@@ -59,7 +59,7 @@ async def _update_status(context: ToolContext, call: Call) -> Answer:
 
     def updated() -> Answer:
         observed = update_status(context.service, run_id, status, summary, payload, context.caller, output)
-        return run_view(context.service.store, observed).to_wire()
+        return run_view(context.service.store, observed, call.next_calls, context.caller).to_wire()
 
     return await asyncio.to_thread(updated)
 

@@ -56,6 +56,7 @@ async def _run(agent: str, context: ToolContext, call: Call) -> Answer:
         cwd=call.get("cwd"),
         label=call.get("label"),
         trace=call.trace,
+        client=call.client,
     )
     meta = await asyncio.to_thread(start, context.service, order, context.caller)
     return (await context.view_after_start(meta.run_id, call)).to_wire()
