@@ -33,10 +33,11 @@ class Catalog:
         """
         agent = self.find(name)
         if agent is None:
-            raise UnknownAgent(name, self.agents, self._why_missing(name))
+            raise UnknownAgent(name, self.agents, self.why_missing(name))
         return agent
 
-    def _why_missing(self, name: str) -> str | None:
+    def why_missing(self, name: str) -> str | None:
+        """Return why a file of this name is not an agent, or None."""
         for problem in self.problems:
             if name in (problem.agent, problem.path.stem) and problem.kind not in ("fault", "warning"):
                 return f"{shown(problem.path)}: {problem.reason}"
