@@ -34,7 +34,7 @@ def run_answer(agent: AgentDefinition | None = None) -> Schema:
 def rows_answer() -> Schema:
     """Return the schema of a list of runs."""
     runs = {"type": "array", "items": row_schema()}
-    properties = {"runs": runs, "otherParents": {"type": "string"}}
+    properties = {"runs": runs, "otherParents": {"type": "string"}, "omitted": {"type": "string"}}
     return {"type": "object", "properties": properties, "required": ["runs"]}
 
 
