@@ -37,8 +37,8 @@ class WaitResult(Record):
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON object of the answer, without missing facts."""
         wire = self.model_dump(mode="json", exclude_none=True, exclude={"runs"})
-        lists = {name: wire[name][:MAX_IDS] for name in ("working", "later", "unreadable") if name in wire}
-        return {"runs": [view.to_wire() for view in self.runs], **wire, **lists}
+        bounded = {key: value[:MAX_IDS] if isinstance(value, list) else value for key, value in wire.items()}
+        return {"runs": [view.to_wire() for view in self.runs], **bounded}
 
 
 def needs_parent(meta: RunMeta, shown: int) -> bool:
