@@ -31,7 +31,7 @@ from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 
 OVERDUE_SECONDS = 5.0
-_HINT_LOGS = "get_logs shows how far it came; start it again or continue it."
+_HINT_LOGS = "Its log shows how far it came; continue it, or start it again."
 
 
 @dataclass(frozen=True)
