@@ -9,6 +9,7 @@ from subagent_server.catalog.problems import AgentFileError, Kind, NotAnAgent, P
 from subagent_server.catalog.walk import FoundFile, agent_files
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import UnknownAgent, shorten
+from subagent_server.host.no_room import lack_of_room
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,10 @@ def _load(found: FoundFile, search: _Search) -> _Candidate | None:
         search.problems.append(Problem(found.path, error.line, "skipped", error.reason))
     except AgentFileError as error:
         search.problems.append(Problem(found.path, error.line, "error", error.reason))
-    except Exception as error:  # noqa: BLE001 - a mistake of ours in one file must not hide the others
+    except Exception as error:
+        if lack_of_room(error) is not None:
+            raise
+        # A mistake of ours in one file must not hide the others.
         reason = f"reading it failed ({type(error).__name__}: {shorten(str(error))}), so report it"
         search.problems.append(Problem(found.path, None, "error", reason))
     return None
