@@ -15,7 +15,7 @@ from subagent_server.toolkit.mcp_servers.input_schema import InputSchema, input_
 from subagent_server.toolkit.mcp_servers.naming import acceptable, free_name
 
 SHAPES = Path(__file__).with_name("schema_shapes.jsonl")
-"""Schemas of the wild with other names and no words. Together they have every keyword that 4,080 have, wherever
+"""Schemas of the wild with other names and no words. They have every keyword that 4,080 have, wherever
 one has it."""
 REAL_TOOLS = os.environ.get("REAL_TOOLS")
 """A file with definitions of real tools, one a line, if somebody names one: the shapes stand for them."""
