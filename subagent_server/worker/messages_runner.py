@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subagent_server.catalog.models import resolve_model
+from subagent_server.catalog.servers import is_http_url
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Failure, RunRequest, Usage
@@ -165,10 +166,22 @@ def _model_settings(
     return ModelSettings(
         model=resolve_model(agent.model),
         api_key=api_key,
-        base_url=agent.base_url or environment.get("ANTHROPIC_BASE_URL") or None,
+        base_url=_base_url(agent, environment),
         max_tokens=agent.max_tokens or DEFAULT_MAX_TOKENS,
         effort=agent.effort,
         context_window=prices.context_window if prices else None,
+    )
+
+
+def _base_url(agent: AgentDefinition, environment: Mapping[str, str]) -> str | None:
+    url = agent.base_url or environment.get("ANTHROPIC_BASE_URL") or None
+    if url is None or is_http_url(url):
+        return url
+    name = "baseUrl" if agent.base_url else "ANTHROPIC_BASE_URL"
+    raise RunRefused(
+        "config",
+        f"{name} is not an address of HTTP with a host, so the model cannot be called.",
+        f"Let {name} begin with http:// or https://, or leave it out, then run it again.",
     )
 
 
