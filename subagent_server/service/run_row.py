@@ -17,6 +17,8 @@ from subagent_server.store.paths import RootPaths
 if TYPE_CHECKING:
     from subagent_server.domain.records import RunMeta
 
+MAX_ROW_SUMMARY_CHARACTERS = 300
+
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
@@ -25,6 +27,7 @@ class RunRow:
     run_id: str
     agent: str | None = None
     label: str | None = None
+    started_by: str | None = None
     status: Status | None = None
     pending_questions: int = 0
     live: bool | None = None
@@ -74,33 +77,37 @@ def _schema_of(kind: Any) -> dict[str, Any]:
     return {"type": _JSON_TYPES[plain]}
 
 
-def row_of_facts(root: RootPaths, facts: RunFacts, *, live: bool) -> RunRow:
+def row_of_facts(root: RootPaths, facts: RunFacts, *, live: bool, started_by: str | None = None) -> RunRow:
     """Return the row of a run by the facts of its state, if there is nothing to reconcile."""
     return RunRow(
         run_id=facts.run_id,
         agent=cut(facts.agent, MAX_LABEL_CHARACTERS),
         label=maybe_cut(facts.label, MAX_LABEL_CHARACTERS),
+        started_by=started_by,
         status=facts.status,
         pending_questions=facts.pending_questions,
         live=live,
         elapsed_seconds=elapsed_seconds(facts.created, facts.ended),
         waiting_for_slot=waits_for_slot(root, facts.run_id, facts.status) or None,
-        summary=maybe_cut(facts.what),
+        summary=maybe_cut(facts.what, MAX_ROW_SUMMARY_CHARACTERS),
     )
 
 
-def row_of_state(root: RootPaths, meta: "RunMeta", live: bool | None) -> RunRow:
+def row_of_state(
+    root: RootPaths, meta: "RunMeta", live: bool | None, *, started_by: str | None = None
+) -> RunRow:
     """Return the row of a run by its state."""
     return RunRow(
         run_id=meta.run_id,
         agent=cut(meta.agent_name, MAX_LABEL_CHARACTERS),
         label=maybe_cut(meta.label, MAX_LABEL_CHARACTERS),
+        started_by=started_by,
         status=meta.status,
         pending_questions=meta.pending_questions,
         live=live,
         elapsed_seconds=elapsed_seconds(meta.created_at, meta.ended_at),
         waiting_for_slot=waits_for_slot(root, meta.run_id, meta.status) or None,
-        summary=maybe_cut(meta.error.message if meta.error else meta.summary),
+        summary=maybe_cut(meta.error.message if meta.error else meta.summary, MAX_ROW_SUMMARY_CHARACTERS),
     )
 
 

@@ -5,7 +5,7 @@ Tested in `tests/service/test_start.py` and `tests/end_to_end/`.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from subagent_server.domain.errors import BadArgument, CallerError, SubagentErro
 from subagent_server.domain.events import RunEvent
 from subagent_server.domain.ids import make_run_id
 from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTERS, cut
-from subagent_server.domain.records import AgentsFrom, Failure, LaunchInfo, RunMeta, RunRequest
+from subagent_server.domain.records import AgentsFrom, Failure, LaunchInfo, RunMeta, RunRequest, StartedBy
 from subagent_server.domain.trace_context import carried
 from subagent_server.host import processes
 from subagent_server.host.clock import now
@@ -43,7 +43,8 @@ class StartOrder:
 
     From a run, both have to lie in its own `cwd` (`service/places.py`).
 
-    `trace` is the trace context of the run, if different from the environment's.
+    `trace` is the trace context of the run, if different from the environment's; `client` is the name that
+    the client of the caller gives itself.
     """
 
     agent: str
@@ -52,6 +53,7 @@ class StartOrder:
     cwd: str | None = None
     label: str | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
+    client: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,8 @@ def start_agent(
     origin = agents_from(service.settings, equipped.agent, cwd)
     request = _request(origin, agent, order, cwd, files, parent, continuation)
     token = new_token()
-    meta = _first_state(service, request, token)
+    started_by = parent.started_by if parent is not None else _started_by(caller, order.client)
+    meta = _first_state(service, request, token, started_by)
     with service.launcher.starting() as starting:
         run = service.store.create(request)
         try:
@@ -263,7 +266,15 @@ def _warnings(agent: AgentDefinition) -> list[str]:
     return [] if missing is None else [missing]
 
 
-def _first_state(service: Service, request: RunRequest, token: str) -> RunMeta:
+def _started_by(caller: Caller, client: str | None) -> StartedBy | None:
+    process = caller.process
+    if process is None:
+        return None
+    name = None if client is None else cut(client, MAX_LABEL_CHARACTERS)
+    return StartedBy(client=name, **asdict(process))
+
+
+def _first_state(service: Service, request: RunRequest, token: str, started_by: StartedBy | None) -> RunMeta:
     return RunMeta(
         run_id=request.run_id,
         agent_name=str(request.agent["name"]),
@@ -272,6 +283,7 @@ def _first_state(service: Service, request: RunRequest, token: str) -> RunMeta:
         parent_run_id=request.parent_run_id,
         root_run_id=request.root_run_id,
         depth=request.depth,
+        started_by=started_by,
         created_at=request.created_at,
         launch=LaunchInfo(
             kind=service.launcher.kind, host=processes.host_name(), boot_id=processes.boot_id()

@@ -7,10 +7,11 @@ from pydantic import Field
 from subagent_server.domain.errors import UnreadableMeta
 from subagent_server.domain.executed_files import can_run_code
 from subagent_server.domain.limits import (
+    MAX_ANSWER_CHARACTERS,
     MAX_LABEL_CHARACTERS,
+    MAX_OPTION_CHARACTERS,
     MAX_OPTIONS,
     MAX_QUESTION_CHARACTERS,
-    MAX_QUESTIONS,
     cut,
     maybe_cut,
 )
@@ -24,6 +25,9 @@ from subagent_server.domain.records import (
     Usage,
 )
 from subagent_server.domain.states import MessageStatus, Status
+from subagent_server.service.access import USER, Caller
+from subagent_server.service.next_calls import NextCalls, for_asker, for_itself, for_parent
+from subagent_server.service.parents import OtherParents, starter_of
 from subagent_server.service.reconcile import Observed
 from subagent_server.service.run_row import elapsed_seconds, waits_for_slot
 from subagent_server.service.shim_record import read_shim
@@ -38,7 +42,11 @@ MAX_PREVIEW_CHARACTERS = 300
 MAX_SOURCES = 20
 MAX_SOURCE_CHARACTERS = 500
 MAX_WARNINGS = 10
-NEXT_WAIT_SECONDS = 45
+MAX_WARNING_CHARACTERS = 1_000
+MAX_MESSAGES_CHARACTERS = 40_000
+"""Of all questions of a view together; the first is there in any case."""
+MAX_NAME_CHARACTERS = 64
+"""Of ids and other words that are short unless somebody has written into the files of the run."""
 
 
 class MessageView(Record):
@@ -60,6 +68,7 @@ class RunView(Record):
     run_id: str
     agent: str
     label: str | None = None
+    started_by: str | None = Field(default=None, description="Another parent, if it is not yours")
     status: Status
     revision: int
     live: bool | None = Field(default=None, description="Whether its processes live; absent where unknown")
@@ -71,6 +80,9 @@ class RunView(Record):
     with_descendants: dict[str, Any] | None = Field(default=None, description="Usage with all runs below")
     preview: str | None = None
     messages: list[MessageView] | None = None
+    messages_omitted: int | None = Field(
+        default=None, description="Further questions: they follow when these are settled"
+    )
     instructions: str = ""
     summary: str | None = None
     result: str | None = None
@@ -90,17 +102,29 @@ class RunView(Record):
         return wire
 
 
-def run_view(store: RunStore, observed: Observed, asked: str | None = None, *, own: bool = False) -> RunView:
-    """Return the view of a run; `asked` names the question that its asker wants to see.
+def run_view(
+    store: RunStore,
+    observed: Observed,
+    calls: NextCalls,
+    caller: Caller = USER,
+    named: str | None = None,
+    *,
+    to_asker: bool = False,
+) -> RunView:
+    """Return the view that a caller has of a run; `named` is a question to show in any case.
 
-    `own` is the view of the run itself: the run also sees answers not taken yet, so a run whose program died
-    during a wait finds them again.
+    `to_asker`: the asker of that question reads the view.
+
+    In a view of itself a run also sees answers not taken yet, so a run whose program died during a wait finds
+    them again.
 
     Raises:
         UnreadableMeta: its result cannot be read.
     """
     meta, run = observed.meta, store.paths.run(observed.meta.run_id)
+    own = caller.run_id == meta.run_id and named is None
     ended = meta.status.is_terminal
+    messages, omitted = _shown(meta, named, own)
     result = store.read_result(meta.run_id) if ended else None
     has_output = result is not None and result.has_output
     text = "" if result is None or has_output else result.text
@@ -109,18 +133,20 @@ def run_view(store: RunStore, observed: Observed, asked: str | None = None, *, o
         run_id=meta.run_id,
         agent=cut(meta.agent_name, MAX_LABEL_CHARACTERS),
         label=maybe_cut(meta.label, MAX_LABEL_CHARACTERS),
+        started_by=_other_parent(meta, caller),
         status=meta.status,
         revision=meta.revision,
         live=observed.live,
         waiting_for_slot=waits_for_slot(store.paths, meta.run_id, meta.status) or None,
         waiting_for_run=_awaited(run, meta),
-        continues_run_id=meta.continues_run_id,
+        continues_run_id=maybe_cut(meta.continues_run_id, MAX_NAME_CHARACTERS),
         elapsed_seconds=elapsed_seconds(meta.created_at, meta.ended_at),
-        usage=_usage(meta.usage if ended else meta.usage.merged(recorded_usage(run))),
+        usage=_usage(meta.usage if observed.live is False else meta.usage.merged(recorded_usage(run))),
         with_descendants=_usage(tree_usage(store, meta)) if store.children_of(meta.run_id) else None,
         preview=None if ended else (latest_words(run) or "")[:MAX_PREVIEW_CHARACTERS] or None,
-        messages=[message_view(m) for m in _shown(meta, asked, own)][:MAX_QUESTIONS] or None,
-        instructions=_to_itself(meta) if own else _instructions(meta, asked),
+        messages=messages or None,
+        messages_omitted=omitted or None,
+        instructions=_instructions(meta, named if to_asker else None, calls, own=own),
         summary=maybe_cut(meta.summary),
         result=text[:MAX_RESULT_CHARACTERS] or None,
         result_truncated=len(text) > MAX_RESULT_CHARACTERS or None,
@@ -137,12 +163,12 @@ def run_view(store: RunStore, observed: Observed, asked: str | None = None, *, o
 def message_view(message: Message) -> MessageView:
     """Return a question as it is shown."""
     return MessageView(
-        message_id=message.message_id,
+        message_id=cut(message.message_id, MAX_NAME_CHARACTERS),
         question=cut(message.question_content, MAX_QUESTION_CHARACTERS),
         options=_options(message.options),
         status=message.message_status,
-        answer=message.answer_content,
-        answered_by=message.answered_by,
+        answer=maybe_cut(message.answer_content, MAX_ANSWER_CHARACTERS),
+        answered_by=maybe_cut(message.answered_by, MAX_NAME_CHARACTERS),
         asked_at=message.question_timestamp,
         expires_at=message.expires_at,
     )
@@ -151,7 +177,7 @@ def message_view(message: Message) -> MessageView:
 def _options(options: list[str] | None) -> list[str] | None:
     if options is None:
         return None
-    return [cut(option, MAX_QUESTION_CHARACTERS) for option in options[:MAX_OPTIONS]]
+    return [cut(option, MAX_OPTION_CHARACTERS) for option in options[:MAX_OPTIONS]]
 
 
 def _error(failure: Failure | None) -> Failure | None:
@@ -161,9 +187,27 @@ def _error(failure: Failure | None) -> Failure | None:
     return Failure(code=code, message=cut(failure.message), hint=maybe_cut(failure.hint))
 
 
-def _shown(meta: RunMeta, asked: str | None, own: bool) -> list[Message]:
+def _wanted(meta: RunMeta, named: str | None, own: bool) -> list[Message]:
+    """Return the questions of a view, the oldest first."""
     wanted = {MessageStatus.PENDING, MessageStatus.REPLIED} if own else {MessageStatus.PENDING}
-    return [m for m in meta.messages if m.message_status in wanted or m.message_id == asked]
+    return [m for m in meta.messages if m.message_status in wanted or m.message_id == named]
+
+
+def _shown(meta: RunMeta, named: str | None, own: bool) -> tuple[list[MessageView], int]:
+    """Return the questions that fit into a view, the oldest first, and how many more there are.
+
+    The question that the caller has named comes before all others, whatever its size.
+    """
+    wanted = _wanted(meta, named, own)
+    room = MAX_MESSAGES_CHARACTERS
+    fitting: set[str] = set()
+    for message in sorted(wanted, key=lambda m: m.message_id != named):
+        view = message_view(message)
+        room -= len(view.question) + len(view.answer or "") + sum(map(len, view.options or ()))
+        if fitting and room < 0:
+            break
+        fitting.add(message.message_id)
+    return [message_view(m) for m in wanted if m.message_id in fitting], len(wanted) - len(fitting)
 
 
 def _warnings(store: RunStore, meta: RunMeta, result: RunResult | None) -> list[str] | None:
@@ -173,7 +217,7 @@ def _warnings(store: RunStore, meta: RunMeta, result: RunResult | None) -> list[
         warnings = store.read_request(meta.run_id).warnings
     except UnreadableMeta:
         warnings = []  # the state is all that is needed for a view
-    return [cut(warning) for warning in [*found, *warnings][:MAX_WARNINGS]] or None
+    return [cut(warning, MAX_WARNING_CHARACTERS) for warning in [*found, *warnings][:MAX_WARNINGS]] or None
 
 
 def _can_run_code(store: RunStore, meta: RunMeta, result: RunResult | None) -> list[str]:
@@ -195,7 +239,7 @@ def _awaited(run: RunPaths, meta: RunMeta) -> str | None:
     if meta.status is not Status.READY or meta.continues_run_id is None:
         return None
     awaited = read_shim(run).get("waitingForRun")
-    return awaited if isinstance(awaited, str) else None
+    return cut(awaited, MAX_NAME_CHARACTERS) if isinstance(awaited, str) else None
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
@@ -203,50 +247,18 @@ def _usage(usage: Usage) -> dict[str, Any]:
     return {name: value for name, value in usage.model_dump(mode="json", exclude_none=True).items() if value}
 
 
-def _instructions(meta: RunMeta, asked: str | None) -> str:
+def _instructions(meta: RunMeta, asked: str | None, calls: NextCalls, *, own: bool) -> str:
     message = meta.message(asked) if asked else None
     if message is not None:
-        return _to_the_asker(meta, message)
-    if meta.pending:
-        first = meta.pending[0].message_id
-        return (
-            "The agent needs your answer. Next: "
-            f'reply_subagent(runId="{meta.run_id}", messageId="{first}", answer="...", '
-            f"waitSeconds={NEXT_WAIT_SECONDS})."
-        )
-    if not meta.status.is_terminal:
-        return (
-            f'Not done yet. Next: check_status(runId="{meta.run_id}", waitSeconds={NEXT_WAIT_SECONDS}), '
-            f"or wait_for_runs(waitSeconds={NEXT_WAIT_SECONDS}) for several."
-        )
-    if meta.status is Status.COMPLETED:
-        return f'Done. get_logs(runId="{meta.run_id}", stream="result") has the whole result.'
-    return (
-        f'Ended without success. get_logs(runId="{meta.run_id}") shows how far it came; '
-        f'continue_run(runId="{meta.run_id}") carries it on.'
-    )
+        return for_asker(meta, message, calls)
+    if own:
+        return for_itself(meta, next(iter(_wanted(meta, None, own=True)), None), calls)
+    return for_parent(meta, calls)
 
 
-def _to_itself(meta: RunMeta) -> str:
-    if meta.status.is_terminal:
-        return f"Your run is {meta.status.value}: nothing more can be done in it."
-    waiting = next((m for m in _shown(meta, None, own=True)), None)
-    if waiting is None:
-        return "Your run goes on. update_status says how far it is, or ends it."
-    open_still = waiting.message_status is MessageStatus.PENDING
-    wait, what = (f", waitSeconds={NEXT_WAIT_SECONDS}", "waits for") if open_still else ("", "has")
-    return (
-        f"Your question {waiting.message_id} {what} an answer. Next: "
-        f'check_status(runId="{meta.run_id}", messageId="{waiting.message_id}"{wait}).'
-    )
-
-
-def _to_the_asker(meta: RunMeta, message: Message) -> str:
-    if message.answer_content is not None:
-        return "Your question is answered: go on with the answer."
-    if message.message_status is MessageStatus.PENDING:
-        return (
-            f'No answer yet. Next: check_status(runId="{meta.run_id}", '
-            f'messageId="{message.message_id}", waitSeconds={NEXT_WAIT_SECONDS}).'
-        )
-    return "No answer came and none will: go on without one."
+def _other_parent(meta: RunMeta, caller: Caller) -> str | None:
+    """Return the words for the parent of a run if it is another than the caller, and there."""
+    starter, others = starter_of(meta), OtherParents(caller)
+    if caller.process is None or not others.have(starter):
+        return None
+    return others.name(starter, None)
