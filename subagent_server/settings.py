@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from subagent_server.domain.errors import BadArgument
+from subagent_server.domain.errors import BadArgument, HostError
 from subagent_server.store.root import FoundRoot, find_root
 
 Role = Literal["all", "parent", "child"]
@@ -14,6 +14,7 @@ Role = Literal["all", "parent", "child"]
 
 DEFAULT_AGENT_DIRECTORIES = ("agents", ".claude/agents")
 DEFAULT_MAX_RUNS = 64
+DEFAULT_MAX_TOOLS = 40
 DEFAULT_MAX_DEPTH = 3
 DEFAULT_MAX_DESCENDANTS = 50
 DEFAULT_WARM_IDLE_SECONDS = 900
@@ -45,6 +46,10 @@ class Settings:
     """The number of runs of the root that work at once; more wait."""
     max_wait_seconds: float | None = None
     """The longest wait of one call; None: the known limit of the client."""
+    agent_patterns: tuple[str, ...] = ()
+    """Patterns of the names of the agents that a server offers (`--agent`); without any, all are offered."""
+    max_tools: int = DEFAULT_MAX_TOOLS
+    """The most agents that have a tool each; more are started by `run_agent`."""
     max_depth: int = DEFAULT_MAX_DEPTH
     """The deepest level at which a run may be started by runs; a first run has depth 0."""
     max_descendants: int = DEFAULT_MAX_DESCENDANTS
@@ -91,9 +96,10 @@ def read_settings(
 
     Raises:
         BadArgument: a variable is not a number, or a run wants to trust.
+        HostError: the working directory is gone.
     """
     environment = dict(os.environ) if environment is None else environment
-    cwd = Path.cwd() if cwd is None else cwd
+    cwd = _working_directory() if cwd is None else cwd
     root = _runs_root(runs, environment, cwd)
     named = agents or environment.get("SUBAGENT_AGENTS")
     home = _absolute(environment.get("HOME"))
@@ -109,6 +115,7 @@ def read_settings(
         home=home,
         max_runs=max_runs or _number(environment, "SUBAGENT_MAX_RUNS", DEFAULT_MAX_RUNS),
         max_wait_seconds=max_wait_seconds,
+        max_tools=_number(environment, "SUBAGENT_MAX_TOOLS", DEFAULT_MAX_TOOLS),
         max_depth=_number(environment, "SUBAGENT_MAX_DEPTH", DEFAULT_MAX_DEPTH),
         max_descendants=_number(environment, "SUBAGENT_MAX_DESCENDANTS", DEFAULT_MAX_DESCENDANTS),
         warm=environment.get("SUBAGENT_WARM") != "0",
@@ -118,6 +125,13 @@ def read_settings(
     if trust and settings.is_of_a_run:
         raise BadArgument("A run cannot trust, so it has no --trust: leave it out.")
     return settings
+
+
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise HostError("The working directory is gone: go to one that exists, then try again.") from error
 
 
 def _agent_directories(flags: Sequence[Path], environment: Mapping[str, str], cwd: Path) -> tuple[Path, ...]:

@@ -26,8 +26,8 @@ from subagent_server.host.clock import now
 from subagent_server.launch.launcher import LaunchPackage, Reservation
 from subagent_server.service.access import USER, Caller, new_token, token_hash
 from subagent_server.service.context import Service
-from subagent_server.service.inputs import InputFile, check_inputs, copy_inputs
-from subagent_server.service.masking import masker_at_door, masker_of
+from subagent_server.service.given import Given, masked_for_disk
+from subagent_server.service.inputs import check_inputs, copy_inputs
 from subagent_server.service.nesting import check_may_start, publish_counted
 from subagent_server.service.origin import agents_from
 from subagent_server.service.places import ParentPlaces, cwd_of_agent, cwd_of_child, cwd_of_user, places_of
@@ -95,17 +95,17 @@ def start_agent(
     places = None if parent is None else places_of(service, parent)
     cwd = _checked_cwd(service, order, agent, places)
     _check_texts(order)
-    order = _masked(service, order, caller)
-    files = check_inputs(order.inputs, cwd, places)
+    given = Given(order.prompt, order.label, check_inputs(order.inputs, cwd, places))
+    masked = masked_for_disk(service, equipped.agent, caller, given)
     origin = agents_from(service.settings, equipped.agent, cwd)
-    request = _request(origin, agent, order, cwd, files, parent, continuation)
+    request = _request(origin, agent, masked, cwd, parent, continuation)
     token = new_token()
     started_by = parent.started_by if parent is not None else _started_by(caller, order.client)
     meta = _first_state(service, request, token, started_by)
     with service.launcher.starting() as starting:
         run = service.store.create(request)
         try:
-            copy_inputs(files, run)
+            copy_inputs(masked.files, run)
             reservation = starting.reserve(run)
         except SubagentError:
             service.store.discard(run, meta.parent_run_id)
@@ -222,23 +222,11 @@ def _check_texts(order: StartOrder) -> None:
         raise BadArgument(f"The label has more than {MAX_LABEL_CHARACTERS} characters: shorten it.")
 
 
-def _masked(service: Service, order: StartOrder, caller: Caller) -> StartOrder:
-    """Return the order as it may stand on disk: a prompt by a run is masked, like all words of a run.
-
-    A prompt by the user's own side reaches the run unchanged, by way of `request.json`.
-    """
-    own = caller.run_id
-    masker = masker_of(None, service.settings.environment) if own is None else masker_at_door(service, own)
-    prompt = order.prompt if own is None else masker.text(order.prompt)
-    return replace(order, prompt=prompt, label=masker.data(order.label))
-
-
 def _request(
     origin: AgentsFrom,
     agent: AgentDefinition,
-    order: StartOrder,
+    given: Given,
     cwd: Path,
-    files: list[InputFile],
     parent: RunMeta | None,
     continuation: Continuation | None,
 ) -> RunRequest:
@@ -247,17 +235,17 @@ def _request(
     return RunRequest(
         run_id=run_id,
         agent=redact(agent),
-        prompt=order.prompt,
-        inputs=[str(file.path) for file in files],
+        prompt=given.prompt,
+        inputs=[str(file.path) for file in given.files],
         cwd=str(cwd),
-        label=order.label,
+        label=given.label,
         continues_run_id=continuation.run_id if continuation else None,
         parent_run_id=parent.run_id if parent else None,
         root_run_id=parent.root_run_id if parent else run_id,
         depth=parent.depth + 1 if parent else 0,
         agents_from=origin,
         created_at=moment,
-        warnings=[*(continuation.warnings if continuation else []), *_warnings(agent)],
+        warnings=[*(continuation.warnings if continuation else []), *_warnings(agent), *given.warnings],
     )
 
 

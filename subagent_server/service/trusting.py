@@ -81,7 +81,8 @@ class Judge:
         self._registry = service.registry
 
     @cached_property
-    def _book(self) -> Book:
+    def book(self) -> Book:
+        """The user's word."""
         return read_book(self._settings.trust_file)
 
     def doubt(self, agent: AgentDefinition) -> NotTrusted | None:
@@ -132,8 +133,8 @@ class Judge:
             raise doubt
 
     def _compared(self, what: str, project: Path, pins: Pins) -> NotTrusted | None:
-        trouble = self._book.trouble or _brought_along(self._settings, project)
-        known = None if trouble else self._book.projects.get(str(project))
+        trouble = self.book.trouble or _brought_along(self._settings, project)
+        known = None if trouble else self.book.projects.get(str(project))
         if known is None:
             return NotTrusted(what, project, [], trouble)
         before = known.pins.get(what, {})

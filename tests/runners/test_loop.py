@@ -68,6 +68,16 @@ def test_an_unknown_tool_and_arguments_that_are_not_json_are_errors_that_the_mod
     assert [told["isError"] for told in played.run.recorded("tool_result")] == [True, True]
 
 
+async def _without_room(arguments: dict[str, Any]) -> str:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_machine_without_room_for_a_call_is_an_error_that_the_model_reads() -> None:
+    played = Played(call("thread"), says("Without it."), tools=[ScriptedTool("thread", _without_room)])
+    assert played.outcome.text == "Without it."
+    assert "No process or thread can be started" in tool_results(played.bodies[1])[0]
+
+
 def test_arguments_that_are_cut_off_are_not_taken_for_whole() -> None:
     cut = call("echo", command="rm -r build", target="everything") | {"fault": {"malformed_tool_json": True}}
     played = Played(cut, says("Sorry."), tools=[ECHO])
@@ -229,6 +239,13 @@ def test_an_answer_that_cannot_be_checked_is_an_error_that_the_model_reads() -> 
     played = Played(call("final_answer", value=1), says("I give up."), schema=endless)
     assert "too deep" in tool_results(played.bodies[1])[0]
     assert played.failure.code == "invalid_output" and played.outcome.text == "I give up."
+
+
+def test_an_end_after_invalid_answers_says_what_was_wrong_with_the_last() -> None:
+    wrong = call("final_answer", colour="green")
+    for played in (Played(wrong, schema=COLOUR, max_turns=1), Played(wrong, says("Green."), schema=COLOUR)):
+        said = played.failure.message
+        assert "without a valid final_answer; its last one does not fit its schema: $.colour: 'green'" in said
 
 
 def test_an_answer_in_the_last_turn_is_in_time() -> None:
