@@ -2,6 +2,7 @@
 
 import pytest
 
+from subagent_server.service.next_calls import AS_TOOLS
 from subagent_server.service.views import run_view
 from tests.helpers.repositories import make_repository
 from tests.helpers.turns import says, shell
@@ -26,7 +27,7 @@ def test_what_a_run_has_left_that_can_run_code_is_in_its_result_and_its_view(
     assert world.completed(run_id) == "Done."
     left = [HOOK, "sub\ufffd\ufffd[31m/.vscode/"]
     assert world.result(run_id).can_run_code == left
-    (warning,) = run_view(world.store, world.look(run_id)).warnings or []
+    (warning,) = run_view(world.store, world.look(run_id), AS_TOOLS).warnings or []
     assert HOOK in warning and "\x1b" not in warning and "before you use git" in warning
     assert world.events(run_id, "warning")[-1]["canRunCode"] == left
 
@@ -41,7 +42,7 @@ def test_a_run_that_leaves_nothing_of_the_kind_says_nothing(world: World) -> Non
     run_id = world.start()
     assert world.completed(run_id) == "Done."
     assert world.result(run_id).can_run_code is None
-    assert run_view(world.store, world.look(run_id)).warnings is None
+    assert run_view(world.store, world.look(run_id), AS_TOOLS).warnings is None
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
@@ -57,5 +58,5 @@ def test_a_run_that_is_ended_says_what_it_has_left_too(world: World, end: str) -
         kill(world.worker(run_id))
     world.ended(run_id)
     world.gone(run_id)
-    (warning,) = run_view(world.store, world.look(run_id)).warnings or []
+    (warning,) = run_view(world.store, world.look(run_id), AS_TOOLS).warnings or []
     assert HOOK in warning
