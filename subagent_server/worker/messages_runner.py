@@ -40,6 +40,7 @@ from subagent_server.toolkit.outputs import KeptOutputs
 from subagent_server.toolkit.telemetry import NO_TRACER
 from subagent_server.toolkit.todo_list import todo_tools
 from subagent_server.toolkit.tool import Tool
+from subagent_server.toolkit.workspace.bash import BashTool
 from subagent_server.toolkit.workspace.off_loop import off_loop
 from subagent_server.toolkit.workspace.search_scope import SearchScope
 from subagent_server.toolkit.workspace.tools import make_workspace_tools
@@ -79,6 +80,10 @@ class MessagesRunner:
     def cut_short(self, failure: Failure) -> Outcome:
         """Return the outcome of a run that something else ends."""
         return self._loop.cut_short(failure)
+
+    async def rest(self) -> None:
+        """End the shell and its jobs."""
+        await asyncio.gather(*(tool.aclose() for tool in self._loop.tools if isinstance(tool, BashTool)))
 
     async def aclose(self) -> None:
         """Close the tools, the MCP servers and the connections of the model, all at once."""
