@@ -69,6 +69,16 @@ def recorded_usage(run: RunPaths) -> Usage | None:
         return None  # a journal is data: one that is damaged must not keep a run from being stopped
 
 
+def recorded_can_run_code(run: RunPaths) -> list[str]:
+    """Return the files that a run left and that can run code, by the end of its journal."""
+    try:
+        warning = journal.latest(run.events, frozenset({"warning"}), within=10).get("warning", {})
+    except OSError:
+        return []
+    found = warning.get("canRunCode")
+    return [path for path in found if isinstance(path, str)] if isinstance(found, list) else []
+
+
 def latest_words(run: RunPaths) -> str | None:
     """Return the last text or call of the agent, for a preview; None if the journal has neither."""
     try:
@@ -80,6 +90,23 @@ def latest_words(run: RunPaths) -> str | None:
         if event is not None and event.get("type") in _WORDS:
             return render(event)[9:].rstrip("\n")
     return None
+
+
+def latest_step(run: RunPaths) -> tuple[int | None, str | None]:
+    """Return the number of the agent's turn and its last text or call, on one line; None: not in the tail."""
+    turn: int | None = None
+    words: str | None = None
+    try:
+        lines = journal.tail(run.events, 60).lines
+    except OSError:
+        return None, None
+    for event in filter(None, map(journal.parse, reversed(lines))):
+        kind, number = event.get("type"), event.get("turn")
+        if words is None and kind in _WORDS:
+            words = render(event).split("\n", 1)[0].partition(" ")[2].removeprefix("→ ")
+        if turn is None and kind == "turn" and type(number) is int:
+            turn = number
+    return turn, words
 
 
 def page(file: Entry, cursor: int | None, lines: int) -> journal.Page:
