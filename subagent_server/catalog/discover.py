@@ -55,8 +55,8 @@ class _Candidate:
 
     @property
     def content(self) -> AgentDefinition:
-        """The agent without the place of its file."""
-        return self.loaded.definition.model_copy(update={"source": None, "read_from": {}})
+        """The agent without the place of its file and of its keys."""
+        return self.loaded.definition.model_copy(update={"source": None, "read_from": {}, "lines": {}})
 
 
 @dataclass

@@ -10,13 +10,13 @@ from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument
 from subagent_server.service.access import Caller
 from subagent_server.service.changes import Changes
+from subagent_server.service.check_agent import AgentChecker
 from subagent_server.service.context import Service
 from subagent_server.service.nesting import agents_of
 from subagent_server.service.tools.call import Call, check_arguments
 from subagent_server.service.tools.context import ToolContext
 from subagent_server.service.tools.run_tools import run_tool
 from subagent_server.service.tools.spec import Answer, ToolSpec
-from subagent_server.service.trusting import Judge, NotTrusted
 
 
 class ToolDispatcher:
@@ -39,13 +39,9 @@ class ToolDispatcher:
         return [agent for agent in service.registry.agents() if agent.name in allowed]
 
     def shown_agents(self) -> list[AgentDefinition]:
-        """Return the agents that the caller may start, as models may see them.
-
-        An untrusted agent shows nothing but its name: a description is the text of a stranger, and a schema
-        may come from any file that this user can read.
-        """
-        judge = Judge(self._context.service)
-        return [_without_words(agent, judge.doubt(agent)) for agent in self.agents()]
+        """Return the agents that the caller may start, as models may see them."""
+        checker = AgentChecker(self._context.service)
+        return [checker.as_shown(agent) for agent in self.agents()]
 
     async def call(self, name: str, call: Call) -> Answer:
         """Call a tool and return its answer.
@@ -66,10 +62,3 @@ class ToolDispatcher:
                 return run_tool(agent)
         names = ", ".join([*(agent.tool_name for agent in agents), *self._by_name])
         raise BadArgument(f"There is no tool {name[:80]!r}: the tools here are {names}.")
-
-
-def _without_words(agent: AgentDefinition, doubt: NotTrusted | None) -> AgentDefinition:
-    if doubt is None:
-        return agent
-    description = f"A call is refused, because {doubt.remark}"
-    return agent.model_copy(update={"description": description, "output_schema": None})
