@@ -2,11 +2,11 @@
 
 import click
 
-from subagent_server.cli.console.exits import ExitCode, exit_of_error
+from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import json_option
-from subagent_server.cli.console.output import out, out_json, report
+from subagent_server.cli.console.output import out, out_json
+from subagent_server.cli.console.refused import code_of, refusal
 from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import one_line
 from subagent_server.domain.errors import SubagentError
 from subagent_server.service.remove import remove, sweep
 
@@ -23,21 +23,17 @@ def rm(session: Session, names: tuple[str, ...], as_json: bool) -> ExitCode:
     was refused.
     """
     session.check_is_user()
-    run_ids = session.run_ids(names)
+    run_ids, left = session.named_runs(names)
     removed: list[str] = []
-    left: list[dict[str, str]] = []
-    code = ExitCode.OK
     sweep(session.service.store)
     for run_id in run_ids:
         try:
             remove(session.service.store, run_id)
             removed.append(run_id)
         except SubagentError as error:
-            report(one_line(error.sentence))
-            left.append({"runId": run_id, "why": error.sentence})
-            code = code or exit_of_error(error)
+            left.append(refusal(run_id, error))
     if as_json:
-        out_json({"removed": removed, "left": left})
+        out_json({"removed": removed, "left": [each.to_wire() for each in left]})
     elif removed:
         out("\n".join(removed))
-    return code
+    return code_of(left)

@@ -68,9 +68,10 @@ def serve(
         _enter(cwd)
     service = _service(session, config, max_wait)
     caller = session.caller
-    service.launcher.warm_up()
+    gc.disable()  # collections, which find nothing, are an eighth of the imports
     app = import_module("subagent_server.server.app")  # imports `mcp`, which takes most of a second
     gc.freeze()  # a collection that walks the imported modules would delay a call by 100 ms
+    gc.enable()
     app.serve_stdio(service, _role(role, caller), caller, session.leave)
     return ExitCode.OK
 

@@ -2,12 +2,12 @@
 
 import click
 
-from subagent_server.cli.console.exits import ExitCode, exit_of_error
+from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import TEXT, json_option
 from subagent_server.cli.console.interrupts import watching
 from subagent_server.cli.console.output import out, out_json, report
+from subagent_server.cli.console.refused import Refused, code_of, refusal
 from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import one_line
 from subagent_server.cli.console.verdict import row
 from subagent_server.cli.console.watch import wait_for
 from subagent_server.domain.errors import SubagentError
@@ -29,11 +29,13 @@ def stop(session: Session, names: tuple[str, ...], reason: str | None, as_json: 
     """Stop runs, and the runs that they started.
 
     Waits up to 12 s until their processes are gone; exits with 124 if some are not. Stopping a run that
-    has ended changes nothing.
+    has ended changes nothing. Each RUN is stopped or refused by itself; the exit code is that of the first
+    that was refused.
     """
-    run_ids = session.run_ids(names)
-    stopped, code = _stop_each(session, run_ids, reason)
-    with watching(session, *run_ids):
+    run_ids, unknown = session.named_runs(names)
+    stopped, refused = _stop_each(session, run_ids, reason)
+    code = code_of([*unknown, *refused])
+    with watching(session, *(stopped or names)):
         observed = _until_gone(session, stopped)
     _print(session, observed, as_json)
     living = [one.meta.run_id for one in observed if one.live]
@@ -42,17 +44,18 @@ def stop(session: Session, names: tuple[str, ...], reason: str | None, as_json: 
     return code or (ExitCode.TIMED_OUT if living else ExitCode.OK)
 
 
-def _stop_each(session: Session, run_ids: list[str], reason: str | None) -> tuple[list[str], ExitCode]:
+def _stop_each(session: Session, run_ids: list[str], reason: str | None) -> tuple[list[str], list[Refused]]:
     """Stop each run; a refusal is reported and the others are stopped all the same."""
-    stopped, code, caller = [], ExitCode.OK, session.leader()
+    stopped: list[str] = []
+    refused: list[Refused] = []
+    caller = session.leader()
     for run_id in run_ids:
         try:
             service.stop(session.service, run_id, reason, caller)
             stopped.append(run_id)
         except SubagentError as error:
-            report(one_line(error.sentence))
-            code = code or exit_of_error(error)
-    return stopped, code
+            refused.append(refusal(run_id, error))
+    return stopped, refused
 
 
 def _until_gone(session: Session, run_ids: list[str]) -> list[Observed]:

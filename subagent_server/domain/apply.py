@@ -5,10 +5,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from subagent_server.domain import events
-from subagent_server.domain.errors import MessageClosed, TooManyQuestions, UnknownMessage
+from subagent_server.domain.errors import BadArgument, MessageClosed, TooManyQuestions, UnknownMessage
 from subagent_server.domain.events import RunEvent
-from subagent_server.domain.limits import MAX_OPEN_QUESTIONS, MAX_QUESTIONS, PROGRESS_SECONDS
-from subagent_server.domain.records import Message, RunMeta, Transition, Usage
+from subagent_server.domain.limits import (
+    MAX_OPEN_QUESTIONS,
+    MAX_QUESTIONS,
+    MAX_TALK_CHARACTERS,
+    PROGRESS_SECONDS,
+)
+from subagent_server.domain.records import Message, RunMeta, Transition, Usage, timestamp
 from subagent_server.domain.states import Event, MessageStatus, Status, is_settled, may_follow, next_status
 
 _OPEN = frozenset({MessageStatus.PENDING, MessageStatus.REPLIED})
@@ -26,8 +31,8 @@ def apply(meta: RunMeta, event: RunEvent, now: datetime, below: Usage | None = N
     for a report leaves its summary and takes no transition of its own.
 
     Raises:
-        IllegalTransition, UnknownMessage, MessageClosed, TooManyQuestions: the event is refused; `meta` is as
-            it was.
+        IllegalTransition, UnknownMessage, MessageClosed, TooManyQuestions, BadArgument: the event is refused;
+            `meta` is as it was.
     """
     if is_settled(meta.status, event.event) or _is_known(meta, event, below):
         return meta
@@ -63,13 +68,29 @@ def _is_known(meta: RunMeta, event: RunEvent, below: Usage | None) -> bool:
 
 
 def _check_room(meta: RunMeta, event: RunEvent) -> None:
-    """Refuse a question beyond the number that a run may have."""
+    """Refuse a question beyond the number that a run may have, and words beyond what its state holds."""
+    if isinstance(event, events.QuestionAsked | events.ReplyGiven):
+        _check_talk(meta, event)
     if not isinstance(event, events.QuestionAsked):
         return
     if len(meta.pending) >= MAX_OPEN_QUESTIONS:
         raise TooManyQuestions(meta.run_id, len(meta.pending), still_open=True)
     if len(meta.messages) >= MAX_QUESTIONS:
         raise TooManyQuestions(meta.run_id, len(meta.messages), still_open=False)
+
+
+def _check_talk(meta: RunMeta, event: events.QuestionAsked | events.ReplyGiven) -> None:
+    said = sum(
+        len(text)
+        for m in meta.messages
+        for text in (m.question_content, m.answer_content or "", *(m.options or ()))
+    )
+    new = [event.answer] if isinstance(event, events.ReplyGiven) else [event.question, *event.options]
+    if said + sum(map(len, new)) > MAX_TALK_CHARACTERS:
+        raise BadArgument(
+            f"Run {meta.run_id} may hold {MAX_TALK_CHARACTERS:,} characters of questions and answers, and "
+            "this goes beyond them: shorten it, and put the material into a file that it names."
+        )
 
 
 def _last_report(meta: RunMeta) -> datetime | None:
@@ -180,17 +201,22 @@ def _cancelled(message: Message) -> Message:
     return message.model_copy(update={"message_status": MessageStatus.CANCELLED})
 
 
+_GO_ON = "start or continue a run instead"
+
+
 def _why_closed(meta: RunMeta, message: Message) -> str:
     where = f"Question {message.message_id} of run {meta.run_id}"
     if message.answer_content is not None:
-        at = message.answer_timestamp.isoformat(timespec="seconds") if message.answer_timestamp else "earlier"
+        at = f"at {timestamp(message.answer_timestamp)}" if message.answer_timestamp else "earlier"
         return (
-            f"{where} was answered by the {message.answered_by or 'parent'} at {at} and keeps that answer: "
+            f"{where} was answered by the {message.answered_by or 'parent'} {at} and keeps that answer: "
             "check_status shows it; tell the agent more with its next question."
         )
     if message.message_status is MessageStatus.EXPIRED:
+        if meta.status.is_terminal:
+            return f"{where} expired without an answer before the run ended ({meta.status.value}): {_GO_ON}."
         return f"{where} expired without an answer and the agent went on: wait for its next question."
-    return f"{where} was cancelled when the run ended ({meta.status.value}): start or continue a run instead."
+    return f"{where} was cancelled when the run ended ({meta.status.value}): {_GO_ON}."
 
 
 def _facts(meta: RunMeta, event: RunEvent, now: datetime) -> dict[str, Any]:

@@ -6,7 +6,7 @@ next, the same for a tool caller, a terminal and the log. Standard library only:
 """
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -117,9 +117,15 @@ class IllegalTransition(CallerError):
 
     code = "wrong_state"
 
-    def __init__(self, run_id: str, status: str, event: str, legal: Iterable[str]) -> None:
-        possible = ", ".join(legal) or "nothing, it has ended"
-        super().__init__(f"Run {run_id} is {status}, so {event} is not possible now: possible is {possible}.")
+    def __init__(self, run_id: str, status: str, event: str, doing: str, possible: Sequence[str]) -> None:
+        """Refuse `event`, which is `doing` in words; `possible` are the words of the legal events."""
+        if possible:
+            *others, last = possible
+            legal = f"{', '.join(others)} or {last}" if others else last
+            todo = f"it can {legal}; check_status shows how far it is"
+        else:
+            todo = "it has ended; start a new run, or carry it on with continue_run"
+        super().__init__(f"Run {run_id} is {status}, so it cannot {doing}: {todo}.")
         self.run_id = run_id
         self.status = status
         self.event = event

@@ -15,12 +15,14 @@ from fnmatch import fnmatchcase
 class Executed:
     """A program that executes files unasked. Each of `paths` may lie at any depth; all below it counts too.
 
-    A part of a path may be a glob. `files` are names of files alone: a directory may be called so.
+    A part of a path may be a glob. `files` are names of files alone: a directory may be called so. With
+    `in_home`, the program looks in home directories only.
     """
 
     by: str
     paths: tuple[str, ...]
     files: tuple[str, ...] = ()
+    in_home: bool = False
 
 
 GIT = Executed("git", (".git", "git~1", ".gitmodules"), files=("HEAD", "commondir"))
@@ -35,8 +37,10 @@ EXECUTED_FILES: tuple[Executed, ...] = (
             ".husky",
             ".pre-commit-config.yaml",
             ".lefthook",
-            "lefthook.y*ml",
-            ".lefthook.y*ml",
+            "lefthook.yml",
+            "lefthook.yaml",
+            ".lefthook.yml",
+            ".lefthook.yaml",
             ".overcommit.yml",
         ),
     ),
@@ -64,24 +68,36 @@ EXECUTED_FILES: tuple[Executed, ...] = (
     Executed("whatever opens development containers", (".devcontainer", ".devcontainer.json")),
     Executed("JetBrains IDEs", (".idea", ".fleet")),
     Executed("Zed", (".zed",)),
-    Executed(
-        "Vim", (".exrc", ".vimrc", ".gvimrc", ".vim", ".nvimrc", ".nvim.lua", ".lvimrc", ".config/nvim")
-    ),
-    Executed("Emacs", (".dir-locals.el", ".dir-locals-2.el", ".emacs", ".emacs.d")),
+    Executed("Vim", (".exrc", ".vimrc", ".nvimrc", ".nvim.lua", ".lvimrc")),
+    Executed("Vim", (".gvimrc", ".vim", ".config/nvim"), in_home=True),
+    Executed("Emacs", (".dir-locals.el", ".dir-locals-2.el")),
+    Executed("Emacs", (".emacs", ".emacs.d"), in_home=True),
     Executed("a debugger", (".gdbinit", ".lldbinit")),
     Executed("direnv", (".envrc",)),
-    Executed("Bash", (".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases")),
-    Executed("Zsh", (".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout")),
-    Executed("fish", (".config/fish",)),
-    Executed("the shell", (".profile", ".kshrc", ".cshrc", ".tcshrc", ".login", ".logout")),
+    Executed(
+        "Bash", (".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases"), in_home=True
+    ),
+    Executed("Zsh", (".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout"), in_home=True),
+    Executed("fish", (".config/fish",), in_home=True),
+    Executed("the shell", (".profile", ".kshrc", ".cshrc", ".tcshrc", ".login", ".logout"), in_home=True),
     Executed(
         "the desktop, at the next login",
         (".xprofile", ".xinitrc", ".xsession", ".xsessionrc", ".pam_environment", ".config/autostart"),
+        in_home=True,
     ),
-    Executed("systemd", (".config/systemd", ".config/environment.d")),
-    Executed("git", (".gitconfig", ".config/git")),
-    Executed("ssh", (".ssh",)),
+    Executed("systemd", (".config/systemd", ".config/environment.d"), in_home=True),
+    Executed("git", (".gitconfig", ".config/git"), in_home=True),
+    Executed("ssh", (".ssh",), in_home=True),
 )
+
+
+def names_to_hold() -> list[str]:
+    """Return the names that a program executes at the top of any project: a sandbox holds them if missing.
+
+    Globs cannot be held. `git~1` names nothing that is missing, and `commondir` nothing without `HEAD`.
+    """
+    held = [path for entry in EXECUTED_FILES if not entry.in_home for path in entry.paths]
+    return [*(path for path in held if path.isascii() and not set("*?[~/") & set(path)), "HEAD"]
 
 
 def executed_by(

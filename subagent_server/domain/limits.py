@@ -17,8 +17,12 @@ MAX_OPTION_CHARACTERS = 200
 MAX_OPEN_QUESTIONS = 16
 MAX_QUESTIONS = 200
 MAX_ANSWER_CHARACTERS = 200_000
+MAX_TALK_CHARACTERS = 4_000_000
+"""Of all questions, options and answers of a run: its state stays far below what readers take."""
 MAX_SUMMARY_CHARACTERS = 4_000
 """Of a summary, a failure's message, and the reason of a stop."""
+MAX_REPORT_CHARACTERS = 200_000
+"""Of a summary as a program reports it: the state has its beginning, and the result of an end all of it."""
 MAX_PAYLOAD_BYTES = 64 << 20
 PROGRESS_SECONDS = 1.0
 """Reports of progress that come closer together are one transition; the latest summary stands."""
@@ -49,8 +53,8 @@ def check_answer(answer: str) -> None:
 
 
 def check_summary(summary: str | None) -> None:
-    """Refuse a summary that is too long. Raises BadArgument."""
-    _check("The summary", summary or "", MAX_SUMMARY_CHARACTERS, "shorten it; `payload` takes the whole.")
+    """Refuse a summary that is too long even for a result. Raises BadArgument."""
+    _check("The summary", summary or "", MAX_REPORT_CHARACTERS, "shorten it; `payload` takes the whole.")
 
 
 def check_reason(reason: str | None) -> None:

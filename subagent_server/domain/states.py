@@ -97,6 +97,19 @@ ALWAYS = frozenset({Event.USAGE_SETTLED})
 TERMINAL_EVENTS = frozenset({Event.FINISHED, Event.RUN_FAILED, Event.STOP_REQUESTED})
 """The first of these wins; a later one on a run that has ended is a success that changes nothing."""
 
+_IN_WORDS: Mapping[Event, str] = {
+    Event.WORKER_STARTED: "begin",
+    Event.QUESTION_ASKED: "ask",
+    Event.REPLY_GIVEN: "be answered",
+    Event.REPLY_ACKNOWLEDGED: "take an answer",
+    Event.QUESTION_EXPIRED: "give up a question",
+    Event.PROGRESS_REPORTED: "report progress",
+    Event.FINISHED: "complete",
+    Event.RUN_FAILED: "fail",
+    Event.STOP_REQUESTED: "be stopped",
+}
+"""What a run can do, as a refusal says it."""
+
 MESSAGE_TRANSITIONS: Mapping[MessageStatus, frozenset[MessageStatus]] = {
     MessageStatus.PENDING: frozenset({MessageStatus.REPLIED, MessageStatus.EXPIRED, MessageStatus.CANCELLED}),
     MessageStatus.REPLIED: frozenset({MessageStatus.ACKNOWLEDGED, MessageStatus.CANCELLED}),
@@ -126,7 +139,8 @@ def next_status(run_id: str, status: Status, event: Event, messages: Iterable[Me
         return status
     target = TRANSITIONS[status].get(event)
     if target is None:
-        raise IllegalTransition(run_id, status.value, event.value, [e.value for e in legal_events(status)])
+        possible = [_IN_WORDS[legal] for legal in legal_events(status)]
+        raise IllegalTransition(run_id, status.value, event.value, _IN_WORDS[event], possible)
     if target is Target.SAME:
         return status
     if target is Target.DERIVED:

@@ -220,6 +220,21 @@ class Entry:
         finally:
             os.close(descriptor)
 
+    def sync(self) -> None:
+        """Make its content durable. What cannot be opened is missing, or not a file, and is left alone.
+
+        Raises:
+            OSError: the disk does not confirm.
+        """
+        try:
+            descriptor = self.open()
+        except OSError:
+            return
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
     def stat(self) -> os.stat_result:
         """Return its status; of a link itself, not of its target. Raises OSError."""
         return os.stat(self.name, dir_fd=self.directory.descriptor, follow_symlinks=False)

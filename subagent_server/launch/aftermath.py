@@ -1,7 +1,7 @@
 """The steps of a shim after the worker has ended or could not begin: record the end, sweep, let go.
 
-The order of the steps is such that a kill in between leaves a run that the next reader can reconcile.
-Standard library only: the shim imports this module.
+The steps are numbered on from those of `shim.py`. Their order is such that a kill in between leaves a run
+that the next reader can reconcile. Standard library only: the shim imports this module.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 
 from subagent_server.domain.errors import StorageFailed
 from subagent_server.domain.states import TERMINAL
-from subagent_server.host import atomic, locks, process_scan, processes
+from subagent_server.host import atomic, locks, process_scan, processes, wake
 from subagent_server.host.failpoints import failpoint
 from subagent_server.host.stderr import log
 from subagent_server.launch import marks
@@ -58,28 +58,34 @@ def conclude(
     """
     facts = {**_exit_facts(status), **({"late": True} if is_late else {})}
     failpoint("shim.reaped")
-    # 1. Record the end of the worker: from here on it is `crashed`, not `lost`.
+    # 11. Record the end of the worker: from here on it is `crashed`, not `lost`.
     _write_exit(run, facts)
     failpoint("shim.exit_written")
-    # 2. Make the state true for readers that only read the file. The sweep can take long, so it comes later.
+    # 12. Make the state true for readers that only read the file. The sweep can take long, so it comes later.
     is_true = (status == 0 and state_has_ended(run)) or _reconcile(run, facts, program)
     failpoint("shim.reconciled")
-    # 3. Sweep the processes that the run left behind.
+    # 13. Sweep the processes that the run left behind.
     _sweep(run, deadline or time.monotonic() + LEFTOVER_GRACE_SECONDS)
     failpoint("shim.swept")
-    # 4. Remove the temporary files of writers that were killed in the middle.
+    # 14. Remove the temporary files of writers that were killed in the middle, and the room reserved for an
+    #     end that is written now.
     atomic.remove_leftovers(run.files)
-    # 5. Record that the tree is gone, unless step 2 failed and a reader has to look again.
     if is_true:
-        _write_exit(run, {**facts, "treeGone": True})
-        failpoint("shim.tree_gone")
-    # 6. Let the lock fall while the mark is there: a reader that is woken by its removal finds the lock free.
+        atomic.discard(run.spare)
+    # 15. Record that the tree is gone, unless step 12 failed and a reader has to look again. The journal
+    #     comes first: nobody closes the journal of a run whose tree is recorded as gone.
+    is_settled = is_true and _sync_journal(run) and _write_exit(run, {**facts, "treeGone": True})
+    failpoint("shim.tree_gone")
+    # 16. Let the lock fall while the mark is there: a reader that its removal wakes finds the lock free.
     locks.give_back(lock)
-    # 7. Remove the mark and the reserved room.
-    if is_true:
+    # 17. Remove the mark. A run that is not settled keeps its mark, so the next list looks at it.
+    if is_settled:
         with suppress(OSError):
-            run.spare.unlink()
             run.root.change_mark(run.run_id).unlink()
+            for (
+                fifo
+            ) in run.sleepers():  # of a worker that was killed: poking removes a FIFO that nobody reads
+                wake.poke(fifo)
 
 
 def _exit_facts(status: int | None) -> dict[str, Any]:
@@ -90,12 +96,27 @@ def _exit_facts(status: int | None) -> dict[str, Any]:
     return {"at": at, "workerStarted": True, **({"signal": -code} if code < 0 else {"exitCode": code})}
 
 
-def _write_exit(run: RunPaths, facts: dict[str, Any]) -> None:
-    """A disk that refuses must not keep the tree alive: readers find out by the lock, only later."""
+def _write_exit(run: RunPaths, facts: dict[str, Any]) -> bool:
+    """Write `exit.json`; False if the disk refuses, which must not keep the tree alive.
+
+    Readers find out by the lock then, only later.
+    """
     try:
         atomic.write_durably(run.exit, (json.dumps(facts, indent=1) + "\n").encode())
     except StorageFailed as error:
         log(error.sentence)
+        return False
+    return True
+
+
+def _sync_journal(run: RunPaths) -> bool:
+    """Make the journal durable; False if the disk does not confirm."""
+    try:
+        run.sync_journal()
+    except OSError as error:
+        log(f"The journal of the run could not be made durable: {error}")
+        return False
+    return True
 
 
 def _reconcile(run: RunPaths, facts: dict[str, Any], program: WorkerProgram) -> bool:

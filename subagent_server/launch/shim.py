@@ -3,7 +3,8 @@
 Started as `python -I -S shim.py RUN_DIRECTORY LOCK_FD MEMORY_FD` in a session of its own, with the run's
 `live.lock` already held for the shim, or forked from the zygote with the same arguments. Standard library
 only, because a shim lives as long as its run does. The order of the steps makes every kill harmless (SPEC
-section 4, "The process"). They are numbered here; `aftermath.py` has the steps after the worker.
+section 4, "The process"). They are numbered as in docs/architecture.md; `aftermath.py` has those after the
+worker.
 """
 
 import ctypes
@@ -64,25 +65,25 @@ class Shim:
         except (OSError, StorageFailed) as error:  # a disk, or a machine without room for one process more
             log(f"The worker could not be started: {error}")
             worker = None
-        # 9. Wait for its end.
+        # 10. Wait for its end.
         status = None if worker is None else self._wait_for(worker)
-        # 10. The aftermath: exit.json, reconcile, sweep, treeGone, the lock, the mark.
+        # 11 to 17. The aftermath: exit.json, reconcile, sweep, treeGone, the lock, the mark.
         conclude(self.run, self.lock, status, self.deadline, self.program, is_late=self._is_late)
         return 0 if status is None else os.waitstatus_to_exitcode(status) & 0xFF
 
     def _begin(self) -> int | None:
         """Return the pid of the worker that has begun, or None if the run was ended before."""
         failpoint("shim.claimed")
-        # 2. Record this process, then read the state. A stop writes the state first and reads shim.json
+        # 3. Record this process, then read the state. A stop writes the state first and reads shim.json
         #    second: so one of the two sees the other.
         self._record()
         failpoint("shim.recorded")
         if state_has_ended(self.run):
             return None
-        # 3. Wait until the run that this one continues has no process left.
+        # 4. Wait until the run that this one continues has no process left.
         if not self._predecessor_is_gone():
             return None
-        # 4. Take the slots, in line with others.
+        # 5. Take the slots, in line with others.
         if not self._take_slots():
             return None
         return self._start_worker()
@@ -158,9 +159,9 @@ class Shim:
     def _start_worker(self) -> int:
         """Start the worker behind its gate, record it, and open the gate. Return its pid."""
         failpoint("shim.has_slots")
-        # 5. Become subreaper: orphans of the run come to this process, and cannot hide from the sweep.
+        # 6. Become subreaper: orphans of the run come to this process, and cannot hide from the sweep.
         _become_subreaper()
-        # 6. Fork the worker. It waits at the gate, and exits if this process ends before the gate opens.
+        # 7. Fork the worker. It waits at the gate, and exits if this process ends before the gate opens.
         environment = {**self.package["environment"], "SUBAGENT_RUN_ID": self.run.run_id}
         kept = (self.memory, *self.slots)
         arguments = [str(self.run.directory), ",".join(map(str, kept)), str(self._limit.writer)]
@@ -171,13 +172,13 @@ class Shim:
             self._limit.begin(signal.SIGUSR1)
             for descriptor in self.slots:  # only the worker has them now: the kernel frees them with it
                 os.close(descriptor)
-            # 7. Record it: a worker that begins is always on record. Then read the state, as in step 2.
+            # 8. Record it: a worker that begins is always on record. Then read the state, as in step 3.
             self._worker = processes.identify(worker.pid)
             self._record()
             failpoint("shim.worker_recorded")
             if state_has_ended(self.run):
                 self._signal_worker(signal.SIGTERM)
-            # 8. Open the gate.
+            # 9. Open the gate.
             worker.let_begin()
         finally:
             worker.close_gate()
@@ -232,13 +233,14 @@ def main(arguments: list[str], program: WorkerProgram | None = None) -> int:
     """Supervise the run of the command line; `program` starts its worker."""
     dumpable.keep_others_out()
     dumpable.forbid_core_dumps()
+    # 1. Undo what the starter ignored, and block the signals: `sigtimedwait` alone receives them.
     dispositions.restore_defaults()
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     run = run_at(Path(arguments[0]))
     lock, memory = int(arguments[1]), int(arguments[2])
     for descriptor in (lock, memory):
         os.set_inheritable(descriptor, False)
-    # 1. Claim the run: one shim for each run, for good.
+    # 2. Claim the run: one shim for each run, for good.
     try:
         claim = run.shim_claim.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     except FileExistsError:

@@ -21,6 +21,8 @@ LEAVE_SECONDS = 0.2
 """How long calls that are being worked on may still be answered when the server leaves."""
 REFUSE_SECONDS = 0.05
 """How long the client may take to read that all others are not answered."""
+WARM_UP_SECONDS = 0.5
+"""When the zygote is started: its imports would slow down the first answers, for which clients wait least."""
 _POLL_SECONDS = 0.01
 _THREADS = 32
 
@@ -39,6 +41,7 @@ async def _serve(service: Service, role: Role, caller: Caller, leave: Callable[[
     loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="verb"))
     connection = ClientConnection(service, role, caller)
     loop.add_signal_handler(signal.SIGCHLD, service.launcher.reap)
+    loop.call_later(WARM_UP_SECONDS, service.launcher.warm_up)
     leaving = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, leaving.set)
@@ -72,7 +75,9 @@ async def _serve_client(
 
     server = build_server(connection)
     noted = connection.unanswered.note_read
-    incoming = Incoming(stdin, at_end=leave, answer=outgoing.send, noted=noted)
+    incoming = Incoming(
+        stdin, at_end=leave, answer=outgoing.send, noted=noted, is_full=lambda: connection.is_full
+    )
     await server.run(incoming, outgoing, initialization_options(server, connection))
 
 

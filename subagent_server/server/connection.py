@@ -12,6 +12,7 @@ from mcp.server.models import InitializationOptions
 from subagent_server import __version__
 from subagent_server.server.background import Background
 from subagent_server.server.notices import ClientNotices
+from subagent_server.server.protocol_checks import explain_bad_parameters, refuse_second_initialize
 from subagent_server.server.relay import EventRelay
 from subagent_server.server.resource_watch import ResourceWatch
 from subagent_server.server.resources import ResourceHandlers
@@ -38,6 +39,8 @@ CHILD_INSTRUCTIONS = (
     "You are a subagent. Ask your parent with ask_parent what only it can decide; update_status says how far "
     "you are."
 )
+MAX_AT_WORK = 128
+"""How many requests may have no answer, or one that nobody has read, beside those that wait for runs."""
 FIXED_TTL_MS = 3_600_000
 """The server's description of itself stays; lists change at any time, so they go stale at once."""
 
@@ -64,7 +67,16 @@ class ClientConnection:
     @property
     def busy(self) -> bool:
         """Whether a request is being worked on: more have no answer than wait for runs or for changes."""
-        return self.unanswered.count > self.tools.waiting + self.subscriptions.listening
+        return self._at_work > 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further request is taken before one of those being worked on is answered and read."""
+        return self._at_work >= MAX_AT_WORK
+
+    @property
+    def _at_work(self) -> int:
+        return self.unanswered.count - self.tools.waiting - self.subscriptions.listening
 
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
@@ -99,6 +111,7 @@ def build_server(connection: ClientConnection) -> Server:
         on_unsubscribe_resource=connection.subscriptions.unsubscribe,
         on_subscriptions_listen=connection.subscriptions.listen,
     )
+    server.middleware += [explain_bad_parameters, refuse_second_initialize]
     # Not by the constructor, which warns on stderr of what only newer clients do without.
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, connection.relay.set_level)
     return server

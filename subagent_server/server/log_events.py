@@ -36,7 +36,7 @@ def level_of(event: Event) -> LoggingLevel:
     kind = event.get("type")
     if kind == "run_ended" and event.get("status") == "failed":
         return "error"
-    if kind == "tool_result" and event.get("isError"):
+    if kind == "tool_result" and (event.get("isError") or event.get("exitCode")):
         return "warning"
     return _BY_TYPE.get(str(kind), "info")
 

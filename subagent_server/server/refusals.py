@@ -1,7 +1,8 @@
-"""The errors that answer a line that is not a message: its sender may wait for an answer."""
+"""Lines that are not messages: what is wrong with each, and the error for a sender that may wait for one."""
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import mcp_types as types
@@ -12,25 +13,38 @@ _LARGEST_ID = 1 << 63
 _MOST_DIGITS = 1_000
 
 
-def refusal_of(line: bytes) -> types.JSONRPCError | None:
-    """Return the answer to a line that is not a message, or None if nobody waits for an answer.
+@dataclass(frozen=True)
+class BadLine:
+    """A line that is not a message. `answer` is the error to send, or None if nobody waits for one."""
 
-    It names the request if that has a readable id, and the value to blame if there is one.
+    why: str
+    answer: types.JSONRPCError | None
+
+    @property
+    def is_nameless(self) -> bool:
+        """Whether no request learns of it: only the person who reads stderr can."""
+        return self.answer is None or self.answer.id is None
+
+
+def bad_line(line: bytes) -> BadLine | None:
+    """Return what is wrong with a line that is not a message, or None if the line is empty.
+
+    The answer names the request if that has a readable id, and the value to blame if there is one.
     """
     if not line.strip():
         return None
     try:
         said = json.loads(line.decode("utf-8", "replace"), parse_int=_whole_number)
     except (ValueError, RecursionError):
-        return _error(None, types.PARSE_ERROR, _NOT_JSON)
+        return _refused(None, types.PARSE_ERROR, _NOT_JSON)
     if not isinstance(said, dict):
-        return _error(None, types.INVALID_REQUEST, _NOT_ONE)
+        return _refused(None, types.INVALID_REQUEST, _NOT_ONE)
     if "method" not in said and ("result" in said or "error" in said):
-        return None  # an answer to us
+        return BadLine(f"an answer to this server is not valid: {_why(said)}.", None)
     if "id" not in said and isinstance(said.get("method"), str):
-        return None  # a notification
+        return BadLine(f"a notification is not valid: {_why(said, needs_id=False)}.", None)
     number = said.get("id")
-    return _error(number if _is_id(number) else None, types.INVALID_REQUEST, _why(said))
+    return _refused(number if _is_id(number) else None, types.INVALID_REQUEST, _why(said))
 
 
 def is_request_in_disguise(message: types.JSONRPCMessage, line: str) -> bool:
@@ -43,8 +57,9 @@ def _whole_number(digits: str) -> int | float:
     return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
 
 
-def _error(number: int | str | None, code: int, why: str) -> types.JSONRPCError:
-    return types.JSONRPCError(jsonrpc="2.0", id=number, error=types.ErrorData(code=code, message=f"{why}."))
+def _refused(number: int | str | None, code: int, why: str) -> BadLine:
+    error = types.ErrorData(code=code, message=f"{why}.")
+    return BadLine(error.message, types.JSONRPCError(jsonrpc="2.0", id=number, error=error))
 
 
 def _is_id(number: object) -> bool:
@@ -53,12 +68,12 @@ def _is_id(number: object) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and abs(number) < _LARGEST_ID
 
 
-def _why(said: dict[str, Any]) -> str:
-    if not _is_id(said.get("id")):
+def _why(said: dict[str, Any], *, needs_id: bool = True) -> str:
+    if needs_id and not _is_id(said.get("id")):
         return "id is neither text nor a whole number: give each request one of its own"
     if said.get("jsonrpc") != "2.0":
         return 'jsonrpc is not "2.0": send JSON-RPC 2.0'
-    if not isinstance(said.get("method"), str):
+    if not isinstance(said.get("method", ""), str) or not said.keys() & {"method", "result", "error"}:
         return "method is not text: name what is asked for"
     if not isinstance(said.get("params", {}), dict | None):
         return "params is not an object: send the arguments by name"

@@ -17,6 +17,7 @@ from subagent_server.server.documents import (
     parse_address,
     read_document,
 )
+from subagent_server.server.protocol_checks import refuse_cursor
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 
@@ -66,6 +67,7 @@ class ResourceHandlers:
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         """Return the documents of the live runs and of the newest."""
+        refuse_cursor("resources/list", params)
         listed = await asyncio.to_thread(list_documents, self._service, self._caller)
         return types.ListResourcesResult(resources=[_resource(item) for item in listed])
 
@@ -73,6 +75,7 @@ class ResourceHandlers:
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
         """Return the addresses that any run has, listed or not."""
+        refuse_cursor("resources/templates/list", params)
         return types.ListResourceTemplatesResult(
             resource_templates=TEMPLATES, ttl_ms=FINAL_TTL_MS, cache_scope="public"
         )

@@ -11,6 +11,7 @@ import json
 import os
 import select
 import stat
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, suppress
@@ -21,9 +22,16 @@ import anyio
 import mcp_types as types
 from mcp.shared.message import SessionMessage
 
-from subagent_server.server.refusals import is_request_in_disguise, refusal_of
+from subagent_server.server.refusals import bad_line, is_request_in_disguise
 
 CHUNK_BYTES = 1 << 16
+MAX_REFUSING = 1_000
+"""How many errors for lines that are not messages may wait for their reader."""
+MAX_REPORTS = 100
+"""How many lines that nobody gets an answer to are reported on stderr."""
+HELD_SECONDS = 1.0
+"""How long a client that has ended its input may leave all answers unread."""
+_POLL_SECONDS = 0.01
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _FIRST_FREE = 3
 
@@ -70,7 +78,8 @@ class Incoming(_Stream):
     """The messages of a client. `at_end` is awaited after the last, before the stream reports its end.
 
     `noted` gets each message before it is returned. `answer` sends the error for a line that is not a
-    message; nobody waits until the client has read that.
+    message; nobody waits until the client has read that. As long as `is_full()`, no message is taken: a
+    client that reads no answers is not given more of them.
     """
 
     def __init__(
@@ -79,9 +88,12 @@ class Incoming(_Stream):
         at_end: Callable[[], Awaitable[None]],
         answer: Callable[[SessionMessage], Coroutine[Any, Any, None]],
         noted: Callable[[types.JSONRPCMessage], None],
+        is_full: Callable[[], bool],
     ) -> None:
         super().__init__(descriptor)
         self._at_end = at_end
+        self._is_full = is_full
+        self._reports = 0
         self._noted = noted
         self._answer = answer
         self._answering: set[asyncio.Task[None]] = set()
@@ -110,6 +122,9 @@ class Incoming(_Stream):
                 raise anyio.EndOfStream
             await self._until_readable()
             self._take(os.read(self._descriptor, CHUNK_BYTES))
+        if not await self._has_room():
+            await self._at_end()
+            raise anyio.EndOfStream
         line = self._lines.popleft()
         message = _parsed(line)
         if isinstance(message, Exception):
@@ -118,18 +133,48 @@ class Incoming(_Stream):
             self._noted(message.message)
         return message
 
+    async def _has_room(self) -> bool:
+        """Wait until one more message may be taken. False: the client has gone and reads no answers."""
+        held = 0.0
+        while self._is_full() or len(self._answering) >= MAX_REFUSING:
+            if held >= HELD_SECONDS:
+                return False
+            await asyncio.sleep(_POLL_SECONDS)
+            held = held + _POLL_SECONDS if self._has_hung_up() else 0.0
+        return True
+
+    def _has_hung_up(self) -> bool:
+        """Whether the client has closed its end. What it wrote before may still lie in the pipe."""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLRDHUP)
+        return bool(poll.poll(0))
+
     def _refuse(self, line: bytes) -> None:
-        refusal = refusal_of(line)
-        if refusal is None:
+        """Answer a line that is not a message; what no request learns is reported on stderr."""
+        bad = bad_line(line)
+        if bad is None:
             return
+        if bad.is_nameless:
+            self._report(line, bad.why)
+        if bad.answer is None:
+            return
+        refusal = SessionMessage(bad.answer)
 
         async def send() -> None:
             with suppress(anyio.BrokenResourceError):  # it is gone
-                await self._answer(SessionMessage(refusal))
+                await self._answer(refusal)
 
         task = asyncio.create_task(send())
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
+
+    def _report(self, line: bytes, why: str) -> None:
+        """Say on stderr why a line was dropped. The line itself may hold a secret, and is not shown."""
+        self._reports += 1
+        if self._reports <= MAX_REPORTS:
+            last = "; no more of them are reported" if self._reports == MAX_REPORTS else ""
+            words = f"A line of the client ({len(line):,} bytes) was dropped: {why.rstrip('.')}{last}."
+            print(words, file=sys.stderr, flush=True)
 
     async def _until_readable(self) -> None:
         loop = asyncio.get_running_loop()

@@ -19,19 +19,27 @@ from subagent_server.service.views import RunView, run_view
 def check_status(
     service: Service, run_id: str, message_id: str | None = None, caller: Caller = USER
 ) -> RunView:
-    """Return the view of a run. If a child names its question, the call acknowledges the answer shown.
+    """Return the view of a run. If a run names its own question, the call acknowledges the answer shown.
 
     Raises:
         InvalidRunId, UnknownRun, UnreadableMeta, UnknownMessage, NotAllowed.
     """
-    return view_for(service, open_run(service, run_id, caller), message_id, caller)
+    is_asker = caller.run_id == run_id
+    return view_for(service, open_run(service, run_id, caller), message_id, caller, is_asker=is_asker)
 
 
-def view_for(service: Service, observed: Observed, message_id: str | None, caller: Caller) -> RunView:
-    """Return the view of a run just opened, and acknowledge the answer to a named question.
+def view_for(
+    service: Service,
+    observed: Observed,
+    message_id: str | None,
+    caller: Caller,
+    *,
+    is_asker: bool = False,
+) -> RunView:
+    """Return the view of a run just opened; its asker takes the answer to the question that it names.
 
     The view shows the state before the acknowledgement, with the answer (seed
-    `bidirectional_communication.txt`, 3.4); a parent that only looks changes nothing.
+    `bidirectional_communication.txt`, 3.4). A parent that looks changes nothing, whatever it names.
 
     Raises:
         UnknownMessage, UnreadableMeta.
@@ -42,8 +50,8 @@ def view_for(service: Service, observed: Observed, message_id: str | None, calle
     message = observed.meta.message(message_id)
     if message is None:
         raise UnknownMessage(run_id, message_id, [m.message_id for m in observed.meta.pending])
-    view = run_view(service.store, observed, asked=message_id)
-    if message.message_status is MessageStatus.REPLIED:
+    view = run_view(service.store, observed, message_id, to_asker=is_asker)
+    if is_asker and message.message_status is MessageStatus.REPLIED:
         with suppress(MessageClosed):  # the run ended meanwhile; the answer stays readable
             service.store.update(run_id, events.ReplyAcknowledged(message_id=message_id), now())
     return view

@@ -5,8 +5,10 @@ Tested in `tests/server/test_results.py` and `tests/cli/test_logs.py`.
 
 from typing import Literal
 
+from pydantic import Field
+
 from subagent_server.domain.errors import BadArgument
-from subagent_server.domain.records import Record
+from subagent_server.domain.records import Record, RunMeta
 from subagent_server.host.journal import Page
 from subagent_server.service.access import USER, Caller
 from subagent_server.service.context import Service
@@ -27,6 +29,7 @@ class LogPage(Record):
     cursor: str
     at_end: bool
     total_characters: int | None = None
+    note: str | None = Field(default=None, description="Why the page is empty")
 
 
 def get_logs(
@@ -45,13 +48,21 @@ def get_logs(
     """
     if not 1 <= lines <= MAX_LINES:
         raise BadArgument(f"lines is {lines}: give 1 to {MAX_LINES}.")
-    open_run(service, run_id, caller)
+    meta = open_run(service, run_id, caller).meta
     offset = _offset(cursor)
     run = service.store.paths.run(run_id)
     if stream in ("log", "events"):
         found = page(run.log if stream == "log" else run.events, offset, lines)
         return _bounded(run_id, stream, found, offset)
-    return _slice(run_id, stream, _whole(service, run_id, stream), offset or 0)
+    part = _slice(run_id, stream, _whole(service, run_id, stream), offset or 0)
+    return part if part.total_characters else part.model_copy(update={"note": _why(meta, stream)})
+
+
+def _why(meta: RunMeta, stream: str) -> str:
+    """Return why there is nothing in a stream that a run writes once."""
+    if not meta.status.is_terminal:
+        return f"The run is {meta.status.value}: its {stream} comes with its end."
+    return f"The run is {meta.status.value} and left no {stream}: its log shows how far it came."
 
 
 def _offset(cursor: str | None) -> int | None:

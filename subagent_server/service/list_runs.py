@@ -6,13 +6,14 @@ Tested in `tests/cli/test_ls.py` and `tests/service/test_run_case.py`.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from subagent_server.domain.errors import SubagentError, UnknownRun
+from subagent_server.domain.errors import ForeignRoot, SubagentError, UnknownRun
 from subagent_server.domain.ids import is_run_id
 from subagent_server.domain.states import Status
 from subagent_server.service.access import USER, Caller, NotAllowed
@@ -78,9 +79,16 @@ class RunList:
             row = self._row(run_id)
             if row is None:
                 self._no_runs.add(run_id)
+                self._drop_mark_of_removed(run_id)
             elif not row.is_over and self._wanted.fits(row.status, row.agent):
                 rows.append(row)
         return sorted(rows, key=_urgency)
+
+    def _drop_mark_of_removed(self, run_id: str) -> None:
+        """Remove the mark of a run whose directory is gone: a start makes the directory before the mark."""
+        with suppress(OSError, ForeignRoot):
+            if not self.root.run(run_id).files.exists():
+                self.root.change_mark(run_id).unlink()
 
     def _ids(self) -> Iterator[str]:
         """Yield the ids of the runs that may be wanted, the newest first."""

@@ -185,8 +185,8 @@ def _end_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
             signal_shim(store, run.run_id)
         return True
     if ended is not None and ended.get("treeGone"):
-        if store.paths.change_mark(run.run_id).exists():
-            change_marks.retire(run)  # its shim was killed just before it did so
+        atomic.remove_leftovers(run.files)  # of a reader, or of the process that stopped the run
+        change_marks.retire(run)  # its shim may have been killed just before it did so
         return False
     sweep_orphans(run)
     failpoint("reconcile.swept")
@@ -205,8 +205,9 @@ def _record_gone(run: RunPaths) -> bool:
     with exclusive(run.meta_lock):  # the record that the shim wrote before it died says more
         record = {"workerStarted": "worker" in read_shim(run), **(read_exit(run) or {}), "treeGone": True}
         try:
+            run.sync_journal()
             atomic.write_durably(run.exit, (json.dumps(record, indent=1) + "\n").encode())
-        except StorageFailed:
+        except (OSError, StorageFailed):
             return False
     return True
 

@@ -17,6 +17,8 @@ from subagent_server.store.paths import RootPaths
 if TYPE_CHECKING:
     from subagent_server.domain.records import RunMeta
 
+MAX_ROW_SUMMARY_CHARACTERS = 300
+
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
@@ -85,7 +87,7 @@ def row_of_facts(root: RootPaths, facts: RunFacts, *, live: bool) -> RunRow:
         live=live,
         elapsed_seconds=elapsed_seconds(facts.created, facts.ended),
         waiting_for_slot=waits_for_slot(root, facts.run_id, facts.status) or None,
-        summary=maybe_cut(facts.what),
+        summary=maybe_cut(facts.what, MAX_ROW_SUMMARY_CHARACTERS),
     )
 
 
@@ -100,7 +102,7 @@ def row_of_state(root: RootPaths, meta: "RunMeta", live: bool | None) -> RunRow:
         live=live,
         elapsed_seconds=elapsed_seconds(meta.created_at, meta.ended_at),
         waiting_for_slot=waits_for_slot(root, meta.run_id, meta.status) or None,
-        summary=maybe_cut(meta.error.message if meta.error else meta.summary),
+        summary=maybe_cut(meta.error.message if meta.error else meta.summary, MAX_ROW_SUMMARY_CHARACTERS),
     )
 
 

@@ -6,10 +6,11 @@ from pydantic import Field
 
 from subagent_server.domain.errors import UnreadableMeta
 from subagent_server.domain.limits import (
+    MAX_ANSWER_CHARACTERS,
     MAX_LABEL_CHARACTERS,
+    MAX_OPTION_CHARACTERS,
     MAX_OPTIONS,
     MAX_QUESTION_CHARACTERS,
-    MAX_QUESTIONS,
     cut,
     maybe_cut,
 )
@@ -37,6 +38,11 @@ MAX_PREVIEW_CHARACTERS = 300
 MAX_SOURCES = 20
 MAX_SOURCE_CHARACTERS = 500
 MAX_WARNINGS = 10
+MAX_WARNING_CHARACTERS = 1_000
+MAX_MESSAGES_CHARACTERS = 40_000
+"""Of all questions of a view together; the first is there in any case."""
+MAX_NAME_CHARACTERS = 64
+"""Of ids and other words that are short unless somebody has written into the files of the run."""
 NEXT_WAIT_SECONDS = 45
 
 
@@ -70,6 +76,9 @@ class RunView(Record):
     with_descendants: dict[str, Any] | None = Field(default=None, description="Usage with all runs below")
     preview: str | None = None
     messages: list[MessageView] | None = None
+    messages_omitted: int | None = Field(
+        default=None, description="Further questions: they follow when these are settled"
+    )
     instructions: str = ""
     summary: str | None = None
     result: str | None = None
@@ -89,8 +98,15 @@ class RunView(Record):
         return wire
 
 
-def run_view(store: RunStore, observed: Observed, asked: str | None = None, *, own: bool = False) -> RunView:
-    """Return the view of a run; `asked` names the question that its asker wants to see.
+def run_view(
+    store: RunStore,
+    observed: Observed,
+    named: str | None = None,
+    *,
+    own: bool = False,
+    to_asker: bool = False,
+) -> RunView:
+    """Return the view of a run; `named` is a question to show in any case. `to_asker`: its asker reads it.
 
     `own` is the view of the run itself: the run also sees answers not taken yet, so a run whose program died
     during a wait finds them again.
@@ -100,6 +116,7 @@ def run_view(store: RunStore, observed: Observed, asked: str | None = None, *, o
     """
     meta, run = observed.meta, store.paths.run(observed.meta.run_id)
     ended = meta.status.is_terminal
+    messages, omitted = _shown(meta, named, own)
     result = store.read_result(meta.run_id) if ended else None
     has_output = result is not None and result.has_output
     text = "" if result is None or has_output else result.text
@@ -113,13 +130,14 @@ def run_view(store: RunStore, observed: Observed, asked: str | None = None, *, o
         live=observed.live,
         waiting_for_slot=waits_for_slot(store.paths, meta.run_id, meta.status) or None,
         waiting_for_run=_awaited(run, meta),
-        continues_run_id=meta.continues_run_id,
+        continues_run_id=maybe_cut(meta.continues_run_id, MAX_NAME_CHARACTERS),
         elapsed_seconds=elapsed_seconds(meta.created_at, meta.ended_at),
-        usage=_usage(meta.usage if ended else meta.usage.merged(recorded_usage(run))),
+        usage=_usage(meta.usage if observed.live is False else meta.usage.merged(recorded_usage(run))),
         with_descendants=_usage(tree_usage(store, meta)) if store.children_of(meta.run_id) else None,
         preview=None if ended else (latest_words(run) or "")[:MAX_PREVIEW_CHARACTERS] or None,
-        messages=[message_view(m) for m in _shown(meta, asked, own)][:MAX_QUESTIONS] or None,
-        instructions=_to_itself(meta) if own else _instructions(meta, asked),
+        messages=messages or None,
+        messages_omitted=omitted or None,
+        instructions=_to_itself(meta) if own else _instructions(meta, named if to_asker else None),
         summary=maybe_cut(meta.summary),
         result=text[:MAX_RESULT_CHARACTERS] or None,
         result_truncated=len(text) > MAX_RESULT_CHARACTERS or None,
@@ -136,12 +154,12 @@ def run_view(store: RunStore, observed: Observed, asked: str | None = None, *, o
 def message_view(message: Message) -> MessageView:
     """Return a question as it is shown."""
     return MessageView(
-        message_id=message.message_id,
+        message_id=cut(message.message_id, MAX_NAME_CHARACTERS),
         question=cut(message.question_content, MAX_QUESTION_CHARACTERS),
         options=_options(message.options),
         status=message.message_status,
-        answer=message.answer_content,
-        answered_by=message.answered_by,
+        answer=maybe_cut(message.answer_content, MAX_ANSWER_CHARACTERS),
+        answered_by=maybe_cut(message.answered_by, MAX_NAME_CHARACTERS),
         asked_at=message.question_timestamp,
         expires_at=message.expires_at,
     )
@@ -150,7 +168,7 @@ def message_view(message: Message) -> MessageView:
 def _options(options: list[str] | None) -> list[str] | None:
     if options is None:
         return None
-    return [cut(option, MAX_QUESTION_CHARACTERS) for option in options[:MAX_OPTIONS]]
+    return [cut(option, MAX_OPTION_CHARACTERS) for option in options[:MAX_OPTIONS]]
 
 
 def _error(failure: Failure | None) -> Failure | None:
@@ -160,9 +178,27 @@ def _error(failure: Failure | None) -> Failure | None:
     return Failure(code=code, message=cut(failure.message), hint=maybe_cut(failure.hint))
 
 
-def _shown(meta: RunMeta, asked: str | None, own: bool) -> list[Message]:
+def _wanted(meta: RunMeta, named: str | None, own: bool) -> list[Message]:
+    """Return the questions of a view, the oldest first."""
     wanted = {MessageStatus.PENDING, MessageStatus.REPLIED} if own else {MessageStatus.PENDING}
-    return [m for m in meta.messages if m.message_status in wanted or m.message_id == asked]
+    return [m for m in meta.messages if m.message_status in wanted or m.message_id == named]
+
+
+def _shown(meta: RunMeta, named: str | None, own: bool) -> tuple[list[MessageView], int]:
+    """Return the questions that fit into a view, the oldest first, and how many more there are.
+
+    The question that the caller has named comes before all others, whatever its size.
+    """
+    wanted = _wanted(meta, named, own)
+    room = MAX_MESSAGES_CHARACTERS
+    fitting: set[str] = set()
+    for message in sorted(wanted, key=lambda m: m.message_id != named):
+        view = message_view(message)
+        room -= len(view.question) + len(view.answer or "") + sum(map(len, view.options or ()))
+        if fitting and room < 0:
+            break
+        fitting.add(message.message_id)
+    return [message_view(m) for m in wanted if m.message_id in fitting], len(wanted) - len(fitting)
 
 
 def _warnings(store: RunStore, meta: RunMeta) -> list[str] | None:
@@ -171,7 +207,7 @@ def _warnings(store: RunStore, meta: RunMeta) -> list[str] | None:
         warnings = store.read_request(meta.run_id).warnings
     except UnreadableMeta:
         return None  # the state is all that is needed for a view
-    return [cut(warning) for warning in warnings[:MAX_WARNINGS]] or None
+    return [cut(warning, MAX_WARNING_CHARACTERS) for warning in warnings[:MAX_WARNINGS]] or None
 
 
 def _sources(result: RunResult | None) -> list[dict[str, str]] | None:
@@ -186,7 +222,7 @@ def _awaited(run: RunPaths, meta: RunMeta) -> str | None:
     if meta.status is not Status.READY or meta.continues_run_id is None:
         return None
     awaited = read_shim(run).get("waitingForRun")
-    return awaited if isinstance(awaited, str) else None
+    return cut(awaited, MAX_NAME_CHARACTERS) if isinstance(awaited, str) else None
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
@@ -221,7 +257,7 @@ def _instructions(meta: RunMeta, asked: str | None) -> str:
 def _to_itself(meta: RunMeta) -> str:
     if meta.status.is_terminal:
         return f"Your run is {meta.status.value}: nothing more can be done in it."
-    waiting = next((m for m in _shown(meta, None, own=True)), None)
+    waiting = next(iter(_wanted(meta, None, own=True)), None)
     if waiting is None:
         return "Your run goes on. update_status says how far it is, or ends it."
     open_still = waiting.message_status is MessageStatus.PENDING

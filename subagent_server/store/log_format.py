@@ -67,7 +67,9 @@ def _cut(text: str, width: int) -> str:
 
 
 def _started(e: Event) -> str:
-    lines = [f"▶ {e.get('agent')} started ({e.get('model') or e.get('runner')}) in {e.get('cwd')}"]
+    date = str(e.get("at", ""))[:10]  # the lines have the time alone
+    begun = f"▶ {e.get('agent')} started ({e.get('model') or e.get('runner')}) in {e.get('cwd')}"
+    lines = [f"{begun}, {date} (times in UTC)"]
     if e.get("continuesRunId"):
         lines.append(f"carries on run {e['continuesRunId']}")
     if e.get("sandbox"):
@@ -93,7 +95,7 @@ def _call(e: Event) -> str:
 
 def _result(e: Event) -> str:
     text = str(e.get("text", ""))
-    mark = "✗" if e.get("isError") else "←"
+    mark = "✗" if e.get("isError") or e.get("exitCode") else "←"
     seconds = e.get("seconds")
     took = f" ({seconds:.1f} s)" if isinstance(seconds, int | float) else ""
     head = f"{mark} {e.get('toolName')}{took}"

@@ -160,6 +160,12 @@ class RunPaths:
         """The names in its directory that no run has. A directory with such a name may be the user's."""
         return [name for name in self.files.names() if name not in _NAMES and not _TEMPORARY.fullmatch(name)]
 
+    def sync_journal(self) -> None:
+        """Make the journal and the log durable: appending to them syncs nothing. Raises OSError."""
+        self.events.sync()
+        self.log.sync()
+        self.files.sync()
+
     def wake(self, pid: int) -> Entry:
         """The FIFO on which process `pid` waits for changes of this run."""
         return self.files.entry(f"wake.{pid}")

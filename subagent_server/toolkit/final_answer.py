@@ -4,16 +4,13 @@ import re
 from typing import Any
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError, best_match
 
 from subagent_server.domain.definitions import JsonSchema
 from subagent_server.domain.json_schema import embedded
-from subagent_server.host.killable import WorkDied, killable
+from subagent_server.host.schema_check import CHECK_SECONDS, misfit
 from subagent_server.toolkit.tool import ToolResult
 
 WRAPPER = "value"
-CHECK_SECONDS = 5.0
-"""How long an answer may be checked: a pattern in a schema can take for ever over a few characters."""
 _PLAIN_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 """The names of properties that the API takes in the schema of a tool, at its root."""
 
@@ -32,6 +29,7 @@ class FinalAnswer:
         self._schema = _in_object(schema) if self._wrapped else schema
         self._validator = Draft202012Validator(self._schema)
         self._answers: list[Any] = []
+        self._refusal = ""
         self._seconds = seconds
 
     @property
@@ -44,6 +42,11 @@ class FinalAnswer:
         """The latest valid answer, unwrapped."""
         return self._answers[-1]
 
+    @property
+    def last_refusal(self) -> str:
+        """How the latest call was refused, as the end of a sentence; empty if none was."""
+        return f"; its last one {self._refusal}" if self._refusal else ""
+
     def definition(self) -> dict[str, Any]:
         """Return the tool as the model sees it: its input schema is the output schema."""
         return {
@@ -54,30 +57,12 @@ class FinalAnswer:
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Store the answer if it is valid. A process that can be killed checks it."""
-        try:
-            problem = await killable(lambda: self._problem(arguments), self._seconds)
-        except TimeoutError:
-            return ToolResult.failure(
-                f"The answer could not be held against its schema within {self._seconds:g} s: call it again "
-                "with shorter and simpler values."
-            )
-        except (WorkDied, OSError) as error:
-            return ToolResult.failure(
-                f"The answer could not be held against its schema ({error}): call it again, with less in it."
-            )
+        problem = await misfit(self._validator, arguments, self._seconds)
         if problem is not None:
-            return ToolResult.failure(
-                f"The answer does not fit its schema: {problem}. Call it again, mended."
-            )
+            self._refusal = problem
+            return ToolResult.failure(f"The answer {problem}. Call it again, mended.")
         self._answers.append(arguments[WRAPPER] if self._wrapped else arguments)
         return ToolResult.of_text("The answer is taken.")
-
-    def _problem(self, arguments: dict[str, Any]) -> str | None:
-        try:
-            error = best_match(self._validator.iter_errors(arguments))
-        except RecursionError:
-            return "it, or the schema, goes too deep to be checked"
-        return None if error is None else _sentence(error)
 
     async def aclose(self) -> None:
         """Do nothing: no resource is held."""
@@ -99,11 +84,3 @@ def _in_object(schema: JsonSchema) -> dict[str, Any]:
         "required": [WRAPPER],
         "additionalProperties": False,
     }
-
-
-def _sentence(error: ValidationError) -> str:
-    return f"{_cut(error.json_path, 200)}: {_cut(error.message, 500)}"
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[:most] + "…"

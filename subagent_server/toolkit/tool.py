@@ -9,10 +9,14 @@ ContentBlock = dict[str, Any]
 
 @dataclass(frozen=True)
 class ToolResult:
-    """The result of a call, as the model will see it. A failure has `is_error` set."""
+    """The result of a call, as the model will see it. A failure has `is_error` set.
+
+    `exit_code` is that of a command, for the journal: a command that failed is no failure of its tool.
+    """
 
     content: list[ContentBlock] = field(default_factory=list)
     is_error: bool = False
+    exit_code: int | None = None
 
     @classmethod
     def of_text(cls, text: str) -> "ToolResult":

@@ -25,7 +25,7 @@ from subagent_server.worker.__main__ import work
 from subagent_server.worker.run_context import WorkerRun
 
 _AGENT = "rehearsal"
-_BOUND_SECONDS = 5.0
+_BOUND_SECONDS = 30.0
 _QUESTION = {"name": "ask_parent", "input": {"question": "Is anybody there?"}}
 _SCRIPT = {"turns": [{"tool_use": [_QUESTION]}, {"text": "No."}]}
 

@@ -10,7 +10,6 @@ import importlib
 import os
 import sys
 import tempfile
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from subagent_server.warm import heap
 _IMPORTS = "subagent_server.warm.imports"
 _PROGRAMS = "subagent_server.warm.programs"
 _REHEARSAL = "subagent_server.warm.rehearsal"
-_NICENESS = 10
+_NICENESS = 5
 REHEARSALS = 10
 """Runs that are rehearsed: the interpreter rewrites code that has run some times (PEP 659), which in a fork
 would copy the page of each function."""
@@ -51,7 +50,7 @@ def _load_niced() -> None:
     """Import in a thread that gives way to others; niceness could not be taken back from the process."""
 
     def load() -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        os.nice(_NICENESS)  # of this thread, added to what it has
         importlib.import_module(_IMPORTS).load()
 
     with ThreadPoolExecutor(max_workers=1) as thread:

@@ -35,7 +35,7 @@ from subagent_server.worker.run_end import end_unbegun, exit_worker, observe_dir
 _HEAVY = "subagent_server.worker.life"
 _SERVERS = "subagent_server.worker.servers"
 """Imports the SDK of the protocol, so it is for agents with MCP servers alone."""
-_NICENESS = 10
+_NICENESS = 5
 
 
 def main(arguments: list[str]) -> None:
@@ -110,7 +110,7 @@ def _import_gently(run: WorkerRun, names: list[str]) -> Any:
 
 
 def _import_niced(names: list[str]) -> None:
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+    os.nice(_NICENESS)  # of this thread, added to what it has
     for name in names:
         importlib.import_module(name)
 

@@ -158,6 +158,9 @@ class Life:
                 return lambda: _out_of_time(limit)
             if self._terminated:
                 return _terminated
+            unanswered = await self.run.unanswered_program()
+            if unanswered is not None:
+                return _raised(unanswered)
             self.run.report_deadline()
             patience = min(SLOW_POLL_SECONDS, remaining) if self.run.clock.running else SLOW_POLL_SECONDS
             await self.run.sleep(patience)
@@ -179,6 +182,10 @@ def _out_of_time(limit: float) -> RunRefused:
         f"The agent used all of its {limit:g} s of working time.",
         "Raise `timeoutSeconds` in the agent file, or give it a smaller task.",
     )
+
+
+def _raised(refusal: RunRefused) -> Callable[[], RunRefused]:
+    return lambda: refusal
 
 
 def _terminated() -> RunRefused:

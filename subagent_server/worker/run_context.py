@@ -61,6 +61,8 @@ class WorkerRun:
         self._model_calls = ModelCalls(self.store, self.paths)
         self._acknowledgements = Acknowledgements(self._acknowledge)
         self._sleeper: Sleeper | None = None
+        self._own_questions: set[str] = set()
+        """The questions of the agent itself, each of which waits for its own answer."""
 
     @property
     def run_id(self) -> str:
@@ -249,9 +251,11 @@ class WorkerRun:
         masked: list[str] | None = self.masker.data(options)
         text, seconds = self.masker.text(question), self._limits.ask_timeout_seconds
         try:
-            return await asyncio.to_thread(ask, self.store, self.run_id, text, masked, seconds)
+            message = await asyncio.to_thread(ask, self.store, self.run_id, text, masked, seconds)
         except IllegalTransition as error:
             raise RunOver from error
+        self._own_questions.add(message.message_id)
+        return message
 
     async def _closed(self, message: Message) -> Message:
         """Return the question once it is answered or has expired."""
@@ -278,12 +282,30 @@ class WorkerRun:
     def _unanswered(self, message: Message) -> Reply:
         self.record("no_reply", messageId=message.message_id)
         if self._limits.on_ask_timeout == "fail":
-            raise RunRefused(
-                "ask_timeout",
-                f"Nobody answered {message.message_id} within {self._limits.ask_timeout_seconds:g} s.",
-                "Answer sooner, raise `askTimeoutSeconds`, or set `onAskTimeout: continue`.",
-            )
+            raise self._ask_timeout(message)
         return Reply(message.message_id, None)
+
+    async def unanswered_program(self) -> RunRefused | None:
+        """Give up the questions of the run's programs whose time is over; return why they end the run.
+
+        A program asks through a tool, and may be gone when the time of its question is over.
+        """
+        for message in self._of_programs(MessageStatus.PENDING):
+            if _seconds_left(message) <= 0:
+                await self._expire(message.message_id)
+        late = next(iter(self._of_programs(MessageStatus.EXPIRED)), None)
+        return self._ask_timeout(late) if late and self._limits.on_ask_timeout == "fail" else None
+
+    def _of_programs(self, status: MessageStatus) -> list[Message]:
+        messages = self.meta().messages
+        return [m for m in messages if m.message_status is status and m.message_id not in self._own_questions]
+
+    def _ask_timeout(self, message: Message) -> RunRefused:
+        return RunRefused(
+            "ask_timeout",
+            f"Nobody answered {message.message_id} within {self._limits.ask_timeout_seconds:g} s.",
+            "Answer sooner, raise `askTimeoutSeconds`, or set `onAskTimeout: continue`.",
+        )
 
 
 def _seconds_left(message: Message) -> float:

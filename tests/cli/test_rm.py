@@ -29,10 +29,10 @@ def test_living_runs_are_refused_and_the_others_are_removed(cli: Cli) -> None:
     far = cli.made("333333", launch=LaunchInfo(host="far-away", boot_id="other"))
     with cli.living("222222") as works:
         child = cli.completed("bbbbbb", parent_run_id=works)
-        done = cli("rm", works, child, far, over)
-        assert done.returncode == 2 and done.stdout.split() == [over]
-        refusals = done.stderr.splitlines()
-        assert f"subagent stop {works}" in refusals[0]
+        done = cli("rm", "nobody", works, child, far, over)
+        assert done.returncode == 3 and done.stdout.split() == [over]
+        unknown, *refusals = done.stderr.splitlines()
+        assert "There is no run 'nobody'" in unknown and f"subagent stop {works}" in refusals[0]
         assert child in refusals[1] and works in refusals[1] and far in refusals[2]
         assert cli.json("prune", "--keep", "0")["removed"] == []
         assert set(stored(cli)) == {works, child, far}

@@ -39,10 +39,12 @@ def test_stopping_a_run_that_has_ended_changes_nothing(cli: Cli, ending: events.
     assert cli.store.paths.run(run_id).meta.path.read_bytes() == before
 
 
-def test_one_unknown_name_stops_nothing(cli: Cli) -> None:
-    with cli.living("aaaaaa") as run_id:
-        assert cli("stop", run_id, "nobody").returncode == 3
-        assert cli.meta(run_id).status == "running"
+def test_an_unknown_name_is_reported_and_the_others_are_stopped(cli: Cli) -> None:
+    run_id = cli.made("aaaaaa")
+    done = cli("stop", "nobody", run_id)
+    assert done.returncode == 3 and "There is no run 'nobody'" in done.stderr
+    assert run_id in done.stdout and cli.meta(run_id).status.is_terminal
+    assert cli("stop", "nobody").returncode == 3
 
 
 def test_one_that_cannot_be_stopped_does_not_keep_the_others_alive(cli: Cli) -> None:

@@ -69,7 +69,7 @@ def test_every_pair_of_status_and_event_ends_where_the_contract_says(
     before = scene(status)
     written = before.to_json()
     if cell == "-":
-        with pytest.raises(IllegalTransition, match=f"Run {RUN_ID} is {status}, so {event} is not possible"):
+        with pytest.raises(IllegalTransition, match=f"Run {RUN_ID} is {status}, so it cannot "):
             apply(before, EVENTS[event], LATER)
     elif cell == "late":
         assert apply(before, EVENTS[event], LATER) is before

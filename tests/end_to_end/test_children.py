@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from subagent_server.domain.errors import BadArgument
-from subagent_server.domain.states import Status
+from subagent_server.domain.states import MessageStatus, Status
 from subagent_server.service.update_status import update_status
 from tests.helpers.mcp_client import BOUND, Parent
 from tests.helpers.turns import asks, calls, says, shell, tool_results, use
@@ -76,6 +76,7 @@ def test_a_child_reports_how_far_it_is_and_ends_its_run_with_a_payload(world: Wo
             assert parent.call("check_status", runId=run_id)["summary"] == "half way"
             view = child.call("update_status", status="completed", summary="All done.", payload=payload)
             assert view["status"] == "completed" and view["summary"] == "All done."
+            assert view["usage"]["turns"] == 1, "as soon as the end is known, not when the worker has left"
         world.gone(run_id)
         view = parent.call("check_status", runId=run_id)
         assert (view["result"], view["live"]) == ("All done.", False)
@@ -87,6 +88,22 @@ def test_a_child_reports_how_far_it_is_and_ends_its_run_with_a_payload(world: Wo
         assert read == payload
     info = world.meta(run_id).payload
     assert info is not None and info.size == len(payload.encode())
+
+
+def test_a_question_of_a_program_that_nobody_answers_ends_the_run_if_its_agent_says_so(world: World) -> None:
+    world.agent("strict", askTimeoutSeconds=0.5, onAskTimeout="fail")
+    world.agent("patient", askTimeoutSeconds=0.5)
+    world.play(shell("sleep 3600"))
+    strict, patient = world.start(agent="strict"), world.start(agent="patient")
+    for run_id in (strict, patient):
+        world.until(run_id, lambda meta: meta.status is Status.RUNNING)
+        with child_of(world, run_id) as child:
+            child.call("ask_parent", question="Which colour?", waitSeconds=0)
+    code, message = world.failed(strict)
+    assert code == "ask_timeout" and "q1" in message and "0.5 s" in message
+    meta = world.until(patient, lambda meta: meta.messages[0].message_status is MessageStatus.EXPIRED)
+    assert meta.status is Status.RUNNING
+    world.stop(patient)
 
 
 def test_whatever_a_child_gives_too_much_of_is_refused_with_the_bound_and_changes_nothing(
@@ -108,8 +125,7 @@ def test_whatever_a_child_gives_too_much_of_is_refused_with_the_bound_and_change
                 {"question": "Which?", "options": ["x" * 201]},
                 "options.0 has 201 of at most 200",
             ),
-            ("update_status", {"status": "running", "summary": "x" * 4_001}, "4,001 of at most 4,000"),
-            ("update_status", {"status": "failed", "summary": "x" * 4_001}, "4,001 of at most 4,000"),
+            ("update_status", {"status": "running", "summary": "x" * 200_001}, "200,001 of at most 200,000"),
         ):
             assert bound in child.refused(tool, **arguments)
         assert "4,001 of at most 4,000" in parent.refused("stop_run", runId=run_id, reason="x" * 4_001)

@@ -12,6 +12,7 @@ from subagent_server.domain.records import RunResult
 from subagent_server.domain.states import Status
 from subagent_server.host import journal
 from subagent_server.service.doctor import examine
+from subagent_server.store.facts import tree_is_gone
 from subagent_server.store.runs import RunStore
 from tests.faults.disks import fill, memory_disk
 from tests.helpers.files import names
@@ -163,6 +164,8 @@ def test_what_ends_a_run_is_written_though_the_disk_is_full_and_the_rest_once_th
     for run_id in run_ids:
         world.gone(run_id)
         assert not world.paths(run_id).spare.exists()
+        is_settled = tree_is_gone(world.paths(run_id))
+        assert is_settled == (run_id not in world.store.live_ids()), "else no list would look at it again"
     fill(world.runs, name=".more")  # what the spare files gave back
     seen = [world.look(run_id) for run_id in run_ids]
     assert [observed.live for observed in seen] == [False] * 3

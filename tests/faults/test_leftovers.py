@@ -34,6 +34,23 @@ def test_a_temporary_file_goes_with_its_writer_and_not_before(store: RunStore) -
     assert not [name for name in names(run.directory) if name.endswith(".tmp")]
 
 
+def test_what_killed_readers_and_workers_left_goes_with_the_next_look_at_a_run_that_is_over(
+    store: RunStore,
+) -> None:
+    start_run(store, RUN_ID, STARTED)
+    assert observe(store, RUN_ID).live is False
+    run = store.paths.run(RUN_ID)
+    before = names(run.directory)
+    with Child(WRITER, run.exit) as reader, Child(WRITER, run.meta) as stopper:
+        left = {reader.hear(), stopper.hear()}
+        reader.kill()
+        stopper.kill()
+    run.wake(4711).make_fifo()
+    assert left <= set(names(run.directory))
+    assert observe(store, RUN_ID).live is False
+    assert names(run.directory) == before
+
+
 def test_other_files_are_no_leftovers(tmp_path: Path) -> None:
     for name in ("notes.tmp", ".hidden", ".a.tmp", ".meta.json.x.y.tmp", ".meta.json.1.y.tmp"):
         (tmp_path / name).touch()

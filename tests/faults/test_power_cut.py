@@ -5,10 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from subagent_server.service.shim_record import read_exit
 from subagent_server.store.runs import RunStore
 from tests.faults.disks import PowerCut
 from tests.helpers.processes import Child
 from tests.helpers.runs import RUN_ID, STARTED, start_run
+from tests.helpers.truth import read_lines
+from tests.helpers.turns import says
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World
 
 WRITER = """
     import sys
@@ -67,3 +72,25 @@ def test_a_result_that_was_reported_as_stored_outlives_a_power_cut(tmp_path: Pat
         result = store.read_result(RUN_ID)
         assert result is not None and result.text == "Paid for."
         assert json.loads(store.paths.run(RUN_ID).request.path.read_bytes())["runId"] == RUN_ID
+
+
+def test_the_journal_of_a_run_whose_tree_is_on_record_as_gone_outlives_a_power_cut(
+    world: World, tmp_path: Path
+) -> None:
+    disk, elsewhere = PowerCut(tmp_path), world.store
+    world.agent()
+    world.play(says("All done."))
+    with disk.powered() as place:
+        world.store = RunStore(place / "runs")
+        world.environment["SUBAGENT_RUNS"] = str(world.store.paths.root)
+        run_id = world.start()
+        run = world.paths(run_id)
+        wait_for(lambda: (read_exit(run) or {}).get("treeGone"), BOUND, "the end of the run's tree")
+        world.gone(run_id)
+        disk.cut()
+        world.store = elsewhere  # its end is checked here
+    with disk.powered() as place:
+        run = RunStore(place / "runs").paths.run(run_id)
+        events = [event["type"] for event in read_lines(run.events.path)]
+        assert events[-1] == "run_ended" and "text" in events
+        assert "All done." in run.log.path.read_text(encoding="utf-8")

@@ -25,6 +25,13 @@ HELLO = {
         "clientInfo": {"name": "raw", "version": "1"},
     },
 }
+MODERN = {
+    "_meta": {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+}
+"""The parameters that a request of the newer protocol has beside its own."""
 READY = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
 
@@ -95,6 +102,21 @@ class RawServer:
         self.say(call)
         result: dict[str, Any] = self.answer_to(call["id"])["result"]
         return result
+
+    @property
+    def memory_bytes(self) -> int:
+        """How much memory the server holds."""
+        with Path(f"/proc/{self._process.pid}/statm").open(encoding="ascii") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def say_what_it_takes(self, message: Mapping[str, Any], idle_seconds: float) -> int:
+        """Repeat a message, each with an id of its own, until the server takes no more; return how often."""
+        assert self._process.stdin is not None
+        descriptor, said = self._process.stdin.fileno(), 0
+        while select.select([], [descriptor], [], idle_seconds)[1]:
+            os.write(descriptor, json.dumps({**message, "id": said}).encode() + b"\n")
+            said += 1
+        return said
 
     @property
     def unread(self) -> int:

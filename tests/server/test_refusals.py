@@ -1,10 +1,11 @@
 """Lines that are not messages: each request is answered all the same, and the server goes on."""
 
 import os
+from typing import Any
 
 import pytest
 
-from tests.helpers.raw_server import HELLO, READY, RawServer, request, tool_call
+from tests.helpers.raw_server import HELLO, MODERN, READY, RawServer, request, tool_call
 from tests.helpers.world import PROGRAM, World
 
 HALF = r'"\ud800"'
@@ -66,6 +67,9 @@ def test_a_line_that_is_no_message_is_answered_and_the_server_goes_on(world: Wor
         server.end_input()
         codes = [each["error"]["code"] for each in (*server.nameless, *server.rest())]
     assert len(codes) == len(nameless) and {*codes} == {-32700, -32600}
+    reported = world.errors.read_text(encoding="utf-8").splitlines()
+    unheard = len(nameless) + 2  # and the answer and the notification that are not valid
+    assert len(reported) == unheard and all("was dropped: " in line for line in reported), reported
 
 
 def test_a_flood_of_broken_lines_is_answered_whole_once_the_client_reads(world: World) -> None:
@@ -78,6 +82,38 @@ def test_a_flood_of_broken_lines_is_answered_whole_once_the_client_reads(world: 
             assert "error" in server.answer_to(number)
         server.say(request(number_of_lines, "ping"))
         assert server.answer_to(number_of_lines)["result"] == {}
+
+
+@pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
+def test_parameters_that_do_not_fit_are_refused_by_name_and_a_cursor_of_no_list_is(
+    world: World, era: str
+) -> None:
+    odd: dict[str, tuple[str, dict[str, Any]]] = {
+        "params.name": ("tools/call", {"arguments": {}}),
+        "params.arguments": ("tools/call", {"name": "list_runs", "arguments": []}),
+        "params.cursor": ("tools/list", {"cursor": 5}),
+        "resources/list: 'x' is not a cursor": ("resources/list", {"cursor": "x"}),
+        "templates/list: 'x' is not a cursor": ("resources/templates/list", {"cursor": "x"}),
+    }
+    is_modern = era == "2026-07-28"
+    with world.raw_server() as server:
+        if not is_modern:
+            server.say(HELLO, READY)
+        for number, (words, (method, params)) in enumerate(odd.items()):
+            params |= MODERN if is_modern else {}
+            server.say(request(number, method, **params))
+            error = server.answer_to(number)["error"]
+            assert error["code"] == -32602 and words in error["message"] and error["data"], error
+
+
+def test_a_connection_begins_once(world: World) -> None:
+    with world.raw_server() as server:
+        server.say(tool_call(1, "list_runs"))
+        assert "send initialize first" in server.answer_to(1)["error"]["message"]
+        server.say(HELLO, READY)
+        server.answer_to("hello")
+        server.say(HELLO)
+        assert "initialized already" in server.answer_to("hello")["error"]["message"]
 
 
 def test_an_answer_that_names_a_path_which_is_not_text_arrives(world: World) -> None:

@@ -1,8 +1,10 @@
 """The pipes of the server, of any kind, with a slow reader or writer at the other end."""
 
 import json
+import signal
 import subprocess
 
+from subagent_server.server.connection import MAX_AT_WORK
 from tests.helpers.raw_server import HELLO, READY, request, tool_call
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, PROGRAM, World
@@ -66,6 +68,21 @@ def test_it_leaves_though_its_client_reads_nothing(world: World) -> None:
         server.say(HELLO, READY, *(request(number, "tools/list") for number in range(30)))
         wait_for(lambda: server.unread > FULL, BOUND, "a full pipe")
         server.end_input()
+        assert server.leaves(LEAVES_WITHIN) == 0
+
+
+def test_a_client_that_reads_nothing_is_held_back_before_it_costs_much(world: World) -> None:
+    for number in range(20):
+        world.agent(f"worker-{number}", description="y" * 4_000)
+    with world.raw_server() as server:
+        server.say(HELLO, READY)
+        server.answer_to("hello")
+        server.result_of(tool_call(-1, "list_runs"))
+        before = server.memory_bytes
+        taken = server.say_what_it_takes(request(0, "tools/list"), idle_seconds=3.0)
+        assert taken > MAX_AT_WORK
+        assert server.memory_bytes - before < 100 << 20
+        server.signal(signal.SIGTERM)
         assert server.leaves(LEAVES_WITHIN) == 0
 
 

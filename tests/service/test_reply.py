@@ -1,6 +1,7 @@
 """Answering and asking at the tools: each step of the state is read and written once."""
 
 import asyncio
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,14 @@ from typing import Any
 
 import pytest
 
+from subagent_server.domain import events
+from subagent_server.domain.errors import BadArgument, MessageClosed
+from subagent_server.domain.limits import (
+    MAX_ANSWER_CHARACTERS,
+    MAX_OPEN_QUESTIONS,
+    MAX_QUESTION_CHARACTERS,
+    MAX_SUMMARY_CHARACTERS,
+)
 from subagent_server.host import locks
 from subagent_server.launch.local import LocalLauncher
 from subagent_server.service.access import USER, Caller
@@ -17,7 +26,8 @@ from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.dispatch import ToolDispatcher
 from subagent_server.service.tools.table import TOOLS
 from subagent_server.settings import read_settings
-from tests.helpers.runs import ASKED, RUN_ID, STARTED, T0, start_run
+from subagent_server.store.paths import STATE_BYTES
+from tests.helpers.runs import ASKED, RUN_ID, STARTED, T0, make_request, start_run
 from tests.helpers.state_files import StateFiles, counted_state_files
 
 
@@ -98,3 +108,100 @@ def test_a_question_and_a_report_of_a_child_read_and_write_as_often_as_a_reply(s
 def test_a_run_does_not_answer_itself(service: Service) -> None:
     with pytest.raises(Exception, match="asked that itself"):
         called(service, "reply_subagent", Caller(RUN_ID), runId=RUN_ID, answer="blue")
+
+
+def test_a_parent_that_names_a_question_sees_it_and_takes_no_answer_from_its_asker(service: Service) -> None:
+    called(service, "reply_subagent", runId=RUN_ID, answer="blue")
+    view, count = called(service, "check_status", runId=RUN_ID, messageId="q1")
+    assert (view["messages"][0]["answer"], view["status"]) == ("blue", "parent_replied")
+    assert "Your question" not in view["instructions"] and count.writes == 0
+    own, _ = called(service, "check_status", Caller(RUN_ID), runId=RUN_ID)
+    assert own["messages"][0]["answer"] == "blue", "the asker still finds its answer"
+
+
+def test_a_program_without_a_token_takes_the_answer_to_what_it_has_asked_here(service: Service) -> None:
+    changes = Changes(service.store)
+    dispatcher = ToolDispatcher(service, changes, USER, TOOLS)
+
+    def call(tool: str, **arguments: Any) -> dict[str, Any]:
+        return asyncio.run(dispatcher.call(tool, Call({"runId": RUN_ID, **arguments}, longest_wait=5.0)))
+
+    try:
+        asked = call("ask_parent", question="Which size?", waitSeconds=0)["messageId"]
+        for message_id in ("q1", asked):
+            call("reply_subagent", messageId=message_id, answer="large")
+            shown = {m["messageId"]: m for m in call("check_status", messageId=message_id)["messages"]}
+            assert shown[message_id]["answer"] == "large"
+    finally:
+        changes.close()
+    statuses = [m.message_status.value for m in service.store.read(RUN_ID).messages]
+    assert statuses == ["parent_replied", "acknowledged_by_subagent"]
+
+
+def test_a_view_of_many_long_questions_is_bounded_and_says_how_many_follow(service: Service) -> None:
+    long = events.QuestionAsked(
+        question="?" * MAX_QUESTION_CHARACTERS, options=("o" * 200,) * 20, expires_at=ASKED.expires_at
+    )
+    for _ in range(MAX_OPEN_QUESTIONS - 1):
+        service.store.update(RUN_ID, long, T0)
+    view, _ = called(service, "check_status", runId=RUN_ID)
+    assert [m["messageId"] for m in view["messages"]] == ["q1", "q2"] and len(json.dumps(view)) < 60_000
+    assert view["messagesOmitted"] == MAX_OPEN_QUESTIONS - 2
+    named, _ = called(service, "check_status", runId=RUN_ID, messageId="q9")
+    assert [m["messageId"] for m in named["messages"]] == ["q1", "q9"]
+
+
+def test_words_beyond_what_a_state_holds_are_refused_and_change_nothing(service: Service) -> None:
+    answer = "\0" * MAX_ANSWER_CHARACTERS  # six bytes each in the state
+    for number in range(1, 20):
+        service.store.update(RUN_ID, events.ReplyGiven(message_id=f"q{number}", answer=answer), T0)
+        service.store.update(RUN_ID, ASKED, T0)
+    before = service.store.paths.run(RUN_ID).meta.path.read_bytes()
+    assert len(before) < STATE_BYTES
+    with pytest.raises(BadArgument, match="may hold 4,000,000 characters"):
+        called(service, "reply_subagent", runId=RUN_ID, messageId="q20", answer=answer)
+    assert service.store.paths.run(RUN_ID).meta.path.read_bytes() == before
+
+
+def test_a_long_summary_is_cut_in_the_state_and_whole_in_the_result(service: Service) -> None:
+    long = "s" * 150_000
+    view, _ = called(service, "update_status", Caller(RUN_ID), status="running", summary=long)
+    assert len(view["summary"]) == MAX_SUMMARY_CHARACTERS and view["summary"].endswith("…")
+    view, _ = called(service, "update_status", Caller(RUN_ID), status="completed", summary=long)
+    assert len(view["summary"]) == MAX_SUMMARY_CHARACTERS and view["resultTruncated"] is True
+    result = service.store.read_result(RUN_ID)
+    assert result is not None and result.text == long
+    (row,) = called(service, "list_runs")[0]["runs"]
+    assert len(row["summary"]) == 300
+
+
+def test_a_run_whose_agent_promises_an_output_completes_only_with_one(service: Service) -> None:
+    schema = {"type": "object", "properties": {"size": {"type": "integer"}}, "required": ["size"]}
+    request = make_request(agent={"name": "reviewer", "outputSchema": schema})
+    service.store.paths.run(RUN_ID).request.path.write_bytes(request.to_json())
+    for payload, why in (
+        (None, "is not JSON"),
+        ("tall", "is not JSON"),
+        ('{"size": "tall"}', "'tall' is not"),
+    ):
+        given = {} if payload is None else {"payload": payload}
+        with pytest.raises(BadArgument, match=why):
+            called(service, "update_status", Caller(RUN_ID), status="completed", **given)
+        assert not service.store.read(RUN_ID).status.is_terminal
+    view, _ = called(service, "update_status", Caller(RUN_ID), status="completed", payload='{"size": 3}')
+    assert (view["status"], view["output"]) == ("completed", {"size": 3})
+    again, _ = called(service, "update_status", Caller(RUN_ID), status="completed", payload="tall")
+    assert again["output"] == {"size": 3}, "a second end changes nothing"
+
+
+def test_a_stream_that_a_run_does_not_have_is_an_empty_page_that_says_why(service: Service) -> None:
+    page, _ = called(service, "get_logs", runId=RUN_ID, stream="result")
+    assert (page["text"], page["note"]) == (
+        "",
+        "The run is waiting_parent_reply: its result comes with its end.",
+    )
+    called(service, "stop_run", runId=RUN_ID)
+    page, _ = called(service, "get_logs", runId=RUN_ID, stream="payload")
+    assert "stopped and left no payload" in page["note"]
+    with pytest.raises(MessageClosed, match="cancelled when the run ended"):
+        called(service, "reply_subagent", runId=RUN_ID, messageId="q1", answer="late")

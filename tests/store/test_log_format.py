@@ -21,7 +21,8 @@ STORY: list[tuple[dict[str, Any], str]] = [
             "prompt": "Look.",
             "sandbox": "none",
         },
-        "▶ reviewer started (m-1) in /src\n           sandbox: none\n           Look.",
+        "▶ reviewer started (m-1) in /src, 2026-11-22 (times in UTC)\n"
+        "           sandbox: none\n           Look.",
     ),
     ({"type": "turn", "turn": 1}, "── turn 1"),
     ({"type": "thought", "text": "Hm."}, "~ Hm."),
@@ -34,6 +35,10 @@ STORY: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"type": "tool_result", "toolName": "bash", "seconds": 1, "text": "no", "isError": True},
+        "✗ bash (1.0 s)\n           no",
+    ),
+    (
+        {"type": "tool_result", "toolName": "bash", "seconds": 1, "text": "no", "exitCode": 1},
         "✗ bash (1.0 s)\n           no",
     ),
     (

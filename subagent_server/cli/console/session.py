@@ -13,7 +13,8 @@ import click
 
 from subagent_server.cli.console.flags import Flags
 from subagent_server.cli.console.output import report
-from subagent_server.domain.errors import adopting
+from subagent_server.cli.console.refused import Refused, refusal
+from subagent_server.domain.errors import SubagentError, adopting
 from subagent_server.service.access import USER, Caller, NotAllowed, caller_of
 from subagent_server.settings import Settings, read_settings
 
@@ -92,6 +93,17 @@ class Session:
     def run_ids(self, names: Iterable[str]) -> list[str]:
         """Return the ids of the runs that are named, each once, in their order. Raises as `run_id` does."""
         return list(dict.fromkeys(self.run_id(name) for name in names))
+
+    def named_runs(self, names: Iterable[str]) -> tuple[list[str], list[Refused]]:
+        """Return the ids of the runs that are named, each once, and the names without one, reported."""
+        run_ids: dict[str, None] = {}
+        refused = []
+        for name in names:
+            try:
+                run_ids[self.run_id(name)] = None
+            except SubagentError as error:
+                refused.append(refusal(name, error))
+        return list(run_ids), refused
 
     def command(self, *words: str) -> str:
         """Return a command that a person can type next, with --runs if a flag named the runs root."""

@@ -88,11 +88,7 @@ class Loop:
             self._before_pause = self.text
         while True:
             if self.usage.turns >= self.max_turns:
-                raise RunRefused(
-                    "max_turns",
-                    f"The agent used all of its {self.max_turns} turns.",
-                    "Raise `maxTurns` in the agent file, or give it a smaller task.",
-                )
+                raise _out_of_turns(self.max_turns, self.final)
             reply = await self._turn(messages)
             if reply.stop_reason in _LAST_WORDS or not (reply.calls or reply.stop_reason == "pause_turn"):
                 return self._ended(reply)
@@ -157,7 +153,7 @@ class Loop:
         if self.final is not None:
             failure = Failure(
                 code="invalid_output",
-                message="The agent ended without a valid final_answer.",
+                message=f"The agent ended without a valid final_answer{self.final.last_refusal}.",
                 hint="Its text is kept in result.json; tell it in its prompt to call final_answer.",
             )
             return Outcome(self.text, failure=failure)
@@ -221,9 +217,19 @@ class Loop:
             isError=result.is_error,
             text=result.text,
             seconds=round(time.monotonic() - began, 3),
+            **({"exitCode": result.exit_code} if result.exit_code else {}),
             **({} if result.is_text else {"cut": True}),
         )
         return result
+
+
+def _out_of_turns(turns: int, final: FinalAnswer | None) -> RunRefused:
+    refusal = final.last_refusal if final is not None else ""
+    return RunRefused(
+        "max_turns",
+        f"The agent used all of its {turns} turns{refusal and f' without a valid final_answer{refusal}'}.",
+        "Raise `maxTurns` in the agent file, or give it a smaller task.",
+    )
 
 
 def _result_block(call: ToolCall, result: ToolResult) -> dict[str, Any]:

@@ -1,15 +1,17 @@
 """The tools of a run itself: asking its parent, and saying how far it is."""
 
 import asyncio
+from typing import Any
 
+from subagent_server.domain.limits import MAX_REPORT_CHARACTERS
 from subagent_server.domain.question_schema import OPTIONS_SCHEMA, QUESTION_SCHEMA
 from subagent_server.service.ask import ask_as_child
 from subagent_server.service.tools.answers import ask_answer, run_answer
 from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.context import ToolContext
-from subagent_server.service.tools.schema import RUN_ID, SUMMARY, arguments, text, wait
+from subagent_server.service.tools.schema import RUN_ID, arguments, text, wait
 from subagent_server.service.tools.spec import Answer, ToolSpec
-from subagent_server.service.update_status import update_status
+from subagent_server.service.update_status import structured_result, update_status
 from subagent_server.service.views import run_view
 
 
@@ -19,6 +21,7 @@ async def _ask(context: ToolContext, call: Call) -> Answer:
         ask_as_child, context.service, run_id, question, options, context.caller
     )
     message_id = observed.meta.messages[-1].message_id
+    context.asked.add((run_id, message_id))
     view = await context.view_after_answer(observed, message_id, call, 45)
     asked = next((m for m in view.messages or [] if m.message_id == message_id), None)
     answer: Answer = {"messageId": message_id, "instructions": view.instructions}
@@ -43,10 +46,13 @@ ASK_PARENT = ToolSpec(
 
 async def _update_status(context: ToolContext, call: Call) -> Answer:
     run_id = context.own_run_id(call)
+    status, summary, payload = call.arguments["status"], call.get("summary"), call.get("payload")
+    output: dict[str, Any] = {}
+    if status == "completed":
+        output = await structured_result(context.service, run_id, payload, context.caller)
 
     def updated() -> Answer:
-        status, summary, payload = call.arguments["status"], call.get("summary"), call.get("payload")
-        observed = update_status(context.service, run_id, status, summary, payload, context.caller)
+        observed = update_status(context.service, run_id, status, summary, payload, context.caller, output)
         return run_view(context.service.store, observed).to_wire()
 
     return await asyncio.to_thread(updated)
@@ -60,8 +66,8 @@ UPDATE_STATUS = ToolSpec(
         ["status"],
         runId=RUN_ID,
         status={"enum": ["running", "completed", "failed"]},
-        summary=SUMMARY,
-        payload=text("The full result, stored compressed"),
+        summary=text(maxLength=MAX_REPORT_CHARACTERS),
+        payload=text("The full result; JSON if the agent has an output schema"),
     ),
     answer=run_answer,
     handler=_update_status,

@@ -28,6 +28,8 @@ class ToolContext:
     changes: Changes
     caller: Caller
     unfinished: UnfinishedRuns = field(default_factory=UnfinishedRuns)
+    asked: set[tuple[str, str]] = field(default_factory=set)
+    """The questions asked here, by run and message: a program without a token is an asker by them alone."""
     waiting: int = 0
 
     def own_run_id(self, call: Call) -> str:
@@ -57,14 +59,18 @@ class ToolContext:
         observed = await asyncio.to_thread(open_run, self.service, run_id, self.caller)
         return await self.view_after_wait(observed, call)
 
-    async def view_after_wait(self, observed: Observed, call: Call) -> RunView:
-        """Return the view of a run when it has ended, asks, or the wait is over."""
+    def is_asker(self, run_id: str, message_id: str) -> bool:
+        """Whether the caller has asked this question: as the run itself, or through these tools."""
+        return self.caller.run_id == run_id or (run_id, message_id) in self.asked
+
+    async def view_after_wait(self, observed: Observed, call: Call, message_id: str | None = None) -> RunView:
+        """Return the view of a run, with the named question, when it has ended, asks, or the wait is over."""
         run_id, seconds = observed.meta.run_id, call.wait_seconds()
         if seconds > 0:
             async with call.waiting_for([run_id]):
                 wait = Wait(seconds, progress=call.progress)
                 observed = await self._when(observed, lambda run: has_ended_or_asks(run.meta), wait)
-        view = await asyncio.to_thread(view_for, self.service, observed, None, self.caller)
+        view = await asyncio.to_thread(view_for, self.service, observed, message_id, self.caller)
         self.unfinished.shown(run_id, ended=view.status.is_terminal)
         return with_note(view, call.wait_note())
 
@@ -80,7 +86,9 @@ class ToolContext:
 
         wait = Wait(call.wait_seconds(default), progress=call.progress)
         observed = await self._when(observed, is_closed, wait)
-        view = await asyncio.to_thread(view_for, self.service, observed, message_id, self.caller)
+        view = await asyncio.to_thread(
+            view_for, self.service, observed, message_id, self.caller, is_asker=True
+        )
         return with_note(view, call.wait_note(default))
 
     async def _when(self, observed: Observed, is_enough: Callable[[Observed], bool], wait: Wait) -> Observed:

@@ -25,11 +25,11 @@ _READ_ONLY = ToolHints(read_only=True, idempotent=True)
 
 
 async def _check_status(context: ToolContext, call: Call) -> Answer:
-    asked = call.get("messageId")
+    named = call.get("messageId")
     observed = await asyncio.to_thread(open_run, context.service, call.arguments["runId"], context.caller)
-    if asked is None:
-        return (await context.view_after_wait(observed, call)).to_wire()
-    return (await context.view_after_answer(observed, asked, call, 0)).to_wire()
+    if named is not None and context.is_asker(observed.meta.run_id, named):
+        return (await context.view_after_answer(observed, named, call, 0)).to_wire()
+    return (await context.view_after_wait(observed, call, named)).to_wire()
 
 
 CHECK_STATUS = ToolSpec(

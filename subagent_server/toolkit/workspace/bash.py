@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,8 @@ class BashTool:
         parts = [*notes, text if text.strip() else "", remark]
         answer = "\n".join(part for part in parts if part) or "(no output)"
         failed = ending.reason in (Reason.TIMED_OUT, Reason.INTERRUPTED)
-        return ToolResult.failure(answer) if failed else ToolResult.of_text(answer)
+        result = ToolResult.failure(answer) if failed else ToolResult.of_text(answer)
+        return replace(result, exit_code=ending.exit_code)
 
     def _notes_on_former_shell(self, wanted: _BashArguments) -> list[str]:
         """End a shell that has died or shall be restarted, and return notes on it for the model."""

@@ -1,0 +1,33 @@
+"""A run that a verb over several runs leaves out: reported at once, while the others are still served."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from subagent_server.cli.console.exits import ExitCode, exit_of_error
+from subagent_server.cli.console.output import report
+from subagent_server.cli.console.text import one_line
+from subagent_server.domain.errors import SubagentError
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A run by its name, the sentence of the refusal, and its exit code."""
+
+    name: str
+    why: str
+    code: ExitCode
+
+    def to_wire(self) -> dict[str, str]:
+        """Return the JSON object of the refusal."""
+        return {"runId": self.name, "why": self.why}
+
+
+def refusal(name: str, error: SubagentError) -> Refused:
+    """Report an error and return it as the refusal of the run of this name."""
+    report(one_line(error.sentence))
+    return Refused(name, error.sentence, exit_of_error(error))
+
+
+def code_of(refused: Iterable[Refused]) -> ExitCode:
+    """Return the exit code of the first refusal, or OK without one."""
+    return next((each.code for each in refused), ExitCode.OK)

@@ -1,0 +1,41 @@
+"""The check of a value against a JSON Schema, in a process that can be killed."""
+
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError, best_match
+
+from subagent_server.host.killable import WorkDied, killable
+
+CHECK_SECONDS = 5.0
+"""How long a check may take: a pattern in a schema can take for ever over a few characters."""
+
+
+async def misfit(validator: Draft202012Validator, value: Any, seconds: float = CHECK_SECONDS) -> str | None:
+    """Return why `value` is refused, as the end of a sentence about it; None if it fits. In the main thread.
+
+    A value that cannot be checked within `seconds` is refused.
+    """
+    try:
+        problem: str | None = await killable(lambda: _problem(validator, value), seconds)
+    except TimeoutError:
+        return f"could not be held against its schema within {seconds:g} s: it needs shorter, simpler values"
+    except (WorkDied, OSError) as error:
+        return f"could not be held against its schema ({error}): it needs less in it"
+    return None if problem is None else f"does not fit its schema: {problem}"
+
+
+def _problem(validator: Draft202012Validator, value: Any) -> str | None:
+    try:
+        error = best_match(validator.iter_errors(value))
+    except RecursionError:
+        return "it, or the schema, goes too deep to be checked"
+    return None if error is None else _sentence(error)
+
+
+def _sentence(error: ValidationError) -> str:
+    return f"{_cut(error.json_path, 200)}: {_cut(error.message, 500)}"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most] + "…"

@@ -1,0 +1,169 @@
+"""Placeholders: what holds a missing name in a user's directory, because a mount needs something below it.
+
+A placeholder is an empty directory, which git does not show, of a mode that nobody else gives to one. So
+anybody can tell one that a killed process left, and `rmdir` can remove nothing of the user's. The one file is
+`commondir`, which git would not take as a directory: its whole content is `.`, which says nothing to git.
+
+A mount falls with the name below it, in whichever sandbox it is. So each user of a placeholder keeps a shared
+lock on it, which ends with the process, and it is removed by whoever gets an exclusive one.
+"""
+
+import fcntl
+import os
+import select
+import stat
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from subagent_server.host.inside import open_real
+
+COMMONDIR = "commondir"
+_SAYS_NOTHING = b"."
+_MODE = 0o1500
+_PATIENCE_SECONDS = 1.0
+"""For another process that just removes it; not for a program of a sandbox that keeps a lock on it."""
+_PAUSE_SECONDS = 0.01
+_OPENING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class NotHeld(OSError):
+    """A name could not be held: `strerror` says why."""
+
+
+@dataclass
+class Placeholders:
+    """The placeholders that this process uses."""
+
+    _held: list[tuple[Path, int]] = field(default_factory=list)
+
+    def hold(self, path: Path) -> None:
+        """Make the missing `path` a placeholder, or use the one that is there.
+
+        Raises:
+            NotHeld: something else has come there, or the file system cannot have placeholders.
+            OSError: the system refused.
+        """
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        directory = open_real(path.parent)
+        try:
+            while (descriptor := _locked(directory, path)) is None:
+                if time.monotonic() > deadline:
+                    raise NotHeld(None, "another program keeps a lock on it", str(path))
+                select.select((), (), (), _PAUSE_SECONDS)
+        finally:
+            os.close(directory)
+        self._held.append((path, descriptor))
+
+    def release(self) -> None:
+        """Remove the placeholders that no other process uses."""
+        while self._held:
+            path, descriptor = self._held.pop()
+            os.close(descriptor)
+            remove_if_unused(path)
+
+
+def remove_if_unused(path: Path) -> None:
+    """Remove the placeholder at `path` that no process uses; whatever else is there stays."""
+    with suppress(OSError):
+        directory = open_real(path.parent)
+        try:
+            descriptor = _opened(directory, path.name)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_at(descriptor, directory, path.name):
+                    _remove(directory, path.name)
+            finally:
+                os.close(descriptor)
+        finally:
+            os.close(directory)
+
+
+def is_placeholder(directory: int, name: str) -> bool:
+    """Whether the entry of an open directory is one."""
+    with suppress(OSError):
+        os.close(_opened(directory, name))
+        return True
+    return False
+
+
+def _locked(directory: int, path: Path) -> int | None:
+    """Return the placeholder, open and with a shared lock; None if it has to be tried again."""
+    _make(directory, path)
+    try:
+        descriptor = _opened(directory, path.name)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if _is_at(descriptor, directory, path.name):
+            return descriptor
+    except BlockingIOError:
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _make(directory: int, path: Path) -> None:
+    """Make the placeholder, at once as it has to be: a reader never finds it half made."""
+    try:
+        if path.name == COMMONDIR:
+            _make_commondir(directory)
+        else:
+            os.mkdir(path.name, _MODE, dir_fd=directory)
+    except FileExistsError:
+        return
+    if not is_placeholder(directory, path.name):
+        _remove(directory, path.name)
+        raise NotHeld(None, "this file system does not keep the mode of a directory", str(path))
+
+
+def _make_commondir(directory: int) -> None:
+    """Git could not work with a file that is empty for a moment, so it gets its name when it is whole."""
+    flags = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
+    with os.fdopen(os.open(".", flags, 0o600, dir_fd=directory), "wb") as file:
+        file.write(_SAYS_NOTHING)
+        file.flush()
+        os.link(f"/proc/self/fd/{file.fileno()}", COMMONDIR, dst_dir_fd=directory)
+
+
+def _opened(directory: int, name: str) -> int:
+    """Return the open placeholder. Raises NotHeld if it is something else, OSError."""
+    try:
+        descriptor = os.open(name, _OPENING, dir_fd=directory)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise NotHeld(None, "something else has come there", name) from error
+    try:
+        if _is_ours(descriptor, name):
+            return descriptor
+    except OSError:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    raise NotHeld(None, "something else has come there", name)
+
+
+def _is_ours(descriptor: int, name: str) -> bool:
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid():
+        return False
+    if name == COMMONDIR:
+        return stat.S_ISREG(status.st_mode) and os.pread(descriptor, 2, 0) == _SAYS_NOTHING
+    is_marked = stat.S_ISDIR(status.st_mode) and status.st_mode & 0o1777 == _MODE
+    return is_marked and not os.listdir(descriptor)
+
+
+def _is_at(descriptor: int, directory: int, name: str) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(name, dir_fd=directory, follow_symlinks=False))
+    return False
+
+
+def _remove(directory: int, name: str) -> None:
+    if name == COMMONDIR:
+        os.unlink(name, dir_fd=directory)
+    else:
+        os.rmdir(name, dir_fd=directory)
