@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from subagent_server.domain.errors import BadArgument
+from subagent_server.domain.errors import BadArgument, HostError
 from subagent_server.store.root import FoundRoot, find_root
 
 Role = Literal["all", "parent", "child"]
@@ -91,9 +91,10 @@ def read_settings(
 
     Raises:
         BadArgument: a variable is not a number, or a run wants to trust.
+        HostError: the working directory is gone.
     """
     environment = dict(os.environ) if environment is None else environment
-    cwd = Path.cwd() if cwd is None else cwd
+    cwd = _working_directory() if cwd is None else cwd
     root = _runs_root(runs, environment, cwd)
     named = agents or environment.get("SUBAGENT_AGENTS")
     home = _absolute(environment.get("HOME"))
@@ -118,6 +119,13 @@ def read_settings(
     if trust and settings.is_of_a_run:
         raise BadArgument("A run cannot trust, so it has no --trust: leave it out.")
     return settings
+
+
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise HostError("The working directory is gone: go to one that exists, then try again.") from error
 
 
 def _agent_directories(flags: Sequence[Path], environment: Mapping[str, str], cwd: Path) -> tuple[Path, ...]:

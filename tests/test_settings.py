@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain.errors import BadArgument
+from subagent_server.domain.errors import BadArgument, HostError
 from subagent_server.settings import Settings, read_settings
 from subagent_server.store.paths import RootPaths
 from subagent_server.store.runs import RunStore
@@ -37,6 +37,17 @@ def test_runs_go_to_the_flag_then_the_environment_then_the_nearest_own_root(tmp_
     assert settings(tmp_path, named).runs_root == Path("/srv/from-environment")
     assert settings(tmp_path).runs_root == nearest
     assert settings(tmp_path, {"SUBAGENT_RUNS": ""}).runs_root == nearest
+
+
+def test_a_working_directory_that_is_gone_is_said_to_be_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(HostError, match="The working directory is gone: go to one that exists"):
+        read_settings(environment={})
 
 
 def test_the_nearest_own_root_is_searched_upwards(tmp_path: Path) -> None:

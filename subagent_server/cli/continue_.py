@@ -16,6 +16,7 @@ from subagent_server.cli.console.flags import TEXT, json_option, trust_option
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.stdin import argument_or_stdin
 from subagent_server.service.continue_run import ContinueOrder, continue_run
+from subagent_server.service.parents import COMMAND_LINE
 
 
 @click.command("continue")
@@ -67,6 +68,7 @@ def continue_(
         inputs_from_here(session, inputs),
         label,
         stored_agent,
+        client=COMMAND_LINE,
     )
     how = AfterStart(detach=detach, seconds=seconds, as_json=as_json)
 

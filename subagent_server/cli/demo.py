@@ -34,7 +34,8 @@ PROMPT = (
     "only or at style too, before you judge."
 )
 _SCRIPT = Path(__file__).with_name("demo_review.yaml")
-_SHIPPED_AGENTS = Path(__file__).resolve().parents[2] / "agents"
+_AGENTS = Path(__file__).with_name("demo_agents")
+"""The agent of the demo, a copy of the example of its name: the script fits no other reviewer."""
 _WAIT_SECONDS = 45
 _FOLLOW_SECONDS = 0.25
 
@@ -120,14 +121,8 @@ def _model(key: str | None) -> Iterator[dict[str, str]]:
 
 
 def _places(session: Session) -> list[str]:
-    """Return the flags that give the server the agents and runs of this command."""
-    settings = session.settings
-    named = () if settings.agents_by_default else settings.agent_directories
-    directories = [*named, _SHIPPED_AGENTS]  # naming a default directory would trust it
-    agents = [
-        flag for directory in directories if directory.is_dir() for flag in ("--agents", str(directory))
-    ]
-    return [*agents, "--runs", str(settings.runs_root)]
+    """Return the flags that give the server the agent of the demo and the runs of this command."""
+    return ["--agents", str(_AGENTS), "--runs", str(session.settings.runs_root)]
 
 
 async def _delegate(service: Service, parameters: StdioServerParameters, repository: Path) -> dict[str, Any]:

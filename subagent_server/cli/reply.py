@@ -10,7 +10,6 @@ from subagent_server.domain.errors import BadArgument
 from subagent_server.service import reply as answering
 from subagent_server.service.access import NotAllowed
 from subagent_server.service.open_run import open_run
-from subagent_server.service.views import run_view
 
 
 @click.command()
@@ -42,7 +41,7 @@ def reply(session: Session, run: str, words: tuple[str, ...], as_json: bool) -> 
         caller=caller,
     )
     if as_json:
-        out_json(run_view(session.service.store, observed).to_wire())
+        out_json(session.view(observed).to_wire())
         return
     still = observed.meta.pending_questions
     left = f"; {still} still wait{'s' if still == 1 else ''} for one" if still else ""

@@ -18,6 +18,7 @@ from subagent_server.cli.console.flags import TEXT, json_option, trust_option
 from subagent_server.cli.console.output import is_terminal
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.stdin import argument_or_stdin, stdin_text
+from subagent_server.service.parents import COMMAND_LINE
 from subagent_server.service.start import StartOrder, start
 
 
@@ -62,7 +63,12 @@ def run(
     """
     check_after_start(detach, seconds)
     order = StartOrder(
-        agent=agent, prompt=_prompt(prompt), inputs=inputs_from_here(session, inputs), cwd=cwd, label=label
+        agent=agent,
+        prompt=_prompt(prompt),
+        inputs=inputs_from_here(session, inputs),
+        cwd=cwd,
+        label=label,
+        client=COMMAND_LINE,
     )
     how = AfterStart(detach=detach, seconds=seconds, as_json=as_json)
 

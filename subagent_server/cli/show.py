@@ -26,7 +26,7 @@ from subagent_server.host import journal
 from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
 from subagent_server.service.tree_usage import subtree
-from subagent_server.service.views import RunView, run_view
+from subagent_server.service.views import RunView
 from subagent_server.store.log_format import count, usage_line
 
 _PROMPT_LINES = 12
@@ -44,7 +44,7 @@ def show(session: Session, run: str, as_json: bool) -> None:
     where its files are. With --json: its view, as the MCP tools answer it.
     """
     observed = open_run(session.service, session.run_id(run), session.caller)
-    view = run_view(session.service.store, observed)
+    view = session.view(observed)
     if as_json:
         out_json(view.to_wire())
         return

@@ -14,7 +14,6 @@ from subagent_server.domain.errors import SubagentError
 from subagent_server.service import stop as service
 from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
-from subagent_server.service.views import run_view
 
 STOP_WAIT_SECONDS = 12.0
 """A little more than the grace between TERM and KILL."""
@@ -72,7 +71,7 @@ def _until_gone(session: Session, run_ids: list[str]) -> list[Observed]:
 
 
 def _print(session: Session, observed: list[Observed], as_json: bool) -> None:
-    views = [run_view(session.service.store, one) for one in observed]
+    views = [session.view(one) for one in observed]
     if as_json:
         out_json([view.to_wire() for view in views])
     elif views:

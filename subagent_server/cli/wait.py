@@ -13,7 +13,6 @@ from subagent_server.cli.console.verdict import exit_of_run, report_run, row, wo
 from subagent_server.cli.console.watch import wait_for
 from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
-from subagent_server.service.views import run_view
 
 
 @click.command()
@@ -64,7 +63,7 @@ def has_ended_or_asks(observed: list[Observed], *, any_of_them: bool) -> bool:
 
 
 def _print(session: Session, observed: list[Observed], as_json: bool) -> None:
-    views = [run_view(session.service.store, one) for one in observed]
+    views = [session.view(one) for one in observed]
     if as_json:
         out_json([view.to_wire() for view in views])
     else:

@@ -157,6 +157,16 @@ class WorkerIdentity(Record):
     boot_id: str
 
 
+class StartedBy(Record):
+    """The process through which the first run of a tree was started, and the name of its client."""
+
+    client: str | None = None
+    host: str
+    pid: int
+    start_time: int
+    boot_id: str
+
+
 class RunMeta(Record):
     """The state of a run: the content of `run.meta.json`."""
 
@@ -171,6 +181,7 @@ class RunMeta(Record):
     parent_run_id: str | None = None
     root_run_id: str
     depth: int = 0
+    started_by: StartedBy | None = None
     created_at: Moment
     started_at: Moment | None = None
     completed_at: Moment | None = None

@@ -12,6 +12,7 @@ from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 from subagent_server.service.get_logs import MAX_LINES, get_logs
 from subagent_server.service.open_run import open_run
+from subagent_server.service.parents import OtherParents, starter_of
 
 Kind = Literal["meta", "log", "result"]
 Signature = tuple[int, int, int]
@@ -111,7 +112,7 @@ def read_document(service: Service, address: Address, caller: Caller) -> Documen
 
 
 def list_documents(service: Service, caller: Caller) -> list[Listed]:
-    """Return the documents of the live runs and of the newest, the newest run first.
+    """Return the documents of the live runs and of the newest that the caller hears, the newest run first.
 
     Of a run whose state cannot be read the state is listed, with the reason.
     """
@@ -122,6 +123,7 @@ def list_documents(service: Service, caller: Caller) -> list[Listed]:
         ids = sorted([caller.run_id, *service.store.children_of(caller.run_id)], reverse=True)[:NEWEST]
         live = [caller.run_id]
     listed: list[Listed] = []
+    others = OtherParents(caller)
     for run_id in sorted({*ids, *live}, reverse=True):
         try:
             meta = service.store.read(run_id)
@@ -131,7 +133,7 @@ def list_documents(service: Service, caller: Caller) -> list[Listed]:
             title = f"{run_id}: its state cannot be read"
             listed.append(Listed(Address(run_id, "meta"), title, JSON, error.sentence))
             continue
-        if caller.may_open(meta):
+        if caller.may_open(meta) and not others.have(starter_of(meta)):
             listed += _documents(service, meta)
     return listed
 

@@ -1,6 +1,6 @@
 """The events of runs as logging notifications, for clients that ask for them.
 
-An older client asks once, with `logging/setLevel`, and hears of every live run that is open to it; a modern
+An older client asks once, with `logging/setLevel`, and hears of the live runs that are its parent's; a modern
 one asks with each request, and hears of the runs that the request waits for, on the request's own stream.
 """
 
@@ -27,6 +27,7 @@ from subagent_server.service.access import Caller
 from subagent_server.service.changes import Changes, Wait, until_root_is_made, wait_until
 from subagent_server.service.context import Service
 from subagent_server.service.journal_follower import Event, JournalFollower, JournalPlace
+from subagent_server.service.parents import OtherParents, starter_of
 
 Context = ServerRequestContext[Any, Any]
 
@@ -50,6 +51,7 @@ class EventRelay:
         self._level: types.LoggingLevel = "emergency"
         self._stands = False
         self._live: dict[str, _Tail | None] = {}
+        self._of_others: dict[str, RunMeta] = {}
 
     async def set_level(self, context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
         """Relay events of at least this level to an older client, from now on."""
@@ -113,7 +115,7 @@ class EventRelay:
     # -- for a whole connection
 
     async def _stand(self, session: ServerSession, since: datetime) -> None:
-        """Relay the events of all live runs, as long as the client is there."""
+        """Relay the events of the live runs that the client hears, as long as it is there."""
         await until_root_is_made(self._service.store)
         await asyncio.to_thread(self._discover, self._begun(since), since)
         async with Outbox(session.send_notification, lambda number: _dropped(self._level, number)) as outbox:
@@ -126,15 +128,37 @@ class EventRelay:
                         tail.relay(self._level, outbox)
                 for run_id in self._live.keys() - set(live):
                     del self._live[run_id]  # all of it is over, and was relayed
+                for run_id in self._of_others.keys() - set(live):
+                    del self._of_others[run_id]
 
             await wait_until(self._changes, look, Wait(math.inf, poll_seconds=LOOK_SECONDS))
 
     def _discover(self, run_ids: Iterable[str], since: datetime) -> None:
-        """Begin to follow runs; one that is not open to the caller is only remembered."""
+        """Begin to follow runs; one that is not open to the caller is only remembered.
+
+        A run of another parent is followed from the moment at which that parent has gone.
+        """
+        others = OtherParents(self._caller)
         for run_id in run_ids:
-            if run_id not in self._live:
-                with suppress(UnknownRun):  # it is being made: the next look will find it
-                    self._live[run_id] = self._tail(run_id, since)
+            if run_id in self._live:
+                continue
+            begins = since if run_id not in self._of_others else _this_millisecond()
+            with suppress(UnknownRun):  # it is being made: the next look will find it
+                if not self._is_of(others, run_id):
+                    self._live[run_id] = self._tail(run_id, begins)
+
+    def _is_of(self, others: OtherParents, run_id: str) -> bool:
+        """Whether a run is another parent's. Raises UnknownRun."""
+        try:
+            meta = self._of_others.get(run_id) or self._service.store.read(run_id)
+        except UnknownRun:
+            raise
+        except SubagentError:
+            return False  # unreadable
+        if not others.have(starter_of(meta)):
+            return False
+        self._of_others[run_id] = meta
+        return True
 
     def _begun(self, since: datetime) -> Iterator[str]:
         """Yield the runs that began since then: if the root was not there yet, some may have ended."""

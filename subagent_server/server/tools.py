@@ -92,7 +92,7 @@ class ToolHandlers:
             await context.session.report_progress(elapsed, None, f"still waiting after {elapsed:.0f} s")
 
         beside, trace = partial(self._relay.beside, context), trace_context.checked(context.meta)
-        return Call(_arguments(params), longest, progress, beside, trace)
+        return Call(_arguments(params), longest, progress, beside, trace, name)
 
 
 def _tool(spec: ToolSpec) -> types.Tool:

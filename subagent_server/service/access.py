@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from subagent_server.domain.errors import CallerError, SubagentError
+from subagent_server.host.processes import Identity, this_process
 from subagent_server.settings import Settings
 
 if TYPE_CHECKING:  # `subagent ls` has a caller and does without pydantic
@@ -26,11 +27,13 @@ class Caller:
     """The caller of a verb: the user's side (`run_id` None), or the child that is run `run_id`.
 
     `carries_on` are the earlier runs whose conversation this run continues: the runs they had started are
-    open to the child too.
+    open to the child too. `process` is the process through which the user's side calls: the runs that it
+    starts are that parent's as long as it lives.
     """
 
     run_id: str | None = None
     carries_on: frozenset[str] = frozenset()
+    process: Identity | None = None
 
     @property
     def is_child(self) -> bool:
@@ -49,6 +52,11 @@ class Caller:
 
 
 USER = Caller()
+
+
+def user_here() -> Caller:
+    """Return the user's side as the caller, through this process."""
+    return Caller(process=this_process())
 
 
 def new_token() -> str:
@@ -90,7 +98,7 @@ def caller_of(settings: Settings, store: "RunStore") -> Caller:
     """
     run_id, token = settings.child_run_id, settings.child_token
     if run_id is None and token is None:
-        return USER
+        return user_here()
     try:
         expected = store.read(run_id or "").child_token_hash or ""
     except SubagentError as error:

@@ -11,13 +11,18 @@ from subagent_server.domain.states import MessageStatus
 from subagent_server.host.clock import now
 from subagent_server.service.access import USER, Caller
 from subagent_server.service.context import Service
+from subagent_server.service.next_calls import AS_TOOLS, NextCalls
 from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
 from subagent_server.service.views import RunView, run_view
 
 
 def check_status(
-    service: Service, run_id: str, message_id: str | None = None, caller: Caller = USER
+    service: Service,
+    run_id: str,
+    message_id: str | None = None,
+    caller: Caller = USER,
+    calls: NextCalls = AS_TOOLS,
 ) -> RunView:
     """Return the view of a run. If a run names its own question, the call acknowledges the answer shown.
 
@@ -25,12 +30,13 @@ def check_status(
         InvalidRunId, UnknownRun, UnreadableMeta, UnknownMessage, NotAllowed.
     """
     is_asker = caller.run_id == run_id
-    return view_for(service, open_run(service, run_id, caller), message_id, caller, is_asker=is_asker)
+    return view_for(service, open_run(service, run_id, caller), calls, message_id, caller, is_asker=is_asker)
 
 
 def view_for(
     service: Service,
     observed: Observed,
+    calls: NextCalls,
     message_id: str | None,
     caller: Caller,
     *,
@@ -46,11 +52,11 @@ def view_for(
     """
     run_id = observed.meta.run_id
     if message_id is None:
-        return run_view(service.store, observed, own=caller.run_id == run_id)
+        return run_view(service.store, observed, calls, caller)
     message = observed.meta.message(message_id)
     if message is None:
         raise UnknownMessage(run_id, message_id, [m.message_id for m in observed.meta.pending])
-    view = run_view(service.store, observed, message_id, to_asker=is_asker)
+    view = run_view(service.store, observed, calls, caller, message_id, to_asker=is_asker)
     if is_asker and message.message_status is MessageStatus.REPLIED:
         with suppress(MessageClosed):  # the run ended meanwhile; the answer stays readable
             service.store.update(run_id, events.ReplyAcknowledged(message_id=message_id), now())

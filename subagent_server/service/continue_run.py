@@ -66,6 +66,7 @@ class ContinueOrder:
     label: str | None = None
     stored_agent: bool = False
     trace: Mapping[str, str] = field(default_factory=dict)
+    client: str | None = None
 
 
 def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) -> RunMeta:
@@ -100,6 +101,7 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
         cwd=None if caller.is_child and _author_put_it_there(service, agent, request) else request.cwd,
         label=order.label or observed.meta.label,
         trace=order.trace,
+        client=order.client,
     )
     return start_agent(service, agent, wanted, caller, continuation)
 

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from heapq import merge
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from subagent_server.domain.errors import ForeignRoot, SubagentError, UnknownRun
 from subagent_server.domain.ids import is_run_id
 from subagent_server.domain.states import Status
 from subagent_server.service.access import USER, Caller, NotAllowed
+from subagent_server.service.parents import OtherParents, others_sentence, starter_of
 from subagent_server.service.run_case import RunCase, case_of, is_over
 from subagent_server.service.run_row import RunRow, row_of_facts, row_of_state
-from subagent_server.store.facts import RunFacts, read_facts
+from subagent_server.store.facts import RunFacts, Starter, read_facts
 from subagent_server.store.paths import RootPaths, RunPaths
 from subagent_server.store.stored import StoredRuns
 
@@ -43,17 +44,36 @@ ANY = RunFilter()
 _ENDED = 2
 
 
+@dataclass(frozen=True)
+class ListedRuns:
+    """Rows of runs, and a sentence on the runs of other parents that are not among them."""
+
+    rows: list[RunRow]
+    other_parents: str | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the JSON object of the list."""
+        others = {} if self.other_parents is None else {"otherParents": self.other_parents}
+        return {"runs": [row.to_wire() for row in self.rows], **others}
+
+
 class RunList:
-    """The runs of a root that the caller may open, as they are now.
+    """The runs of a root that the caller may open, as they are now; without `everyone`, only those it hears.
 
     `active` are the unfinished runs: first runs that need an answer, then working runs, then runs being
-    ended. `over()` yields the others, the newest first, and reads them one by one.
+    ended. `over()` yields the others, the newest first, and reads them one by one. `left_out` are the
+    unfinished runs of other parents.
     """
 
-    def __init__(self, root: RootPaths, wanted: RunFilter = ANY, caller: Caller = USER) -> None:
+    def __init__(
+        self, root: RootPaths, wanted: RunFilter = ANY, caller: Caller = USER, *, everyone: bool = True
+    ) -> None:
         self.root = root.kept_open()
+        self.left_out: list[RunRow] = []
         self._wanted = wanted
         self._caller = caller
+        self._others = OtherParents(caller)
+        self._everyone = everyone
         self._no_runs: set[str] = set()
         """Names that stand among those that may be live, and are not runs, or not open to the caller."""
         self._marked = {name for name in root.live_marks() if is_run_id(name)}
@@ -109,10 +129,33 @@ class RunList:
             return None  # a start that never was, or removed
         live = None if facts is None else _live_at_a_look(run, facts, is_marked=run_id in self._marked)
         if facts is None or live is None:
-            return _reconciled_row(self.root, run_id, self._caller)
+            return self._reconciled_row(run_id)
         if not self._caller.may_open_run(facts.run_id, facts.parent_run_id):
             return None
-        return row_of_facts(self.root, facts, live=live)
+        started_by = self._others.name(facts.started_by, facts.parent_run_id)
+        row = row_of_facts(self.root, facts, live=live, started_by=started_by)
+        return self._if_heard(row, facts.started_by)
+
+    def _reconciled_row(self, run_id: str) -> RunRow | None:
+        from subagent_server.service.open_run import open_run_below  # pydantic, which most lists avoid
+
+        try:
+            observed = open_run_below(self.root.root, run_id, self._caller)
+        except (UnknownRun, NotAllowed):
+            return None  # removed, or somebody else's
+        except SubagentError as error:
+            return RunRow(run_id=run_id, unreadable=error.sentence)
+        meta, starter = observed.meta, starter_of(observed.meta)
+        started_by = self._others.name(starter, meta.parent_run_id)
+        return self._if_heard(row_of_state(self.root, meta, observed.live, started_by=started_by), starter)
+
+    def _if_heard(self, row: RunRow, starter: Starter | None) -> RunRow | None:
+        """Return the row unless the run is another parent's and only the caller's own are wanted."""
+        if self._everyone or not self._others.have(starter):
+            return row
+        if not row.is_over:
+            self.left_out.append(row)
+        return None
 
 
 def list_runs(
@@ -122,13 +165,19 @@ def list_runs(
     agent: str | None = None,
     limit: int = 20,
     caller: Caller = USER,
-) -> list[RunRow]:
+    everyone: bool = True,
+) -> ListedRuns:
     """Return rows of runs: runs that need an answer, then live runs, then the newest of the others.
 
-    A run with an unreadable state is listed as such.
+    A run with an unreadable state is listed as such. Without `everyone` the runs of other parents are a
+    count.
     """
     wanted = RunFilter(frozenset() if status is None else frozenset({status}), agent)
-    return list(islice(RunList(service.store.paths, wanted, caller).every(), limit))
+    listing = RunList(service.store.paths, wanted, caller, everyone=everyone)
+    rows = list(islice(listing.every(), limit))
+    working = [row for row in listing.left_out if row.status is not None and not row.status.is_terminal]
+    asking = sum(row.pending_questions > 0 for row in working)
+    return ListedRuns(rows, others_sentence(len(working), asking))
 
 
 def _live_at_a_look(run: RunPaths, facts: RunFacts, *, is_marked: bool) -> bool | None:
@@ -141,18 +190,6 @@ def _live_at_a_look(run: RunPaths, facts: RunFacts, *, is_marked: bool) -> bool 
         return None
     expired = facts.expires is not None and facts.expires <= datetime.now(UTC)
     return True if lives and is_marked and not expired else None
-
-
-def _reconciled_row(root: RootPaths, run_id: str, caller: Caller) -> RunRow | None:
-    from subagent_server.service.open_run import open_run_below  # imports pydantic, which most lists avoid
-
-    try:
-        observed = open_run_below(root.root, run_id, caller)
-    except (UnknownRun, NotAllowed):
-        return None  # removed, or somebody else's
-    except SubagentError as error:
-        return RunRow(run_id=run_id, unreadable=error.sentence)
-    return row_of_state(root, observed.meta, observed.live)
 
 
 def _urgency(row: RunRow) -> int:

@@ -27,8 +27,14 @@ def masker_at_door(service: Service, run_id: str) -> Masker:
     environment = service.settings.environment
     try:
         stored = AgentDefinition.model_validate(service.store.read_request(run_id).agent)
-        return masker_of(expand_definition(stored, environment), environment)
-    except MissingVariable:
-        return masker_of(stored, environment)
     except (SubagentError, ValueError):
         return masker_of(None, environment)  # its request is damaged: the run can be stopped all the same
+    return masker_with_variables(stored, environment)
+
+
+def masker_with_variables(agent: AgentDefinition, environment: Mapping[str, str]) -> Masker:
+    """Return the masker of `environment` and of an agent whose variables are not expanded yet."""
+    try:
+        return masker_of(expand_definition(agent, environment), environment)
+    except MissingVariable:
+        return masker_of(agent, environment)

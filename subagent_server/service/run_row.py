@@ -27,6 +27,7 @@ class RunRow:
     run_id: str
     agent: str | None = None
     label: str | None = None
+    started_by: str | None = None
     status: Status | None = None
     pending_questions: int = 0
     live: bool | None = None
@@ -76,12 +77,13 @@ def _schema_of(kind: Any) -> dict[str, Any]:
     return {"type": _JSON_TYPES[plain]}
 
 
-def row_of_facts(root: RootPaths, facts: RunFacts, *, live: bool) -> RunRow:
+def row_of_facts(root: RootPaths, facts: RunFacts, *, live: bool, started_by: str | None = None) -> RunRow:
     """Return the row of a run by the facts of its state, if there is nothing to reconcile."""
     return RunRow(
         run_id=facts.run_id,
         agent=cut(facts.agent, MAX_LABEL_CHARACTERS),
         label=maybe_cut(facts.label, MAX_LABEL_CHARACTERS),
+        started_by=started_by,
         status=facts.status,
         pending_questions=facts.pending_questions,
         live=live,
@@ -91,12 +93,15 @@ def row_of_facts(root: RootPaths, facts: RunFacts, *, live: bool) -> RunRow:
     )
 
 
-def row_of_state(root: RootPaths, meta: "RunMeta", live: bool | None) -> RunRow:
+def row_of_state(
+    root: RootPaths, meta: "RunMeta", live: bool | None, *, started_by: str | None = None
+) -> RunRow:
     """Return the row of a run by its state."""
     return RunRow(
         run_id=meta.run_id,
         agent=cut(meta.agent_name, MAX_LABEL_CHARACTERS),
         label=maybe_cut(meta.label, MAX_LABEL_CHARACTERS),
+        started_by=started_by,
         status=meta.status,
         pending_questions=meta.pending_questions,
         live=live,

@@ -5,7 +5,7 @@ Tested in `tests/service/test_start.py` and `tests/end_to_end/`.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from subagent_server.domain.errors import BadArgument, SubagentError
 from subagent_server.domain.events import RunEvent
 from subagent_server.domain.ids import make_run_id
 from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTERS, cut
-from subagent_server.domain.records import AgentsFrom, Failure, LaunchInfo, RunMeta, RunRequest
+from subagent_server.domain.records import AgentsFrom, Failure, LaunchInfo, RunMeta, RunRequest, StartedBy
 from subagent_server.domain.trace_context import carried
 from subagent_server.host import processes
 from subagent_server.host.clock import now
@@ -24,8 +24,8 @@ from subagent_server.launch.launcher import LaunchPackage, Reservation
 from subagent_server.service.access import USER, Caller, new_token, token_hash
 from subagent_server.service.check_agent import AgentChecker, CheckedAgent
 from subagent_server.service.context import Service
-from subagent_server.service.inputs import InputFile, check_inputs, copy_inputs
-from subagent_server.service.masking import masker_at_door, masker_of
+from subagent_server.service.given import Given, masked_for_disk
+from subagent_server.service.inputs import check_inputs, copy_inputs
 from subagent_server.service.nesting import check_may_start, publish_counted
 from subagent_server.service.origin import agents_from
 from subagent_server.service.places import ParentPlaces, cwd_of_child, cwd_of_user, places_of
@@ -38,7 +38,8 @@ class StartOrder:
 
     From a run, both have to lie in its own `cwd` (`service/places.py`).
 
-    `trace` is the trace context of the run, if different from the environment's.
+    `trace` is the trace context of the run, if different from the environment's; `client` is the name that
+    the client of the caller gives itself.
     """
 
     agent: str
@@ -47,6 +48,7 @@ class StartOrder:
     cwd: str | None = None
     label: str | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
+    client: str | None = None
 
 
 @dataclass(frozen=True)
@@ -88,17 +90,18 @@ def start_agent(
     places = None if parent is None else places_of(service, parent)
     cwd = _cwd(service, order, checked, places)
     _check_texts(order)
-    order = _masked(service, order, caller)
     files = [] if checked.lacks_cwd else check_inputs(order.inputs, cwd, places)
+    masked = masked_for_disk(service, checked.agent, caller, Given(order.prompt, order.label, files))
     origin = agents_from(service.settings, checked.agent, cwd)
     warnings = [*(continuation.warnings if continuation else []), *checked.missing.values()]
-    request = _request(origin, agent, order, cwd, files, parent, continuation, warnings)
+    request = _request(origin, agent, masked, cwd, parent, continuation, warnings)
     token = new_token()
-    meta = _first_state(service, request, token)
+    started_by = parent.started_by if parent is not None else _started_by(caller, order.client)
+    meta = _first_state(service, request, token, started_by)
     with service.launcher.starting() as starting:
         run = service.store.create(request)
         try:
-            copy_inputs(files, run)
+            copy_inputs(masked.files, run)
             reservation = starting.reserve(run)
         except SubagentError:
             service.store.discard(run, meta.parent_run_id)
@@ -205,23 +208,11 @@ def _check_texts(order: StartOrder) -> None:
         raise BadArgument(f"The label has more than {MAX_LABEL_CHARACTERS} characters: shorten it.")
 
 
-def _masked(service: Service, order: StartOrder, caller: Caller) -> StartOrder:
-    """Return the order as it may stand on disk: a prompt by a run is masked, like all words of a run.
-
-    A prompt by the user's own side reaches the run unchanged, by way of `request.json`.
-    """
-    own = caller.run_id
-    masker = masker_of(None, service.settings.environment) if own is None else masker_at_door(service, own)
-    prompt = order.prompt if own is None else masker.text(order.prompt)
-    return replace(order, prompt=prompt, label=masker.data(order.label))
-
-
 def _request(
     origin: AgentsFrom,
     agent: AgentDefinition,
-    order: StartOrder,
+    given: Given,
     cwd: Path,
-    files: list[InputFile],
     parent: RunMeta | None,
     continuation: Continuation | None,
     warnings: list[str],
@@ -231,21 +222,29 @@ def _request(
     return RunRequest(
         run_id=run_id,
         agent=redact(agent),
-        prompt=order.prompt,
-        inputs=[str(file.path) for file in files],
+        prompt=given.prompt,
+        inputs=[str(file.path) for file in given.files],
         cwd=str(cwd),
-        label=order.label,
+        label=given.label,
         continues_run_id=continuation.run_id if continuation else None,
         parent_run_id=parent.run_id if parent else None,
         root_run_id=parent.root_run_id if parent else run_id,
         depth=parent.depth + 1 if parent else 0,
         agents_from=origin,
         created_at=moment,
-        warnings=warnings,
+        warnings=[*warnings, *given.warnings],
     )
 
 
-def _first_state(service: Service, request: RunRequest, token: str) -> RunMeta:
+def _started_by(caller: Caller, client: str | None) -> StartedBy | None:
+    process = caller.process
+    if process is None:
+        return None
+    name = None if client is None else cut(client, MAX_LABEL_CHARACTERS)
+    return StartedBy(client=name, **asdict(process))
+
+
+def _first_state(service: Service, request: RunRequest, token: str, started_by: StartedBy | None) -> RunMeta:
     return RunMeta(
         run_id=request.run_id,
         agent_name=str(request.agent["name"]),
@@ -254,6 +253,7 @@ def _first_state(service: Service, request: RunRequest, token: str) -> RunMeta:
         parent_run_id=request.parent_run_id,
         root_run_id=request.root_run_id,
         depth=request.depth,
+        started_by=started_by,
         created_at=request.created_at,
         launch=LaunchInfo(
             kind=service.launcher.kind, host=processes.host_name(), boot_id=processes.boot_id()

@@ -24,6 +24,9 @@ from subagent_server.domain.records import (
     Usage,
 )
 from subagent_server.domain.states import MessageStatus, Status
+from subagent_server.service.access import USER, Caller
+from subagent_server.service.next_calls import NextCalls, for_asker, for_itself, for_parent
+from subagent_server.service.parents import OtherParents, starter_of
 from subagent_server.service.reconcile import Observed
 from subagent_server.service.run_row import elapsed_seconds, waits_for_slot
 from subagent_server.service.shim_record import read_shim
@@ -43,7 +46,6 @@ MAX_MESSAGES_CHARACTERS = 40_000
 """Of all questions of a view together; the first is there in any case."""
 MAX_NAME_CHARACTERS = 64
 """Of ids and other words that are short unless somebody has written into the files of the run."""
-NEXT_WAIT_SECONDS = 45
 
 
 class MessageView(Record):
@@ -65,6 +67,7 @@ class RunView(Record):
     run_id: str
     agent: str
     label: str | None = None
+    started_by: str | None = Field(default=None, description="Another parent, if it is not yours")
     status: Status
     revision: int
     live: bool | None = Field(default=None, description="Whether its processes live; absent where unknown")
@@ -101,20 +104,24 @@ class RunView(Record):
 def run_view(
     store: RunStore,
     observed: Observed,
+    calls: NextCalls,
+    caller: Caller = USER,
     named: str | None = None,
     *,
-    own: bool = False,
     to_asker: bool = False,
 ) -> RunView:
-    """Return the view of a run; `named` is a question to show in any case. `to_asker`: its asker reads it.
+    """Return the view that a caller has of a run; `named` is a question to show in any case.
 
-    `own` is the view of the run itself: the run also sees answers not taken yet, so a run whose program died
-    during a wait finds them again.
+    `to_asker`: the asker of that question reads the view.
+
+    In a view of itself a run also sees answers not taken yet, so a run whose program died during a wait finds
+    them again.
 
     Raises:
         UnreadableMeta: its result cannot be read.
     """
     meta, run = observed.meta, store.paths.run(observed.meta.run_id)
+    own = caller.run_id == meta.run_id and named is None
     ended = meta.status.is_terminal
     messages, omitted = _shown(meta, named, own)
     result = store.read_result(meta.run_id) if ended else None
@@ -125,6 +132,7 @@ def run_view(
         run_id=meta.run_id,
         agent=cut(meta.agent_name, MAX_LABEL_CHARACTERS),
         label=maybe_cut(meta.label, MAX_LABEL_CHARACTERS),
+        started_by=_other_parent(meta, caller),
         status=meta.status,
         revision=meta.revision,
         live=observed.live,
@@ -137,7 +145,7 @@ def run_view(
         preview=None if ended else (latest_words(run) or "")[:MAX_PREVIEW_CHARACTERS] or None,
         messages=messages or None,
         messages_omitted=omitted or None,
-        instructions=_to_itself(meta) if own else _instructions(meta, named if to_asker else None),
+        instructions=_instructions(meta, named if to_asker else None, calls, own=own),
         summary=maybe_cut(meta.summary),
         result=text[:MAX_RESULT_CHARACTERS] or None,
         result_truncated=len(text) > MAX_RESULT_CHARACTERS or None,
@@ -230,50 +238,18 @@ def _usage(usage: Usage) -> dict[str, Any]:
     return {name: value for name, value in usage.model_dump(mode="json", exclude_none=True).items() if value}
 
 
-def _instructions(meta: RunMeta, asked: str | None) -> str:
+def _instructions(meta: RunMeta, asked: str | None, calls: NextCalls, *, own: bool) -> str:
     message = meta.message(asked) if asked else None
     if message is not None:
-        return _to_the_asker(meta, message)
-    if meta.pending:
-        first = meta.pending[0].message_id
-        return (
-            "The agent needs your answer. Next: "
-            f'reply_subagent(runId="{meta.run_id}", messageId="{first}", answer="...", '
-            f"waitSeconds={NEXT_WAIT_SECONDS})."
-        )
-    if not meta.status.is_terminal:
-        return (
-            f'Not done yet. Next: check_status(runId="{meta.run_id}", waitSeconds={NEXT_WAIT_SECONDS}), '
-            f"or wait_for_runs(waitSeconds={NEXT_WAIT_SECONDS}) for several."
-        )
-    if meta.status is Status.COMPLETED:
-        return f'Done. get_logs(runId="{meta.run_id}", stream="result") has the whole result.'
-    return (
-        f'Ended without success. get_logs(runId="{meta.run_id}") shows how far it came; '
-        f'continue_run(runId="{meta.run_id}") carries it on.'
-    )
+        return for_asker(meta, message, calls)
+    if own:
+        return for_itself(meta, next(iter(_wanted(meta, None, own=True)), None), calls)
+    return for_parent(meta, calls)
 
 
-def _to_itself(meta: RunMeta) -> str:
-    if meta.status.is_terminal:
-        return f"Your run is {meta.status.value}: nothing more can be done in it."
-    waiting = next(iter(_wanted(meta, None, own=True)), None)
-    if waiting is None:
-        return "Your run goes on. update_status says how far it is, or ends it."
-    open_still = waiting.message_status is MessageStatus.PENDING
-    wait, what = (f", waitSeconds={NEXT_WAIT_SECONDS}", "waits for") if open_still else ("", "has")
-    return (
-        f"Your question {waiting.message_id} {what} an answer. Next: "
-        f'check_status(runId="{meta.run_id}", messageId="{waiting.message_id}"{wait}).'
-    )
-
-
-def _to_the_asker(meta: RunMeta, message: Message) -> str:
-    if message.answer_content is not None:
-        return "Your question is answered: go on with the answer."
-    if message.message_status is MessageStatus.PENDING:
-        return (
-            f'No answer yet. Next: check_status(runId="{meta.run_id}", '
-            f'messageId="{message.message_id}", waitSeconds={NEXT_WAIT_SECONDS}).'
-        )
-    return "No answer came and none will: go on without one."
+def _other_parent(meta: RunMeta, caller: Caller) -> str | None:
+    """Return the words for the parent of a run if it is another than the caller, and there."""
+    starter, others = starter_of(meta), OtherParents(caller)
+    if caller.process is None or not others.have(starter):
+        return None
+    return others.name(starter, None)

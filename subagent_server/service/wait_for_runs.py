@@ -1,26 +1,24 @@
 """The verb `wait_for_runs`: which runs ask or have ended, and which of that the parent has seen already.
 
-Tested in `tests/server/test_wait_for_runs.py`.
+Tested in `tests/server/test_wait_for_runs.py` and `tests/server/test_parents.py`.
 """
 
-import base64
-import binascii
-import json
 from typing import Any, Literal
 
-from subagent_server.domain.errors import BadArgument, SubagentError, UnknownRun
+from pydantic import Field
+
+from subagent_server.domain.errors import SubagentError, UnknownRun
 from subagent_server.domain.records import Record, RunMeta
 from subagent_server.service.access import Caller, check_open
 from subagent_server.service.context import Service
+from subagent_server.service.next_calls import NextCalls
+from subagent_server.service.parents import OtherParents, others_sentence, starter_of
 from subagent_server.service.reconcile import Observed, observe
+from subagent_server.service.shown_runs import ENDED, ShownRuns, read_cursor
 from subagent_server.service.views import RunView, run_view
+from subagent_server.store.facts import Starter, read_facts
 
 WaitFor = Literal["any", "all"]
-UNSEEN = -1
-ENDED = 1 << 31
-MAX_UNFINISHED = 1_000
-Shown = dict[str, int]
-"""Run id to the revision that its parent has been shown."""
 
 
 class WaitResult(Record):
@@ -28,7 +26,8 @@ class WaitResult(Record):
 
     runs: list[RunView]
     working: list[str]
-    cursor: str
+    cursor: str = Field(description="For another connection; this one remembers what it has shown")
+    other_parents: str | None = None
     unreadable: list[str] | None = None
     instructions: str = ""
     wait_note: str | None = None
@@ -37,26 +36,6 @@ class WaitResult(Record):
         """Return the JSON object of the answer, without missing facts."""
         wire = self.model_dump(mode="json", exclude_none=True, exclude={"runs"})
         return {"runs": [view.to_wire() for view in self.runs], **wire}
-
-
-def read_cursor(cursor: str | None) -> Shown:
-    """Return the revisions that a cursor stands for.
-
-    Raises:
-        BadArgument: no answer of `wait_for_runs` had this cursor.
-    """
-    if not cursor:
-        return {}
-    try:
-        data = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-        return {str(run_id): int(revision) for run_id, revision in data.items()}
-    except (ValueError, AttributeError, TypeError, binascii.Error) as error:
-        raise BadArgument(f"{cursor[:40]!r} is no cursor: use the last answer's, or none.") from error
-
-
-def write_cursor(shown: Shown) -> str:
-    """Return the opaque text of a cursor."""
-    return base64.urlsafe_b64encode(json.dumps(shown, separators=(",", ":")).encode()).decode()
 
 
 def needs_parent(meta: RunMeta, shown: int) -> bool:
@@ -69,33 +48,12 @@ def has_ended_or_asks(meta: RunMeta) -> bool:
     return meta.status.is_terminal or meta.pending_questions > 0
 
 
-class UnfinishedRuns:
-    """The runs shown to a caller at work but not at their end, for as long as its connection lasts.
-
-    The list only spares a parent from missing an end between two waits. A run lost with the connection can
-    still be looked at by `list_runs`.
-    """
-
-    def __init__(self) -> None:
-        self._run_ids: dict[str, None] = {}
-
-    @property
-    def run_ids(self) -> list[str]:
-        """Their ids, in the order in which they were shown."""
-        return list(self._run_ids)
-
-    def shown(self, run_id: str, *, ended: bool) -> None:
-        """Note that a run was shown."""
-        self._run_ids.pop(run_id, None)
-        if not ended:
-            self._run_ids[run_id] = None
-        while len(self._run_ids) > MAX_UNFINISHED:
-            del self._run_ids[next(iter(self._run_ids))]
-
-
 class Watchlist:
-    """The runs of one `wait_for_runs`: those named, else those that the caller started and that live, or
-    whose end it was not shown."""
+    """The runs of one `wait_for_runs`: those named, else those that the parent hears and that live, or whose
+    end it was not shown.
+
+    `remembered` is what its connection was shown; a cursor takes the place of that.
+    """
 
     def __init__(
         self,
@@ -103,91 +61,131 @@ class Watchlist:
         run_ids: list[str] | None,
         cursor: str | None,
         caller: Caller,
-        unfinished: list[str],
+        remembered: ShownRuns,
+        next_calls: NextCalls,
     ) -> None:
         self._service = service
-        self._unfinished = unfinished
-        self._shown = read_cursor(cursor)
         self._caller = caller
-        self.run_ids = self._named(run_ids) if run_ids else self._own()
+        self._remembered = remembered
+        self._next_calls = next_calls
+        self._origins: dict[str, tuple[str | None, Starter | None]] = {}
+        self._others: list[str] = []
+        self._shown = remembered
+        self._named = self._checked(run_ids) if run_ids else None
+        if cursor:
+            known = [*(self._named or []), *service.store.live_ids(), *remembered.unfinished]
+            self._shown = read_cursor(cursor, service.store, known)
+        self.run_ids = self._now()
 
     def look(self, wait_for: WaitFor) -> WaitResult | None:
         """Return the result of the wait now, or None while there is nothing to report."""
-        found = [self._observed(run_id) for run_id in self.run_ids]
+        self.run_ids = self._now()
+        found = self._observe_all()
         runs = [item for item in found if isinstance(item, Observed)]
         news = [r for r in runs if self._is_news(r.meta)]
-        asking = any(needs_parent(r.meta, self._shown.get(r.meta.run_id, UNSEEN)) for r in news)
+        asking = any(needs_parent(r.meta, self._shown.revision(r.meta.run_id)) for r in news)
         working = [r for r in runs if not r.meta.status.is_terminal]
         if working and not asking and not (news and wait_for == "any"):
             return None
-        return self._result(runs, news, [e for e in found if isinstance(e, SubagentError)])
+        return self._result(found)
 
     def now(self) -> WaitResult:
         """Return the result of the wait when the time is over."""
-        found = [self._observed(run_id) for run_id in self.run_ids]
+        return self._result(self._observe_all())
+
+    def _observe_all(self) -> list[Observed | SubagentError]:
+        return [self._observed(run_id) for run_id in self.run_ids]
+
+    def _result(self, found: list[Observed | SubagentError]) -> WaitResult:
         runs = [item for item in found if isinstance(item, Observed)]
         news = [r for r in runs if self._is_news(r.meta)]
-        return self._result(runs, news, [e for e in found if isinstance(e, SubagentError)])
-
-    def _result(
-        self, runs: list[Observed], news: list[Observed], unreadable: list[SubagentError]
-    ) -> WaitResult:
-        views = [run_view(self._service.store, observed) for observed in news]
-        working = [r.meta.run_id for r in runs if not r.meta.status.is_terminal]
-        shown = dict.fromkeys(working, UNSEEN) | self._shown | {view.run_id: _seen(view) for view in views}
-        relevant = {run_id: shown[run_id] for run_id in self.run_ids if run_id in shown}
+        if not news and self._named is not None and self._shown is self._remembered:
+            news = (
+                runs if all(r.meta.status.is_terminal for r in runs) else []
+            )  # there is no more to wait for
+        views = [run_view(self._service.store, each, self._next_calls, self._caller) for each in news]
+        shown = self._shown.of(r.meta.run_id for r in runs if self._may_come_again(r))
+        for view in views:
+            if view.run_id in shown:
+                shown.note(view.run_id, view.revision, ended=view.status.is_terminal)
         return WaitResult(
             runs=views,
-            working=working,
-            cursor=write_cursor(relevant),
-            unreadable=[error.sentence for error in unreadable] or None,
-            instructions=_instructions(views, working, write_cursor(relevant)),
+            working=[r.meta.run_id for r in runs if not r.meta.status.is_terminal],
+            cursor=shown.cursor(),
+            other_parents=self._others_sentence(),
+            unreadable=[each.sentence for each in found if isinstance(each, SubagentError)] or None,
+            instructions=self._instructions(runs, news),
         )
 
-    def _is_news(self, meta: RunMeta) -> bool:
-        shown = self._shown.get(meta.run_id, UNSEEN)
-        if meta.status.is_terminal:
-            return shown < ENDED
-        return needs_parent(meta, shown)
+    def _may_come_again(self, run: Observed) -> bool:
+        """Whether a later wait may look at this run again."""
+        return not run.meta.status.is_terminal or run.live is not False or self._named is not None
 
-    def _named(self, run_ids: list[str]) -> list[str]:
+    def _is_news(self, meta: RunMeta) -> bool:
+        shown = self._shown.revision(meta.run_id)
+        return shown < ENDED if meta.status.is_terminal else needs_parent(meta, shown)
+
+    def _instructions(self, runs: list[Observed], news: list[Observed]) -> str:
+        again = f"Next: {self._next_calls.wait_for_several()}."
+        if any(r.meta.pending for r in news):
+            return f"Answer the open questions with reply_subagent. {again}"
+        working = sum(not r.meta.status.is_terminal for r in runs)
+        if not working:
+            return "Nothing is left to wait for."
+        asking = [r.meta for r in runs if r.meta.pending]
+        if not asking:
+            return f"Still working: {working}. {again}"
+        answer = self._next_calls.answer(asking[0].run_id, asking[0].pending[0].message_id)
+        count = "1 asks" if len(asking) == 1 else f"{len(asking)} ask"
+        return f"Still working: {working}, of which {count} what you were shown: {answer}. {again}"
+
+    # -- which runs
+
+    def _checked(self, run_ids: list[str]) -> list[str]:
         for run_id in run_ids:
             check_open(self._caller, self._service.store.read(run_id))
         return list(dict.fromkeys(run_ids))
 
-    def _own(self) -> list[str]:
-        """The live runs that the caller started, and those of the cursor and those that it was shown at work,
-        which may have ended since."""
+    def _now(self) -> list[str]:
+        """Return the runs to look at; those of a parent that goes during the wait join them."""
+        if self._named is not None:
+            return self._named
         live = self._service.store.live_ids()
-        kept = [run_id for run_id, shown in self._shown.items() if shown < ENDED or run_id in live]
-        return [run_id for run_id in dict.fromkeys([*kept, *self._unfinished, *live]) if self._is_own(run_id)]
+        others = OtherParents(self._caller)
+        wanted = dict.fromkeys([*self._shown.unfinished, *self._remembered.unfinished, *live])
+        heard, self._others = [], []
+        for run_id in wanted:
+            try:
+                parent_run_id, starter = self._origin(run_id)
+            except UnknownRun:
+                continue
+            except SubagentError:
+                heard.append(run_id)  # shown as unreadable rather than left out
+                continue
+            if parent_run_id == self._caller.run_id:
+                (self._others if others.have(starter) else heard).append(run_id)
+        return heard
 
-    def _is_own(self, run_id: str) -> bool:
-        try:
+    def _origin(self, run_id: str) -> tuple[str | None, Starter | None]:
+        """Return the parent run and the starter of a run, which never change.
+
+        Raises:
+            UnknownRun: there is no such run, or not yet.
+            SubagentError: its state cannot be read.
+        """
+        if run_id not in self._origins:
             meta = self._service.store.read(run_id)
-        except UnknownRun:
-            return False
-        except SubagentError:
-            return True  # shown as unreadable rather than left out
-        return meta.parent_run_id == self._caller.run_id
+            self._origins[run_id] = (meta.parent_run_id, starter_of(meta))
+        return self._origins[run_id]
+
+    def _others_sentence(self) -> str | None:
+        """Return the count of other parents' runs, as far as their states are plain."""
+        facts = [read_facts(self._service.store.paths.run(run_id)) for run_id in self._others]
+        working = [each for each in facts if each is not None and not each.status.is_terminal]
+        return others_sentence(len(working), sum(each.pending_questions > 0 for each in working))
 
     def _observed(self, run_id: str) -> Observed | SubagentError:
         try:
             return observe(self._service.store, run_id)
         except SubagentError as error:
             return error
-
-
-def _seen(view: RunView) -> int:
-    """Return the revision that a cursor keeps of a view: nothing of an ended run is news any more."""
-    return ENDED if view.status.is_terminal else view.revision
-
-
-def _instructions(views: list[RunView], working: list[str], cursor: str) -> str:
-    if any(view.messages for view in views):
-        return (
-            "Answer the open questions with reply_subagent, then call wait_for_runs again with this cursor."
-        )
-    if working:
-        return f'Still working: {len(working)}. Next: wait_for_runs(waitSeconds=45, cursor="{cursor}").'
-    return "Nothing is left to wait for."

@@ -12,6 +12,7 @@ from typing import Any
 
 from subagent_server.domain.states import MessageStatus, Status
 from subagent_server.domain.versions import SCHEMA_VERSION
+from subagent_server.host.processes import Identity
 from subagent_server.store.paths import RECORD_BYTES, STATE_BYTES, RunPaths
 
 
@@ -27,6 +28,14 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
+class Starter:
+    """The process through which the first run of a tree was started, and the name of its client."""
+
+    process: Identity
+    client: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunFacts:
     """A run as a list shows it. `expires`: when the first of its open questions does."""
 
@@ -39,6 +48,7 @@ class RunFacts:
     what: str | None
     error_code: str | None
     parent_run_id: str | None
+    started_by: Starter | None
     host: str | None
     pending_questions: int
     expires: datetime | None
@@ -83,12 +93,22 @@ def _facts(run_id: str, state: dict[str, Any]) -> RunFacts | None:
         what=_maybe_text(state.get("summary") if error is None else error["message"]),
         error_code=None if error is None else _text(error["code"]),
         parent_run_id=_maybe_text(state.get("parentRunId")),
+        started_by=_starter(state.get("startedBy")),
         host=_maybe_text((state.get("launch") or {}).get("host")),
         pending_questions=_count(state["pendingQuestions"]),
         expires=min(map(_moment, expiries), default=None),
         spent=_spent(state["usage"]),
     )
     return facts if facts.status.is_terminal == (facts.ended is not None) else None
+
+
+def _starter(data: dict[str, Any] | None) -> Starter | None:
+    if data is None:
+        return None
+    process = Identity.from_json(data)
+    if process is None:
+        raise TypeError
+    return Starter(process, _maybe_text(data.get("client")))
 
 
 def _expires(message: dict[str, Any]) -> bool:

@@ -27,6 +27,11 @@ def test_the_examples_load_without_a_remark() -> None:
     assert {"reviewer", "scout", "triage"} <= set(catalog.agents)
 
 
+def test_the_agent_of_the_demo_is_the_example_of_its_name() -> None:
+    installed = ROOT / "subagent_server" / "cli" / "demo_agents" / "reviewer.md"
+    assert installed.read_bytes() == (AGENTS / "reviewer.md").read_bytes()
+
+
 @pytest.mark.parametrize("name", ["reviewer", "scout", "triage"])
 def test_an_example_names_its_tools_a_known_model_and_sane_limits(name: str) -> None:
     agent = discover([AGENTS]).agents[name]

@@ -1,11 +1,14 @@
 """`subagent demo`: a real client, server and run with a scripted model, on a repository of the test."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
+import subagent_server
 from tests.cli.command import BOUND, Cli
 
+PACKAGE = Path(subagent_server.__file__).parent
 IDENTITY = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
 
 
@@ -18,9 +21,18 @@ def repository(directory: Path) -> Path:
     return directory
 
 
-def test_the_demo_asks_the_parent_once_and_ends_with_the_result(cli: Cli) -> None:
+def test_an_installation_without_its_repository_demonstrates_itself_and_no_agent_of_the_project(
+    cli: Cli, tmp_path: Path
+) -> None:
     place = repository(cli.home.with_name(f"{cli.home.name}.repository"))
-    done = cli("demo", "--repo", str(place), env={"ANTHROPIC_API_KEY": ""}, seconds=4 * BOUND)
+    shutil.copytree(PACKAGE, tmp_path / "installed" / PACKAGE.name, ignore=shutil.ignore_patterns("*.pyc"))
+    (cli.home / "agents" / "reviewer.md").write_text("---\nname: reviewer\n---\nSay no.", encoding="utf-8")
+    environment = {
+        "ANTHROPIC_API_KEY": "",
+        "PYTHONPATH": str(tmp_path / "installed"),
+        "SUBAGENT_AGENTS": str(cli.home / "agents"),
+    }
+    done = cli("demo", "--repo", str(place), env=environment, seconds=4 * BOUND)
     assert done.returncode == 0, done.stderr
     assert "parent → run_reviewer(" in done.stdout and "parent is asked: " in done.stdout
     assert "Give discounts" in done.stdout

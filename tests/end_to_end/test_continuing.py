@@ -14,6 +14,7 @@ from subagent_server.host import processes
 from subagent_server.host.clock import now
 from subagent_server.service.access import USER
 from subagent_server.service.continue_run import ContinueOrder, continue_run
+from subagent_server.service.next_calls import AS_TOOLS
 from subagent_server.service.shim_record import read_exit, read_shim
 from subagent_server.service.start import Continuation, StartOrder, start_agent
 from subagent_server.service.views import run_view
@@ -155,7 +156,7 @@ def test_stopped_and_continued_at_once_there_are_never_two_workers(world: World)
     for run_id in (second, other):
         wait_for(lambda: read_shim(world.paths(run_id)).get("waitingForRun"), BOUND, "the wait")  # noqa: B023
     assert f"of run {first}" in world.cli("show", second).stdout
-    view = run_view(world.store, world.look(second))
+    view = run_view(world.store, world.look(second), AS_TOOLS)
     assert (view.status, view.waiting_for_run, view.live) == (Status.READY, first, True)
     assert world.stop(other).meta.status is Status.STOPPED
     world.gone(other)

@@ -103,6 +103,31 @@ def test_no_door_of_a_child_writes_a_secret_to_disk(world: World) -> None:
         assert holding(world.runs, value) == []
 
 
+def test_what_a_parent_gives_reaches_disk_and_run_without_secrets_and_a_warning_says_so(world: World) -> None:
+    world.agent(env={"DB_PASSWORD": LITERAL})
+    world.environment["ANTHROPIC_API_KEY"] = PLAIN_KEY
+    secret = f"{PLAIN_KEY} {LITERAL} {TOKEN_SHAPED}"
+    (world.work / "notes.txt").write_text(f"Log in with {secret}, nöthing else.", encoding="utf-8")
+    (world.work / "plain.txt").write_text("Nothing.", encoding="utf-8")
+    simulator = world.play(asks("Go on?"), says("Done."))
+    run_id = world.start(f"Use {secret}.", label=secret, inputs=["notes.txt", "plain.txt"])
+    world.asking(run_id)
+    answered = world.cli("reply", run_id, secret, env={"DB_PASSWORD": LITERAL})
+    assert answered.returncode == 0, answered.stderr
+    world.completed(run_id)
+    world.gone(run_id)
+    for value in (PLAIN_KEY, LITERAL, TOKEN_SHAPED):
+        assert holding(world.runs, value) == []
+    asked = json.dumps(simulator.requests[0].body, ensure_ascii=False)
+    assert "Use *** *** ***." in asked and "Log in with *** *** ***, nöthing else." in asked
+    warnings = world.store.read_request(run_id).warnings
+    assert [w.split(" was replaced")[0] for w in warnings] == [
+        "A secret in the prompt",
+        "A secret in input 'notes.txt'",
+    ]
+    assert world.meta(run_id).label == "*** *** ***"
+
+
 def test_the_shell_of_a_run_has_no_key_of_the_model_unless_its_file_gives_it_or_it_starts_others(
     world: World,
 ) -> None:

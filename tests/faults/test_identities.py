@@ -19,6 +19,7 @@ from subagent_server.host.processes import Identity
 from subagent_server.launch.program import WORKER
 from subagent_server.service.doctor import examine
 from subagent_server.service.ending import stop_run
+from subagent_server.service.next_calls import AS_TOOLS
 from subagent_server.service.reconcile import observe
 from subagent_server.service.views import run_view
 from subagent_server.store.paths import RunPaths
@@ -229,4 +230,4 @@ def test_a_run_that_ended_before_it_began_took_no_time(store: RunStore) -> None:
     store.create(make_request())
     store.publish(make_meta())
     store.update(RUN_ID, events.StopRequested(), T0 - timedelta(days=400))
-    assert run_view(store, observe(store, RUN_ID)).elapsed_seconds == 0
+    assert run_view(store, observe(store, RUN_ID), AS_TOOLS).elapsed_seconds == 0

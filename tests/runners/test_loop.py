@@ -231,6 +231,13 @@ def test_an_answer_that_cannot_be_checked_is_an_error_that_the_model_reads() -> 
     assert played.failure.code == "invalid_output" and played.outcome.text == "I give up."
 
 
+def test_an_end_after_invalid_answers_says_what_was_wrong_with_the_last() -> None:
+    wrong = call("final_answer", colour="green")
+    for played in (Played(wrong, schema=COLOUR, max_turns=1), Played(wrong, says("Green."), schema=COLOUR)):
+        said = played.failure.message
+        assert "without a valid final_answer; its last one does not fit its schema: $.colour: 'green'" in said
+
+
 def test_an_answer_in_the_last_turn_is_in_time() -> None:
     played = Played(
         call("echo"), call("final_answer", colour="red"), schema=COLOUR, tools=[ECHO], max_turns=2

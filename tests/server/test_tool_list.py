@@ -85,9 +85,9 @@ def test_a_parent_sees_no_tool_of_a_child_and_pays_little_for_the_others(world: 
     with world.serve("--role", "parent") as parent:
         agent, *generic = parent.tools()
     assert names(generic) == PARENT
-    assert sum(map(seen_by_the_model, generic)) <= 4000
+    assert sum(map(seen_by_the_model, generic)) <= 4400
     assert agent.description is not None
-    assert seen_by_the_model(agent) - len(agent.description.encode()) <= 350
+    assert seen_by_the_model(agent) - len(agent.description.encode()) <= 700
 
 
 def test_role_child_needs_the_environment_of_a_run(world: World) -> None:
@@ -107,7 +107,33 @@ def test_defaults_and_bounds_stand_in_words_too(world: World) -> None:
         ]
     assert len(numbers) >= 6
     for argument in numbers:
-        assert argument["description"] == f"Default {argument['default']}, at most {argument['maximum']}"
+        words = f". Default {argument['default']}, at most {argument['maximum']}"
+        assert argument["description"].endswith(words)
+
+
+def test_every_argument_says_what_it_is_for(world: World) -> None:
+    world.agent()
+    with world.serve() as parent:
+        described = {
+            f"{tool.name}.{name}": "description" in argument
+            for tool in parent.tools()
+            for name, argument in tool.input_schema["properties"].items()
+        }
+    assert [name for name, has_words in described.items() if not has_words] == []
+
+
+def test_a_number_may_be_given_as_text(world: World) -> None:
+    world.agent()
+    world.play(says("Done."))
+    with world.serve() as parent:
+        run_id = parent.call("run_worker", prompt="Go.", waitSeconds=" 45 ")["runId"]
+        assert parent.call("wait_for_runs", runIds=[run_id], waitSeconds="0.5")["runs"]
+        assert len(parent.call("list_runs", limit="5")["runs"]) == 1
+        assert parent.call("get_logs", runId=run_id, lines="2.0")["text"].count("\n") == 1
+        for odd in ("many", "", "1e3", "0x10", "9" * 40, "\uff11\uff12"):
+            assert "limit: " in parent.refused("list_runs", limit=odd)
+        assert "50.5 is not of type 'integer'" in parent.refused("list_runs", limit="50.5")
+        assert "greater than the maximum" in parent.refused("list_runs", limit="501")
 
 
 def test_a_server_works_in_the_directory_of_its_flag(world: World) -> None:

@@ -1,7 +1,10 @@
 """Waits lose nothing, end no run, and are bounded by the client's timeout (SPEC section 5, "Waits")."""
 
+import signal
+
 import pytest
 
+from subagent_server.host import processes
 from tests.helpers.turns import asks, says
 from tests.helpers.world import BOUND, World
 
@@ -28,7 +31,7 @@ def test_waiting_for_several_runs_shows_each_question_once_and_each_end(world: W
 
         nothing = parent.call("wait_for_runs", waitSeconds=0, cursor=second["cursor"])
         assert nothing["runs"] == [], "both were shown"
-        assert f'cursor="{nothing["cursor"]}"' in nothing["instructions"]
+        assert f'reply_subagent(runId="{asking}", messageId="q1"' in nothing["instructions"]
 
         waiting = parent.begin("wait_for_runs", waitFor="all", waitSeconds=60, cursor=second["cursor"])
         parent.call("reply_subagent", runId=asking, answer="blue")
@@ -71,12 +74,12 @@ def test_a_client_that_gives_up_a_call_ends_the_wait_and_nothing_else(world: Wor
 @pytest.mark.parametrize(
     ("client", "seconds"), [("claude-code", 1500), ("codex-mcp-client", 280), ("gemini-cli", 570), ("x", 50)]
 )
-def test_a_wait_is_bounded_by_the_timeout_of_the_client(world: World, client: str, seconds: int) -> None:
-    world.agent(runner="codex")
+def test_the_next_call_waits_up_to_the_timeout_of_the_client(world: World, client: str, seconds: int) -> None:
+    world.agent()
+    world.play(asks("Go on?"))
     with world.serve(client=client, mode="legacy" if seconds == 280 else "auto") as parent:
-        view = parent.call("run_worker", prompt="Go.", waitSeconds=seconds + 1)
-        assert f"cut to {seconds}" in view["waitNote"]
-        view = parent.call("check_status", runId=view["runId"], waitSeconds=seconds)
+        view = parent.call("run_worker", prompt="Go.")
+        assert f"waitSeconds={seconds})" in view["instructions"], "the next call waits as long as it may"
         assert "waitNote" not in view
 
 
@@ -115,3 +118,33 @@ def test_an_end_that_its_parent_has_not_seen_is_in_the_next_wait_and_only_there(
         assert parent.call("wait_for_runs", waitSeconds=0, cursor=answer["cursor"])["runs"] == []
     with world.serve() as another:
         assert another.call("wait_for_runs", waitSeconds=0)["runs"] == []
+
+
+def test_an_end_and_a_question_are_news_once_although_the_processes_still_live(world: World) -> None:
+    world.agent()
+    ended_and_asks = [
+        {"when": {"prompt": "end"}, "turns": [asks("Now?"), says("Done.")]},
+        {"when": {"prompt": "ask"}, "turns": [asks("Which colour?"), says("Painted.")]},
+    ]
+    world.play(conversations=ended_and_asks)
+    with world.serve() as parent:
+        ending, asking = (parent.call("run_worker", prompt=prompt)["runId"] for prompt in ("end", "ask"))
+        world.asking(asking)
+        world.asking(ending)
+        processes.send_signal(world.shim(ending), signal.SIGSTOP)  # so that its end takes a while
+        world.reply(ending, "yes")
+        world.ended(ending)
+        first = parent.call("wait_for_runs", waitSeconds=0)
+        assert {view["runId"] for view in first["runs"]} == {ending, asking}
+        assert world.look(ending).live
+        again = parent.call("wait_for_runs", waitSeconds=1)
+        assert (again["runs"], again["working"]) == ([], [asking]), "shown once, and waited for"
+        assert len(again["cursor"]) <= 2 * 10, "a name and a revision for each run"
+        (view,) = parent.call("wait_for_runs", runIds=[ending])["runs"]
+        assert view["result"] == "Done.", "nothing is left of the named runs, so there is only this to say"
+        processes.send_signal(world.shim(ending), signal.SIGCONT)
+    with world.serve() as another:
+        news = another.call("wait_for_runs", waitSeconds=0, cursor=again["cursor"])
+        assert (news["runs"], news["working"]) == ([], [asking]), "a cursor says the same to another server"
+        (view,) = another.call("wait_for_runs", waitSeconds=0)["runs"]
+        assert view["runId"] == asking, "without it, what the client may not have seen is shown"

@@ -165,7 +165,7 @@ def test_a_list_and_a_view_say_the_same_of_a_run_in_either_order(
 
 def listed(service: Service) -> tuple[str, bool | None]:
     """Return status and liveness of the run by the list."""
-    (row,) = list_runs(service)
+    (row,) = list_runs(service).rows
     assert row.status is not None, row.unreadable
     return row.status.value, row.live
 

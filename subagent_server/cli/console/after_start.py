@@ -20,7 +20,7 @@ from subagent_server.domain.records import RunMeta
 from subagent_server.domain.states import Status
 from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
-from subagent_server.service.views import RunView, run_view
+from subagent_server.service.views import RunView
 
 detach_option = click.option(
     "-d", "--detach", is_flag=True, help="Print the run's id and exit; the run goes on."
@@ -109,7 +109,7 @@ def _wait(session: Session, run_id: str, seconds: float) -> Observed:
 
 def _detached(session: Session, observed: Observed, as_json: bool) -> ExitCode:
     """Print the id or view of a detached run; a run that was refused has failed already."""
-    view = run_view(session.service.store, observed)
+    view = session.view(observed)
     code = exit_of_run(observed.meta)
     with suppress(OutputClosed):
         if as_json:
@@ -123,7 +123,7 @@ def _detached(session: Session, observed: Observed, as_json: bool) -> ExitCode:
 
 def _finished(session: Session, observed: Observed, as_json: bool, seconds: float | None) -> ExitCode:
     """Print the result and remarks, and return the exit code."""
-    view = run_view(session.service.store, observed)
+    view = session.view(observed)
     code = exit_of_run(observed.meta)
     with suppress(OutputClosed):  # a closed output does not change how the run ended
         if as_json:

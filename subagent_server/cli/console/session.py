@@ -15,11 +15,13 @@ from subagent_server.cli.console.flags import Flags
 from subagent_server.cli.console.output import report
 from subagent_server.cli.console.refused import Refused, refusal
 from subagent_server.domain.errors import SubagentError, adopting
-from subagent_server.service.access import USER, Caller, NotAllowed, caller_of
+from subagent_server.service.access import Caller, NotAllowed, caller_of, user_here
 from subagent_server.settings import Settings, read_settings
 
 if TYPE_CHECKING:
     from subagent_server.service.context import Service
+    from subagent_server.service.reconcile import Observed
+    from subagent_server.service.views import RunView
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,9 +58,12 @@ class Session:
 
     @cached_property
     def caller(self) -> Caller:
-        """The user or a child run, by its token (SPEC section 5). Raises NotAllowed."""
+        """The user or a child run, by its token (SPEC section 5). Raises NotAllowed.
+
+        What a person starts is that person's as long as the command watches it.
+        """
         if self.settings.child_run_id is None and self.settings.child_token is None:
-            return USER
+            return user_here()
         return caller_of(self.settings, self.service.store)
 
     def leader(self) -> Caller:
@@ -93,6 +98,13 @@ class Session:
     def run_ids(self, names: Iterable[str]) -> list[str]:
         """Return the ids of the runs that are named, each once, in their order. Raises as `run_id` does."""
         return list(dict.fromkeys(self.run_id(name) for name in names))
+
+    def view(self, observed: "Observed") -> "RunView":
+        """Return the view of a run, whose next calls are commands."""
+        from subagent_server.service.next_calls import Commands
+        from subagent_server.service.views import run_view
+
+        return run_view(self.service.store, observed, Commands(self.command))
 
     def named_runs(self, names: Iterable[str]) -> tuple[list[str], list[Refused]]:
         """Return the ids of the runs that are named, each once, and the names without one, reported."""

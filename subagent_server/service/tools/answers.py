@@ -34,7 +34,8 @@ def run_answer(agent: AgentDefinition | None = None) -> Schema:
 def rows_answer() -> Schema:
     """Return the schema of a list of runs."""
     runs = {"type": "array", "items": row_schema()}
-    return {"type": "object", "properties": {"runs": runs}, "required": ["runs"]}
+    properties = {"runs": runs, "otherParents": {"type": "string"}}
+    return {"type": "object", "properties": properties, "required": ["runs"]}
 
 
 def reply_answer() -> Schema:

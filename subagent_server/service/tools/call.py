@@ -1,6 +1,7 @@
 """One tool call, and the check of its arguments."""
 
 import math
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sized
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 
 from subagent_server.domain.errors import BadArgument
+from subagent_server.service.next_calls import ToolCalls
 from subagent_server.service.tools.schema import Schema
 
 Arguments = dict[str, Any]
@@ -21,7 +23,7 @@ class Call:
     """A tool call: its arguments, the longest wait in seconds, and the means of reporting the wait.
 
     `progress` gets the seconds waited so far. `beside` is entered with the ids of the awaited runs, and left
-    when the wait is over. `trace` is the trace context of the call.
+    when the wait is over. `trace` is the trace context of the call, `client` the name of the client.
     """
 
     arguments: Arguments
@@ -29,6 +31,12 @@ class Call:
     progress: Callable[[float], Awaitable[None]] | None = None
     beside: Callable[[Collection[str]], AbstractAsyncContextManager[None]] | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
+    client: str | None = None
+
+    @property
+    def next_calls(self) -> ToolCalls:
+        """The next calls of its answer, with waits as long as the client bears."""
+        return ToolCalls(self.longest_wait)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return an argument."""
@@ -52,11 +60,12 @@ class Call:
 
 
 def check_arguments(tool: str, arguments: Arguments, schema: Schema) -> None:
-    """Refuse arguments that do not fit, naming the argument to mend.
+    """Refuse arguments that do not fit, naming the argument to mend. A number given as text becomes one.
 
     Raises:
         BadArgument.
     """
+    _take_numbers(arguments, schema)
     for name, value in arguments.items():
         if isinstance(value, float) and math.isnan(value):  # it passes every bound of a schema
             raise BadArgument(f"{tool}: {name} is no number: mend the arguments, and call again.")
@@ -64,6 +73,20 @@ def check_arguments(tool: str, arguments: Arguments, schema: Schema) -> None:
     if error is not None:
         raise BadArgument(f"{tool}: {_fault(error)}, and call again.")
 
+
+def _take_numbers(arguments: Arguments, schema: Schema) -> None:
+    """Replace each number that is given as text, or as 50.0 for 50: many models write them so."""
+    for name, value in arguments.items():
+        wanted = schema["properties"].get(name, {}).get("type")
+        if isinstance(value, str) and wanted in {"number", "integer"} and _NUMBER.fullmatch(value.strip()):
+            value = float(value)
+        if isinstance(value, float) and wanted in {"number", "integer"} and value.is_integer():
+            value = int(value)
+        arguments[name] = value
+
+
+_NUMBER = re.compile(r"[+-]?\d{1,15}(\.\d{1,6})?", re.ASCII)
+"""The numbers that a float holds exactly enough to be taken for the text."""
 
 _SIZES = {
     "maxLength": ("characters", "shorten it, or put the material into a file that it names"),

@@ -9,10 +9,12 @@ from subagent_server.service.ask import ask_as_child
 from subagent_server.service.tools.answers import ask_answer, run_answer
 from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.context import ToolContext
-from subagent_server.service.tools.schema import RUN_ID, arguments, text, wait
+from subagent_server.service.tools.schema import arguments, text, wait
 from subagent_server.service.tools.spec import Answer, ToolSpec
 from subagent_server.service.update_status import structured_result, update_status
 from subagent_server.service.views import run_view
+
+OWN_RUN_ID = text("Your own run; not needed inside it")
 
 
 async def _ask(context: ToolContext, call: Call) -> Answer:
@@ -35,7 +37,11 @@ ASK_PARENT = ToolSpec(
     title="Ask the parent",
     description="For subagents: ask the parent one question and wait for the answer.",
     arguments=arguments(
-        ["question"], runId=RUN_ID, question=QUESTION_SCHEMA, options=OPTIONS_SCHEMA, waitSeconds=wait(45)
+        ["question"],
+        runId=OWN_RUN_ID,
+        question=QUESTION_SCHEMA | {"description": "With all that it takes to answer"},
+        options=OPTIONS_SCHEMA | {"description": "Likely answers; any other may come"},
+        waitSeconds=wait(45, "Seconds to wait for the answer"),
     ),
     answer=ask_answer,
     handler=_ask,
@@ -53,7 +59,7 @@ async def _update_status(context: ToolContext, call: Call) -> Answer:
 
     def updated() -> Answer:
         observed = update_status(context.service, run_id, status, summary, payload, context.caller, output)
-        return run_view(context.service.store, observed).to_wire()
+        return run_view(context.service.store, observed, call.next_calls, context.caller).to_wire()
 
     return await asyncio.to_thread(updated)
 
@@ -64,9 +70,12 @@ UPDATE_STATUS = ToolSpec(
     description=("For subagents: say how far the work is, or end it as completed or failed with a summary."),
     arguments=arguments(
         ["status"],
-        runId=RUN_ID,
-        status={"enum": ["running", "completed", "failed"]},
-        summary=text(maxLength=MAX_REPORT_CHARACTERS),
+        runId=OWN_RUN_ID,
+        status={
+            "enum": ["running", "completed", "failed"],
+            "description": "running goes on, the others end it",
+        },
+        summary=text("How far it is, its result, or why it failed", maxLength=MAX_REPORT_CHARACTERS),
         payload=text("The full result; JSON if the agent has an output schema"),
     ),
     answer=run_answer,

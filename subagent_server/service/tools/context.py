@@ -13,9 +13,10 @@ from subagent_server.service.check_status import view_for
 from subagent_server.service.context import Service
 from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed, observe
+from subagent_server.service.shown_runs import ShownRuns
 from subagent_server.service.tools.call import Call
 from subagent_server.service.views import RunView
-from subagent_server.service.wait_for_runs import UnfinishedRuns, has_ended_or_asks
+from subagent_server.service.wait_for_runs import has_ended_or_asks
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ class ToolContext:
     service: Service
     changes: Changes
     caller: Caller
-    unfinished: UnfinishedRuns = field(default_factory=UnfinishedRuns)
+    shown: ShownRuns = field(default_factory=ShownRuns)
     asked: set[tuple[str, str]] = field(default_factory=set)
     """The questions asked here, by run and message: a program without a token is an asker by them alone."""
     waiting: int = 0
@@ -55,7 +56,7 @@ class ToolContext:
 
     async def view_after_start(self, run_id: str, call: Call) -> RunView:
         """Return the view of a just started run once the run has ended or asks, or the wait is over."""
-        self.unfinished.shown(run_id, ended=False)
+        self.shown.note(run_id)
         observed = await asyncio.to_thread(open_run, self.service, run_id, self.caller)
         return await self.view_after_wait(observed, call)
 
@@ -70,9 +71,14 @@ class ToolContext:
             async with call.waiting_for([run_id]):
                 wait = Wait(seconds, progress=call.progress)
                 observed = await self._when(observed, lambda run: has_ended_or_asks(run.meta), wait)
-        view = await asyncio.to_thread(view_for, self.service, observed, message_id, self.caller)
-        self.unfinished.shown(run_id, ended=view.status.is_terminal)
-        return with_note(view, call.wait_note())
+        calls = call.next_calls
+        view = await asyncio.to_thread(view_for, self.service, observed, calls, message_id, self.caller)
+        self.note(view)
+        return view if has_ended_or_asks(observed.meta) else with_note(view, call.wait_note())
+
+    def note(self, view: RunView) -> None:
+        """Note that the caller was shown a run."""
+        self.shown.note(view.run_id, view.revision, ended=view.status.is_terminal)
 
     async def view_after_answer(
         self, observed: Observed, message_id: str, call: Call, default: float
@@ -86,10 +92,11 @@ class ToolContext:
 
         wait = Wait(call.wait_seconds(default), progress=call.progress)
         observed = await self._when(observed, is_closed, wait)
+        calls, caller = call.next_calls, self.caller
         view = await asyncio.to_thread(
-            view_for, self.service, observed, message_id, self.caller, is_asker=True
+            view_for, self.service, observed, calls, message_id, caller, is_asker=True
         )
-        return with_note(view, call.wait_note(default))
+        return view if is_closed(observed) else with_note(view, call.wait_note(default))
 
     async def _when(self, observed: Observed, is_enough: Callable[[Observed], bool], wait: Wait) -> Observed:
         """Return a run as soon as the wanted condition holds, or as it is when the time is over."""

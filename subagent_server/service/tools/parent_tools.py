@@ -59,7 +59,8 @@ async def _wait_for_runs(context: ToolContext, call: Call) -> Answer:
         call.get("runIds"),
         call.get("cursor"),
         context.caller,
-        context.unfinished.run_ids,
+        context.shown,
+        call.next_calls,
     )
     wait_for = call.get("waitFor", "any")
     async with call.waiting_for(watch.run_ids):
@@ -67,25 +68,27 @@ async def _wait_for_runs(context: ToolContext, call: Call) -> Answer:
         found: WaitResult | None = await context.waited(lambda: watch.look(wait_for), within)
     result = found if found is not None else await asyncio.to_thread(watch.now)
     for run_id in result.working:
-        context.unfinished.shown(run_id, ended=False)
+        context.shown.note(run_id)
     for view in result.runs:
-        context.unfinished.shown(view.run_id, ended=view.status.is_terminal)
-    return result.model_copy(update={"wait_note": call.wait_note(45)}).to_wire()
+        context.note(view)
+    note = call.wait_note(45) if found is None else None
+    return result.model_copy(update={"wait_note": note}).to_wire()
 
 
 WAIT_FOR_RUNS = ToolSpec(
     name="wait_for_runs",
     title="Wait for runs",
     description=(
-        "Wait for several runs in one call, by default all live ones and those whose end you were not shown. "
-        "Returns as soon as one ends or asks (waitFor all: when all have ended, or one asks)."
+        "Wait for several runs in one call, by default all that you started. Returns as soon as one ends or "
+        "asks (waitFor all: when all have ended, or one asks), and shows each question and each end once. To "
+        "do several things at once, start all runs in one turn, each with a label, then call this."
     ),
     arguments=arguments(
         [],
-        runIds=TEXTS,
-        waitFor={"enum": ["any", "all"], "default": "any"},
-        waitSeconds=wait(45),
-        cursor=text("From the last answer: reports only what is new"),
+        runIds=TEXTS | {"description": "Only these"},
+        waitFor={"enum": ["any", "all"], "default": "any", "description": "all: until all have ended"},
+        waitSeconds=wait(45, "Seconds to wait; long waits cost nothing"),
+        cursor=text("Only after a new connection: from the last answer"),
     ),
     answer=partial(record_answer, WaitResult),
     handler=_wait_for_runs,
@@ -96,26 +99,28 @@ WAIT_FOR_RUNS = ToolSpec(
 
 
 async def _list_runs(context: ToolContext, call: Call) -> Answer:
-    rows = await asyncio.to_thread(
+    listed = await asyncio.to_thread(
         list_runs,
         context.service,
         status=Status(call.arguments["status"]) if "status" in call.arguments else None,
         agent=call.get("agent"),
         limit=call.get("limit", 20),
         caller=context.caller,
+        everyone=call.get("all", False),
     )
-    return {"runs": [row.to_wire() for row in rows]}
+    return listed.to_wire()
 
 
 LIST_RUNS = ToolSpec(
     name="list_runs",
     title="List runs",
-    description="Runs, newest first; those that need an answer come first.",
+    description="Your runs, newest first; those that need an answer come first.",
     arguments=arguments(
         [],
-        status={"enum": [status.value for status in Status]},
-        agent=text(),
-        limit=bounded("integer", 1, 500, 20),
+        status={"enum": [status.value for status in Status], "description": "Only runs in this state"},
+        agent=text("Only runs of this agent"),
+        limit=bounded("integer", 1, 500, 20, "How many"),
+        all={"type": "boolean", "default": False, "description": "Also other parents' runs"},
     ),
     answer=rows_answer,
     handler=_list_runs,
@@ -144,9 +149,13 @@ GET_LOGS = ToolSpec(
     arguments=arguments(
         ["runId"],
         runId=RUN_ID,
-        stream={"enum": ["log", "events", "result", "payload"], "default": "log"},
+        stream={
+            "enum": ["log", "events", "result", "payload"],
+            "default": "log",
+            "description": "log: what it did; events: the same as JSON",
+        },
         cursor=text("From the last page"),
-        lines=bounded("integer", 1, 1000, 50),
+        lines=bounded("integer", 1, 1000, 50, "Of the log or events"),
     ),
     answer=partial(record_answer, LogPage),
     handler=_get_logs,
@@ -172,7 +181,7 @@ REPLY_SUBAGENT = ToolSpec(
         ["runId", "answer"],
         runId=RUN_ID,
         messageId=text("Needed where several are open"),
-        answer=text(maxLength=MAX_ANSWER_CHARACTERS),
+        answer=text("What the run is to know", maxLength=MAX_ANSWER_CHARACTERS),
         waitSeconds=wait(0),
     ),
     answer=reply_answer,
@@ -185,8 +194,9 @@ REPLY_SUBAGENT = ToolSpec(
 async def _stop(context: ToolContext, call: Call) -> Answer:
     def stopped() -> Answer:
         observed = stop(context.service, call.arguments["runId"], call.get("reason"), context.caller)
-        context.unfinished.shown(observed.meta.run_id, ended=observed.meta.status.is_terminal)
-        return run_view(context.service.store, observed).to_wire()
+        view = run_view(context.service.store, observed, call.next_calls, context.caller)
+        context.note(view)
+        return view.to_wire()
 
     return await asyncio.to_thread(stopped)
 
@@ -195,7 +205,7 @@ STOP_RUN = ToolSpec(
     name="stop_run",
     title="Stop a run",
     description="End a run and all it started. A run that has ended stays as it is.",
-    arguments=arguments(["runId"], runId=RUN_ID, reason=SUMMARY),
+    arguments=arguments(["runId"], runId=RUN_ID, reason=SUMMARY | {"description": "Why, for its record"}),
     answer=run_answer,
     handler=_stop,
     roles=_PARENT,
@@ -210,6 +220,7 @@ async def _continue(context: ToolContext, call: Call) -> Answer:
         call.get("inputs", []),
         stored_agent=call.get("storedAgent", False),
         trace=call.trace,
+        client=call.client,
     )
     meta = await asyncio.to_thread(continue_run, context.service, order, context.caller)
     return (await context.view_after_start(meta.run_id, call)).to_wire()
@@ -223,7 +234,7 @@ CONTINUE_RUN = ToolSpec(
         ["runId"],
         runId=RUN_ID,
         prompt=text("What to do next; without it the run goes on where it was cut"),
-        inputs=TEXTS,
+        inputs=TEXTS | {"description": "Paths of more files"},
         storedAgent={"type": "boolean", "description": "If its file is gone: as the run had it"},
         waitSeconds=wait(0),
     ),

@@ -13,16 +13,16 @@ from subagent_server.service.tools.spec import Answer, ToolHints, ToolSpec
 
 RUN_AGENT_CHECKED = arguments(
     ["prompt"],
-    prompt=text("All it sees"),
-    inputs=TEXTS | {"description": "Files"},
-    waitSeconds=wait(0),
-    label=text(),
-    cwd=text(),
+    prompt=text("The whole task: it sees nothing else of your conversation"),
+    inputs=TEXTS | {"description": "Paths of files that it gets with the task"},
+    waitSeconds=wait(0, "Seconds to wait until it ends or asks; for several at once 0, then wait_for_runs"),
+    label=text("Your name for this run, to tell several apart"),
+    cwd=text("Directory to work in, if not yours"),
 )
 """What a call of `run_<agent>` has to fit."""
 
 RUN_AGENT = brief(RUN_AGENT_CHECKED)
-"""The same as a model sees it, once for each agent: at most 350 bytes with the name (SPEC section 5)."""
+"""The same as a model sees it, once for each agent: every parent pays for each byte."""
 
 
 def run_tool(agent: AgentDefinition, *, in_sight: bool = True) -> ToolSpec:
@@ -49,6 +49,7 @@ async def _run(agent: str, context: ToolContext, call: Call) -> Answer:
         cwd=call.get("cwd"),
         label=call.get("label"),
         trace=call.trace,
+        client=call.client,
     )
     meta = await asyncio.to_thread(start, context.service, order, context.caller)
     return (await context.view_after_start(meta.run_id, call)).to_wire()

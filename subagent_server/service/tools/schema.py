@@ -24,27 +24,22 @@ def text(description: str = "", **more: Any) -> Schema:
     return {"type": "string", **({"description": description} if description else {}), **more}
 
 
-def bounded(kind: str, least: int, most: int, default: int) -> Schema:
+def bounded(kind: str, least: int, most: int, default: int, use: str) -> Schema:
     """Return the schema of a number. Words repeat its bounds: some clients pass on nothing else."""
     bounds = {"minimum": least, "maximum": most, "default": default}
-    return {"type": kind, "description": f"Default {default}, at most {most}", **bounds}
+    return {"type": kind, "description": f"{use}. Default {default}, at most {most}", **bounds}
 
 
-def wait(default: int) -> Schema:
+def wait(default: int, use: str = "Seconds to wait until it ends or asks") -> Schema:
     """Return the schema of `waitSeconds`."""
-    return bounded("number", 0, MAX_WAIT_SECONDS, default)
+    return bounded("number", 0, MAX_WAIT_SECONDS, default, use)
 
 
 def brief(schema: Schema) -> Schema:
-    """Return an input schema as a model sees it: the call checks bounds and unknown names all the same."""
-    properties = {name: _without_bounds(each) for name, each in schema["properties"].items()}
-    return {"type": schema["type"], "properties": properties, "required": schema["required"]}
+    """Return an input schema as a model sees it: the call refuses unknown names all the same."""
+    return {name: value for name, value in schema.items() if name != "additionalProperties"}
 
 
-def _without_bounds(schema: Schema) -> Schema:
-    return {"type": schema["type"]} if "maximum" in schema else schema
-
-
-RUN_ID = text()
+RUN_ID = text("Id of the run")
 TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
 SUMMARY = text(maxLength=MAX_SUMMARY_CHARACTERS)

@@ -1,0 +1,76 @@
+"""Whose a run is: its parent's, for as long as the process lives through which the parent started it.
+
+A parent hears its own runs, and the runs whose parent has gone: nothing is lost with a server, and two
+parents of one root do not answer each other's questions. Standard library only: lists need it.
+"""
+
+from typing import TYPE_CHECKING
+
+from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, cut
+from subagent_server.domain.visible import visible
+from subagent_server.host import processes
+from subagent_server.host.processes import Identity
+from subagent_server.service.access import Caller
+from subagent_server.store.facts import Starter
+
+if TYPE_CHECKING:
+    from subagent_server.domain.records import RunMeta
+
+COMMAND_LINE = "command line"
+"""The client of the runs that a person starts in a terminal."""
+
+
+class OtherParents:
+    """The parents beside a caller, during one look: a process is asked for once."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._alive: dict[Identity, bool] = {}
+
+    def have(self, starter: Starter | None) -> bool:
+        """Whether the run of this starter is another parent's.
+
+        It is nobody's if no process is on record, or if that process is not proved to live here. Which runs a
+        child reaches is decided by their parent run alone.
+        """
+        if starter is None or self._caller.is_child or starter.process == self._caller.process:
+            return False
+        return self.is_alive(starter)
+
+    def is_alive(self, starter: Starter) -> bool:
+        """Whether the process of a starter lives on this host."""
+        process = starter.process
+        if process not in self._alive:
+            self._alive[process] = processes.is_alive(process)
+        return self._alive[process]
+
+    def name(self, starter: Starter | None, parent_run_id: str | None) -> str | None:
+        """Return the words of a list for the parent of a run, or None if no parent is on record."""
+        if parent_run_id is not None:
+            return f"run {parent_run_id}"
+        if starter is None:
+            return None
+        if starter.process == self._caller.process:
+            return "you"
+        client = visible(cut(starter.client or "a client", MAX_LABEL_CHARACTERS))
+        if starter.process.host != processes.host_name():
+            return f"{client} on another host"
+        return f"{client}, process {starter.process.pid}" if self.is_alive(starter) else f"{client}, gone"
+
+
+def starter_of(meta: "RunMeta") -> Starter | None:
+    """Return the starter that a state names."""
+    by = meta.started_by
+    if by is None:
+        return None
+    return Starter(Identity(by.host, by.pid, by.start_time, by.boot_id), by.client)
+
+
+def others_sentence(working: int, asking: int) -> str | None:
+    """Return what a parent is told of the live runs of others: a count, and how to see them."""
+    if working == 0:
+        return None
+    if working == 1:
+        return f"1 run of another parent {'asks' if asking else 'works'}: list_runs(all=true) shows it."
+    what = f", {asking} of them {'asks' if asking == 1 else 'ask'}" if asking else ""
+    return f"{working} runs of other parents work{what}: list_runs(all=true) shows them."

@@ -1,0 +1,64 @@
+"""A parent hears the runs that it started; those of others are a count while their parents are there."""
+
+from tests.helpers.turns import asks, says
+from tests.helpers.world import World
+from tests.server.listening import Listener
+
+
+def test_a_parent_is_not_woken_by_the_runs_of_another_until_that_one_has_gone(world: World) -> None:
+    world.agent()
+    world.play(asks("Which colour?"), says("Painted."))
+    with world.serve(client="second") as second:
+        with world.serve(client="first") as first:
+            run_id = first.call("run_worker", prompt="Paint it.")["runId"]
+            world.asking(run_id)
+            nothing = second.call("wait_for_runs", waitSeconds=0)
+            assert nothing["runs"] == nothing["working"] == []
+            assert nothing["otherParents"] == "1 run of another parent asks: list_runs(all=true) shows it."
+            assert second.call("list_runs") == {"runs": [], "otherParents": nothing["otherParents"]}
+            (row,) = second.call("list_runs", all=True)["runs"]
+            owner = row["startedBy"]
+            assert row["runId"] == run_id and owner.startswith("first, process ")
+            (named,) = second.call("wait_for_runs", runIds=[run_id], waitSeconds=0)["runs"]
+            assert named["startedBy"] == owner, "what is named is shown, with its parent"
+            assert second.call("check_status", runId=run_id)["startedBy"] == owner
+
+            (view,) = first.call("wait_for_runs", waitSeconds=0)["runs"]
+            assert view["runId"] == run_id and "startedBy" not in view
+            listed = first.call("list_runs")
+            assert listed["runs"][0]["startedBy"] == "you" and "otherParents" not in listed
+        with world.serve(client="third") as third:
+            (view,) = third.call("wait_for_runs", waitSeconds=0)["runs"]
+            assert view["runId"] == run_id and view["messages"] and "startedBy" not in view
+            (row,) = third.call("list_runs")["runs"]
+            assert row["startedBy"] == "first, gone"
+
+
+def test_events_and_the_list_of_resources_leave_out_the_runs_of_another_parent(world: World) -> None:
+    world.agent()
+    world.play(asks("Go on?"), says("Done."))
+    with Listener(world, "older") as client:
+        client.ask("logging/setLevel", level="debug")
+        with world.serve() as another:
+            run_id = another.call("run_worker", prompt="Go.")["runId"]
+            world.asking(run_id)
+            own = client.call("run_worker", prompt="Go.")["runId"]
+            client.hears_event("question", own)
+            assert {data["runId"] for _, _, data in client.events()} == {own}
+            listed = client.ask("resources/list")["resources"]
+            assert {resource["uri"].split("/")[2] for resource in listed} == {own}
+        world.reply(run_id, "yes")
+        client.hears_event("run_ended", run_id)
+        types = [data["type"] for _, _, data in client.events() if data["runId"] == run_id]
+        assert "question" not in types, "events from before its parent has gone do not come again"
+
+
+def test_the_run_of_a_command_is_heard_by_all_parents_when_nobody_watches_it(world: World) -> None:
+    world.agent()
+    world.play(asks("Which colour?"), says("Painted."))
+    run_id = world.cli("run", "--detach", "worker", "Paint it.").stdout.strip()
+    world.asking(run_id)
+    with world.serve() as parent:
+        (view,) = parent.call("wait_for_runs", waitSeconds=0)["runs"]
+        assert view["runId"] == run_id
+        assert parent.call("list_runs")["runs"][0]["startedBy"] == "command line, gone"
