@@ -19,8 +19,25 @@ _HARMLESS = frozenset(
 """Variables that change the interpreter, and not the command that it runs."""
 
 
+_ENVIRONMENT = 6
+"""The exit code of a machine that refuses; `cli/console/exits.py` has them all, and is not loaded yet."""
+
+
 def main() -> int:
     """Run the command line of this process and return its exit code."""
+    try:
+        return _run()
+    except Exception as error:
+        from subagent_server.host.no_room import lack_of_room
+
+        sentence = lack_of_room(error)
+        if sentence is None:
+            raise
+        os.write(2, f"subagent: {sentence}\n".encode())
+        return _ENVIRONMENT
+
+
+def _run() -> int:
     if _is_handed_over(sys.argv[1:]) and _may_be_warm(os.environ):
         from subagent_server.forkserver.client import default_directory
         from subagent_server.forkserver.front import stand_for_fork

@@ -14,6 +14,7 @@ Role = Literal["all", "parent", "child"]
 
 DEFAULT_AGENT_DIRECTORIES = ("agents", ".claude/agents")
 DEFAULT_MAX_RUNS = 64
+DEFAULT_MAX_TOOLS = 40
 DEFAULT_MAX_DEPTH = 3
 DEFAULT_MAX_DESCENDANTS = 50
 DEFAULT_WARM_IDLE_SECONDS = 900
@@ -45,6 +46,10 @@ class Settings:
     """The number of runs of the root that work at once; more wait."""
     max_wait_seconds: float | None = None
     """The longest wait of one call; None: the known limit of the client."""
+    agent_patterns: tuple[str, ...] = ()
+    """Patterns of the names of the agents that a server offers (`--agent`); without any, all are offered."""
+    max_tools: int = DEFAULT_MAX_TOOLS
+    """The most agents that have a tool each; more are started by `run_agent`."""
     max_depth: int = DEFAULT_MAX_DEPTH
     """The deepest level at which a run may be started by runs; a first run has depth 0."""
     max_descendants: int = DEFAULT_MAX_DESCENDANTS
@@ -110,6 +115,7 @@ def read_settings(
         home=home,
         max_runs=max_runs or _number(environment, "SUBAGENT_MAX_RUNS", DEFAULT_MAX_RUNS),
         max_wait_seconds=max_wait_seconds,
+        max_tools=_number(environment, "SUBAGENT_MAX_TOOLS", DEFAULT_MAX_TOOLS),
         max_depth=_number(environment, "SUBAGENT_MAX_DEPTH", DEFAULT_MAX_DEPTH),
         max_descendants=_number(environment, "SUBAGENT_MAX_DESCENDANTS", DEFAULT_MAX_DESCENDANTS),
         warm=environment.get("SUBAGENT_WARM") != "0",

@@ -9,6 +9,7 @@ from subagent_server.catalog.problems import AgentFileError, Kind, NotAnAgent, P
 from subagent_server.catalog.walk import FoundFile, agent_files
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import UnknownAgent, shorten
+from subagent_server.host.no_room import lack_of_room
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,11 @@ class Catalog:
         """
         agent = self.find(name)
         if agent is None:
-            raise UnknownAgent(name, self.agents, self._why_missing(name))
+            raise UnknownAgent(name, self.agents, self.why_missing(name))
         return agent
 
-    def _why_missing(self, name: str) -> str | None:
+    def why_missing(self, name: str) -> str | None:
+        """Return why a file of this name is not an agent, or None."""
         for problem in self.problems:
             if name in (problem.agent, problem.path.stem) and problem.kind not in ("fault", "warning"):
                 return f"{shown(problem.path)}: {problem.reason}"
@@ -115,7 +117,10 @@ def _load(found: FoundFile, search: _Search) -> _Candidate | None:
         search.problems.append(Problem(found.path, error.line, "skipped", error.reason))
     except AgentFileError as error:
         search.problems.append(Problem(found.path, error.line, "error", error.reason))
-    except Exception as error:  # noqa: BLE001 - a mistake of ours in one file must not hide the others
+    except Exception as error:
+        if lack_of_room(error) is not None:
+            raise
+        # A mistake of ours in one file must not hide the others.
         reason = f"reading it failed ({type(error).__name__}: {shorten(str(error))}), so report it"
         search.problems.append(Problem(found.path, None, "error", reason))
     return None

@@ -1,8 +1,10 @@
 """`subagent serve`: the MCP server on stdin and stdout."""
 
+import fnmatch
 import gc
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -16,13 +18,13 @@ from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import DIRECTORY, SECONDS, trust_option
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import BadArgument, shorten
+from subagent_server.domain.errors import BadArgument, choices, shorten
 from subagent_server.service.access import Caller
 from subagent_server.service.agents import AgentRegistry
 from subagent_server.service.check_agent import AgentChecker
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.origin import may_serve
-from subagent_server.settings import Role
+from subagent_server.settings import Role, Settings
 
 
 @click.command()
@@ -36,6 +38,20 @@ from subagent_server.settings import Role
     "--role",
     type=click.Choice(["parent", "child"]),
     help="Which tools to offer: `parent` without those of subagents, `child` only those.  [default: all]",
+)
+@click.option(
+    "--agent",
+    "patterns",
+    multiple=True,
+    metavar="PATTERN",
+    help="Offer only the agents whose name is so, such as `review-*`; may be repeated.  [default: all]",
+)
+@click.option(
+    "--max-tools",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Up to how many agents have a tool each; more are started by `run_agent`.  "
+    "[default: $SUBAGENT_MAX_TOOLS, else 40]",
 )
 @click.option(
     "--max-wait",
@@ -55,6 +71,8 @@ def serve(
     session: Session,
     config: Path | None,
     role: Literal["parent", "child"] | None,
+    patterns: tuple[str, ...],
+    max_tools: int | None,
     max_wait: float | None,
     cwd: Path | None,
 ) -> int:
@@ -66,7 +84,14 @@ def serve(
         signal.signal(number, lambda *_: session.leave(0))
     if cwd is not None:
         _enter(cwd)
-    service = _service(session, config, max_wait)
+    settings = replace(
+        session.settings,
+        agent_patterns=patterns,
+        max_tools=max_tools or session.settings.max_tools,
+        max_wait_seconds=max_wait,
+    )
+    service = _service(settings, config)
+    _check_patterns(patterns, service.registry)
     caller = session.caller
     gc.disable()  # collections, which find nothing, are an eighth of the imports
     app = import_module("subagent_server.server.app")  # imports `mcp`, which takes most of a second
@@ -92,8 +117,7 @@ def _enter(directory: Path) -> None:
     os.environ["PWD"] = str(Path.cwd())
 
 
-def _service(session: Session, config: Path | None, max_wait: float | None) -> Service:
-    settings = replace(session.settings, max_wait_seconds=max_wait)
+def _service(settings: Settings, config: Path | None) -> Service:
     if config is not None and not may_serve(settings, config):
         raise BadArgument(
             "A run cannot bring in agents, and no MCP server of its own agent is set up to serve "
@@ -123,6 +147,21 @@ def _check_starts(service: Service, agent: AgentDefinition, config: Path) -> Non
     if first.in_file:
         raise AgentFileError(config, reason, checked.line_of(first.key or ""))
     raise BadArgument(f"Nothing is served, because every run of {agent.name} would be refused: {reason}.")
+
+
+def _check_patterns(patterns: Sequence[str], registry: AgentRegistry) -> None:
+    """Refuse a pattern that no agent's name fits: it is most likely mistyped.
+
+    Raises:
+        BadArgument.
+    """
+    for pattern in patterns:
+        names = [agent.name for agent in registry.agents()]
+        if not fnmatch.filter(names, pattern):
+            raise BadArgument(
+                f"--agent {shorten(pattern)} fits no agent: {choices('agents', pattern, names)}; mend it, or "
+                "leave it out."
+            )
 
 
 def _role(wanted: Literal["parent", "child"] | None, caller: Caller) -> Role:

@@ -11,6 +11,8 @@ from pydantic import Field
 from subagent_server.domain.records import Money, Record
 
 JsonSchema = dict[str, object] | bool
+RUN_AGENT_NAME = "run_agent"
+"""The tool that starts any agent, by its name. So no agent has a tool of this name."""
 _NAME_LENGTH = 48
 _SUFFIX_LENGTH = 6
 _LATIN_LETTER = re.compile(r"LATIN SMALL (?:LETTER|LIGATURE) ([A-Z]{1,2})( WITH .*)?")
@@ -139,12 +141,13 @@ class AgentDefinition(Record):
 def tool_name(agent_name: str, *, distinct: bool = False) -> str:
     """Return `run_<name>`: at most 48 characters of `[a-z0-9_]`, accents folded, `_` for anything else.
 
-    A name of which no letter or digit is left, and a `distinct` one, ends in six hexadecimal digits that
-    depend on nothing but the name (SPEC section 3).
+    A name of which no letter or digit is left, a `distinct` one, and one whose tool would be `run_agent`,
+    ends in six hexadecimal digits that depend on nothing but the name (SPEC section 3).
     """
     readable = "".join(map(_folded, agent_name.casefold()))
     if not any(c.isalnum() for c in readable):
         readable, distinct = "agent", True
+    distinct = distinct or f"run_{readable}" == RUN_AGENT_NAME
     if not distinct:
         return f"run_{readable[:_NAME_LENGTH]}"
     digits = hashlib.sha256(agent_name.encode("utf-8", "surrogatepass")).hexdigest()[:_SUFFIX_LENGTH]

@@ -12,12 +12,27 @@ from typing import ClassVar
 
 from subagent_server.domain.visible import OTHER_SPACES, visible
 
+MOST_NAMED = 20
+MOST_NEAREST = 5
+MAX_COMPARED = 80
 _KEPT = f"\n\t{OTHER_SPACES}"
 
 
 def shorten(text: str, limit: int = 80) -> str:
     """Return `text` as a quoted literal of at most about `limit` characters, safe to show anywhere."""
     return repr(text if len(text) <= limit else text[: limit - 1] + "…")
+
+
+def choices(what: str, wanted: str, known: Sequence[str]) -> str:
+    """Return what there is in place of a wanted name: all names if they are few, else the nearest."""
+    if len(known) <= MOST_NAMED:
+        return f"the {what} here are {', '.join(known) or 'none'}"
+    from difflib import get_close_matches  # slow to import, and the shim imports this module
+
+    near = get_close_matches(wanted[:MAX_COMPARED], known, MOST_NEAREST, 0.4)
+    if not near:
+        return f"none of the {len(known):,} {what} here has a name like it"
+    return f"the nearest of the {len(known):,} {what} here are {', '.join(near)}"
 
 
 class SubagentError(Exception):
@@ -103,11 +118,10 @@ class UnknownAgent(CallerError):
     code = "unknown_agent"
 
     def __init__(self, name: str, known: Iterable[str], reason: str | None = None) -> None:
-        names = ", ".join(sorted(known)) or "none"
         self.reason = reason
         because = f" ({reason})" if reason else ""
         super().__init__(
-            f"There is no agent {shorten(name)}{because}: the agents here are {names}; "
+            f"There is no agent {shorten(name)}{because}: {choices('agents', name, sorted(known))}; "
             "`subagent agents` says why a file is missing."
         )
 

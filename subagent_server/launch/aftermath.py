@@ -82,10 +82,8 @@ def conclude(
     if is_settled:
         with suppress(OSError):
             run.root.change_mark(run.run_id).unlink()
-            for (
-                fifo
-            ) in run.sleepers():  # of a worker that was killed: poking removes a FIFO that nobody reads
-                wake.poke(fifo)
+            for fifo in run.sleepers():
+                wake.poke(fifo)  # one of a killed worker has no reader, and is removed
 
 
 def _exit_facts(status: int | None) -> dict[str, Any]:

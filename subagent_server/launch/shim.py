@@ -62,7 +62,7 @@ class Shim:
         """Live through the whole run and return the worker's exit code, for an engine to see."""
         try:
             worker = self._begin()
-        except (OSError, StorageFailed) as error:  # a disk, or a machine without room for one process more
+        except (OSError, MemoryError, StorageFailed) as error:  # a disk, or a machine without room
             log(f"The worker could not be started: {error}")
             worker = None
         # 10. Wait for its end.

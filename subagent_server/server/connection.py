@@ -29,12 +29,13 @@ from subagent_server.settings import Role
 Context = ServerRequestContext[Any, Any]
 
 PARENT_INSTRUCTIONS = (
-    "Hand focused work to subagents: run_<agent> starts one and returns a runId at once, or its result with "
-    "waitSeconds (default 0; cut to what your client bears). It sees only prompt and inputs (file paths, "
-    "relative to cwd). For several at once start all in one turn, each with a label, then wait_for_runs. "
-    "When a view shows an open question, answer it with reply_subagent. Wait with "
-    "waitSeconds or wait_for_runs instead of polling. Runs go on whatever happens to this server or to a "
-    "call: after a call that timed out, look with list_runs before you start it again."
+    "Hand focused work to subagents: run_<agent> (of many: run_agent, with a name from list_agents) "
+    "starts one and returns a runId at once, or its result with waitSeconds (default 0; cut to what your "
+    "client bears). It sees only prompt and inputs (file paths, relative to cwd). For several at once "
+    "start all in one turn, each with a label, then wait_for_runs. When a view shows an open question, "
+    "answer it with reply_subagent. Wait with waitSeconds or wait_for_runs instead of polling. Runs go on"
+    " whatever happens to this server or to a call: after a call that timed out, look with list_runs "
+    "before you start it again."
 )
 CHILD_INSTRUCTIONS = (
     "You are a subagent. Ask your parent with ask_parent what only it can decide; update_status says how far "
@@ -58,7 +59,7 @@ class ClientConnection:
         agent_changes = AgentChanges(service.registry.directories, changes.watcher)
         self.subscriptions = SubscriptionHandlers(
             ResourceWatch(service, changes, caller, notices, background),
-            ToolWatch(service.registry, agent_changes, self.tools.tools, notices, background),
+            ToolWatch(service.registry, agent_changes, self.tools.digest, notices, background),
             notices,
         )
         own = {"child": [CHILD_INSTRUCTIONS]}.get(role, [])
@@ -82,9 +83,9 @@ class ClientConnection:
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        """Return the tools as they are now."""
-        result = await self.tools.list_tools(context, params)
-        await self.subscriptions.listed_tools(context, result.tools)
+        """Return a page of the tools as they are now."""
+        result, digest = await self.tools.page(None if params is None else params.cursor)
+        await self.subscriptions.listed_tools(context, digest)
         return result
 
     async def list_resources(

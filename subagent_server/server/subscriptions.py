@@ -30,9 +30,12 @@ class SubscriptionHandlers:
         self.listening = 0
         """How many requests for a stream of changes are open: only the client ends them."""
 
-    async def listed_tools(self, context: Context, tools: list[types.Tool]) -> None:
-        """Note that the client has listed its tools: from now on an older one hears of changes."""
-        self._tools.listed(tools)
+    async def listed_tools(self, context: Context, digest: str) -> None:
+        """Note that the client has listed the tools with this digest.
+
+        From now on an older client hears of changes.
+        """
+        self._tools.listed(digest)
         if not is_modern(context):
             self._notices.meet(context)
             await self._tools.want()

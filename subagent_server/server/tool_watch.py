@@ -2,9 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-
-import mcp_types as types
+from collections.abc import Callable
 
 from subagent_server.server.background import Background
 from subagent_server.server.notices import ClientNotices
@@ -17,8 +15,6 @@ MAX_SHARE = 0.02
 SETTLE_SECONDS = 0.2
 """How long a writer may take from its first change of the files to its last, to cause one notification."""
 
-Digest = int
-
 
 class ToolWatch:
     """Notifies a client when `tools/list` would answer otherwise than it did last."""
@@ -27,23 +23,23 @@ class ToolWatch:
         self,
         registry: AgentRegistry,
         changes: ChangeSource,
-        tools: Callable[[], Sequence[types.Tool]],
+        digest: Callable[[], str],
         notices: ClientNotices,
         background: Background,
     ) -> None:
         self._registry = registry
         self._changes = changes
-        self._tools = tools
+        self._digest = digest
         self._notices = notices
         self._background = background
-        self._known: Digest | None = None
+        self._known: str | None = None
         self._catalog: object = None
         self._pause = POLL_SECONDS
         self._wanted = False
 
-    def listed(self, tools: Sequence[types.Tool]) -> None:
-        """Note the tools that the client has listed."""
-        self._known = _digest(tools)
+    def listed(self, digest: str) -> None:
+        """Note that the client has listed the tools of this digest."""
+        self._known = digest
 
     async def want(self) -> None:
         """Notify of changes from now on. Agents that lie in no directory never change."""
@@ -51,7 +47,7 @@ class ToolWatch:
             return
         self._wanted = True
         if self._known is None:
-            self._known = await asyncio.to_thread(self._now)
+            self._known = await asyncio.to_thread(self._digest)
         self._background.start(self._watch())
 
     async def _watch(self) -> None:
@@ -59,7 +55,7 @@ class ToolWatch:
             wait = Wait(self._pause, poll_seconds=self._pause)
             if await wait_until(self._changes, self._news, wait):
                 await asyncio.sleep(SETTLE_SECONDS)
-                now = await asyncio.to_thread(self._now)
+                now = await asyncio.to_thread(self._digest)
                 if now != self._known:
                     self._known = now
                     await self._notices.tools_changed()
@@ -70,10 +66,3 @@ class ToolWatch:
         before, self._catalog = self._catalog, self._registry.catalog()
         self._pause = max(POLL_SECONDS, (time.monotonic() - began) / MAX_SHARE)
         return True if self._catalog is not before else None
-
-    def _now(self) -> Digest:
-        return _digest(self._tools())
-
-
-def _digest(tools: Sequence[types.Tool]) -> Digest:
-    return hash(tuple(tool.model_dump_json() for tool in tools))

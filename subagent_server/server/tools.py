@@ -4,7 +4,6 @@ import asyncio
 import json
 import sys
 import traceback
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,15 +11,15 @@ import mcp_types as types
 from mcp.server.context import ServerRequestContext
 
 from subagent_server.domain import trace_context
-from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import SubagentError
 from subagent_server.server.relay import EventRelay
+from subagent_server.server.resources import refusal
 from subagent_server.service.access import Caller
 from subagent_server.service.changes import Changes
 from subagent_server.service.context import Service
 from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.dispatch import ToolDispatcher
-from subagent_server.service.tools.run_tools import run_tool
+from subagent_server.service.tools.pages import page_of
 from subagent_server.service.tools.spec import Answer, ToolSpec
 from subagent_server.service.tools.table import PARENT_TOOLS, tools_of
 from subagent_server.settings import Role
@@ -31,10 +30,8 @@ WAIT_SECONDS = {"claude-code": 1500.0, "codex": 280.0, "gemini-cli": 570.0}
 """How long a call of a client may take before the client gives it up (measured; see `docs/tools.md`)."""
 ADDED_BY_CLIENTS = frozenset({"wait_for_previous"})
 """Arguments that a client adds to every tool's schema for itself and passes on all the same: Gemini CLI's."""
-
-
-IN_VIEW_BYTES = 8_000
-"""How much the descriptions of all agents may take together to be in every parent's sight."""
+PAGE_TOOLS = 100
+"""The most tools in one answer of `tools/list`. Some clients read the first page only."""
 
 
 class ToolHandlers:
@@ -55,20 +52,25 @@ class ToolHandlers:
     @property
     def may_delegate(self) -> bool:
         """Whether the tools of a parent are among those of this role."""
-        return set(PARENT_TOOLS) <= set(self._dispatcher.tools)
+        return set(PARENT_TOOLS) <= set(self._dispatcher.generic)
 
-    async def list_tools(
-        self, context: Context, params: types.PaginatedRequestParams | None
-    ) -> types.ListToolsResult:
-        """Return the tools as they are now."""
-        return types.ListToolsResult(tools=await asyncio.to_thread(self.tools))
+    async def page(self, cursor: str | None) -> tuple[types.ListToolsResult, str]:
+        """Return a page of the tools as they are now, and the digest of all of them.
 
-    def tools(self) -> list[types.Tool]:
-        """Return the tools of this role: the agents by name, then the generic set, always in this order."""
-        agents = self._dispatcher.shown_agents()
-        in_sight = _are_few(agents)
-        specs = [*(run_tool(agent, in_sight=in_sight) for agent in agents), *self._dispatcher.tools]
-        return [_tool(spec) for spec in specs]
+        Raises:
+            MCPError: the cursor is not of these tools.
+        """
+        table = await asyncio.to_thread(self._dispatcher.table)
+        try:
+            page = page_of(table.tools, table.digest, PAGE_TOOLS, cursor)
+        except SubagentError as error:
+            raise refusal(error) from error
+        tools = [_tool(tool) for tool in page.items]
+        return types.ListToolsResult(tools=tools, next_cursor=page.next_cursor), table.digest
+
+    def digest(self) -> str:
+        """Return a text that differs as soon as a client would be listed other tools. Looks at files."""
+        return self._dispatcher.table().digest
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         """Call a tool. Whatever is wrong becomes a tool error in one sentence."""
@@ -108,7 +110,7 @@ def _tool(spec: ToolSpec) -> types.Tool:
         title=spec.title,
         description=spec.description,
         input_schema=spec.shown_arguments,
-        output_schema=spec.answer(),
+        output_schema=None if spec.answer is None else spec.answer(),
         annotations=types.ToolAnnotations(
             read_only_hint=hints.read_only,
             destructive_hint=hints.destructive,
@@ -117,11 +119,6 @@ def _tool(spec: ToolSpec) -> types.Tool:
         ),
         meta={"anthropic/alwaysLoad": spec.in_sight},
     )
-
-
-def _are_few(agents: Sequence[AgentDefinition]) -> bool:
-    """Whether the tools of these agents are small enough together to be in every parent's sight."""
-    return sum(len(agent.description.encode()) + 350 for agent in agents) <= IN_VIEW_BYTES
 
 
 def longest_wait_seconds(client_name: str | None, maximum: float | None) -> float:

@@ -1,6 +1,7 @@
 """The agents available now. Changed files are read again."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -57,7 +58,7 @@ class AgentRegistry:
         """Return the agents that loaded, by name."""
         if self._only is not None:
             return [self._only]
-        return [agent for _, agent in sorted(self.catalog().agents.items())]
+        return list(self.catalog().agents.values())
 
     def names(self) -> frozenset[str] | None:
         """Return the names that agents may name, or None if only one agent is known (`serve --config`)."""
@@ -83,10 +84,24 @@ def _fingerprint(directories: Sequence[Path]) -> Fingerprint:
     """
     found: list[tuple[str, int, int]] = []
     for directory in directories:
-        for path in islice(directory.rglob("*"), MAX_ENTRIES):
+        found += islice(_entries(directory), MAX_ENTRIES)
+    return tuple(sorted(found))
+
+
+def _entries(directory: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield what is in a directory tree, with time and size. Links to directories are not followed."""
+    pending = [str(directory)]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                here = list(islice(entries, MAX_ENTRIES))
+        except OSError:
+            continue  # gone meanwhile, or not to be read
+        for entry in here:
             try:
-                status = path.stat()
+                status = entry.stat()
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
             except OSError:
                 continue  # gone meanwhile, or a link to nowhere
-            found.append((str(path), status.st_mtime_ns, status.st_size))
-    return tuple(sorted(found))
+            yield entry.path, status.st_mtime_ns, status.st_size

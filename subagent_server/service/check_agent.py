@@ -31,6 +31,7 @@ from subagent_server.service.tool_names import (
 from subagent_server.service.trusting import Judge, NotTrusted
 from subagent_server.service.unsupported import unsupported_keys
 
+_REFUSED_CALL = "A call is refused"
 _MOST_SHOWN = 600
 """Characters of refusals in the description of a tool."""
 
@@ -100,7 +101,7 @@ class CheckedAgent:
             text = f"{_refused_call(self.doubt)}\n{text}"
         elif self.refusals:
             why = self.sentences
-            text = f"A call is refused: {why[:_MOST_SHOWN]}{'…' if len(why) > _MOST_SHOWN else ''}\n{text}"
+            text = f"{_REFUSED_CALL}: {why[:_MOST_SHOWN]}{'…' if len(why) > _MOST_SHOWN else ''}\n{text}"
         return "\n".join([text, *(f"({sentence})" for sentence in self.missing.values())])
 
 
@@ -155,7 +156,12 @@ class AgentChecker:
         """
         if (doubt := self._judge.doubt(agent)) is not None:
             return agent.model_copy(update={"description": _refused_call(doubt), "output_schema": None})
-        return agent.model_copy(update={"description": self.check(agent).description})
+        description = self.check(agent).description
+        return (
+            agent
+            if description == agent.description
+            else agent.model_copy(update={"description": description})
+        )
 
     def _of_definition(self, agent: AgentDefinition) -> list[Refusal]:
         """Return the refusals that follow from the file alone."""
@@ -236,8 +242,13 @@ def _unusable_key(why: str, todo: str) -> Refusal:
     return Refusal(f"{why}, so the model cannot be called: {todo}.", "apiKeyEnv", in_file=False)
 
 
+def says_refused(description: str) -> bool:
+    """Whether the description of an agent as it is shown says first that a call is refused."""
+    return description.startswith(_REFUSED_CALL)
+
+
 def _refused_call(doubt: NotTrusted) -> str:
-    return f"A call is refused, because {doubt.remark}"
+    return f"{_REFUSED_CALL}, because {doubt.remark}"
 
 
 def _unset(error: MissingVariable) -> Refusal:

@@ -11,15 +11,13 @@ from subagent_server.service.context import Service
 from subagent_server.service.reconcile import observe
 
 
-def agents_of(service: Service, caller: Caller) -> set[str]:
-    """Return the names of the agents that a child's own agent file allows.
+def agents_of(service: Service, run_id: str) -> set[str]:
+    """Return the names of the agents that a run may start: those that its own agent file names.
 
     Raises:
-        UnreadableMeta: the request of its run cannot be read.
+        UnreadableMeta: the request of the run cannot be read.
     """
-    if caller.run_id is None:
-        return {agent.name for agent in service.registry.agents()}
-    named = service.store.read_request(caller.run_id).agent.get("agents")
+    named = service.store.read_request(run_id).agent.get("agents")
     return {str(name) for name in named} if isinstance(named, list) else set()
 
 
@@ -29,7 +27,7 @@ def check_may_delegate(service: Service, caller: Caller) -> None:
     Raises:
         NotAllowed.
     """
-    if caller.run_id is not None and not agents_of(service, caller):
+    if caller.run_id is not None and not agents_of(service, caller.run_id):
         raise NotAllowed(
             f"The agent of run {caller.run_id} may start no other agents, so it has none to lead: "
             "ask_parent reaches whoever can do more."
@@ -45,7 +43,7 @@ def check_may_start(service: Service, caller: Caller, agent: str) -> RunMeta | N
     """
     if caller.run_id is None:
         return None
-    allowed = agents_of(service, caller)
+    allowed = agents_of(service, caller.run_id)
     if agent not in allowed:
         raise NotAllowed(
             f"The agent of run {caller.run_id} may not start {agent}: its file names "

@@ -31,6 +31,8 @@ from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 
 OVERDUE_SECONDS = 5.0
+EXIT_STORAGE = 74
+"""The exit code of a worker that could not write its end: that of sysexits.h for faults of files."""
 _HINT_LOGS = "get_logs shows how far it came; start it again or continue it."
 
 
@@ -158,6 +160,12 @@ def _crashed(run: RunPaths, ended: dict[str, Any]) -> Failure:
             hint=f"{_HINT_LOGS} {run.worker_out.name} in its directory holds what the worker printed.",
         )
     number, code = ended.get("signal"), ended.get("exitCode")
+    if code == EXIT_STORAGE:
+        return Failure(
+            code="storage",
+            message=f"The worker could not write how the run ended: {run.worker_out.name} says why.",
+            hint=f"Mend that. {_HINT_LOGS}",
+        )
     if isinstance(number, int):
         how = f"was killed by {_signal_name(number)}"
     else:

@@ -83,7 +83,8 @@ class Judge:
         self._server_files = ServerFiles()
 
     @cached_property
-    def _book(self) -> Book:
+    def book(self) -> Book:
+        """The user's word."""
         return read_book(self._settings.trust_file)
 
     def doubt(self, agent: AgentDefinition) -> NotTrusted | None:
@@ -134,8 +135,8 @@ class Judge:
             raise doubt
 
     def _compared(self, what: str, project: Path, pins: Pins) -> NotTrusted | None:
-        trouble = self._book.trouble or _brought_along(self._settings, project)
-        known = None if trouble else self._book.projects.get(str(project))
+        trouble = self.book.trouble or _brought_along(self._settings, project)
+        known = None if trouble else self.book.projects.get(str(project))
         if known is None:
             return NotTrusted(what, project, [], trouble)
         before = known.pins.get(what, {})

@@ -282,5 +282,8 @@ class RootPaths:
 
 
 def run_at(directory: Path) -> RunPaths:
-    """Return the run of a directory, for a process that was started with its path."""
-    return RunPaths(RootPaths(directory.parent), directory.name)
+    """Return the run of a directory, for a process that was started with its path.
+
+    The root stays open, so the process goes on in a root that is renamed meanwhile.
+    """
+    return RunPaths(RootPaths(directory.parent).kept_open(), directory.name)

@@ -6,12 +6,13 @@
 
 import sys
 
-from subagent_server.host import dumpable
+from subagent_server.host import dumpable, no_room
 
 if (
     __name__ == "__main__"
 ):  # before the rest is imported: until now other processes could read its environment
     dumpable.keep_others_out()
+    no_room.exit_in_one_sentence(71)  # EXIT_GATE_CLOSED: it has not begun
 
 import asyncio
 import gc
@@ -19,15 +20,17 @@ import importlib
 import json
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import StorageFailed
+from subagent_server.domain.errors import StorageFailed, SubagentError
 from subagent_server.domain.records import Failure
-from subagent_server.host.stderr import MaskedText
+from subagent_server.host.stderr import MaskedText, log
 from subagent_server.service.masking import masker_of
 from subagent_server.service.places import enter
+from subagent_server.service.reconcile import EXIT_STORAGE
 from subagent_server.worker.import_lock import take_import_lock
 from subagent_server.worker.run_context import WorkerRun
 from subagent_server.worker.run_end import end_unbegun, exit_worker, observe_directory, reconcile_directory
@@ -39,9 +42,24 @@ _NICENESS = 5
 
 
 def main(arguments: list[str]) -> None:
-    """Work on a run, or reconcile one."""
+    """Work on a run, or reconcile one.
+
+    An error that a sentence describes ends this process without a traceback: the shim tries again, or writes
+    how the run ended.
+    """
     dumpable.keep_others_out()
     dumpable.forbid_core_dumps()
+    try:
+        _main(arguments)
+    except Exception as error:
+        sentence = error.sentence if isinstance(error, SubagentError) else no_room.lack_of_room(error)
+        if sentence is None:
+            raise
+        log(sentence)
+        sys.exit(EXIT_STORAGE if isinstance(error, StorageFailed) else 1)
+
+
+def _main(arguments: list[str]) -> None:
     if arguments[0] == "--reconcile":
         reconcile_directory(Path(arguments[1]), json.loads(arguments[2]))
         return
@@ -74,6 +92,21 @@ def work(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -
         why = f"cwd {package['cwd']} cannot be entered: {error.strerror}."
         end_unbegun(run, Failure(code="config", message=why))
         return
+    try:
+        _live(run, package, environment)
+    except Exception as error:
+        lack = no_room.lack_of_room(error)
+        if lack is None:
+            raise
+        end_unbegun(run, Failure(code="launch_failed", message=f"The worker could not begin. {lack}"))
+
+
+def _live(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -> None:
+    """Load what the agent needs, and let it work.
+
+    Raises:
+        Exception: that there is no room in the machine, in one of many forms.
+    """
     agent = AgentDefinition.model_validate(package["definition"])
     run.limit(agent.limits)
     life = _import_gently(run, [_HEAVY, *([_SERVERS] if agent.mcp_servers else [])])
@@ -105,14 +138,17 @@ def _import_gently(run: WorkerRun, names: list[str]) -> Any:
         thread.join()
     finally:
         os.close(lock)
+    for name in names:
+        importlib.import_module(name)
     gc.freeze()  # imported objects stay: to look through them again and again holds the run up for 150 ms
-    return importlib.import_module(_HEAVY)
+    return sys.modules[_HEAVY]
 
 
 def _import_niced(names: list[str]) -> None:
     os.nice(_NICENESS)  # of this thread, added to what it has
-    for name in names:
-        importlib.import_module(name)
+    with suppress(Exception):  # the main thread imports what is missing, and meets the same error
+        for name in names:
+            importlib.import_module(name)
 
 
 if __name__ == "__main__":

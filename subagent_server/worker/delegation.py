@@ -8,8 +8,6 @@ from subagent_server.service.changes import Changes
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.dispatch import ToolDispatcher
-from subagent_server.service.tools.run_tools import RUN_AGENT
-from subagent_server.service.tools.schema import Schema
 from subagent_server.service.tools.table import PARENT_TOOLS
 from subagent_server.settings import read_settings
 from subagent_server.toolkit.telemetry import trace_headers
@@ -30,12 +28,11 @@ class WorkerDelegation:
         self._clock = clock
 
     def definitions(self) -> list[dict[str, Any]]:
-        """Return the tools: a tool for each agent that the run may start, then the generic tools."""
-        agents = [
-            _definition(agent.tool_name, agent.description, RUN_AGENT) for agent in self._tools.shown_agents()
+        """Return the tools: those that start the agents that the run may start, then the generic tools."""
+        return [
+            {"name": tool.name, "description": tool.description, "input_schema": tool.shown_arguments}
+            for tool in self._tools.table().tools
         ]
-        generic = [_definition(tool.name, tool.description, tool.arguments) for tool in self._tools.tools]
-        return [*agents, *generic]
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Call a verb. While the verb waits for another run, the clock of this run stands still.
@@ -54,10 +51,6 @@ def open_delegation(run: WorkerRun, environment: Mapping[str, str]) -> WorkerDel
     """Return the parent's tools of a run, with the settings that its `environment` gives."""
     settings = read_settings(runs=run.store.paths.root, environment=dict(environment))
     return WorkerDelegation(open_service(settings), run.run_id, run.clock)
-
-
-def _definition(name: str, description: str, schema: Schema) -> dict[str, Any]:
-    return {"name": name, "description": description, "input_schema": schema}
 
 
 def _waits(call: Call, tool: str) -> bool:

@@ -12,6 +12,7 @@ from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import RunRefused, SubagentError
 from subagent_server.domain.executed_files import is_lifted
 from subagent_server.domain.records import Failure
+from subagent_server.host.no_room import lack_of_room
 from subagent_server.host.stderr import log_exception
 from subagent_server.host.wake import SLOW_POLL_SECONDS
 from subagent_server.runners.outcome import Outcome
@@ -95,14 +96,19 @@ class Life:
         except SubagentError as error:
             failure = Failure(code=_code_of(error), message=error.sentence)
         except Exception as error:  # noqa: BLE001 - the outermost frame: whatever it is, the run ends with it
-            log_exception()
-            printed = self.run.paths.worker_out.name
-            failure = Failure(
-                code="agent_error",
-                message=f"The worker met a fault of its own: {type(error).__name__}: {error}"[:500],
-                hint=f"{printed} in its directory holds the details; please report it.",
-            )
+            failure = self._unforeseen(error)
         return Outcome("", failure=failure) if self._runner is None else self._runner.cut_short(failure)
+
+    def _unforeseen(self, error: Exception) -> Failure:
+        lack = lack_of_room(error)
+        if lack is not None:
+            return Failure(code="crashed", message=f"The worker could not go on. {lack}")
+        log_exception()
+        return Failure(
+            code="agent_error",
+            message=f"The worker met a fault of its own: {type(error).__name__}: {error}"[:500],
+            hint=f"{self.run.paths.worker_out.name} in its directory holds the details; please report it.",
+        )
 
     async def _opened(self, tracer: Tracer) -> Runner:
         delegation = self._delegation() if self.agent.agents else None

@@ -47,7 +47,7 @@ class WorkerRun:
     def __init__(self, directory: Path, slots: list[int], deadline: int | None = None) -> None:
         """Descriptors: `slots` are the locks that let this run work, `deadline` is the pipe to its shim."""
         self.paths = run_at(directory)
-        self.store = RunStore(directory.parent)
+        self.store = RunStore(directory.parent, self.paths.root)
         self.masker = Masker()
         self.clock = WorkClock(on_idle=self._wait_begins, on_work=self.report_deadline)
         self._deadline = DeadlineWriter(deadline)

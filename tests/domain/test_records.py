@@ -140,6 +140,7 @@ def test_names_without_a_readable_letter_have_tools_that_differ_and_stay() -> No
     assert len(set(tools)) == len(names)
     assert all(re.fullmatch(r"run_agent_[0-9a-f]{6}", tool) for tool in tools)
     assert tool_name("数据分析") == tools[0]
+    assert re.fullmatch(r"run_agent_[0-9a-f]{6}", tool_name("Agent")), "run_agent starts any agent"
 
 
 def test_a_distinct_tool_has_a_suffix_and_stays_within_its_length() -> None:

@@ -34,7 +34,12 @@ def test_an_agent_that_is_not_trusted_is_offered_by_name_alone_and_its_call_make
         tool = next(tool for tool in parent.tools() if tool.name == "run_worker")
         assert "Ignore" not in tool.model_dump_json() and "file of the user" not in tool.model_dump_json()
         assert "not trusted" in (tool.description or "")
-        assert f"`subagent trust {clone.work}`" in parent.refused("run_worker", prompt="Go.")
+        (row,) = parent.call("list_agents")["agents"]
+        assert row == {"agent": "worker", "description": tool.description}
+        assert parent.call("list_agents", query="ignore")["agents"] == []
+        refusal = parent.refused("run_worker", prompt="Go.")
+        assert f"`subagent trust {clone.work}`" in refusal
+        assert parent.refused("run_agent", agent="worker", prompt="Go.") == refusal
         assert clone.store.run_ids() == [] and simulator.requests == []
         clone.agent()
         shown = clone.cli("trust", str(clone.work))

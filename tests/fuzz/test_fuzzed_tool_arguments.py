@@ -16,7 +16,8 @@ from subagent_server.service.changes import Changes
 from subagent_server.service.context import open_service
 from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.dispatch import ToolDispatcher
-from subagent_server.service.tools.run_tools import RUN_AGENT
+from subagent_server.service.tools.many_agents import MANY_AGENTS
+from subagent_server.service.tools.run_tools import RUN_SHOWN
 from subagent_server.service.tools.table import TOOLS
 from subagent_server.settings import read_settings
 from tests.fuzz.dice import FUZZED, JSON
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.fuzz
 
 REFUSED = "---\nname: {}\ndescription: Never starts a process.\nrunner: codex\n---\nYou are other.\n"
 """Agents whose runs are refused with `config`, so that no example starts a worker."""
-SCHEMAS = {"run_other": RUN_AGENT, **{tool.name: tool.arguments for tool in TOOLS}}
+SCHEMAS = {"run_other": RUN_SHOWN, **{tool.name: tool.arguments for tool in (*TOOLS, *MANY_AGENTS)}}
 
 strange = st.sampled_from(
     [
@@ -51,7 +52,7 @@ values = JSON | strange
 def calls(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     """Draw a tool and arguments: of its own names mostly, sometimes of none."""
     name = draw(st.sampled_from(sorted(SCHEMAS)) | st.text(max_size=20))
-    schema = SCHEMAS.get(name, RUN_AGENT)
+    schema = SCHEMAS.get(name, RUN_SHOWN)
     known = st.sampled_from(sorted(schema["properties"]))
     arguments = draw(st.dictionaries(known | st.text(max_size=10), values, max_size=5))
     if draw(st.booleans()):

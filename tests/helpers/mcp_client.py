@@ -42,8 +42,19 @@ class Parent:
         return self._client.instructions or ""
 
     def tools(self) -> list[types.Tool]:
-        """Return the tools as the server lists them now."""
-        return self._portal.call(partial(self._client.list_tools, cache_mode="refresh")).tools
+        """Return the tools as the server lists them now, on all pages."""
+        return [tool for page in self.pages_of_tools() for tool in page]
+
+    def pages_of_tools(self) -> list[list[types.Tool]]:
+        """Return the pages of the tools as the server lists them now."""
+        pages, cursor = [], None
+        while True:
+            listing = partial(self._client.list_tools, cursor=cursor, cache_mode="refresh")
+            result = self._portal.call(listing)
+            pages.append(result.tools)
+            cursor = result.next_cursor
+            if cursor is None:
+                return pages
 
     def call(self, tool: str, **arguments: Any) -> Any:
         """Call a tool that must succeed, and return its structured content."""

@@ -68,6 +68,16 @@ def test_an_unknown_tool_and_arguments_that_are_not_json_are_errors_that_the_mod
     assert [told["isError"] for told in played.run.recorded("tool_result")] == [True, True]
 
 
+async def _without_room(arguments: dict[str, Any]) -> str:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_machine_without_room_for_a_call_is_an_error_that_the_model_reads() -> None:
+    played = Played(call("thread"), says("Without it."), tools=[ScriptedTool("thread", _without_room)])
+    assert played.outcome.text == "Without it."
+    assert "No process or thread can be started" in tool_results(played.bodies[1])[0]
+
+
 def test_arguments_that_are_cut_off_are_not_taken_for_whole() -> None:
     cut = call("echo", command="rm -r build", target="everything") | {"fault": {"malformed_tool_json": True}}
     played = Played(cut, says("Sorry."), tools=[ECHO])

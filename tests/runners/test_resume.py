@@ -154,13 +154,15 @@ def test_runs_that_were_stopped_with_their_parent_are_named_to_an_agent_that_may
         PastChild("r1", "helper", "run_helper", "Help.", Status.STOPPED),
         PastChild("r2", "helper", "run_helper", "Help too.", Status.COMPLETED),
     ]
-    calls = [PastCall("a", "run_helper"), PastCall("b", "run_helper")]
+    calls = [PastCall("a", "run_helper"), PastCall("b", "run_helper"), PastCall("c", "run_agent")]
     uses = [used("a", "run_helper", prompt="Help."), used("b", "run_helper", prompt="Else.")]
+    uses += [used("c", "run_agent", agent="helper", prompt="Help.")]
     run = past(said(*uses), calls=calls, children=children)
-    known, unknown, named = results(carried_on(run, may_delegate=True))
+    known, unknown, of_many, named = results(carried_on(run, may_delegate=True))
     assert "It had started run r1, which is stopped." in known and "started" not in unknown
+    assert "It had started run r1, which is stopped." in of_many
     assert "r1 (helper)" in named and "r2" not in named
-    assert len(results(carried_on(run))) == 2
+    assert len(results(carried_on(run))) == 3
 
 
 def test_any_remains_of_a_conversation_are_repaired_so_that_the_api_takes_them() -> None:

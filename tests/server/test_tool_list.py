@@ -56,8 +56,10 @@ def test_every_tool_is_listed_in_a_stable_order_with_all_that_a_client_shows(
     for tool in tools:
         assert tool.title and tool.description and tool.annotations is not None
         Draft202012Validator.check_schema(tool.input_schema)
-        assert tool.output_schema is not None and tool.output_schema["type"] == "object"
-        Draft202012Validator.check_schema(tool.output_schema)
+        if tool.output_schema is not None:
+            assert tool.output_schema["type"] == "object"
+            Draft202012Validator.check_schema(tool.output_schema)
+    assert [tool.name for tool in tools if tool.output_schema is None] == ["run_zoe_two"]
     hints = {tool.name: tool.annotations for tool in tools}
     assert [n for n, hint in hints.items() if hint and hint.read_only_hint] == PARENT[1:4]
     assert [n for n, hint in hints.items() if hint and hint.destructive_hint] == ["stop_run"]

@@ -14,6 +14,9 @@ from subagent_server.cli.console.group import subagent
 from subagent_server.cli.console.output import OutputClosed, prepare_streams, reader_is_gone, report
 from subagent_server.cli.console.text import one_line
 from subagent_server.domain.errors import SubagentError
+from subagent_server.host.no_room import lack_of_room
+
+_REPORTED = (SubagentError, EarlyExit, OutputClosed, click.ClickException, click.Abort, OSError)
 
 
 def main(arguments: Sequence[str] | None = None, *, leave: Callable[[int], NoReturn] = os._exit) -> int:
@@ -30,7 +33,9 @@ def main(arguments: Sequence[str] | None = None, *, leave: Callable[[int], NoRet
         if reader_is_gone():  # click exits by itself after a --help whose reader has gone
             return ExitCode.OK
         raise
-    except (SubagentError, EarlyExit, OutputClosed, click.ClickException, click.Abort, OSError) as error:
+    except Exception as error:
+        if not isinstance(error, _REPORTED) and lack_of_room(error) is None:
+            raise
         if flags.debug:
             traceback.print_exc()
         code, sentence = _verdict(error)
@@ -51,10 +56,12 @@ def _verdict(error: Exception) -> tuple[ExitCode, str]:
             return ExitCode.OK, ""
         case click.ClickException():
             return ExitCode.USAGE, _usage(error)
-        case OSError():
+        case click.Abort():
+            return ExitCode.INTERRUPTED, "interrupted."
+        case OSError() if error.filename is not None:
             return ExitCode.ENVIRONMENT, _of_the_system(error)
         case _:
-            return ExitCode.INTERRUPTED, "interrupted."
+            return ExitCode.ENVIRONMENT, lack_of_room(error) or _of_the_system(error)
 
 
 def _usage(error: click.ClickException) -> str:
@@ -66,7 +73,8 @@ def _usage(error: click.ClickException) -> str:
     return f"{sentence}{end} `{where} --help` says more."
 
 
-def _of_the_system(error: OSError) -> str:
-    named = error.filename
+def _of_the_system(error: Exception) -> str:
+    named = getattr(error, "filename", None)
     place = one_line(os.fsdecode(named)) if isinstance(named, (str, bytes)) else "the system"
-    return f"{place}: {error.strerror or error}: mend that, or name another place, then try again."
+    why = getattr(error, "strerror", None) or error
+    return f"{place}: {why}: mend that, or name another place, then try again."

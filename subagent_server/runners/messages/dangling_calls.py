@@ -8,7 +8,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from subagent_server.domain.past import PastCall, PastRun
+from subagent_server.domain.definitions import RUN_AGENT_NAME
+from subagent_server.domain.past import PastCall, PastChild, PastRun
 from subagent_server.domain.records import Message
 from subagent_server.domain.states import MessageStatus
 from subagent_server.toolkit.ask_parent import NO_ANSWER, AskParent
@@ -115,7 +116,7 @@ class DanglingCalls:
     def _started_by(self, call: Block) -> str:
         """Return which run a call has started, if it was such a call and has."""
         for child in reversed(self._past.children):
-            if child.tool_name == call["name"] and child.prompt == call["input"].get("prompt"):
+            if _starts(call, child) and child.prompt == call["input"].get("prompt"):
                 return f" It had started run {child.run_id}, which is {child.status.value}."
         return ""
 
@@ -127,6 +128,13 @@ class DanglingCalls:
             return head + "it is not known what it did; find out before you make it again."
         how = "ended with an error" if call.is_error else "ended without an error"
         return head + (f"{how}: {_shortened(call.text)}" if call.text.strip() else f"{how}.")
+
+
+def _starts(call: Block, child: PastChild) -> bool:
+    """Whether a call is one that starts the agent of a child."""
+    if call["name"] == RUN_AGENT_NAME:
+        return call["input"].get("agent") in (child.agent_name, child.tool_name)
+    return bool(call["name"] == child.tool_name)
 
 
 def _shortened(text: str) -> str:

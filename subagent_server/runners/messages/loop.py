@@ -12,6 +12,7 @@ from typing import Any
 
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Failure, Usage
+from subagent_server.host.no_room import lack_of_room
 from subagent_server.runners.messages.calls import MOST_AT_ONCE, normalise, room_of_each
 from subagent_server.runners.messages.meter import UsageMeter
 from subagent_server.runners.messages.model import CONTEXT_HINT, Model, Retry
@@ -207,9 +208,7 @@ class Loop:
             result = ToolResult.failure(f"There is no tool {call.name!r}: the tools here are {names}.")
         else:
             with self.run.working():
-                result = await tool.call(call.arguments)
-                if is_too_long(result, room):
-                    result = await asyncio.to_thread(self.outputs.shortened, result, room)
+                result = await self._called(tool, call.arguments, room)
         self.run.record(
             "tool_result",
             toolCallId=call.call_id,
@@ -220,6 +219,19 @@ class Loop:
             **({"exitCode": result.exit_code} if result.exit_code else {}),
             **({} if result.is_text else {"cut": True}),
         )
+        return result
+
+    async def _called(self, tool: Tool, arguments: dict[str, Any], room: int) -> ToolResult:
+        """Return the result of a tool, cut to its room. A machine without room is an error for the model."""
+        try:
+            result = await tool.call(arguments)
+            if is_too_long(result, room):
+                result = await asyncio.to_thread(self.outputs.shortened, result, room)
+        except Exception as error:
+            lack = lack_of_room(error)
+            if lack is None:
+                raise
+            return ToolResult.failure(f"The call could not be carried out. {lack}")
         return result
 
 

@@ -4,7 +4,7 @@ from copy import deepcopy
 from functools import cache
 from typing import Any
 
-from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.definitions import JsonSchema
 from subagent_server.domain.json_schema import embedded
 from subagent_server.domain.records import Record
 from subagent_server.service.run_row import row_schema
@@ -23,12 +23,34 @@ def _record_schema(record: type[Record]) -> Schema:
     return schema
 
 
-def run_answer(agent: AgentDefinition | None = None) -> Schema:
-    """Return the schema of a run view; `output` has the schema of the agent."""
-    schema = record_answer(RunView)
-    if agent is not None and agent.output_schema is not None:
-        schema["properties"]["output"] = embedded(agent.output_schema, "#/properties/output")
-    return schema
+def run_answer() -> Schema:
+    """Return the schema of a run view."""
+    return record_answer(RunView)
+
+
+def output_answer(schema: JsonSchema) -> Schema:
+    """Return the schema of a view whose `output` has a schema. `check_status` has that of the whole view."""
+    output = embedded(schema, "#/properties/output")
+    return {"type": "object", "properties": {"runId": {"type": "string"}, "output": output}}
+
+
+def agents_answer() -> Schema:
+    """Return the schema of a page of agents."""
+    row = {
+        "type": "object",
+        "properties": {"agent": {"type": "string"}, "description": {"type": "string"}},
+        "required": ["agent", "description"],
+    }
+    return {
+        "type": "object",
+        "properties": {
+            "agents": {"type": "array", "items": row},
+            "total": {"type": "integer"},
+            "nextCursor": {"type": "string"},
+            "instructions": {"type": "string"},
+        },
+        "required": ["agents", "total", "instructions"],
+    }
 
 
 def rows_answer() -> Schema:

@@ -15,6 +15,7 @@ from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed, observe
 from subagent_server.service.shown_runs import ShownRuns
 from subagent_server.service.tools.call import Call
+from subagent_server.service.tools.offer import Offer
 from subagent_server.service.views import RunView
 from subagent_server.service.wait_for_runs import has_ended_or_asks
 
@@ -28,6 +29,7 @@ class ToolContext:
     service: Service
     changes: Changes
     caller: Caller
+    offer: Offer
     shown: ShownRuns = field(default_factory=ShownRuns)
     asked: set[tuple[str, str]] = field(default_factory=set)
     """The questions asked here, by run and message: a program without a token is an asker by them alone."""

@@ -6,42 +6,44 @@ Both doors for models use the dispatcher: the MCP server, and the loop of an age
 import asyncio
 from collections.abc import Sequence
 
-from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import BadArgument
+from subagent_server.domain.errors import BadArgument, choices
 from subagent_server.service.access import Caller
 from subagent_server.service.changes import Changes
-from subagent_server.service.check_agent import AgentChecker
 from subagent_server.service.context import Service
-from subagent_server.service.nesting import agents_of
 from subagent_server.service.tools.call import Call, check_arguments
 from subagent_server.service.tools.context import ToolContext
+from subagent_server.service.tools.many_agents import MANY_AGENTS
+from subagent_server.service.tools.offer import Offer
 from subagent_server.service.tools.run_tools import run_tool
 from subagent_server.service.tools.spec import Answer, ToolSpec
+from subagent_server.service.tools.table import ToolTable, table_of
 
 
 class ToolDispatcher:
-    """Calls tools for a caller. `tools` are the caller's generic tools."""
+    """Calls tools for a caller. `generic` are the caller's generic tools."""
 
-    def __init__(self, service: Service, changes: Changes, caller: Caller, tools: Sequence[ToolSpec]) -> None:
-        self.tools = tuple(tools)
-        self._by_name = {tool.name: tool for tool in tools}
-        self._context = ToolContext(service, changes, caller)
+    def __init__(
+        self, service: Service, changes: Changes, caller: Caller, generic: Sequence[ToolSpec]
+    ) -> None:
+        self.generic = tuple(generic)
+        self._by_name = {tool.name: tool for tool in generic}
+        self._context = ToolContext(service, changes, caller, Offer(service, caller))
+        self._table: ToolTable | None = None
 
     @property
     def waiting(self) -> int:
         """How many calls wait for runs: a server that leaves lets all others finish."""
         return self._context.waiting
 
-    def agents(self) -> list[AgentDefinition]:
-        """Return the agents that the caller may start, by name."""
-        service = self._context.service
-        allowed = agents_of(service, self._context.caller)
-        return [agent for agent in service.registry.agents() if agent.name in allowed]
+    def table(self) -> ToolTable:
+        """Return the tools as they are now: the same table as long as no agent has changed.
 
-    def shown_agents(self) -> list[AgentDefinition]:
-        """Return the agents that the caller may start, as models may see them."""
-        checker = AgentChecker(self._context.service)
-        return [checker.as_shown(agent) for agent in self.agents()]
+        Looks at the files: call it off the event loop.
+        """
+        offered, table = self._context.offer.now(), self._table
+        if table is None or table.offered is not offered:
+            self._table = table = table_of(offered, self.generic, self._context.service.settings.max_tools)
+        return table
 
     async def call(self, name: str, call: Call) -> Answer:
         """Call a tool and return its answer.
@@ -51,14 +53,18 @@ class ToolDispatcher:
         """
         tool = self._by_name.get(name)
         if tool is None:
-            tool = await asyncio.to_thread(self._run_tool, name)
+            tool = await asyncio.to_thread(self._starting_tool, name)
         check_arguments(tool.name, call.arguments, tool.arguments)
         return await tool.handler(self._context, call)
 
-    def _run_tool(self, name: str) -> ToolSpec:
-        agents = self.agents()
-        for agent in agents:
-            if agent.tool_name == name:
-                return run_tool(agent)
-        names = ", ".join([*(agent.tool_name for agent in agents), *self._by_name])
-        raise BadArgument(f"There is no tool {name[:80]!r}: the tools here are {names}.")
+    def _starting_tool(self, name: str) -> ToolSpec:
+        """Return the tool that starts an agent, listed or not: the number of agents may just have changed."""
+        table = self.table()
+        if (agent := table.offered.by_tool.get(name)) is not None:
+            return run_tool(agent)
+        for tool in MANY_AGENTS:
+            if tool.name == name and table.offered.agents:
+                return tool
+        raise BadArgument(
+            f"There is no tool {name[:80]!r}: {choices('tools', name, [tool.name for tool in table.tools])}."
+        )

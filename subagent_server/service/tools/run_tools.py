@@ -5,13 +5,13 @@ from functools import partial
 
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.service.start import StartOrder, start
-from subagent_server.service.tools.answers import run_answer
+from subagent_server.service.tools.answers import output_answer
 from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.context import ToolContext
 from subagent_server.service.tools.schema import TEXTS, arguments, brief, text, wait
 from subagent_server.service.tools.spec import Answer, ToolHints, ToolSpec
 
-RUN_AGENT_CHECKED = arguments(
+RUN_CHECKED = arguments(
     ["prompt"],
     prompt=text("The whole task: it sees nothing else of your conversation"),
     inputs=TEXTS | {"description": "Paths of files that it gets with the task"},
@@ -21,7 +21,7 @@ RUN_AGENT_CHECKED = arguments(
 )
 """What a call of `run_<agent>` has to fit."""
 
-RUN_AGENT = brief(RUN_AGENT_CHECKED)
+RUN_SHOWN = brief(RUN_CHECKED)
 """The same as a model sees it, once for each agent: every parent pays for each byte."""
 
 
@@ -31,17 +31,18 @@ def run_tool(agent: AgentDefinition, *, in_sight: bool = True) -> ToolSpec:
         name=agent.tool_name,
         title=f"Run {agent.name}",
         description=agent.description,
-        arguments=RUN_AGENT_CHECKED,
-        shown=RUN_AGENT,
-        answer=partial(run_answer, agent),
-        handler=partial(_run, agent.name),
+        arguments=RUN_CHECKED,
+        shown=RUN_SHOWN,
+        answer=None if agent.output_schema is None else partial(output_answer, agent.output_schema),
+        handler=partial(run_agent, agent.name),
         roles=frozenset({"parent"}),
         hints=ToolHints(destructive=None, idempotent=None, open_world=True),
         in_sight=in_sight,
     )
 
 
-async def _run(agent: str, context: ToolContext, call: Call) -> Answer:
+async def run_agent(agent: str, context: ToolContext, call: Call) -> Answer:
+    """Start a run of an agent and return its view, as every call that starts one does."""
     order = StartOrder(
         agent=agent,
         prompt=call.arguments["prompt"],

@@ -33,8 +33,8 @@ class ToolSpec:
     description: str
     arguments: Schema
     """What the arguments of a call must fit."""
-    answer: Callable[[], Schema]
-    """Returns the schema of the answer; it is made when somebody lists the tools."""
+    answer: Callable[[], Schema] | None
+    """Returns the schema of the answer when somebody lists the tools; None if the tool shows none."""
     handler: Handler
     roles: frozenset[ToolRole]
     hints: ToolHints = ToolHints()

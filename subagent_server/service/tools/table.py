@@ -1,9 +1,18 @@
-"""The generic tools in the order in which they are listed, and which of them a caller has."""
+"""The tools of a caller in the order of their list: those that start agents, then the generic ones."""
 
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 from subagent_server.service.nesting import agents_of
 from subagent_server.service.tools.child_tools import ASK_PARENT, UPDATE_STATUS
+from subagent_server.service.tools.many_agents import MANY_AGENTS
+from subagent_server.service.tools.offer import OfferedAgents
+from subagent_server.service.tools.pages import digest_of
 from subagent_server.service.tools.parent_tools import (
     CHECK_STATUS,
     CONTINUE_RUN,
@@ -13,6 +22,7 @@ from subagent_server.service.tools.parent_tools import (
     STOP_RUN,
     WAIT_FOR_RUNS,
 )
+from subagent_server.service.tools.run_tools import run_tool
 from subagent_server.service.tools.spec import ToolSpec
 from subagent_server.settings import Role
 
@@ -29,6 +39,30 @@ TOOLS: tuple[ToolSpec, ...] = (
 )
 PARENT_TOOLS = tuple(tool for tool in TOOLS if "parent" in tool.roles)
 
+IN_VIEW_BYTES = 8_000
+"""How much the descriptions of all agents may take together to be in every parent's sight."""
+
+
+@dataclass(frozen=True)
+class ToolTable:
+    """The tools of a caller while these agents are offered, and the generic tools."""
+
+    offered: OfferedAgents
+    tools: tuple[ToolSpec, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        """A short text that differs as soon as a client would see another table."""
+        return digest_of([_as_seen(tool) for tool in self.tools])
+
+
+def table_of(offered: OfferedAgents, generic: Sequence[ToolSpec], max_tools: int) -> ToolTable:
+    """Return the table: a tool for each agent, or two for all of them if there are more than `max_tools`."""
+    if len(offered.agents) > max_tools:
+        return ToolTable(offered, (*MANY_AGENTS, *generic))
+    in_sight = _are_few(offered.shown)
+    return ToolTable(offered, (*(run_tool(agent, in_sight=in_sight) for agent in offered.shown), *generic))
+
 
 def tools_of(service: Service, role: Role, caller: Caller) -> tuple[ToolSpec, ...]:
     """Return the generic tools of a role; a child has the parent's only if the child may start others.
@@ -38,6 +72,16 @@ def tools_of(service: Service, role: Role, caller: Caller) -> tuple[ToolSpec, ..
     """
     if role == "parent":
         return PARENT_TOOLS
-    if role == "child" and not agents_of(service, caller):
+    if role == "child" and caller.run_id is not None and not agents_of(service, caller.run_id):
         return tuple(tool for tool in TOOLS if "child" in tool.roles)
     return TOOLS
+
+
+def _as_seen(tool: ToolSpec) -> str:
+    answer = None if tool.answer is None else tool.answer()
+    return json.dumps([tool.name, tool.title, tool.description, tool.in_sight, tool.shown_arguments, answer])
+
+
+def _are_few(agents: Sequence[AgentDefinition]) -> bool:
+    """Whether the tools of these agents are small enough together to be in every parent's sight."""
+    return sum(len(agent.description.encode()) + 350 for agent in agents) <= IN_VIEW_BYTES

@@ -1,0 +1,24 @@
+"""A runs root that is renamed under live runs: they go on in it, and their record is true."""
+
+from tests.helpers.turns import says, shell
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World
+
+
+def test_runs_go_on_in_a_root_that_is_renamed_and_end_there(world: World) -> None:
+    world.agent()
+    world.play(shell("until [ -e go ]; do sleep 0.05; done"), says("Done."))
+    run_id = world.start()
+    wait_for(lambda: world.events(run_id, "tool_call"), BOUND, "the command of the run")
+    away = world.runs.rename(world.home / "away")
+    (world.work / "go").touch()
+    record = away / run_id / "exit.json"
+    wait_for(
+        lambda: record.exists() and "treeGone" in record.read_text(encoding="utf-8"),
+        BOUND,
+        "the end of the run",
+    )
+    away.rename(world.runs)
+    assert world.completed(run_id) == "Done."
+    world.gone(run_id)
+    assert world.paths(run_id).worker_out.path.read_text(encoding="utf-8") == ""
