@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from subagent_server.cli.console.commands import for_people
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.output import out, out_json
 from subagent_server.cli.console.session import Session, pass_session
@@ -130,7 +131,7 @@ def _asked(session: Session, meta: RunMeta) -> str:
     try:
         request = session.service.store.read_request(meta.run_id)
     except SubagentError as error:
-        return facts([("prompt", one_line(error.sentence))])
+        return facts([("prompt", for_people(error.sentence))])
     return facts(
         [
             ("cwd", one_line(request.cwd)),
@@ -169,7 +170,7 @@ def _ending(session: Session, view: RunView) -> str:
     return facts(
         [
             ("error", one_line(f"{error.code}: {error.message}") if error else None),
-            ("hint", one_line(error.hint or "") if error else None),
+            ("hint", for_people(error.hint or "") if error else None),
             ("summary", summary if not text.startswith(summary) else None),
             ("result", text),
         ]

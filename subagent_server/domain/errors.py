@@ -98,7 +98,7 @@ class UnknownRun(CallerError):
     code = "unknown_run"
 
     def __init__(self, name: str, root: Path) -> None:
-        super().__init__(f"There is no run {shorten(name)} in {root}: list_runs or `subagent ls` shows them.")
+        super().__init__(f"There is no run {shorten(name)} in {root}: list_runs shows them.")
 
 
 class AmbiguousRun(CallerError):

@@ -34,8 +34,7 @@ class AgentGone(CallerError):
         name, run_id = request.agent.get("name", ""), request.run_id
         super().__init__(
             f"The file of agent {shorten(str(name))} is gone, so run {run_id} was not continued: put it "
-            "back, or ask for the definition that the run was started with by storedAgent: true "
-            f"(`subagent continue --stored-agent {run_id}`)."
+            "back, or ask for the definition that the run was started with by storedAgent: true."
         )
 
 

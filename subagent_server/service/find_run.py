@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from subagent_server.domain.errors import AmbiguousRun, UnknownRun
+from subagent_server.domain.errors import AmbiguousRun, SubagentError, UnknownRun
 from subagent_server.domain.ids import is_run_id
 from subagent_server.service.context import Service
 from subagent_server.store.stored import StoredRuns
@@ -13,6 +13,8 @@ LATEST = "@last"
 def find_run(service: Service, name: str) -> str:
     """Return the id of the run that a person names: its id, a unique prefix or its last part, or `@last`.
 
+    `@last` is the last run that no other run started.
+
     Raises:
         UnknownRun, AmbiguousRun.
     """
@@ -21,7 +23,7 @@ def find_run(service: Service, name: str) -> str:
         return name
     stored = StoredRuns(root)
     if name == LATEST:
-        matches = list(islice(filter(service.store.exists, stored.newest_first()), 1))
+        matches = list(islice(filter(lambda each: _may_be_first(service, each), stored.newest_first()), 1))
     else:
         matches = stored.starting_with(name) if name else []
     if not matches and name:
@@ -31,3 +33,16 @@ def find_run(service: Service, name: str) -> str:
     if len(matches) > 1:
         raise AmbiguousRun(name, matches)
     return matches[0]
+
+
+def _may_be_first(service: Service, run_id: str) -> bool:
+    """Whether this is a run, and none that another run started.
+
+    A run whose state cannot be read counts: `stop @last` shall not fall on an older run.
+    """
+    try:
+        return service.store.read(run_id).parent_run_id is None
+    except UnknownRun:
+        return False
+    except SubagentError:
+        return True

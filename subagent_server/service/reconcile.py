@@ -33,7 +33,7 @@ from subagent_server.store.runs import RunStore
 OVERDUE_SECONDS = 5.0
 EXIT_STORAGE = 74
 """The exit code of a worker that could not write its end: that of sysexits.h for faults of files."""
-_HINT_LOGS = "get_logs shows how far it came; start it again or continue it."
+_HINT_LOGS = "Its log shows how far it came; continue it, or start it again."
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """`subagent show`: everything about one run, and how a run is named."""
 
+import json
+
 import pytest
 
 from subagent_server.domain import events
@@ -15,6 +17,40 @@ def test_a_run_is_named_by_its_id_a_beginning_its_last_part_or_last(cli: Cli, na
     cli.completed("aaaaaa")
     run_id = cli.completed("bbbbbb")
     assert cli.json("show", name)["runId"] == run_id
+
+
+def test_last_is_the_last_run_that_no_other_run_started(cli: Cli) -> None:
+    with family(cli) as tree:
+        for words in (["show", "@last", "--json"], ["stop", "@last", "--json"]):
+            done = cli(*words)
+            view = json.loads(done.stdout)
+            assert (view[0] if isinstance(view, list) else view)["runId"] == tree.boss
+
+
+def test_last_does_not_pass_over_a_run_whose_state_cannot_be_read(cli: Cli) -> None:
+    cli.completed("aaaaaa")
+    broken = cli.completed("bbbbbb")
+    cli.store.paths.run(broken).meta.path.write_text("{")
+    assert f"The state of run {broken} cannot be read" in cli("stop", "@last").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "tool"),
+    [
+        (["show", "zzzzzz"], "`subagent ls` shows them", "list_runs"),
+        (["reply", "@last", "yes"], "`subagent show`", "check_status"),
+        (["continue", "@last"], "say in PROMPT what", "`prompt`"),
+    ],
+)
+def test_an_error_names_commands_and_not_tools(cli: Cli, words: list[str], command: str, tool: str) -> None:
+    cli.completed("aaaaaa")
+    said = cli(*words).stderr
+    assert command in said and tool not in said
+
+
+def test_the_next_step_of_a_view_is_a_command(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa")
+    assert cli.json("show", run_id)["instructions"] == f"Done. `subagent show {run_id}` has the whole result."
 
 
 def test_a_run_that_has_ended_is_shown_with_everything_about_it(cli: Cli) -> None:

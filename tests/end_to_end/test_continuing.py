@@ -206,8 +206,8 @@ def test_what_cannot_be_continued_is_refused_in_words_and_nothing_is_made(world:
     runs = world.store.run_ids()
     (world.agents / "other.md").write_text("---\nname: other\nrunner: command\ncommand: ls\n---\nx", "utf-8")
     refusals = {
-        (run_id,): "say in `prompt` what it shall do next",
-        (run_id, " "): "say in `prompt` what it shall do next",
+        (run_id,): "say in PROMPT what it shall do next",
+        (run_id, " "): "say in PROMPT what it shall do next",
         (run_id, "Go.", "--input", "nowhere"): "is no file in",
         (run_id, "Go.", "--detach", "--wait", "1"): "give one of them",
         (other, "Go."): "the runner messages, and agent other has command now",
@@ -232,7 +232,11 @@ def test_without_its_file_an_agent_goes_on_as_it_was_only_if_somebody_says_so_an
     assert world.failed(refused)[0] == "config"
     (world.agents / "worker.md").unlink()
     done = world.cli("continue", refused)
-    assert done.returncode == 2 and f"`subagent continue --stored-agent {refused}`" in done.stderr
+    assert (
+        done.returncode == 2
+        and f"run {refused} was not" in done.stderr
+        and "by `--stored-agent`." in done.stderr
+    )
     with world.serve() as parent:
         sentence = parent.refused("continue_run", runId=refused)
         assert "is gone" in sentence and "storedAgent: true" in sentence

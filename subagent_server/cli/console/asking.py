@@ -5,6 +5,7 @@ import select
 import sys
 import termios
 
+from subagent_server.cli.console.commands import for_people
 from subagent_server.cli.console.output import err, is_terminal
 from subagent_server.cli.console.session import Session
 from subagent_server.cli.console.text import escape_lines, one_line
@@ -51,7 +52,7 @@ def ask_person(session: Session, run_id: str, message: Message) -> bool:
             caller=session.leader(),
         )
     except MessageClosed as error:  # another answer was recorded first
-        err(one_line(error.sentence))
+        err(for_people(error.sentence))
     return True
 
 

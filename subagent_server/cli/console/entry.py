@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import click
 
+from subagent_server.cli.console.commands import for_people
 from subagent_server.cli.console.exits import EarlyExit, ExitCode, exit_of_error
 from subagent_server.cli.console.flags import Flags
 from subagent_server.cli.console.group import subagent
@@ -49,7 +50,7 @@ def _verdict(error: Exception) -> tuple[ExitCode, str]:
     """Return the exit code and the line of an error; the line is empty if there is nothing to report."""
     match error:
         case SubagentError():
-            return exit_of_error(error), one_line(error.sentence)
+            return exit_of_error(error), for_people(error.sentence)
         case EarlyExit():
             return error.code, one_line(error.sentence)
         case OutputClosed():

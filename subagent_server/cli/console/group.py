@@ -46,7 +46,8 @@ VERBS: dict[str, Verb] = {
 }
 
 _EPILOG = (
-    "RUN is the id of a run, a unique beginning of it, its unique last part, or @last. "
+    "RUN is the id of a run, a unique beginning of it, its unique last part, or @last, the "
+    "last run that no other run started. "
     "Exit codes: 0 ok, 1 the run failed, 2 usage, 3 no such run or agent, 4 the run was stopped, "
     "5 a person's answer is needed, 6 environment, 124 timed out, 130 Ctrl-C (which stops the watching, "
     "never the run)."

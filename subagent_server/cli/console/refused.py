@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from subagent_server.cli.console.commands import for_people
 from subagent_server.cli.console.exits import ExitCode, exit_of_error
 from subagent_server.cli.console.output import report
-from subagent_server.cli.console.text import one_line
 from subagent_server.domain.errors import SubagentError
 
 
@@ -24,8 +24,9 @@ class Refused:
 
 def refusal(name: str, error: SubagentError) -> Refused:
     """Report an error and return it as the refusal of the run of this name."""
-    report(one_line(error.sentence))
-    return Refused(name, error.sentence, exit_of_error(error))
+    why = for_people(error.sentence)
+    report(why)
+    return Refused(name, why, exit_of_error(error))
 
 
 def code_of(refused: Iterable[Refused]) -> ExitCode:

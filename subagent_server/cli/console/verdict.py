@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from subagent_server.cli.console.commands import for_people
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.output import report
 from subagent_server.cli.console.session import Session
@@ -42,8 +43,9 @@ def report_run(session: Session, view: RunView, *, hint: bool = True) -> None:
             f"Answer with `{command}`."
         )
     if view.error is not None:
-        what_next = f" {view.error.hint}" if hint and view.error.hint else ""
-        report(one_line(f"run {view.run_id} failed ({view.error.code}): {view.error.message}{what_next}"))
+        what_next = f" {for_people(view.error.hint)}" if hint and view.error.hint else ""
+        failed = one_line(f"run {view.run_id} failed ({view.error.code}): {view.error.message}")
+        report(f"{failed}{what_next}")
     elif view.status is Status.STOPPED:
         report(one_line(f"run {view.run_id} was stopped. {view.summary or ''}"))
 

@@ -1,0 +1,37 @@
+"""The next call of a view helps in the state that the run is in."""
+
+import pytest
+
+from subagent_server.domain.file_schemas import FAILURE_CODES
+from subagent_server.domain.records import Failure
+from subagent_server.domain.states import Status
+from subagent_server.service.next_calls import Commands, ToolCalls, for_parent
+from tests.helpers.runs import RUN_ID, T0, make_meta
+
+TOOLS = ToolCalls(1500)
+COMMANDS = Commands(lambda *words: " ".join(["subagent", *words]))
+NOTHING_TO_CARRY_ON = {"config", "launch_failed", "agent_error"}
+"""A continuation meets the same fault again, or has nothing to go on with."""
+
+
+@pytest.mark.parametrize("code", FAILURE_CODES)
+def test_after_a_failure_the_next_call_fits_its_code(code: str) -> None:
+    failed = make_meta(status=Status.FAILED, completed_at=T0, error=Failure(code=code, message="No."))
+    words = for_parent(failed, TOOLS)
+    assert (f'continue_run(runId="{RUN_ID}"' in words) == (code not in NOTHING_TO_CARRY_ON)
+    assert ("Mend what the error names" in words) == (
+        code in {"config", "launch_failed", "storage", "model_error"}
+    )
+    said = for_parent(failed, COMMANDS)
+    assert (f"`subagent continue {RUN_ID}" in said) == (code not in NOTHING_TO_CARRY_ON)
+    assert "continue_run" not in said and "get_logs" not in said
+
+
+def test_a_parent_that_stopped_a_run_is_not_asked_to_carry_it_on() -> None:
+    words = for_parent(make_meta(status=Status.STOPPED, stopped_at=T0), TOOLS)
+    assert words.startswith("Stopped: nothing is left to do.")
+
+
+def test_a_failure_with_a_code_of_a_later_version_has_a_next_call_too() -> None:
+    failed = make_meta(status=Status.FAILED, completed_at=T0, error=Failure(code="{on}", message="No."))
+    assert "get_logs" in for_parent(failed, TOOLS)
