@@ -18,6 +18,8 @@ from subagent_server.catalog.servers import is_http_url
 from subagent_server.catalog.variables import REFERENCE, MissingVariable, expand_as_far_as_set
 from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
 from subagent_server.domain.errors import BadArgument, shorten
+from subagent_server.sandbox.program import find_program
+from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.service.context import Service
 from subagent_server.service.places import cwd_of_user
 from subagent_server.service.programs import Programs
@@ -163,6 +165,16 @@ class AgentChecker:
             else agent.model_copy(update={"description": description})
         )
 
+    def _of_sandbox(self, agent: AgentDefinition) -> Iterator[Refusal]:
+        """Yield that something holds in a sandbox alone and no bubblewrap is here; it is not tried here."""
+        if (key := agent.needs_sandbox) is None:
+            return
+        try:
+            find_program(self._service.settings.environment, self._service.settings.cwd)
+        except BoxRefused as refusal:
+            sentence = f"{key} cannot be kept: {refusal.reason}."
+            yield Refusal(sentence, key.partition(":")[0], in_file=False)
+
     def _of_definition(self, agent: AgentDefinition) -> list[Refusal]:
         """Return the refusals that follow from the file alone."""
         return [
@@ -176,6 +188,7 @@ class AgentChecker:
         """Yield what is wrong with the key and the address of the model, once variables are replaced."""
         if agent.runner != "messages":
             return
+        yield from self._of_sandbox(agent)
         name = agent.api_key_env
         key = {**self._service.settings.environment, **agent.env}.get(name, "").strip()
         if not name.isidentifier():
