@@ -56,6 +56,8 @@ def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
         setup.run.paths.outputs.make()
     placeholders = Placeholders()
     try:
+        if selection.bash:
+            build_box(_rules(setup, None))  # refused before a name is held in a home directory
         protected = protect(Path.cwd(), placeholders, agent.sandbox_write) if selection.bash else None
         box = build_box(_rules(setup, protected))
         if protected is not None and protected.open and agent.sandbox == "bwrap":

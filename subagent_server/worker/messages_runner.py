@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subagent_server.catalog.models import resolve_model
+from subagent_server.catalog.servers import is_http_url
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Failure, RunRequest, Usage
@@ -39,6 +40,7 @@ from subagent_server.toolkit.outputs import KeptOutputs
 from subagent_server.toolkit.telemetry import NO_TRACER
 from subagent_server.toolkit.todo_list import todo_tools
 from subagent_server.toolkit.tool import Tool
+from subagent_server.toolkit.workspace.bash import BashTool
 from subagent_server.toolkit.workspace.off_loop import off_loop
 from subagent_server.toolkit.workspace.search_scope import SearchScope
 from subagent_server.toolkit.workspace.tools import make_workspace_tools
@@ -78,6 +80,10 @@ class MessagesRunner:
     def cut_short(self, failure: Failure) -> Outcome:
         """Return the outcome of a run that something else ends."""
         return self._loop.cut_short(failure)
+
+    async def rest(self) -> None:
+        """End the shell and its jobs."""
+        await asyncio.gather(*(tool.aclose() for tool in self._loop.tools if isinstance(tool, BashTool)))
 
     async def aclose(self) -> None:
         """Close the tools, the MCP servers and the connections of the model, all at once."""
@@ -181,10 +187,22 @@ def _model_settings(
     return ModelSettings(
         model=resolve_model(agent.model),
         api_key=api_key,
-        base_url=agent.base_url or environment.get("ANTHROPIC_BASE_URL") or None,
+        base_url=_base_url(agent, environment),
         max_tokens=agent.max_tokens or DEFAULT_MAX_TOKENS,
         effort=agent.effort,
         context_window=prices.context_window if prices else None,
+    )
+
+
+def _base_url(agent: AgentDefinition, environment: Mapping[str, str]) -> str | None:
+    url = agent.base_url or environment.get("ANTHROPIC_BASE_URL") or None
+    if url is None or is_http_url(url):
+        return url
+    name = "baseUrl" if agent.base_url else "ANTHROPIC_BASE_URL"
+    raise RunRefused(
+        "config",
+        f"{name} is not an address of HTTP with a host, so the model cannot be called.",
+        f"Let {name} begin with http:// or https://, or leave it out, then run it again.",
     )
 
 
