@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 import traceback
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from subagent_server.server.resources import refusal
 from subagent_server.service.access import Caller
 from subagent_server.service.changes import Changes
 from subagent_server.service.context import Service
+from subagent_server.service.progress import progress_words
 from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.dispatch import ToolDispatcher
 from subagent_server.service.tools.pages import page_of
@@ -41,6 +43,7 @@ class ToolHandlers:
         self, service: Service, changes: Changes, role: Role, caller: Caller, relay: EventRelay
     ) -> None:
         self._settings = service.settings
+        self._store = service.store
         self._relay = relay
         self._dispatcher = ToolDispatcher(service, changes, caller, tools_of(service, role, caller))
 
@@ -90,8 +93,9 @@ class ToolHandlers:
         name = client.client_info.name if client is not None and client.client_info is not None else None
         longest = longest_wait_seconds(name, self._settings.max_wait_seconds)
 
-        async def progress(elapsed: float) -> None:
-            await context.session.report_progress(elapsed, None, f"still waiting after {elapsed:.0f} s")
+        async def progress(elapsed: float, run_ids: Collection[str]) -> None:
+            words = await asyncio.to_thread(progress_words, self._store, run_ids)
+            await context.session.report_progress(elapsed, None, words)
 
         beside, trace = partial(self._relay.beside, context), trace_context.checked(context.meta)
         return Call(_arguments(params), longest, progress, beside, trace, name)

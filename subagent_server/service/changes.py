@@ -5,7 +5,7 @@ The end of a wait never touches the run.
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -64,11 +64,14 @@ class Changes:
 
 @dataclass
 class Wait:
-    """How long to wait, for changes of which runs (None: any), and which function to call during the wait."""
+    """How long to wait, for changes of which runs (None: any), and which function to call during the wait.
+
+    `progress` gets the seconds waited so far, and the ids of the runs.
+    """
 
     seconds: float
     run_ids: frozenset[str] | None = None
-    progress: Callable[[float], Awaitable[None]] | None = None
+    progress: Callable[[float, Collection[str]], Awaitable[None]] | None = None
     poll_seconds: float = field(default=SLOW_POLL_SECONDS)
 
 
@@ -102,7 +105,7 @@ async def wait_until(changes: ChangeSource, check: Callable[[], T | None], wait:
             await _sleep(changed, min(remaining, wait.poll_seconds))
             if wait.progress is not None and loop.time() - reported >= PROGRESS_SECONDS - wait.poll_seconds:
                 reported = loop.time()
-                await wait.progress(reported - began)
+                await wait.progress(reported - began, wait.run_ids or ())
     finally:
         unsubscribe()
 

@@ -17,6 +17,7 @@ from subagent_server.domain.errors import ForeignRoot, SubagentError, UnknownRun
 from subagent_server.domain.ids import is_run_id
 from subagent_server.domain.states import Status
 from subagent_server.service.access import USER, Caller, NotAllowed
+from subagent_server.service.answer_size import those_that_fit
 from subagent_server.service.parents import OtherParents, others_sentence, starter_of
 from subagent_server.service.run_case import RunCase, case_of, is_over
 from subagent_server.service.run_row import RunRow, row_of_facts, row_of_state
@@ -52,9 +53,12 @@ class ListedRuns:
     other_parents: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the JSON object of the list."""
+        """Return the JSON object of the list. Rows beyond the size of an answer are counted."""
         others = {} if self.other_parents is None else {"otherParents": self.other_parents}
-        return {"runs": [row.to_wire() for row in self.rows], **others}
+        rows = those_that_fit(self.rows, RunRow.to_wire)
+        left = len(self.rows) - len(rows)
+        omitted = {"omitted": f"{left} more did not fit: ask by status or agent."} if left else {}
+        return {"runs": [row.to_wire() for row in rows], **others, **omitted}
 
 
 class RunList:

@@ -11,6 +11,7 @@ from subagent_server.domain.errors import SubagentError, UnknownRun
 from subagent_server.domain.records import Record, RunMeta
 from subagent_server.host.clock import now
 from subagent_server.service.access import Caller, check_open
+from subagent_server.service.answer_size import MAX_IDS, those_that_fit
 from subagent_server.service.context import Service
 from subagent_server.service.next_calls import NextCalls
 from subagent_server.service.parents import OtherParents, others_sentence, starter_of
@@ -28,6 +29,7 @@ class WaitResult(Record):
 
     runs: list[RunView]
     working: list[str]
+    later: list[str] | None = Field(default=None, description="More that ask or have ended: the next call")
     cursor: str = Field(description="For another connection; this one remembers what it has shown")
     other_parents: str | None = None
     unreadable: list[str] | None = None
@@ -37,7 +39,8 @@ class WaitResult(Record):
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON object of the answer, without missing facts."""
         wire = self.model_dump(mode="json", exclude_none=True, exclude={"runs"})
-        return {"runs": [view.to_wire() for view in self.runs], **wire}
+        bounded = {key: value[:MAX_IDS] if isinstance(value, list) else value for key, value in wire.items()}
+        return {"runs": [view.to_wire() for view in self.runs], **bounded}
 
 
 def needs_parent(meta: RunMeta, shown: int) -> bool:
@@ -101,22 +104,27 @@ class Watchlist:
     def _result(self, found: list[Observed | SubagentError]) -> WaitResult:
         runs = [item for item in found if isinstance(item, Observed)]
         news = [r for r in runs if self._is_news(r.meta)]
+        is_again = False
         if not news and self._named is not None and self._shown is self._remembered:
-            news = (
-                runs if all(r.meta.status.is_terminal for r in runs) else []
-            )  # there is no more to wait for
-        views = [run_view(self._service.store, each, self._next_calls, self._caller) for each in news]
-        shown = self._shown.of(r.meta.run_id for r in runs if self._may_come_again(r))
+            is_again = all(r.meta.status.is_terminal for r in runs)  # there is no more to wait for
+        news = runs if is_again else sorted(news, key=lambda r: not r.meta.pending)
+        made = (run_view(self._service.store, each, self._next_calls, self._caller) for each in news)
+        views = those_that_fit(made, RunView.to_wire)
+        later = [] if is_again else [each.meta.run_id for each in news[len(views) :]]
+        shown = self._shown.of(
+            r.meta.run_id for r in runs if self._may_come_again(r) or r.meta.run_id in later
+        )
         for view in views:
             if view.run_id in shown:
                 shown.note(view.run_id, view.revision, ended=view.status.is_terminal)
         return WaitResult(
             runs=views,
             working=[r.meta.run_id for r in runs if not r.meta.status.is_terminal],
+            later=later or None,
             cursor=shown.cursor(),
             other_parents=self._others_sentence(),
             unreadable=[each.sentence for each in found if isinstance(each, SubagentError)] or None,
-            instructions=self._instructions(runs, news),
+            instructions=self._instructions(runs, news[: len(views)], len(news) - len(views), is_again),
         )
 
     def _may_come_again(self, run: Observed) -> bool:
@@ -127,10 +135,16 @@ class Watchlist:
         shown = self._shown.revision(meta.run_id)
         return shown < ENDED if meta.status.is_terminal else needs_parent(meta, shown)
 
-    def _instructions(self, runs: list[Observed], news: list[Observed]) -> str:
+    def _instructions(self, runs: list[Observed], news: list[Observed], omitted: int, is_again: bool) -> str:
         again = f"Next: {self._next_calls.wait_for_several()}."
+        if omitted and is_again:
+            return f"Nothing is left to wait for. {omitted} more did not fit: check_status shows each."
+        if omitted:
+            again = f"{omitted} more did not fit into this answer. {again}"
         if any(r.meta.pending for r in news):
             return f"Answer the open questions with reply_subagent. {again}"
+        if omitted:
+            return again
         working = sum(not r.meta.status.is_terminal for r in runs)
         if not working:
             return "Nothing is left to wait for."

@@ -82,6 +82,23 @@ def latest_words(run: RunPaths) -> str | None:
     return None
 
 
+def latest_step(run: RunPaths) -> tuple[int | None, str | None]:
+    """Return the number of the agent's turn and its last text or call, on one line; None: not in the tail."""
+    turn: int | None = None
+    words: str | None = None
+    try:
+        lines = journal.tail(run.events, 60).lines
+    except OSError:
+        return None, None
+    for event in filter(None, map(journal.parse, reversed(lines))):
+        kind, number = event.get("type"), event.get("turn")
+        if words is None and kind in _WORDS:
+            words = render(event).split("\n", 1)[0].partition(" ")[2].removeprefix("→ ")
+        if turn is None and kind == "turn" and type(number) is int:
+            turn = number
+    return turn, words
+
+
 def page(file: Entry, cursor: int | None, lines: int) -> journal.Page:
     """Return a page of a line file: its last lines, or the lines from `cursor` on. Raises UnreadableMeta."""
     try:

@@ -14,7 +14,7 @@ from subagent_server.domain.ids import is_run_id
 from subagent_server.store.paths import RootPaths, RunPaths
 
 MAX_UNSEEN = 100
-UNSEEN_AGE = timedelta(days=1)
+MAX_UNSEEN_SECONDS = 86_400.0
 """How many marks count, the newest, and how old their runs may be: nobody waits for an older end."""
 
 
@@ -33,7 +33,7 @@ def unmark(run: RunPaths) -> None:
 
 def newest(root: RootPaths, now: datetime) -> list[str]:
     """Return the ids of the runs whose end nobody was shown, the newest first."""
-    oldest = f"{now - UNSEEN_AGE:%Y%m%d-%H%M%S}"  # run ids begin so, in UTC
+    oldest = f"{now - timedelta(seconds=MAX_UNSEEN_SECONDS):%Y%m%d-%H%M%S}"  # run ids begin so, in UTC
     with suppress(OSError):
         if root.is_ours:
             names = (name for name in root.unseen.names() if name >= oldest and is_run_id(name))

@@ -1,11 +1,13 @@
 """Waits lose nothing, end no run, and are bounded by the client's timeout (SPEC section 5, "Waits")."""
 
+import re
 import signal
 
 import pytest
 
 from subagent_server.host import processes
-from tests.helpers.turns import asks, says
+from tests.helpers.turns import asks, says, shell
+from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill
 
 
@@ -42,20 +44,39 @@ def test_waiting_for_several_runs_shows_each_question_once_and_each_end(world: W
         assert [row["runId"] for row in parent.call("list_runs")["runs"]] == [working, asking]
 
 
-def test_a_long_wait_tells_its_progress_is_cut_with_a_note_and_ends_no_run(world: World) -> None:
-    world.agent()
-    world.play(asks("Go on?"), says("Done."))
+def test_a_long_wait_says_what_its_runs_do_is_cut_with_a_note_and_ends_no_run(world: World) -> None:
+    world.agent("asker")
+    world.agent("napper", tools="bash")
+    key = world.environment["ANTHROPIC_API_KEY"]
+    nap = f"echo {key}; sleep 300\n\x1b[31mecho {'z' * 500}"
+    asking = [asks(f"Go\non\x1b[2J? {'x' * 500}"), says("Done.")]
+    conversations = [
+        {"when": {"prompt": "ask"}, "turns": asking},
+        {"when": {"prompt": "sleep"}, "turns": [shell("true"), shell(nap), says("Slept.")]},
+    ]
+    world.play(conversations=conversations)
     with world.serve("--max-wait", "9") as parent:
-        run_id = parent.call("run_worker", prompt="Think.")["runId"]
-        world.asking(run_id)
+        asker = parent.call("run_asker", prompt="ask", label="the\nfirst")["runId"]
+        world.asking(asker)
+        napper = parent.call("run_napper", prompt="sleep")["runId"]
+        is_napping = lambda: "sleep 300" in str(parent.call("check_status", runId=napper))  # noqa: E731
+        wait_for(is_napping, BOUND, "the nap")
         cursor = parent.call("wait_for_runs", waitSeconds=0)["cursor"]
-        again = parent.begin("wait_for_runs", waitSeconds=60, cursor=cursor)
-        answer = again.result(BOUND)
-        assert answer["runs"] == [] and answer["working"] == [run_id] and answer["cursor"] == cursor
+        both = parent.begin("wait_for_runs", waitSeconds=60, cursor=cursor)
+        one = parent.begin("check_status", runId=napper, waitSeconds=60)
+        answer = both.result(BOUND)
+        assert answer["runs"] == [] and set(answer["working"]) == {asker, napper}
         assert answer["waitNote"].startswith("waitSeconds was cut to 9")
-        ((elapsed, message),) = parent.progress
-        assert 7 < elapsed < 60 and message is not None and "still waiting" in message
-        assert parent.call("check_status", runId=run_id)["live"]
+        assert one.result(BOUND)["live"]
+        assert all(7 < elapsed < 60 for elapsed, _ in parent.progress)
+        of_one, of_both = sorted((str(message) for _, message in parent.progress), key=len)
+        assert re.fullmatch(r"napper, \d+ s, turn 2: bash echo .*; sleep 300 .*z…", of_one), of_one
+        assert re.match(
+            r"2 at work: asker \(the first\), \d+ s: asks Go on\\x1b\[2J\? x+…; napper, ", of_both
+        )
+        assert key not in of_both and of_both.isprintable() and len(of_both) < 400
+        assert parent.call("check_status", runId=asker)["live"]
+        parent.call("stop_run", runId=napper)
 
 
 def test_a_client_that_gives_up_a_call_ends_the_wait_and_nothing_else(world: World) -> None:

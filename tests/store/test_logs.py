@@ -151,3 +151,19 @@ def test_a_page_is_the_end_of_a_log_or_what_follows_a_cursor(run: RunPaths) -> N
     assert last.lines == ["09:30:15 ── turn 4", "09:30:15 ── turn 5"]
     assert logs.page(run.log, last.cursor, 2).lines == []
     assert logs.page(run.log, 0, 1).lines == ["09:30:15 ── turn 1"]
+
+
+def test_the_latest_step_of_a_journal_that_anybody_may_have_written_is_one_line(run: RunPaths) -> None:
+    assert logs.latest_step(run) == (None, None)
+    write(run, ("turn", {"turn": 2}), ("tool_call", {"toolName": "bash", "arguments": {"command": "a\nb"}}))
+    assert logs.latest_step(run) == (2, "bash a ⏎ b")
+    odd = [
+        {"type": "turn", "turn": "\ud800" * 99},
+        {"type": "turn", "turn": True},
+        {"type": "text", "text": ["\ud83d\nx"]},
+        {"type": "tool_call", "toolName": "\ud83d\n\x1b[2J", "arguments": 5},
+    ]
+    with run.events.path.open("a", encoding="utf-8") as journal:
+        journal.writelines(json.dumps(event) + "\n" for event in odd)
+    turn, words = logs.latest_step(run)
+    assert turn == 2 and words == "\\ud83d"

@@ -56,7 +56,7 @@ def agents_answer() -> Schema:
 def rows_answer() -> Schema:
     """Return the schema of a list of runs."""
     runs = {"type": "array", "items": row_schema()}
-    properties = {"runs": runs, "otherParents": {"type": "string"}}
+    properties = {"runs": runs, "otherParents": {"type": "string"}, "omitted": {"type": "string"}}
     return {"type": "object", "properties": properties, "required": ["runs"]}
 
 

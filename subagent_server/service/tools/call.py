@@ -22,13 +22,13 @@ MAX_FAULT_CHARACTERS = 300
 class Call:
     """A tool call: its arguments, the longest wait in seconds, and the means of reporting the wait.
 
-    `progress` gets the seconds waited so far. `beside` is entered with the ids of the awaited runs, and left
-    when the wait is over. `trace` is the trace context of the call, `client` the name of the client.
+    `progress` gets the seconds waited so far and the ids of the awaited runs. `beside` is entered with these
+    ids, and left when the wait is over. `trace` is the trace context of the call, `client` the client's name.
     """
 
     arguments: Arguments
     longest_wait: float
-    progress: Callable[[float], Awaitable[None]] | None = None
+    progress: Callable[[float, Collection[str]], Awaitable[None]] | None = None
     beside: Callable[[Collection[str]], AbstractAsyncContextManager[None]] | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
     client: str | None = None

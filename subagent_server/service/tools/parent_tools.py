@@ -67,7 +67,7 @@ async def _wait_for_runs(context: ToolContext, call: Call) -> Answer:
         within = Wait(call.wait_seconds(45), frozenset(watch.run_ids), call.progress)
         found: WaitResult | None = await context.waited(lambda: watch.look(wait_for), within)
     result = found if found is not None else await asyncio.to_thread(watch.now)
-    for run_id in result.working:
+    for run_id in [*result.working, *(result.later or [])]:
         context.shown.note(run_id)
     for view in result.runs:
         await context.note(view)

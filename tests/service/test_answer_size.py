@@ -1,0 +1,103 @@
+"""Answers about many runs are bounded, and what does not fit into one comes with the next, once."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from subagent_server.domain import events
+from subagent_server.domain.ids import make_run_id
+from subagent_server.domain.records import RunResult
+from subagent_server.domain.states import Status
+from subagent_server.launch.local import LocalLauncher
+from subagent_server.service.access import USER
+from subagent_server.service.answer_size import MAX_ANSWER_CHARACTERS
+from subagent_server.service.changes import Changes
+from subagent_server.service.context import Service, open_service
+from subagent_server.service.list_runs import ListedRuns
+from subagent_server.service.run_row import RunRow
+from subagent_server.service.tools.call import Call
+from subagent_server.service.tools.dispatch import ToolDispatcher
+from subagent_server.service.tools.table import TOOLS
+from subagent_server.settings import read_settings
+from tests.helpers.runs import STARTED, T0, start_run
+
+NUMBER = 20
+RESULT = "r" * 7_000
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    """A service over a root with runs that have ended, each with a long result and a long summary."""
+    made = open_service(read_settings(environment={}, cwd=tmp_path), LocalLauncher())
+    for number in range(NUMBER):
+        run_id = make_run_id(T0, bytes([number, *range(5)]))
+        start_run(made.store, run_id, STARTED)
+        result = RunResult(outcome=Status.COMPLETED, text=RESULT)
+        made.store.update(run_id, events.Finished(summary="s" * 4_000), T0, result=result)
+    return made
+
+
+@contextmanager
+def connection(service: Service) -> Iterator[Any]:
+    """Give a function that calls a tool, as one client does."""
+    changes = Changes(service.store)
+    dispatcher = ToolDispatcher(service, changes, USER, TOOLS)
+
+    def call(tool: str, **arguments: Any) -> dict[str, Any]:
+        return asyncio.run(dispatcher.call(tool, Call(arguments, longest_wait=5.0)))
+
+    try:
+        yield call
+    finally:
+        changes.close()
+
+
+def test_the_ends_of_many_runs_come_in_pages_each_once_on_one_connection_and_by_cursor(
+    service: Service,
+) -> None:
+    seen: list[str] = []
+    cursor: dict[str, str] = {}
+    with connection(service) as call:
+        for _ in range(2):
+            page = call("wait_for_runs", waitSeconds=5)
+            assert len(json.dumps(page)) < MAX_ANSWER_CHARACTERS + 5_000
+            seen += [view["runId"] for view in page["runs"]]
+            left = NUMBER - len(seen)
+            assert len(page["later"]) == left and f"{left} more did not fit" in page["instructions"]
+            cursor = {"cursor": page["cursor"]}
+    with connection(service) as call:
+        while cursor:
+            page = call("wait_for_runs", waitSeconds=5, **cursor)
+            seen += [view["runId"] for view in page["runs"]]
+            cursor = {"cursor": page["cursor"]} if "later" in page else {}
+        assert page["instructions"] == "Nothing is left to wait for."
+    assert sorted(seen) == sorted(set(seen)) == sorted(service.store.run_ids())
+
+
+def test_named_runs_that_have_ended_are_shown_again_as_far_as_they_fit(service: Service) -> None:
+    run_ids = service.store.run_ids()
+    with connection(service) as call:
+        while "later" in call("wait_for_runs", runIds=run_ids, waitSeconds=0):
+            pass
+        again = call("wait_for_runs", runIds=run_ids, waitSeconds=0)
+    left = NUMBER - len(again["runs"])
+    assert 0 < left < NUMBER and "later" not in again
+    assert (
+        again["instructions"]
+        == f"Nothing is left to wait for. {left} more did not fit: check_status shows each."
+    )
+
+
+def test_rows_have_short_summaries_and_a_list_says_how_many_rows_it_leaves_out(service: Service) -> None:
+    with connection(service) as call:
+        whole = call("list_runs")
+    assert len(whole["runs"]) == NUMBER and {len(row["summary"]) for row in whole["runs"]} == {300}
+    many = ListedRuns([RunRow(run_id=f"r{number}", summary="s" * 300) for number in range(500)]).to_wire()
+    left = 500 - len(many["runs"])
+    assert len(json.dumps(many)) < MAX_ANSWER_CHARACTERS + 5_000
+    assert 0 < left < 500 and many["omitted"] == f"{left} more did not fit: ask by status or agent."
