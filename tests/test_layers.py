@@ -29,7 +29,7 @@ FLOORS: dict[str, set[str]] = {
     "toolkit": {"sandbox", "host", "domain"},
     "simulator": {"host", "domain"},
     "runners": {"toolkit", "host", "domain"},
-    "service": {"store", "launch", "catalog", "host", "domain", "settings"},
+    "service": {"store", "launch", "catalog", "sandbox", "host", "domain", "settings"},
     "server": ABOVE_THE_VERBS,
     "tui": ABOVE_THE_VERBS,
     "web": ABOVE_THE_VERBS,

@@ -1,7 +1,7 @@
 """Every agent of some directories, and every file that is not an agent, with its reason."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from subagent_server.catalog.loading import LoadedFile, load_file
@@ -14,7 +14,10 @@ from subagent_server.host.no_room import lack_of_room
 
 @dataclass(frozen=True)
 class Catalog:
-    """The agents that may be run, by name in alphabetical order, and the problems of the files."""
+    """The agents that may be run, by name in alphabetical order, and the problems of the files.
+
+    A server keeps the agents as long as it lives, so they have no prompts: a run reads its file again.
+    """
 
     agents: dict[str, AgentDefinition] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -46,19 +49,20 @@ class Catalog:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A loaded file of a directory."""
+    """A loaded file of a directory, with a hash of its prompt in place of the prompt."""
 
     path: Path
     loaded: LoadedFile
+    prompt: int
 
     @property
     def name(self) -> str:
         return self.loaded.definition.name
 
     @property
-    def content(self) -> AgentDefinition:
-        """The agent without the place of its file."""
-        return self.loaded.definition.model_copy(update={"source": None, "read_from": {}})
+    def content(self) -> tuple[AgentDefinition, int]:
+        """The agent without the place of its file, and its prompt."""
+        return self.loaded.definition.model_copy(update={"source": None, "read_from": {}}), self.prompt
 
 
 @dataclass
@@ -112,7 +116,7 @@ def _load(found: FoundFile, search: _Search) -> _Candidate | None:
         search.problems.append(found.problem)
         return None
     try:
-        return _Candidate(found.path, load_file(found.path))
+        return _without_prompt(load_file(found.path), found.path)
     except NotAnAgent as error:
         search.problems.append(Problem(found.path, error.line, "skipped", error.reason))
     except AgentFileError as error:
@@ -124,6 +128,12 @@ def _load(found: FoundFile, search: _Search) -> _Candidate | None:
         reason = f"reading it failed ({type(error).__name__}: {shorten(str(error))}), so report it"
         search.problems.append(Problem(found.path, None, "error", reason))
     return None
+
+
+def _without_prompt(loaded: LoadedFile, path: Path) -> _Candidate:
+    definition = loaded.definition
+    listed = replace(loaded, definition=definition.model_copy(update={"system_prompt": ""}))
+    return _Candidate(path, listed, hash(definition.system_prompt))
 
 
 def _accept(candidate: _Candidate, search: _Search) -> None:

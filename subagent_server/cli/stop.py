@@ -39,7 +39,7 @@ def stop(session: Session, names: tuple[str, ...], reason: str | None, as_json: 
     _print(session, observed, as_json)
     living = [one.meta.run_id for one in observed if one.live]
     for run_id in living:
-        report(f"run {run_id} has ended, but processes of it still live: they are killed soon.")
+        report(f"run {run_id} has ended, but processes of it still live: {_prospect(session, run_id)}")
     return code or (ExitCode.TIMED_OUT if living else ExitCode.OK)
 
 
@@ -55,6 +55,14 @@ def _stop_each(session: Session, run_ids: list[str], reason: str | None) -> tupl
         except SubagentError as error:
             refused.append(refusal(run_id, error))
     return stopped, refused
+
+
+def _prospect(session: Session, run_id: str) -> str:
+    """Return what becomes of the processes of a run that has ended."""
+    shim = service.suspended_shim(session.service, run_id)
+    if shim is None:
+        return "they are killed soon."
+    return f"its shim, which ends them, is suspended: `kill -CONT {shim}` lets it go on."
 
 
 def _until_gone(session: Session, run_ids: list[str]) -> list[Observed]:

@@ -6,7 +6,7 @@ opened in an editor, at the next login. What a person runs knowingly (`Makefile`
 """
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -109,8 +109,8 @@ def executed_by(
     that it lies in, from itself downward, and nothing beside it.
     """
     names = [_folded(part) for part in parts]
-    for start in range(len(names)):
-        for entry in EXECUTED_FILES:
+    for start, name in enumerate(names):
+        for entry in (*_BY_FIRST_NAME.get(name, ()), *_BY_GLOB):
             if _begins(entry, names[start:], is_directory) and not is_lifted(parts, lifted, below=start):
                 return entry
     return None
@@ -120,6 +120,14 @@ def is_lifted(parts: Sequence[str], lifted: Sequence[str], *, below: int = 0) ->
     """Whether `parts` lies in one of the `lifted` paths that has more than `below` parts."""
     freed = [path.strip("/").split("/") for path in lifted]
     return any(len(path) > below and list(parts[: len(path)]) == path for path in freed)
+
+
+def can_run_code(paths: Sequence[str]) -> str:
+    """Return the sentence on files that changed beside a run and are executed by other programs."""
+    return (
+        f"Changed during this run, and executed by other programs unasked: {', '.join(paths)}. Look at these "
+        "before you use git, or open the directory in an editor or another agent."
+    )
 
 
 def _begins(entry: Executed, names: Sequence[str], is_directory: bool) -> bool:
@@ -137,3 +145,16 @@ def _folded(name: str) -> str:
     """
     seen = "".join(c for c in unicodedata.normalize("NFKC", name) if unicodedata.category(c) != "Cf")
     return seen.casefold().partition(":")[0].rstrip(" .")
+
+
+def _by_first_name() -> dict[str, list[Executed]]:
+    """Return the entries by the first name of their paths: most names are in none of them."""
+    found: dict[str, list[Executed]] = {}
+    for entry in EXECUTED_FILES:
+        for name in dict.fromkeys(_folded(path).partition("/")[0] for path in (*entry.paths, *entry.files)):
+            found.setdefault(name, []).append(entry)
+    return found
+
+
+_BY_FIRST_NAME: Mapping[str, Sequence[Executed]] = _by_first_name()
+_BY_GLOB = [entry for entry in EXECUTED_FILES if set("*?[") & set("".join(entry.paths))]

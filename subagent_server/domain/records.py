@@ -255,13 +255,17 @@ class WebSource(Record):
 
 
 class RunResult(Record):
-    """How a run ended, in its own words: the content of `result.json`."""
+    """How a run ended, in its own words: the content of `result.json`.
+
+    `can_run_code` are files that changed during the run and that other programs execute unasked.
+    """
 
     outcome: Status
     text: str = ""
     output: Any = None
     summary: str | None = None
     sources: list[WebSource] | None = None
+    can_run_code: list[str] | None = None
     error: Failure | None = None
 
     @property

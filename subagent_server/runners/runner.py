@@ -30,6 +30,10 @@ class Runner(Protocol):
         """Return the outcome of a run that something else ends: its work so far is paid for, and kept."""
         ...
 
+    async def rest(self) -> None:
+        """End the programs of the tools: nothing changes in the working directory after this."""
+        ...
+
     async def aclose(self) -> None:
         """Close tools and connections. Called once, also after a cancellation; it is given 3 s."""
         ...

@@ -3,7 +3,7 @@
 import os
 import stat
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ READ_ONLY = ("hooks", "config", "info", COMMONDIR)
 """In every git directory, also while missing. `commondir` turns git to another one, with its own `config`."""
 READ_ONLY_IF_THERE = ("modules", "worktrees")
 """These hold git directories again."""
+_OF_A_REPOSITORY = ("HEAD", "objects", "refs", COMMONDIR)
 _WRITTEN = ("objects", "refs", "logs")
 _LONGEST_POINTER = 8192
 _LARGEST_CONFIG = 1 << 20
@@ -33,8 +34,12 @@ class LinkedWorktree:
 
 def is_repository(directory: Path) -> bool:
     """Whether git takes this directory itself for a repository (is_git_directory in its setup.c)."""
-    there = {name for name in ("HEAD", "objects", "refs", COMMONDIR) if os.path.lexists(directory / name)}
-    return "HEAD" in there and (COMMONDIR in there or {"objects", "refs"} <= there)
+    return makes_repository({name for name in _OF_A_REPOSITORY if os.path.lexists(directory / name)})
+
+
+def makes_repository(names: Set[str]) -> bool:
+    """Whether git takes a directory with these names in it for a repository."""
+    return "HEAD" in names and (COMMONDIR in names or {"objects", "refs"} <= names)
 
 
 def is_placeholder_at(path: Path) -> bool:

@@ -6,6 +6,8 @@ from itertools import islice
 from pathlib import Path
 
 from subagent_server.catalog.discover import Catalog, discover
+from subagent_server.catalog.loading import load_agent_file
+from subagent_server.catalog.problems import shown
 from subagent_server.catalog.walk import MAX_ENTRIES
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import UnknownAgent
@@ -55,22 +57,33 @@ class AgentRegistry:
         return read[1]
 
     def agents(self) -> list[AgentDefinition]:
-        """Return the agents that loaded, by name."""
+        """Return the agents that loaded, by name; those of a directory without their prompts."""
         if self._only is not None:
             return [self._only]
         return list(self.catalog().agents.values())
 
     def get(self, name: str) -> AgentDefinition:
-        """Return the agent of this name or tool name.
+        """Return the agent of this name or tool name, whole, as its file is now.
 
         Raises:
             UnknownAgent: none loaded; the sentence says why if a file of that name was refused.
+            AgentFileError: the file has just become unreadable.
         """
         if self._only is None:
-            return self.catalog().require(name)
+            return _whole(self.catalog().require(name))
         if name in (self._only.name, self._only.tool_name):
             return self._only
         raise UnknownAgent(name, [self._only.name])
+
+
+def _whole(listed: AgentDefinition) -> AgentDefinition:
+    """Return an agent of a catalog with its prompt."""
+    if listed.source is None:
+        return listed
+    whole = load_agent_file(listed.source)
+    if whole.name != listed.name:
+        raise UnknownAgent(listed.name, [whole.name], f"{shown(listed.source)} has just changed")
+    return whole.model_copy(update={"distinct_tool": listed.distinct_tool})
 
 
 def _fingerprint(directories: Sequence[Path]) -> Fingerprint:

@@ -7,6 +7,7 @@ Tested in `tests/service/test_run_case.py`, `tests/faults/` and `tests/end_to_en
 
 import json
 import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from subagent_server.host.clock import now
 from subagent_server.host.exclusive import exclusive
 from subagent_server.host.failpoints import failpoint
 from subagent_server.launch import marks
+from subagent_server.sandbox.protected_names import remove_left_placeholders
 from subagent_server.service.access import USER, Caller, check_open
 from subagent_server.service.ending import signal_shim, stop_children
 from subagent_server.service.run_case import RunCase, case_of, case_of_processes, is_here
@@ -28,6 +30,7 @@ from subagent_server.service.tree_usage import record_tree_usage
 from subagent_server.store import change_marks
 from subagent_server.store.logs import RunJournal, has_ended, recorded_usage
 from subagent_server.store.paths import RunPaths
+from subagent_server.store.run_files import read_request
 from subagent_server.store.runs import RunStore
 
 OVERDUE_SECONDS = 5.0
@@ -103,6 +106,7 @@ def reconcile_after_worker(store: RunStore, run_id: str, ended: dict[str, Any] |
     if not meta.status.is_terminal:
         meta = _fail(store, run, _verdict(run, read_exit(run) or ended))
     failpoint("reconcile.judged")
+    _remove_placeholders(run)
     _close_journal(run, meta)
     stop_children(store, run_id)
     record_tree_usage(store, run_id)
@@ -243,6 +247,13 @@ def sweep_orphans(run: RunPaths) -> None:
         left += process_scan.descendants([identity.pid for identity in left], spare=is_spared)
         sent = [processes.send_signal(identity, signal.SIGKILL) for identity in dict.fromkeys(left)]
         quiet = 0 if any(sent) else quiet + 1  # what another user owns cannot be ended, and is not waited for
+    _remove_placeholders(run)
+
+
+def _remove_placeholders(run: RunPaths) -> None:
+    """Remove what a killed worker made in its directory for its sandbox."""
+    with suppress(UnreadableMeta):
+        remove_left_placeholders(Path(read_request(run).cwd))
 
 
 def _close_journal(run: RunPaths, meta: RunMeta) -> None:

@@ -4,6 +4,8 @@ Tested in `tests/end_to_end/test_stops.py`, `tests/faults/test_stop_races.py` an
 """
 
 from subagent_server.domain.limits import check_reason
+from subagent_server.host import processes
+from subagent_server.launch import marks
 from subagent_server.service.access import USER, Caller
 from subagent_server.service.context import Service
 from subagent_server.service.ending import stop_run
@@ -28,3 +30,9 @@ def stop(service: Service, run_id: str, reason: str | None = None, caller: Calle
         return observed
     stop_run(service.store, run_id, reason and masker_at_door(service, run_id).text(reason))
     return observe(service.store, run_id)  # its processes may be gone, and the runs below it added their cost
+
+
+def suspended_shim(service: Service, run_id: str) -> int | None:
+    """Return the pid of the shim of a run if that process is suspended: until it goes on, it ends nothing."""
+    shim = marks.recorded_shim(service.store.paths.run(run_id))
+    return shim.pid if shim is not None and processes.is_stopped(shim) else None

@@ -12,9 +12,6 @@ from subagent_server.service.tool_names import tool_refusals
 _NOT_BUILT: dict[str, Callable[[AgentDefinition], bool]] = {
     "runner": lambda agent: agent.runner not in BUILT_RUNNERS,
     "codeMode": lambda agent: agent.code_mode is not None and agent.code_mode.enabled,
-    "sandbox": lambda agent: agent.sandbox == "bwrap",
-    "network": lambda agent: not agent.network,
-    "sandboxLimits": lambda agent: agent.sandbox_limits is not None,
     "isolation": lambda agent: agent.isolation != "none",
     "command": lambda agent: agent.command is not None,
 }

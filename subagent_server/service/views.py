@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from subagent_server.domain.errors import UnreadableMeta
+from subagent_server.domain.executed_files import can_run_code
 from subagent_server.domain.limits import (
     MAX_ANSWER_CHARACTERS,
     MAX_LABEL_CHARACTERS,
@@ -31,7 +32,7 @@ from subagent_server.service.reconcile import Observed
 from subagent_server.service.run_row import elapsed_seconds, waits_for_slot
 from subagent_server.service.shim_record import read_shim
 from subagent_server.service.tree_usage import tree_usage
-from subagent_server.store.logs import latest_words, recorded_usage
+from subagent_server.store.logs import latest_words, recorded_can_run_code, recorded_usage
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 
@@ -152,7 +153,7 @@ def run_view(
         sources=_sources(result),
         output_omitted=is_large or None,
         error=_error(meta.error),
-        warnings=_warnings(store, meta),
+        warnings=_warnings(store, meta, result),
     )
     if result is None or not has_output or is_large:
         return view
@@ -209,13 +210,21 @@ def _shown(meta: RunMeta, named: str | None, own: bool) -> tuple[list[MessageVie
     return [message_view(m) for m in wanted if m.message_id in fitting], len(wanted) - len(fitting)
 
 
-def _warnings(store: RunStore, meta: RunMeta) -> list[str] | None:
-    """Return the warnings of the start, such as tools named by the agent but missing here."""
+def _warnings(store: RunStore, meta: RunMeta, result: RunResult | None) -> list[str] | None:
+    """Return the warnings of the end (files that can run code) and of the start (missing tools)."""
+    found = _can_run_code(store, meta, result)
     try:
         warnings = store.read_request(meta.run_id).warnings
     except UnreadableMeta:
-        return None  # the state is all that is needed for a view
-    return [cut(warning, MAX_WARNING_CHARACTERS) for warning in warnings[:MAX_WARNINGS]] or None
+        warnings = []  # the state is all that is needed for a view
+    return [cut(warning, MAX_WARNING_CHARACTERS) for warning in [*found, *warnings][:MAX_WARNINGS]] or None
+
+
+def _can_run_code(store: RunStore, meta: RunMeta, result: RunResult | None) -> list[str]:
+    if not meta.status.is_terminal:
+        return []
+    recorded = recorded_can_run_code(store.paths.run(meta.run_id)) if result is None else result.can_run_code
+    return [can_run_code(recorded)] if recorded else []
 
 
 def _sources(result: RunResult | None) -> list[dict[str, str]] | None:

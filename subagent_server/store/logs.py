@@ -69,6 +69,16 @@ def recorded_usage(run: RunPaths) -> Usage | None:
         return None  # a journal is data: one that is damaged must not keep a run from being stopped
 
 
+def recorded_can_run_code(run: RunPaths) -> list[str]:
+    """Return the files that a run left and that can run code, by the end of its journal."""
+    try:
+        warning = journal.latest(run.events, frozenset({"warning"}), within=10).get("warning", {})
+    except OSError:
+        return []
+    found = warning.get("canRunCode")
+    return [path for path in found if isinstance(path, str)] if isinstance(found, list) else []
+
+
 def latest_words(run: RunPaths) -> str | None:
     """Return the last text or call of the agent, for a preview; None if the journal has neither."""
     try:

@@ -20,6 +20,7 @@ from subagent_server.runners.runner import Runner
 from subagent_server.toolkit.run_context import RunOver
 from subagent_server.toolkit.telemetry import Tracer
 from subagent_server.worker.delegation import WorkerDelegation, open_delegation
+from subagent_server.worker.executed_watch import ExecutedWatch
 from subagent_server.worker.parent_watch import ParentWatch
 from subagent_server.worker.run_context import WorkerRun
 from subagent_server.worker.run_end import close_journal, end_run
@@ -44,6 +45,7 @@ class Life:
         self.environment = environment
         self._parent = ParentWatch(run.store, run.run_id)
         self._runner: Runner | None = None
+        self._executed = ExecutedWatch(run, agent)
         self._terminated = False
 
     async def live(self) -> None:
@@ -66,7 +68,9 @@ class Life:
                 outcome = await self._outcome(tracing.tracer)
                 with suppress(SubagentError):  # however the run ends, the answers that it read come first
                     await self.run.acknowledgements_written()
-            meta = end_run(self.run, outcome, self._runner.usage if self._runner is not None else None)
+            executed = await self._rested()
+            usage = self._runner.usage if self._runner is not None else None
+            meta = end_run(self.run, outcome, usage, executed)
             end_span(span, meta)
         if undelivered := await tracing.deliver():
             self.run.record("warning", message=undelivered)
@@ -85,7 +89,9 @@ class Life:
     async def _outcome(self, tracer: Tracer) -> Outcome | None:
         """Return how the agent ended, or None if the run was ended from outside. The one broad catch."""
         try:
+            looking = asyncio.create_task(self._executed.begin())
             self._runner = await self._watched(self._opened(tracer))
+            await looking
             outcome = await self._watched(self._runner.work())
             await self.run.acknowledgements_written()
             return outcome
@@ -98,6 +104,15 @@ class Life:
         except Exception as error:  # noqa: BLE001 - the outermost frame: whatever it is, the run ends with it
             failure = self._unforeseen(error)
         return Outcome("", failure=failure) if self._runner is None else self._runner.cut_short(failure)
+
+    async def _rested(self) -> list[str]:
+        """Return what can run code, after the programs of the tools are ended: they could still write."""
+        if self._runner is None:
+            return []
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._runner.rest()
+        return await self._executed.found()
 
     def _unforeseen(self, error: Exception) -> Failure:
         lack = lack_of_room(error)

@@ -2,11 +2,13 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subagent_server.catalog.models import resolve_model
+from subagent_server.catalog.servers import is_http_url
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Failure, RunRequest, Usage
@@ -27,6 +29,7 @@ from subagent_server.runners.messages.resume import Opening
 from subagent_server.runners.messages.traced import TracedModel
 from subagent_server.runners.messages.web_tools import make_web_tools
 from subagent_server.runners.outcome import Outcome
+from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.service.inputs import copied_inputs
 from subagent_server.service.tool_names import missing_tools
 from subagent_server.store.root import is_marked
@@ -37,8 +40,11 @@ from subagent_server.toolkit.outputs import KeptOutputs
 from subagent_server.toolkit.telemetry import NO_TRACER
 from subagent_server.toolkit.todo_list import todo_tools
 from subagent_server.toolkit.tool import Tool
+from subagent_server.toolkit.workspace.bash import BashTool
+from subagent_server.toolkit.workspace.off_loop import off_loop
 from subagent_server.toolkit.workspace.search_scope import SearchScope
 from subagent_server.toolkit.workspace.tools import make_workspace_tools
+from subagent_server.worker.boxes import Place, entered, planned_place, without_box
 from subagent_server.worker.past import read_past
 from subagent_server.worker.run_context import WorkerRun
 from subagent_server.worker.runner_setup import RunnerSetup
@@ -54,7 +60,10 @@ _AUTH_TOKEN = "ANTHROPIC_AUTH_TOKEN"
 class MessagesRunner:
     """Implements `runners.runner.Runner` with a loop that can start, and the start of its conversation."""
 
-    def __init__(self, loop: Loop, start: ConversationStart, servers: "ConnectedServers | None") -> None:
+    def __init__(
+        self, loop: Loop, start: ConversationStart, servers: "ConnectedServers | None", place: Place
+    ) -> None:
+        self._place = place
         self._loop = loop
         self._start = start
         self._servers = servers
@@ -72,9 +81,13 @@ class MessagesRunner:
         """Return the outcome of a run that something else ends."""
         return self._loop.cut_short(failure)
 
+    async def rest(self) -> None:
+        """End the shell and its jobs."""
+        await asyncio.gather(*(tool.aclose() for tool in self._loop.tools if isinstance(tool, BashTool)))
+
     async def aclose(self) -> None:
         """Close the tools, the MCP servers and the connections of the model, all at once."""
-        closing = [tool.aclose() for tool in self._loop.tools]
+        closing = [_leave(self._loop.tools, self._place)]
         closing += [self._servers.aclose()] if self._servers is not None else []
         await asyncio.gather(*closing, self._loop.model.aclose(), return_exceptions=True)
 
@@ -97,38 +110,47 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
     final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
     selection = _selection(agent)
     offer = _web_offer(agent, selection)
-    workspace = _workspace(setup, selection)
-    # 2. Record the start: whatever is refused from here on stands in the journal behind it.
-    setup.record_start(request, settings.model)
-    todos = todo_tools(selection.todos, run.record)
-    own_tools = [*workspace, *todos, *_companions(setup), *([final] if final else [])]
-    # 3. Begin the transcript, before any server is started: a kill from here on loses no conversation.
-    task = _task(agent, request, run)
-    delegates = setup.delegation is not None
-    opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, delegates)
-    start = await _start(run, request, opening)
-    # 4. Connect the servers. If one fails, this closes them all itself.
-    servers = await _servers(setup, [*(tool.name for tool in own_tools), *offer.names])
-    # 5. Nothing may be refused from here on.
-    tools = [*own_tools, *(servers.tools if servers else [])]
-    may_ask = any(tool.name == AskParent.name for tool in tools)
-    loop = Loop(
-        run=run,
-        model=_model(setup, settings),
-        system=system_blocks(task, may_ask=may_ask, structured=final is not None),
-        tools=tools,
-        max_turns=agent.limits.max_turns,
-        final=final,
-        tracer=setup.tracer,
-        meter=meter,
-        outputs=KeptOutputs(run.paths.outputs, run.masker),
-        text=start.text,
-        web=make_web_tools(offer),
-    )
-    _warn(setup, selection, tools, servers)
-    if meter.prices is None:
-        run.record("warning", message=f"No price is known for {settings.model}, so its cost is not counted.")
-    return MessagesRunner(loop, start, servers)
+    workspace, place = await _entered_workspace(setup, selection)
+    async with AsyncExitStack() as whatever_fails:
+        whatever_fails.push_async_callback(_leave, workspace, place)
+        # 2. Record the start: whatever is refused from here on stands in the journal behind it.
+        setup.record_start(request, place.mark, settings.model)
+        for name in place.open:
+            run.record(
+                "warning", message=f"What other programs execute is not protected in the sandbox: {name}"
+            )
+        todos = todo_tools(selection.todos, run.record)
+        own_tools = [*workspace, *todos, *_companions(setup), *([final] if final else [])]
+        # 3. Begin the transcript, before any server is started: a kill from here on loses no conversation.
+        task = _task(agent, request, run, place)
+        delegates = setup.delegation is not None
+        opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, delegates)
+        start = await _start(run, request, opening)
+        # 4. Connect the servers. If one fails, this closes them all itself.
+        servers = await _servers(setup, [*(tool.name for tool in own_tools), *offer.names])
+        # 5. Nothing may be refused from here on.
+        tools = [*own_tools, *(servers.tools if servers else [])]
+        may_ask = any(tool.name == AskParent.name for tool in tools)
+        loop = Loop(
+            run=run,
+            model=_model(setup, settings),
+            system=system_blocks(task, may_ask=may_ask, structured=final is not None),
+            tools=tools,
+            max_turns=agent.limits.max_turns,
+            final=final,
+            tracer=setup.tracer,
+            meter=meter,
+            outputs=KeptOutputs(run.paths.outputs, run.masker),
+            text=start.text,
+            web=make_web_tools(offer),
+        )
+        _warn(setup, selection, tools, servers)
+        if meter.prices is None:
+            run.record(
+                "warning", message=f"No price is known for {settings.model}, so its cost is not counted."
+            )
+        whatever_fails.pop_all()
+        return MessagesRunner(loop, start, servers, place)
 
 
 # -- step 1: checks without an effect
@@ -165,10 +187,22 @@ def _model_settings(
     return ModelSettings(
         model=resolve_model(agent.model),
         api_key=api_key,
-        base_url=agent.base_url or environment.get("ANTHROPIC_BASE_URL") or None,
+        base_url=_base_url(agent, environment),
         max_tokens=agent.max_tokens or DEFAULT_MAX_TOKENS,
         effort=agent.effort,
         context_window=prices.context_window if prices else None,
+    )
+
+
+def _base_url(agent: AgentDefinition, environment: Mapping[str, str]) -> str | None:
+    url = agent.base_url or environment.get("ANTHROPIC_BASE_URL") or None
+    if url is None or is_http_url(url):
+        return url
+    name = "baseUrl" if agent.base_url else "ANTHROPIC_BASE_URL"
+    raise RunRefused(
+        "config",
+        f"{name} is not an address of HTTP with a host, so the model cannot be called.",
+        f"Let {name} begin with http:// or https://, or leave it out, then run it again.",
     )
 
 
@@ -190,17 +224,47 @@ def _web_offer(agent: AgentDefinition, selection: Selection) -> WebOffer:
     return offer
 
 
-def _workspace(setup: RunnerSetup, selection: Selection) -> list[Tool]:
+async def _entered_workspace(setup: RunnerSetup, selection: Selection) -> tuple[list[Tool], Place]:
+    """Return the tools of the workspace, with the shell in its box if there is one, and where it works."""
+    place = await off_loop(lambda: planned_place(setup, selection))
+    tools = _workspace(setup, selection, place)
+    try:
+        await entered(place, tools)
+    except BoxRefused as refusal:
+        place.release()
+        place = without_box(setup.agent, refusal.reason)
+        tools = _workspace(setup, selection, place)
+    except BaseException:
+        await _leave(tools, place)
+        raise
+    return tools, place
+
+
+async def _leave(tools: Sequence[Tool], place: Place) -> None:
+    """Close the tools, all at once, then give back what their place has held."""
+    try:
+        await asyncio.gather(*(tool.aclose() for tool in tools), return_exceptions=True)
+    finally:
+        place.release()
+
+
+def _workspace(setup: RunnerSetup, selection: Selection, place: Place) -> list[Tool]:
     """Return the shell, the editor and search, as far as the agent may use them."""
     return make_workspace_tools(
         selection,
-        scope=SearchScope(Path.cwd(), Path(os.path.realpath(setup.run.store.paths.root)), is_marked),
+        scope=SearchScope(
+            Path.cwd(),
+            Path(os.path.realpath(setup.run.store.paths.root)),
+            is_marked,
+            None if place.box is None else place.box.program,
+        ),
         environment=_shell_environment(setup.agent, setup.environment),
         read_only=setup.read_only,
         output_dir=setup.run.paths.outputs,
         lifted=setup.agent.sandbox_write,
         masker=setup.run.masker,
         spare=marks.shims_on_record(setup.run.store.paths),  # no run ends the shim of another
+        box=place.box,
     )
 
 
@@ -228,7 +292,7 @@ def _companions(setup: RunnerSetup) -> list[Tool]:
 # -- step 3: the transcript
 
 
-def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun) -> Task:
+def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun, place: Place) -> Task:
     return Task(
         run_id=run.run_id,
         agent_name=agent.name,
@@ -237,6 +301,7 @@ def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun) -> Task:
         cwd=request.cwd,
         inputs=copied_inputs(run.paths),
         continues=request.continues_run_id,
+        place=place.words,
     )
 
 

@@ -1,6 +1,7 @@
 """Writing how a run ended: by its worker, or for a worker that is gone."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,18 +17,22 @@ from subagent_server.service.ending import stop_children
 from subagent_server.service.reconcile import ending_facts, observe, reconcile_after_worker
 from subagent_server.service.tree_usage import record_tree_usage
 from subagent_server.store.runs import RunStore
+from subagent_server.worker.executed_watch import record_left_behind
 from subagent_server.worker.run_context import WorkerRun
 
 
-def end_run(run: WorkerRun, outcome: Outcome | None, usage: Usage | None) -> RunMeta:
+def end_run(
+    run: WorkerRun, outcome: Outcome | None, usage: Usage | None, executed: Sequence[str] = ()
+) -> RunMeta:
     """Write result, status and usage, then end the children of the run.
 
+    `executed` are files that the run has left and that can run code.
     Without an `outcome`, or if another process was first, the run ended from outside: only usage is added.
 
     Raises:
         SubagentError: neither the result nor the failure to store it could be written.
     """
-    meta = run.meta() if outcome is None else _written(run, outcome, usage)
+    meta = run.meta() if outcome is None else _written(run, outcome, usage, executed)
     if usage is not None and meta.usage != meta.usage.merged(usage):
         meta = run.apply(events.UsageSettled(usage=usage))
     failpoint("worker.ended")
@@ -57,7 +62,9 @@ def exit_worker() -> NoReturn:
 
 def reconcile_directory(directory: Path, ended: dict[str, Any]) -> None:
     """Write how the run in `directory` ended, whose worker is gone; `ended` is what its shim saw."""
-    reconcile_after_worker(RunStore(directory.parent), directory.name, ended)
+    store = RunStore(directory.parent)
+    record_left_behind(store, directory.name)
+    reconcile_after_worker(store, directory.name, ended)
 
 
 def observe_directory(directory: Path) -> None:
@@ -65,8 +72,11 @@ def observe_directory(directory: Path) -> None:
     observe(RunStore(directory.parent), directory.name)
 
 
-def _written(run: WorkerRun, outcome: Outcome, usage: Usage | None) -> RunMeta:
-    result = _masked(run, outcome.to_result())
+def _written(run: WorkerRun, outcome: Outcome, usage: Usage | None, executed: Sequence[str]) -> RunMeta:
+    result = outcome.to_result()
+    if executed:
+        result = result.model_copy(update={"can_run_code": list(executed)})
+    result = _masked(run, result)
     event: RunEvent
     if result.error is None:
         summary = cut(run.masker.text(_summary(outcome) or "")) or None

@@ -10,8 +10,6 @@ from subagent_server.toolkit.nested import Delegation
 from subagent_server.toolkit.telemetry import NO_TRACER, Tracer
 from subagent_server.worker.run_context import WorkerRun
 
-SANDBOX_MARK = "none (unsandboxed: programs run with all rights of the user)"
-
 
 @dataclass(frozen=True)
 class RunnerSetup:
@@ -27,10 +25,11 @@ class RunnerSetup:
     delegation: Delegation | None = None
     tracer: Tracer = NO_TRACER
 
-    def record_start(self, request: RunRequest, model: str | None = None) -> None:
+    def record_start(self, request: RunRequest, sandbox: str, model: str | None = None) -> None:
         """Append the start of the run to its journal, and the warnings of its starter.
 
-        A runner calls this after its checks: a later refusal stands behind the start in the journal.
+        `sandbox` says where its programs work. A runner calls this after its checks: a later refusal stands
+        behind the start in the journal.
         """
         self.run.record(
             "run_started",
@@ -38,7 +37,7 @@ class RunnerSetup:
             runner=self.agent.runner,
             **({"model": model} if model is not None else {}),
             cwd=request.cwd,
-            sandbox=SANDBOX_MARK,
+            sandbox=sandbox,
             prompt=request.prompt,
             **({"continuesRunId": request.continues_run_id} if request.continues_run_id else {}),
         )

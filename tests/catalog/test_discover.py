@@ -98,11 +98,13 @@ def test_two_files_of_the_same_agent_are_one_agent(write: WriteFile, tmp_path: P
     write("one/a.md", agent("same"))
     write("one/copy/a.md", agent("same"))
     write("two/b.md", agent("same"))
+    write("two/c.md", agent("same") + "It does something else.")
     catalog = discover([tmp_path / "one", tmp_path / "two"])
     assert catalog.agents["same"].source == tmp_path / "one" / "a.md"
     assert [(p.kind, p.path) for p in catalog.problems] == [
         ("skipped", tmp_path / "one" / "copy" / "a.md"),
         ("skipped", tmp_path / "two" / "b.md"),
+        ("shadowed", tmp_path / "two" / "c.md"),
     ]
     assert "it is the same agent as" in catalog.problems[0].reason
 

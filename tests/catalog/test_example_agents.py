@@ -8,6 +8,7 @@ from jsonschema import Draft202012Validator
 from pydantic.alias_generators import to_camel
 
 from subagent_server.catalog.discover import discover
+from subagent_server.catalog.loading import load_agent_file
 from subagent_server.catalog.models import ALIASES
 from subagent_server.domain.definitions import (
     AgentDefinition,
@@ -41,7 +42,7 @@ def test_an_example_names_its_tools_a_known_model_and_sane_limits(name: str) -> 
     assert 10 <= agent.limits.max_turns <= 100
     assert 0 < agent.limits.timeout_seconds <= 3600
     assert len(agent.description) > 80
-    assert len(agent.system_prompt) > 1000
+    assert len(load_agent_file(AGENTS / f"{name}.md").system_prompt) > 1000
 
 
 def test_the_scout_only_reads() -> None:

@@ -1,11 +1,19 @@
 """`subagent stop`: ends runs, and reports whether their processes have exited."""
 
+import json
 import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from subagent_server.domain import events
-from tests.cli.command import Cli, until_watching
+from subagent_server.host import processes
+from subagent_server.launch.marks import SHIM_FLAGS
+from tests.cli.command import BOUND, Cli, until_watching
 from tests.helpers.wait import wait_for
 
 
@@ -23,12 +31,40 @@ def test_it_waits_until_the_processes_are_gone(cli: Cli) -> None:
     assert cli.meta(run_id).summary == "enough"
 
 
-def test_processes_that_stay_are_reported_after_12_seconds(cli: Cli) -> None:
-    with cli.living("aaaaaa") as run_id:
-        done = cli("stop", run_id, "--json")
+def test_processes_that_stay_are_reported_after_12_seconds_and_why_if_their_shim_is_suspended(
+    cli: Cli,
+) -> None:
+    with (
+        cli.living("aaaaaa") as run_id,
+        cli.living("bbbbbb") as suspended,
+        suspended_shim(cli, suspended) as shim,
+    ):
+        done = cli("stop", run_id, suspended, "--json")
     assert done.returncode == 124
     assert '"live": true' in done.stdout
-    assert "still live" in done.stderr
+    first, second = done.stderr.splitlines()
+    assert run_id in first and "still live: they are killed soon" in first
+    assert suspended in second and f"`kill -CONT {shim}`" in second
+
+
+@contextmanager
+def suspended_shim(cli: Cli, run_id: str) -> Iterator[int]:
+    """Give the pid of a suspended process that looks like the shim of a run, and that its record names."""
+    run = cli.store.paths.run(run_id)
+    program = cli.home / "launch" / "shim.py"
+    program.parent.mkdir()
+    program.write_text("import time; time.sleep(600)", encoding="utf-8")
+    with subprocess.Popen([sys.executable, *SHIM_FLAGS, program, run.directory]) as process:
+        identity = processes.identify(process.pid)
+        assert identity is not None
+        record = {"shim": identity.to_json(), "directory": run.directory.stat().st_ino}
+        run.shim.path.write_text(json.dumps(record), encoding="utf-8")
+        process.send_signal(signal.SIGSTOP)
+        try:
+            wait_for(lambda: processes.is_stopped(identity), BOUND, "a suspended process")
+            yield process.pid
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("ending", [events.Finished(), events.StopRequested(reason="before")])

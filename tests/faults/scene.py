@@ -118,7 +118,7 @@ class Scene:
         """Write an agent, whose runs are refused if not `startable`: so no test leaves a process behind."""
         agents = self.home / "agents"
         agents.mkdir()
-        unsupported = "sandboxLimits: {processes: 1}\n"
+        unsupported = "isolation: worktree\n"
         for name, more in ((AGENT, "" if startable else unsupported), ("refused", unsupported)):
             front = f"---\nname: {name}\ndescription: Does the work.\n{more}---\nYou do it.\n"
             (agents / f"{name}.md").write_text(front, encoding="utf-8")

@@ -118,8 +118,12 @@ class World:
         return simulator
 
     def agent(self, name: str = "worker", prompt: str = "You do what you are told.", **keys: Any) -> None:
-        """Write an agent file."""
-        front = {"name": name, "description": f"Does the work of a {name}.", **keys}
+        """Write an agent file. Its programs run with all rights of the user, unless `sandbox` says otherwise.
+
+        Most worlds look at what a program of a run does to the rest of it; in a box it could do nothing.
+        """
+        usual = {"name": name, "description": f"Does the work of a {name}.", "sandbox": "none"}
+        front = {**usual, **keys}
         lines = [f"{key}: {json.dumps(value)}" for key, value in front.items()]
         text = "\n".join(["---", *lines, "---", prompt])
         (self.agents / f"{name}.md").write_text(text, encoding="utf-8")

@@ -1,7 +1,6 @@
 """The names that other programs execute, each with a mount of its own in a box, also while it is missing."""
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from subagent_server.sandbox.placeholders import Placeholders
 from subagent_server.sandbox.protected_names import ProtectedNames, protect, remove_left_placeholders
 from tests.helpers.processes import Child
+from tests.helpers.repositories import git, make_repository
 
 PROTECT_FOR_EVER = """
     import sys, signal
@@ -29,19 +29,6 @@ def cwd(tmp_path: Path) -> Path:
     directory = tmp_path.resolve() / "project"
     directory.mkdir()
     return directory
-
-
-def git(*words: object) -> str:
-    """Run git with these words and return its output."""
-    identity = ["-c", "user.name=A", "-c", "user.email=a@example.com"]
-    done = subprocess.run(["git", *identity, *map(str, words)], check=True, capture_output=True, text=True)
-    return done.stdout
-
-
-def repository(cwd: Path) -> None:
-    """Make `cwd` a repository with one commit."""
-    git("init", "--quiet", cwd)
-    git("-C", cwd, "commit", "--quiet", "--allow-empty", "-m", "first")
 
 
 def names(directory: Path) -> set[str]:
@@ -65,7 +52,7 @@ def test_missing_names_are_held_while_a_box_may_live_and_are_gone_afterwards(cwd
 
 
 def test_git_is_a_mount_of_its_own_whose_executed_parts_are_read_only(cwd: Path) -> None:
-    repository(cwd)
+    make_repository(cwd)
     before = names(cwd / ".git")
     placeholders = Placeholders()
     found = mounts(protect(cwd, placeholders), cwd)
@@ -80,7 +67,7 @@ def test_git_is_a_mount_of_its_own_whose_executed_parts_are_read_only(cwd: Path)
 
 
 def test_hooks_and_included_files_that_the_configuration_names_are_read_only(cwd: Path) -> None:
-    repository(cwd)
+    make_repository(cwd)
     (cwd / "shared.cfg").touch()
     (cwd / "tools").mkdir()
     git("-C", cwd, "config", *HOOKS_ELSEWHERE)
@@ -119,7 +106,7 @@ def test_a_lifted_name_stays_free_and_a_lifted_part_of_one_is_writable_in_it(cwd
 
 
 def test_a_linked_worktree_shows_its_repository_and_writes_only_data_there(cwd: Path) -> None:
-    repository(cwd)
+    make_repository(cwd)
     worktree = cwd.parent / "worktree"
     git("-C", cwd, "worktree", "add", "--quiet", worktree)
     placeholders = Placeholders()
@@ -134,7 +121,7 @@ def test_a_linked_worktree_shows_its_repository_and_writes_only_data_there(cwd: 
 
 def test_a_file_that_claims_to_be_a_worktree_shows_no_other_directory(cwd: Path) -> None:
     other = cwd.parent / "other"
-    repository(other)
+    make_repository(other)
     own = cwd / "fake" / "worktrees" / "mine"
     own.mkdir(parents=True)
     (own / "gitdir").write_text(f"{cwd}/.git\n", encoding="utf-8")
@@ -148,7 +135,7 @@ def test_a_file_that_claims_to_be_a_worktree_shows_no_other_directory(cwd: Path)
 
 
 def test_placeholders_of_killed_processes_are_found_again(cwd: Path) -> None:
-    repository(cwd)
+    make_repository(cwd)
     git("-C", cwd, "config", *HOOKS_ELSEWHERE)
     (cwd / ".vscode").mkdir()
     before = names(cwd) | names(cwd / ".git")

@@ -161,6 +161,15 @@ def test_a_missing_key_fails_the_run_with_config_and_names_the_variable(world: W
     assert not simulator.requests
 
 
+def test_an_address_of_the_model_that_is_none_fails_the_run_with_config_at_once(world: World) -> None:
+    world.agent()
+    world.environment["ANTHROPIC_BASE_URL"] = "htp:/nobody:secret@x"
+    run_id = world.start()
+    code, message = world.failed(run_id)
+    assert code == "config" and message.startswith("ANTHROPIC_BASE_URL is not an address")
+    assert "secret" not in world.paths(run_id).meta.path.read_text(encoding="utf-8")
+
+
 def test_an_api_out_of_reach_is_tried_again_with_warnings_until_the_run_is_stopped(world: World) -> None:
     world.agent()
     with socket.socket() as closed:

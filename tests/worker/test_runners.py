@@ -23,7 +23,8 @@ class EchoRunner:
         self.setup, self.usage = setup, Usage(turns=1)
 
     async def work(self) -> Outcome:
-        self.setup.record_start(self.setup.run.store.read_request(self.setup.run.run_id))
+        run = self.setup.run
+        self.setup.record_start(run.store.read_request(run.run_id), sandbox="none")
         reply = await self.setup.run.ask("Which word?", None)
         return Outcome(f"echo {reply.answer}")
 

@@ -92,7 +92,7 @@ class Model:
         self._pace = pace or Alone()
         self.context = ContextEdits(settings.model, settings.context_window)
         self._broken_off = ""
-        self._streaming: ModelReply | None = None
+        self._streaming: ReplyBuilder | None = None
         self._client = anthropic.AsyncAnthropic(
             api_key=settings.api_key,
             base_url=settings.base_url,
@@ -104,7 +104,7 @@ class Model:
     @property
     def partial_text(self) -> str:
         """The text of a reply that is not whole: it still comes, or the last attempt broke off."""
-        return (self._streaming.text if self._streaming is not None else "") or self._broken_off
+        return (self._streaming.reply.text if self._streaming is not None else "") or self._broken_off
 
     async def reply(
         self,
@@ -168,10 +168,10 @@ class Model:
 
     async def _attempt(self, request: dict[str, Any], on_spent: OnSpent) -> ModelReply:
         builder = ReplyBuilder()
-        self._streaming = builder.reply
+        self._streaming = builder
         try:
             async with await self._client.messages.create(**request, stream=True) as stream:
-                async for event in self._events(stream, builder.reply):
+                async for event in self._events(stream, builder):
                     _take(builder, event)
         finally:
             self._streaming = None
@@ -182,7 +182,7 @@ class Model:
         return builder.reply
 
     async def _events(
-        self, stream: "anthropic.AsyncStream[RawMessageStreamEvent]", reply: ModelReply
+        self, stream: "anthropic.AsyncStream[RawMessageStreamEvent]", builder: ReplyBuilder
     ) -> AsyncIterator[RawMessageStreamEvent]:
         """Yield the events of a stream as long as it moves; the SDK leaves the pings out.
 
@@ -192,7 +192,7 @@ class Model:
         events = aiter(stream)
         while True:
             try:
-                async with asyncio.timeout(None if reply.searches else self._settings.idle_seconds):
+                async with asyncio.timeout(None if builder.searches else self._settings.idle_seconds):
                     event = await anext(events)
             except StopAsyncIteration:
                 return

@@ -23,6 +23,8 @@ class Task:
     cwd: str
     inputs: tuple[tuple[StoredFile, str], ...] = ()
     continues: str | None = None
+    place: str = ""
+    """What the model has to know of the place where its programs work; empty if they may do everything."""
 
 
 def system_blocks(task: Task, *, may_ask: bool, structured: bool) -> list[Block]:
@@ -48,6 +50,8 @@ def preamble(task: Task, *, may_ask: bool, structured: bool) -> str:
             f"You carry on run {task.continues}, whose conversation this is. Its shell, and whatever it left "
             "running, are gone."
         )
+    if task.place:
+        lines.append(task.place)
     if may_ask:
         lines.append(
             "If you need a decision or a fact that only the parent has, call ask_parent; "

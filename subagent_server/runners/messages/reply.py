@@ -58,58 +58,73 @@ class ModelReply:
         """The content as it goes back to the model: the API refuses empty texts."""
         return [b for b in self.content if b.get("type") != "text" or text_of(b).strip()]
 
+
+class ReplyBuilder:
+    """Takes the events of one stream in their order.
+
+    A text comes in pieces, as many as the API likes. They are joined when the reply is read: joining them at
+    each piece would take the square of their number.
+    """
+
+    def __init__(self) -> None:
+        self._reply = ModelReply()
+        self._pieces: dict[tuple[int, str], list[str]] = {}
+        """By block and field, the text that the field has and the pieces that belong behind it."""
+
+    @property
+    def reply(self) -> ModelReply:
+        """The reply so far."""
+        for (index, name), pieces in self._pieces.items():
+            if name != _ARGUMENTS and len(pieces) > 1:
+                pieces[:] = ["".join(pieces)]
+                self._reply.content[index][name] = pieces[0]
+        return self._reply
+
     @property
     def searches(self) -> bool:
         """Whether the API is at a call of its own tools: nothing else comes before the result."""
-        return bool(self.content) and self.content[-1].get("type") == "server_tool_use"
-
-
-class ReplyBuilder:
-    """Takes the events of one stream in their order."""
-
-    def __init__(self) -> None:
-        self.reply = ModelReply()
-        self._pieces: dict[int, list[str]] = {}
+        content = self._reply.content
+        return bool(content) and content[-1].get("type") == "server_tool_use"
 
     def take(self, event: RawMessageStreamEvent) -> None:
         """Add one event. Kinds that are new are passed over, as the API's versioning asks of clients."""
         match event.type:
             case "message_start":
-                self.reply.response_id, self.reply.model = event.message.id, event.message.model
+                self._reply.response_id, self._reply.model = event.message.id, event.message.model
                 self._count(event.message.usage.to_dict(warnings=False))
             case "content_block_start":
-                self.reply.content.append(dict(event.content_block.to_dict(warnings=False)))
+                self._reply.content.append(dict(event.content_block.to_dict(warnings=False)))
             case "content_block_delta":
                 self._grow(event.index, event.delta.to_dict(warnings=False))
             case "message_delta":
-                self.reply.stop_reason = event.delta.stop_reason
+                self._reply.stop_reason = event.delta.stop_reason
                 self._count(event.usage.to_dict(warnings=False))
                 managed = event.to_dict(warnings=False).get("context_management")
                 if isinstance(managed, dict):
-                    self.reply.edits = managed.get("applied_edits") or []
+                    self._reply.edits = managed.get("applied_edits") or []
             case "message_stop":
                 self._take_calls()
-                self.reply.complete = True
+                self._reply.complete = True
 
     def _grow(self, index: int, delta: dict[str, Any]) -> None:
-        block = self.reply.content[index]
-        for source, target in _GROWS.items():
-            if source in delta:
-                self._pieces.setdefault(index, [])
-                if target is None:
-                    self._pieces[index].append(delta[source])
-                else:
-                    block[target] = block.get(target, "") + delta[source]
+        block = self._reply.content[index]
+        for name in _GROWING:
+            if name in delta:
+                first = block.get(name, "")
+                if not (isinstance(first, str) and isinstance(delta[name], str)):
+                    raise TypeError(f"a piece of {name} is not a text")
+                self._pieces.setdefault((index, name), [first]).append(delta[name])
         if "citation" in delta:
-            block["citations"] = [*(block.get("citations") or []), delta["citation"]]
+            block["citations"] = block.get("citations") or []
+            block["citations"].append(delta["citation"])
 
     def _take_calls(self) -> None:
         """Parse the arguments of calls, in their order; those of a block that was never closed count too.
 
         The API runs its own tools (`server_tool_use`): their input goes back to it as it came.
         """
-        for index, block in enumerate(self.reply.content):
-            raw = "".join(self._pieces.get(index, []))
+        for index, block in enumerate(self._reply.content):
+            raw = "".join(self._pieces.get((index, _ARGUMENTS), []))
             is_call = block.get("type") == "tool_use"
             if not (is_call or raw):
                 continue
@@ -117,7 +132,7 @@ class ReplyBuilder:
             block["input"] = arguments
             if not is_call:
                 continue
-            self.reply.calls.append(ToolCall(block["id"], block["name"], arguments, problem))
+            self._reply.calls.append(ToolCall(block["id"], block["name"], arguments, problem))
 
     def _count(self, usage: dict[str, Any]) -> None:
         by_age = usage.get("cache_creation")
@@ -125,18 +140,14 @@ class ReplyBuilder:
         counts = {**usage}
         for more in (by_age, by_tool):
             counts |= more if isinstance(more, dict) else {}
-        self.reply.usage |= {
+        self._reply.usage |= {
             key: value for key, value in counts.items() if isinstance(value, int) and value >= 0
         }
 
 
-_GROWS: dict[str, str | None] = {
-    "text": "text",
-    "thinking": "thinking",
-    "signature": "signature",
-    "partial_json": None,
-}
-"""Which field of a delta grows which field of its block; the JSON of a call is gathered apart."""
+_ARGUMENTS = "partial_json"
+_GROWING = ("text", "thinking", "signature", _ARGUMENTS)
+"""The fields of a delta that grow the field of that name of its block; the JSON of a call stays apart."""
 
 
 def _parsed(raw: str) -> tuple[dict[str, Any], str | None]:

@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from subagent_server.domain.errors import BadArgument
+from subagent_server.domain.errors import BadArgument, RunRefused
 from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
+from subagent_server.sandbox.box import Box
+from subagent_server.sandbox.refusal import BoxRefused
+from subagent_server.sandbox.trial import not_started
 from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace.arguments import Arguments, parse_arguments
 from subagent_server.toolkit.workspace.off_loop import off_loop
@@ -19,7 +22,22 @@ from subagent_server.toolkit.workspace.output import KEPT_BYTES, SHOWN_CHARACTER
 from subagent_server.toolkit.workspace.process_tree import Spare, spare_none
 from subagent_server.toolkit.workspace.shell import Ending, Reason, Shell
 
+T = TypeVar("T")
+
 COMMAND_SECONDS = 120.0
+_ANEW = "Start the run again; `subagent doctor` tries the sandbox."
+
+
+_READ_ONLY = "Read-only file system"
+_NO_NETWORK = (
+    *(
+        "Network is unreachable",
+        "Could not resolve host",
+        "Temporary failure in name resolution",
+        "EAI_AGAIN",
+    ),
+    "No matching distribution found",
+)
 
 
 class _BashArguments(Arguments):
@@ -51,8 +69,10 @@ class BashTool:
         kept_bytes: int = KEPT_BYTES,
         masker: Masker | None = None,
         spare: Spare = spare_none,
+        box: Box | None = None,
     ) -> None:
         self._cwd = cwd
+        self._box = box
         self._spare = spare
         self._environment = dict(environment)
         self._new_capture = lambda: OutputCapture(
@@ -78,7 +98,24 @@ class BashTool:
         async with self._turn:
             if self._closed:
                 return ToolResult.failure("The shell is closed because the run is ending: finish now.")
-            return await self._interruptible(wanted)
+            return await self._interruptible(lambda cancel: self._serve(wanted, cancel))
+
+    async def begin(self) -> None:
+        """Start the shell in its box before the first command, so that the box is known to be closed.
+
+        Call it in the main thread: the box ends with the thread that has started it.
+
+        Raises:
+            BoxRefused: there is no box as it was asked for; nothing is left running.
+        """
+        try:
+            shell = self._shell = self._start()
+            await self._interruptible(shell.get_ready)
+        except OSError as error:
+            raise not_started(error) from error
+        except BoxRefused:
+            await off_loop(self._drop_shell)
+            raise
 
     async def aclose(self) -> None:
         """End the shell and all that it has started. A command that still runs is interrupted."""
@@ -88,11 +125,11 @@ class BashTool:
         async with self._turn:
             await off_loop(self._drop_shell)
 
-    async def _interruptible(self, wanted: _BashArguments) -> ToolResult:
+    async def _interruptible(self, work: Callable[[int], T]) -> T:
         readable, writable = os.pipe()
         self._interrupt = lambda: _poke(writable)
         try:
-            return await off_loop(lambda: self._serve(wanted, readable), interrupt=self._interrupt)
+            return await off_loop(lambda: work(readable), interrupt=self._interrupt)
         finally:
             self._interrupt = None
             os.close(readable)
@@ -107,10 +144,15 @@ class BashTool:
         except (OSError, ValueError) as error:
             return ToolResult.failure(f"bash could not be started in {self._cwd} ({error}): use other tools.")
         notes += _late_output(shell.take_output())
-        ending = shell.run(wanted.command, self._timeout, cancel)
+        try:
+            ending = shell.run(wanted.command, self._timeout, cancel)
+        except BoxRefused as refusal:
+            self._drop_shell()
+            sentence = f"The shell could not be started in its sandbox again: {refusal.reason}."
+            raise RunRefused("config", sentence, _ANEW) from refusal
         remark = self._remark(ending)
         text = shell.take_output().finish().rstrip("\n")
-        parts = [*notes, text if text.strip() else "", remark]
+        parts = [*notes, text if text.strip() else "", remark, self._rule_of_the_box(text)]
         answer = "\n".join(part for part in parts if part) or "(no output)"
         failed = ending.reason in (Reason.TIMED_OUT, Reason.INTERRUPTED)
         result = ToolResult.failure(answer) if failed else ToolResult.of_text(answer)
@@ -146,8 +188,20 @@ class BashTool:
             f"had started; {anew}. Start what takes longer in the background, with its output in a file]"
         )
 
+    def _rule_of_the_box(self, text: str) -> str:
+        """Return a note for the model if a command met a wall, which reads like a fault of the machine."""
+        if self._box is None:
+            return ""
+        if _READ_ONLY in text:
+            return f"[read-only in this sandbox, on purpose: it can write {self._cwd} and /tmp]"
+        if not self._box.network and any(sign in text for sign in _NO_NETWORK):
+            return "[there is no network in this sandbox, on purpose]"
+        return ""
+
     def _start(self) -> Shell:
-        return Shell.start(cwd=self._cwd, environment=self._environment, new_capture=self._new_capture)
+        return Shell.start(
+            cwd=self._cwd, environment=self._environment, new_capture=self._new_capture, box=self._box
+        )
 
     def _end_shell(self) -> int | None:
         shell, self._shell = self._shell, None

@@ -49,6 +49,36 @@ def end_tree(leader: int, grace: float, spare: Spare) -> bool:
     return not known
 
 
+def end_box(leader: int, grace: float) -> bool:
+    """End all processes of the box that a bubblewrap, `leader`, holds: TERM, after `grace` s KILL.
+
+    The shell in it is only stopped, so that it cannot go on with its script: its end would take the others
+    with it before they could act on TERM. All these pids are numbers of the host. Return whether no process
+    is left.
+    """
+    first = process_scan.descendants([leader])
+    frame = [processes.identify(leader), *first[:2]]  # bubblewrap, its process 1, the shell
+    warned: set[Identity] = set()
+    _send(first[1:2], signal.SIGSTOP)
+    deadline = time.monotonic() + grace
+    pause = threading.Event()
+    for attempt in count():
+        others = [each for each in process_scan.descendants([leader]) if each not in frame]
+        if not others or time.monotonic() > deadline:
+            break
+        new = [identity for identity in others if identity not in warned]
+        _send(new, signal.SIGTERM)
+        _send(new, signal.SIGCONT)
+        warned.update(new)
+        pause.wait(min(0.005 * 2 ** min(attempt, 4), 0.08))
+    rest = [identity for identity in frame if identity is not None] + process_scan.descendants([leader])
+    _send(rest, signal.SIGKILL)
+    deadline = time.monotonic() + _BOUND_AFTER_KILL
+    while (left := any(map(processes.is_alive, rest))) and time.monotonic() < deadline:
+        pause.wait(0.002)
+    return not left
+
+
 def _members(leader: int, known: list[Identity], spare: Spare) -> list[Identity]:
     """Return the living processes of the session, of `known`, and below them, parents before children.
 

@@ -18,8 +18,11 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 from subagent_server.host.inside import is_text
+from subagent_server.sandbox.held import start_held
+from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.toolkit.workspace.search_scope import LEFT_OUT, SearchTarget
 
 MOST_LINE_BYTES = 1_000_000
@@ -44,6 +47,14 @@ _ALWAYS = (
     "--dfa-size-limit=128M",
 )
 _UNREADABLE = b"rg: ./"
+_PIPES: dict[str, Any] = {
+    "stdin": subprocess.DEVNULL,
+    "stdout": subprocess.PIPE,
+    "stderr": subprocess.PIPE,
+    "bufsize": 0,
+}
+_RULES = "/tmp/rules"
+"""Where the rules of an ignore file are in a box."""
 
 
 class Ripgrep:
@@ -120,20 +131,52 @@ class Ripgrep:
         with _file_of(rules) as descriptor, self._lock:
             if self._cancelled:
                 return None
-            ruling = [] if descriptor is None else [f"--ignore-file=/dev/fd/{descriptor}"]
-            self._process = subprocess.Popen(
-                [program(), *_ALWAYS, *_left_out(target), *ruling, *arguments, "--", "./"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=f"/proc/self/fd/{target.descriptor}",
-                env={},
-                pass_fds=() if descriptor is None else (descriptor,),
-                start_new_session=True,
-                bufsize=0,
-            )
-            _bound(self._process.pid, self._seconds, self._memory_bytes)
+            passed = () if descriptor is None else (descriptor,)
+            options = [*_ALWAYS, *_left_out(target), *arguments, "--", "./"]
+            start = self._start_plain if target.scope.bubblewrap is None else self._start_in_box
+            self._process = start(target, options, passed)
             return self._process
+
+    def _start_plain(
+        self, target: SearchTarget, options: Sequence[str], rules: tuple[int, ...]
+    ) -> "subprocess.Popen[bytes]":
+        ruling = [f"--ignore-file=/dev/fd/{descriptor}" for descriptor in rules]
+        process = subprocess.Popen(
+            [program(), *ruling, *options],
+            cwd=f"/proc/self/fd/{target.descriptor}",
+            env={},
+            pass_fds=rules,
+            start_new_session=True,
+            **_PIPES,
+        )
+        self._bound(process.pid)
+        return process
+
+    def _start_in_box(
+        self, target: SearchTarget, options: Sequence[str], rules: tuple[int, ...]
+    ) -> "subprocess.Popen[bytes]":
+        """Start it where a directory that is swapped for a link meanwhile leads to nothing of the host.
+
+        The box dies with the calling thread, which reads the output.
+        """
+        ruling, more = list[str](), list[str]()
+        for descriptor in rules:
+            more += ["--ro-bind-data", str(descriptor), _RULES]
+            ruling += [f"--ignore-file={_RULES}"]
+        try:
+            return start_held(
+                target.scope.search_box(Path(program()), target.parts),
+                [program(), *ruling, *options],
+                more=more,
+                pass_fds=rules,
+                before=self._bound,
+                **_PIPES,
+            )
+        except BoxRefused as refusal:
+            raise OSError(errno.EPERM, f"there is no box to search in: {refusal.reason}") from refusal
+
+    def _bound(self, pid: int) -> None:
+        _bound(pid, self._seconds, self._memory_bytes)
 
     def _read(
         self, process: "subprocess.Popen[bytes]", output: int, errors: int, deadline: float

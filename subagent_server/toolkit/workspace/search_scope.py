@@ -9,6 +9,8 @@ from pathlib import Path
 
 from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.host.inside import PathInside, printable
+from subagent_server.sandbox.box import Box, build_search_box
+from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.toolkit.workspace.paths import Workspace, kind
 
 _RUNS = ".subagent"
@@ -26,12 +28,14 @@ LEFT_OUT = (".git", _RUNS)
 class SearchScope:
     """The working directory of a run, by its real path, less the runs roots in it.
 
-    `runs_root` is the real path of the run's own root; `is_runs_root` decides for every other directory.
+    `runs_root` is the real path of the run's own root; `is_runs_root` decides for every other directory. With
+    a `bubblewrap`, the program that searches runs in a box where nothing else can be seen.
     """
 
     cwd: Path
     runs_root: Path | None = None
     is_runs_root: Callable[[Path], bool] = lambda _: False
+    bubblewrap: Path | None = None
 
     @contextmanager
     def open(self, path: str | None, *, files: bool) -> Iterator["SearchTarget"]:
@@ -65,6 +69,13 @@ class SearchScope:
         """Whether the directory at `parts` below the working directory is a runs root."""
         directory = self.cwd.joinpath(*parts)
         return directory == self.runs_root or parts[-1:] == (_RUNS,) or self.is_runs_root(directory)
+
+    def search_box(self, searcher: Path, parts: tuple[str, ...]) -> Box:
+        """Return a box for a program that searches the directory at `parts`. Raises BoxRefused."""
+        if self.bubblewrap is None:
+            raise BoxRefused("no bubblewrap is known")
+        hidden = [self.runs_root] if self.runs_root is not None else []
+        return build_search_box(self.bubblewrap, searcher, self.cwd, self.cwd.joinpath(*parts), hidden)
 
     def _check(self, place: PathInside) -> None:
         depths = range(len(place.parts) + 1)

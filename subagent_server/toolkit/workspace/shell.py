@@ -23,11 +23,17 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+from subagent_server.sandbox.box import Box, limits_as_shell
+from subagent_server.sandbox.check import check_box
+from subagent_server.sandbox.refusal import BoxRefused
+from subagent_server.sandbox.trial import last_words
 from subagent_server.toolkit.workspace.output import OutputCapture
-from subagent_server.toolkit.workspace.process_tree import Spare, end_tree, spare_none
+from subagent_server.toolkit.workspace.process_tree import Spare, end_box, end_tree, spare_none
 
 _CHUNK = 1 << 16
 _START_SECONDS = 60.0
+_SIGNALLED = 128
+"""Bubblewrap ends with this plus the number of the signal that ended the program in it."""
 
 
 class Reason(Enum):
@@ -63,8 +69,11 @@ class Shell:
         pipes: "_Pipes",
         token: str,
         new_capture: Callable[[], OutputCapture],
+        box: Box | None,
     ) -> None:
         self._process = process
+        self._box = box
+        self._is_checked = box is None
         self._output, self._status = pipes
         self._new_capture = new_capture
         self._capture = new_capture()
@@ -79,9 +88,17 @@ class Shell:
 
     @classmethod
     def start(
-        cls, *, cwd: Path, environment: Mapping[str, str], new_capture: Callable[[], OutputCapture]
+        cls,
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        new_capture: Callable[[], OutputCapture],
+        box: Box | None = None,
     ) -> "Shell":
         """Start a bash in `cwd` with exactly `environment`, and a thread that reads its output.
+
+        With a `box`, which has its own directory and environment, bash starts in it, and the calling thread
+        has to live as long as the shell.
 
         Raises:
             OSError: there is no bash, or no such directory.
@@ -90,17 +107,28 @@ class Shell:
         output, output_end = os.pipe()
         status, status_end = os.pipe()
         try:
-            process = subprocess.Popen(
-                ["bash", "--noprofile", "--norc", "-c", _driver(token, status_end)],
-                stdin=subprocess.PIPE,
-                stdout=output_end,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(status_end,),
-                cwd=cwd,
-                env=dict(environment),
-                start_new_session=True,
-                bufsize=0,
-            )
+            bash = ["bash", "--noprofile", "--norc", "-c", _driver(token, status_end, box)]
+            if box is not None:
+                process = box.start(
+                    bash,
+                    stdin=subprocess.PIPE,
+                    stdout=output_end,
+                    stderr=subprocess.PIPE,
+                    pass_fds=(status_end,),
+                    bufsize=0,
+                )
+            else:
+                process = subprocess.Popen(
+                    bash,
+                    stdin=subprocess.PIPE,
+                    stdout=output_end,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(status_end,),
+                    cwd=cwd,
+                    env=dict(environment),
+                    start_new_session=True,
+                    bufsize=0,
+                )
         except (OSError, ValueError):
             os.close(output)
             os.close(status)
@@ -108,7 +136,7 @@ class Shell:
         finally:
             os.close(output_end)
             os.close(status_end)
-        shell = cls(process, _Pipes(output, status), token, new_capture)
+        shell = cls(process, _Pipes(output, status), token, new_capture, box)
         shell._reader.start()
         return shell
 
@@ -123,13 +151,34 @@ class Shell:
         """Run `command`, without a NUL, until it ends, `seconds` are over or `cancel` becomes readable.
 
         The time in which a new shell gets ready does not count.
+
+        Raises:
+            BoxRefused: it is not in the box that was asked for.
         """
-        if not self._heard.complete:
-            started = self._wait(b"", _START_SECONDS, cancel)
-            if started.reason is not Reason.DONE:
-                return started
+        started = self.get_ready(cancel)
+        if started.reason is not Reason.DONE:
+            return started
         self._heard.expect()
         return self._wait(command.encode() + b"\0", seconds, cancel)
+
+    def get_ready(self, cancel: int) -> Ending:
+        """Wait until a new shell can take its first command, and look at the walls of its box.
+
+        Raises:
+            BoxRefused: bubblewrap could not make the box, or it is not as asked for.
+        """
+        started = Ending(Reason.DONE)
+        if not self._heard.complete:
+            started = self._wait(b"", _START_SECONDS, cancel)
+        if self._box is None or self._is_checked or started.reason is Reason.INTERRUPTED:
+            return started
+        if started.reason is Reason.DIED:
+            raise BoxRefused(last_words(self._process))
+        if started.reason is Reason.TIMED_OUT:
+            raise BoxRefused(f"bubblewrap did not get ready within {_START_SECONDS:g} s")
+        check_box(self._process.pid, self._box)
+        self._is_checked = True
+        return started
 
     def _wait(self, words: bytes, seconds: float, cancel: int) -> Ending:
         unsent = memoryview(words)
@@ -168,7 +217,10 @@ class Shell:
         Return the exit code (negative: the signal), None if the kernel could not kill it. `take_output`
         still works afterwards.
         """
-        end_tree(self._process.pid, grace, spare)
+        if self._box is None:
+            end_tree(self._process.pid, grace, spare)
+        else:
+            end_box(self._process.pid, grace)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
         os.close(self._wake_end)
@@ -178,9 +230,12 @@ class Shell:
             for descriptor in (self._output, self._status, self._ended, self._wake):
                 os.close(descriptor)
             self._output = -1
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        return self._process.returncode
+        for pipe in (self._process.stdin, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+        code = self._process.returncode
+        in_box = self._box is not None and code is not None and code > _SIGNALLED
+        return _SIGNALLED - code if in_box else code
 
     def _send(self, unsent: memoryview) -> memoryview:
         try:
@@ -255,7 +310,7 @@ class _StatusLines:
         return bool(chunk)
 
 
-def _driver(token: str, status: int) -> str:
+def _driver(token: str, status: int, box: Box | None) -> str:
     """Return the loop, on one line so that bash counts the lines of a command from 1.
 
     That it is ready again is written in the inner loop's condition, so that a stray `continue` or `break` of
@@ -267,4 +322,5 @@ def _driver(token: str, status: int) -> str:
     take = "builtin read -r -d '' -u 0 || exit"
     run = f'eval "$REPLY" </dev/null >&{output} 2>&{output} {output}>&- {status}>&-'
     say = f"builtin printf '%s %d\\n' {token} \"$?\" >&{status}"
-    return f"exec {output}>&1; while :; do while {ready}; {take}; do {run}; {say}; done; done"
+    bounds = limits_as_shell(box.limits) if box is not None else ""
+    return f"{bounds}exec {output}>&1; while :; do while {ready}; {take}; do {run}; {say}; done; done"

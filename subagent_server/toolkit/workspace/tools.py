@@ -6,6 +6,7 @@ from pathlib import Path
 from subagent_server.domain.secrets import Masker
 from subagent_server.domain.tool_selection import Selection
 from subagent_server.host.directory import Directory
+from subagent_server.sandbox.box import Box
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.bash import BashTool
 from subagent_server.toolkit.workspace.editor import EditorTool
@@ -26,19 +27,26 @@ def make_workspace_tools(
     lifted: Sequence[str] = (),
     masker: Masker | None = None,
     spare: Spare = spare_none,
+    box: Box | None = None,
 ) -> list[Tool]:
     """Return the selected tools for a run that works in the `cwd` of `scope`; none starts anything yet.
 
     The editor opens its files without following links. `environment` is all that the shell gets. What lies
     in a `read_only` root, and what other programs execute, is not written by the editor (the shell is held
     back by the sandbox alone), except for the paths that are `lifted`. Long outputs of the shell go to files
-    in `output_dir`, without the secrets that `masker` knows. What `spare` names outlives the shell.
+    in `output_dir`, without the secrets that `masker` knows. What `spare` names outlives the shell. With a
+    `box`, the shell runs in it, with the environment of the box.
     """
     tools: list[Tool] = []
     if selection.bash:
         tools.append(
             BashTool(
-                cwd=scope.cwd, environment=environment, output_dir=output_dir, masker=masker, spare=spare
+                cwd=scope.cwd,
+                environment=environment,
+                output_dir=output_dir,
+                masker=masker,
+                spare=spare,
+                box=box,
             )
         )
     if selection.view or selection.edit:

@@ -1,0 +1,264 @@
+"""One box: what it shows, what may be written in it, and the start of a program inside.
+
+    rules = Rules(cwd=..., environment=..., ...)
+    box = build_box(rules)            # BoxRefused: there can be none
+    process = box.start(["bash", ...], stdin=..., pass_fds=...)
+    check(process.pid, box)           # from outside, before the first command
+
+Every argument goes to bubblewrap by a file in memory, so that the inside cannot read the command line. The
+order of the mounts matters: a later one lies over an earlier one.
+"""
+
+import os
+import pwd
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from subagent_server.domain.definitions import SandboxLimits
+from subagent_server.sandbox.environment import box_environment
+from subagent_server.sandbox.git_identity import git_identity
+from subagent_server.sandbox.program import find_program
+from subagent_server.sandbox.refusal import BoxRefused
+from subagent_server.sandbox.visible import program_mounts, shows_too_much, system_mounts, tool_chains
+
+_NAMESPACES = (
+    *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
+    "--disable-userns",
+)
+"""`--unshare-user` is named for root too: without it bubblewrap leaves root the root of the host."""
+_ENDINGS = ("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox")
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "pts", "shm")
+_OWN_MOUNTS = frozenset({"/proc", "/tmp", *(f"/dev/{name}" for name in _DEVICES)})
+_MEMORY_DISK = str(512 << 20)
+
+Identity = tuple[int, int]
+"""Device and inode of a directory."""
+
+
+@dataclass(frozen=True)
+class _Mount:
+    """One place in a box, and the arguments of bubblewrap that stand before it."""
+
+    place: Path
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The wishes for a box. All paths are real ones.
+
+    `hidden` directories are empty in the box, `read` and `write` are shown besides `cwd`, also below a hidden
+    one. `over` are mounts that lie over parts of these (`--bind` or `--ro-bind`). `own` is the agent's
+    environment, which is kept whole.
+    """
+
+    cwd: Path
+    environment: Mapping[str, str]
+    own: Mapping[str, str] = field(default_factory=dict)
+    network: bool = True
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
+    read: Sequence[Path] = ()
+    write: Sequence[Path] = ()
+    hidden: Sequence[Path] = ()
+    over: Sequence[tuple[str, Path]] = ()
+    cwd_read_only: bool = False
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box that programs can be started in, each in one of its own.
+
+    `writable` are the mounts from the host that may be written, `memory` those of its own; `closed` have
+    to be read-only. `identities` are the directories that have to lie at their places: a path may have been
+    turned elsewhere meanwhile.
+    """
+
+    program: Path
+    start_directory: Path
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    identities: Mapping[str, Identity]
+    writable: frozenset[str]
+    memory: frozenset[str]
+    closed: frozenset[str]
+    network: bool
+    limits: SandboxLimits
+
+    @contextmanager
+    def command(self, argv: Sequence[str], more: Sequence[str] = ()) -> Iterator[tuple[list[str], int]]:
+        """Yield the command line that starts `argv` inside, and the descriptor that it has to inherit.
+
+        `more` are arguments of bubblewrap for this start alone.
+        """
+        last = ("--remount-ro", "/", "--chdir", str(self.start_directory))
+        words = [*self.arguments, *more, *last, *_setting(self.environment)]
+        with os.fdopen(os.memfd_create("box"), "wb") as file:
+            file.write(b"\0".join(map(os.fsencode, words)) + b"\0")
+            file.flush()
+            file.seek(0)
+            yield [str(self.program), "--args", str(file.fileno()), "--", *argv], file.fileno()
+
+    def start(
+        self, argv: Sequence[str], *, more: Sequence[str] = (), pass_fds: Sequence[int] = (), **how: Any
+    ) -> "subprocess.Popen[bytes]":
+        """Start a program inside; the descriptors in `pass_fds` reach it.
+
+        The box ends with the *thread* that calls this (`--die-with-parent`).
+
+        Raises:
+            OSError: bubblewrap cannot be started.
+        """
+        with self.command(argv, more) as (command, descriptor):
+            return subprocess.Popen(
+                command, env={}, cwd="/", pass_fds=(*pass_fds, descriptor), start_new_session=True, **how
+            )
+
+
+def build_box(rules: Rules) -> Box:
+    """Return a box by these rules.
+
+    Raises:
+        BoxRefused: bubblewrap is missing, or the working directory is too much to be shown.
+    """
+    program = find_program(rules.environment, rules.cwd)
+    homes = _homes(rules.environment)
+    if shows_too_much(rules.cwd, homes):
+        raise BoxRefused(
+            f"the working directory {rules.cwd} is the home directory, a part of the system, or above one: "
+            "start the run in the directory of a project"
+        )
+    if rules.cwd in rules.hidden:
+        raise BoxRefused(f"the working directory {rules.cwd} holds the runs: start the run elsewhere")
+    home = homes[0]
+    identity = {} if rules.cwd_read_only else git_identity(rules.environment, rules.cwd)
+    shown = [*tool_chains(home, rules.cwd, rules.environment), *rules.read]
+    over = {how: [path for given, path in rules.over if given == how] for how in ("--bind", "--ro-bind")}
+    write = [*([] if rules.cwd_read_only else [rules.cwd]), *rules.write, *over["--bind"]]
+    read_only = over["--ro-bind"]
+    closed = [path for path in rules.hidden if any(map(path.is_relative_to, (*shown, rules.cwd, *write)))]
+    mounts = [
+        *(_Mount(path, ("--size", _MEMORY_DISK, "--tmpfs")) for path in (Path("/tmp"), home)),
+        *(_Mount(path, ("--ro-bind", str(path))) for path in shown),
+        *([_Mount(rules.cwd, ("--ro-bind", str(rules.cwd)))] if rules.cwd_read_only else []),
+        *(_Mount(path, ("--bind", str(path))) for path in write),
+        *(_Mount(path, ("--ro-bind", str(path))) for path in read_only),
+        *(_Mount(path, ("--size", "4096", "--tmpfs")) for path in closed),
+    ]
+    arguments = [
+        *_NAMESPACES,
+        *([] if rules.network else ["--unshare-net"]),
+        *_ENDINGS,
+        *system_mounts(),
+        *_in_order(mounts),
+        *(word for path in closed for word in ("--remount-ro", str(path))),
+        *("--symlink", "/tmp", "/var/tmp"),
+    ]
+    return Box(
+        program=program,
+        start_directory=rules.cwd,
+        arguments=arguments,
+        environment=box_environment(
+            rules.environment, {**identity, **rules.own}, home, network=rules.network
+        ),
+        identities={str(path): _identity(path) for path in (rules.cwd, *write)},
+        writable=frozenset(map(str, write)),
+        memory=_OWN_MOUNTS | {str(home)},
+        closed=frozenset(map(str, (*closed, *read_only, "/proc/sys"))),
+        network=rules.network,
+        limits=rules.limits,
+    )
+
+
+def build_search_box(
+    program: Path, searcher: Path, cwd: Path, directory: Path, hidden: Iterable[Path] = ()
+) -> Box:
+    """Return a box for a program that searches a `directory` in `cwd` and needs nothing but libraries.
+
+    Files of the directories above that say what a search ignores are shown too.
+    """
+    closed = [path for path in hidden if path.is_relative_to(cwd)]
+    arguments = [
+        *_NAMESPACES,
+        *("--unshare-net", *_ENDINGS, *program_mounts()),
+        *("--ro-bind", str(searcher), str(searcher)),
+        *_ignore_files(cwd),
+        *("--ro-bind", str(cwd), str(cwd)),
+        *(word for path in closed for word in ("--size", "4096", "--tmpfs", str(path))),
+    ]
+    return Box(
+        program=program,
+        start_directory=directory,
+        arguments=arguments,
+        environment={},
+        identities={str(cwd): _identity(cwd)},
+        writable=frozenset(),
+        memory=frozenset(map(str, closed)),
+        closed=frozenset(),
+        network=False,
+        limits=SandboxLimits(),
+    )
+
+
+def _ignore_files(cwd: Path) -> Iterator[str]:
+    for above in cwd.parents:
+        for name in (".gitignore", ".ignore", ".rgignore", ".git/info/exclude"):
+            file = above / name
+            if file.is_file() and not file.is_symlink():
+                yield from ("--ro-bind", str(file), str(file))
+        if (above / ".git").exists():
+            yield from ("--dir", str(above / ".git"))
+
+
+def limits_as_shell(limits: SandboxLimits) -> str:
+    """Return the commands by which a bash bounds itself and all that it starts.
+
+    They are set inside: set outside, the limit of processes counts all that the user has elsewhere.
+    """
+    bounds = {
+        "-u": limits.processes,
+        "-d": limits.memory_bytes >> 10,
+        "-f": limits.file_bytes >> 10,
+        "-c": 0,
+        "-n": 4096,
+    }
+    words = "; ".join(f"ulimit {flag} {max(bound, 0)}" for flag, bound in bounds.items())
+    return f"{{ {words}; echo 500 > /proc/self/oom_score_adj; }} 2>/dev/null; "
+
+
+def _homes(environment: Mapping[str, str]) -> list[Path]:
+    """Return the home directory of the environment, and that of the user if it is another one."""
+    named = environment.get("HOME", "")
+    try:
+        own = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        own = ""
+    homes = [Path(os.path.realpath(home)) for home in (named, own) if home.startswith("/")]
+    return [home for home in homes if home != Path("/")] or [Path("/tmp")]
+
+
+def _in_order(mounts: Iterable[_Mount]) -> Iterator[str]:
+    """Yield the arguments of mounts, each directory before those that lie over a part of it.
+
+    Of two mounts at one place the later counts.
+    """
+    last = {mount.place: mount for mount in mounts}
+    for place in sorted(last, key=lambda path: len(path.parts)):
+        yield from (*last[place].arguments, str(place))
+
+
+def _setting(environment: Mapping[str, str]) -> Iterator[str]:
+    yield "--clearenv"
+    for name, value in environment.items():
+        yield from ("--setenv", name, value)
+
+
+def _identity(path: Path) -> Identity:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise BoxRefused(f"{path} cannot be shown in it ({error.strerror})") from error
+    return status.st_dev, status.st_ino

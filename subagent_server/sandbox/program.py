@@ -1,0 +1,42 @@
+"""Which bubblewrap is used: that of the system, or the one that the user names."""
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from subagent_server.sandbox.refusal import BoxRefused
+
+SYSTEM_PROGRAM = Path("/usr/bin/bwrap")
+VARIABLE = "SUBAGENT_BWRAP"
+ADVICE = "install bubblewrap (`apt install bubblewrap`, `dnf install bubblewrap`)"
+
+
+def find_program(environment: Mapping[str, str], cwd: Path) -> Path:
+    """Return the path of bubblewrap: `/usr/bin/bwrap` of root, else what `SUBAGENT_BWRAP` names.
+
+    PATH and Python's packages are not searched. A wall is worth as much as its builder: an environment of
+    Python packages is often below the working directory, where a run could replace the program that is to
+    hold back the next run.
+
+    Raises:
+        BoxRefused: there is none that can be used.
+    """
+    if _is_of_root(SYSTEM_PROGRAM):
+        return SYSTEM_PROGRAM
+    if not (named := environment.get(VARIABLE)):
+        raise BoxRefused(f"{SYSTEM_PROGRAM} is missing: {ADVICE}")
+    program = Path(os.path.realpath(named))
+    if program.is_relative_to(cwd):
+        raise BoxRefused(f"{VARIABLE} names a program below the working directory, which a run could replace")
+    if not os.access(program, os.X_OK) or not program.is_file():
+        raise BoxRefused(f"{VARIABLE} names {named}, which is not a program")
+    return program
+
+
+def _is_of_root(program: Path) -> bool:
+    try:
+        status = program.stat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_uid == 0 and not status.st_mode & 0o022

@@ -1,0 +1,177 @@
+"""Where the programs of a run work: in a box of bubblewrap, or with all rights of the user.
+
+`bwrap` is refused where there can be no box, `auto` then goes on without one, and says so. What an agent asks
+for besides (`network: false`, `sandboxLimits`) holds in a box alone, so it is never run without.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from subagent_server.domain.definitions import AgentDefinition, SandboxLimits
+from subagent_server.domain.errors import RunRefused
+from subagent_server.domain.tool_selection import Selection
+from subagent_server.sandbox.box import Box, Rules, build_box
+from subagent_server.sandbox.placeholders import Placeholders
+from subagent_server.sandbox.protected_names import ProtectedNames, protect
+from subagent_server.sandbox.refusal import BoxRefused
+from subagent_server.sandbox.trial import try_box
+from subagent_server.toolkit.tool import Tool
+from subagent_server.toolkit.workspace.bash import BashTool
+from subagent_server.toolkit.workspace.off_loop import off_loop
+from subagent_server.worker.runner_setup import RunnerSetup
+
+NO_PROGRAMS = "not needed (the agent has no tool that starts programs)"
+_UNSANDBOXED = "none (unsandboxed: programs run with all rights of the user"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where programs work: a box, or None for no wall at all; `mark` says it to people, `words` to the model.
+
+    `open` says which names that other programs execute could not be protected. `release` gives back the names
+    that were held in the working directory, when the last program has ended.
+    """
+
+    box: Box | None
+    mark: str
+    words: str = ""
+    open: Sequence[str] = ()
+    release: Callable[[], None] = lambda: None
+
+
+def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
+    """Return the place that the agent asks for; whether the box works shows when it is entered.
+
+    Raises:
+        RunRefused: `config`, if the agent insists on a box and there can be none.
+    """
+    agent = setup.agent
+    if agent.sandbox == "none":
+        return without_box(agent, "the agent file says `sandbox: none`")
+    if not (selection.bash or selection.grep or selection.glob or selection.ls):
+        return Place(None, NO_PROGRAMS)
+    if selection.bash:
+        setup.run.paths.outputs.make()
+    placeholders = Placeholders()
+    try:
+        if selection.bash:
+            build_box(_rules(setup, None))  # refused before a name is held in a home directory
+        protected = protect(Path.cwd(), placeholders, agent.sandbox_write) if selection.bash else None
+        box = build_box(_rules(setup, protected))
+        if protected is not None and protected.open and agent.sandbox == "bwrap":
+            raise _unprotected(protected.open)
+    except BoxRefused as refusal:
+        placeholders.release()
+        return without_box(agent, refusal.reason)
+    except BaseException:
+        placeholders.release()
+        raise
+    if protected is None:
+        return Place(box, _mark(box))
+    return Place(box, _mark(box), _words(box), protected.open, placeholders.release)
+
+
+async def entered(place: Place, tools: list[Tool]) -> None:
+    """Start the shell in the box, or try the box if there is no shell.
+
+    Raises:
+        BoxRefused: there is no such box here. Nothing is left running.
+    """
+    shell = next((tool for tool in tools if isinstance(tool, BashTool)), None)
+    if place.box is None:
+        return
+    if shell is not None:
+        await shell.begin()
+    else:
+        box = place.box
+        await off_loop(lambda: try_box(box))
+
+
+def without_box(agent: AgentDefinition, reason: str) -> Place:
+    """Return the place of programs without a box.
+
+    Raises:
+        RunRefused: `config`, if the agent asks for something that only a box can give.
+    """
+    asked = [
+        *(["sandbox: bwrap"] if agent.sandbox == "bwrap" else []),
+        *(["network: false"] if not agent.network else []),
+        *(["sandboxLimits"] if agent.sandbox_limits is not None else []),
+    ]
+    if asked:
+        raise RunRefused(
+            "config",
+            f"{asked[0]} cannot be kept: {reason}.",
+            "Put that right (`subagent doctor` tries the sandbox), or take the key out of the agent file.",
+        )
+    return Place(None, f"{_UNSANDBOXED}; {reason})")
+
+
+def _unprotected(names: Sequence[str]) -> RunRefused:
+    return RunRefused(
+        "config",
+        f"sandbox: bwrap cannot be kept: a name that other programs execute stays open ({names[0]}).",
+        "Put that right, or name the path in `sandboxWrite`, which lifts its protection.",
+    )
+
+
+def _rules(setup: RunnerSetup, protected: ProtectedNames | None) -> Rules:
+    """Return the rules of the box; without `protected` names the working directory cannot be written."""
+    agent, run = setup.agent, setup.run
+    cwd = Path.cwd()
+    root = Path(os.path.realpath(run.store.paths.root))
+    outputs = root / run.run_id / run.paths.outputs.path.name
+    agents = [("--ro-bind", path) for path in _agents_inside(setup, cwd)]
+    return Rules(
+        cwd=cwd,
+        environment=setup.environment,
+        own=agent.env,
+        network=agent.network,
+        limits=agent.sandbox_limits or SandboxLimits(),
+        read=[outputs] if protected is not None else [],
+        over=[*agents, *(protected.mounts if protected is not None else ())],
+        hidden=[root, *_runtime_directory(setup.environment, cwd)],
+        cwd_read_only=protected is None,
+    )
+
+
+def _agents_inside(setup: RunnerSetup, cwd: Path) -> list[Path]:
+    """Return the directories of agents below the working directory: they are shown there, as git has them."""
+    real = (Path(os.path.realpath(path)) for path in setup.read_only)
+    root = Path(os.path.realpath(setup.run.store.paths.root))
+    return [path for path in real if path != root and path.is_relative_to(cwd) and path.is_dir()]
+
+
+def _runtime_directory(environment: Mapping[str, str], cwd: Path) -> list[Path]:
+    """Return the directory of the zygote if the environment names one: its socket is not for programs."""
+    named = environment.get("SUBAGENT_RUNTIME_DIR")
+    return [Path(os.path.realpath(cwd / named))] if named else []
+
+
+def _mark(box: Box) -> str:
+    limits, network = box.limits, "network" if box.network else "no network"
+    bounds = (
+        f"{_size(limits.memory_bytes)} memory for each process",
+        f"{limits.processes} processes",
+        f"files of {_size(limits.file_bytes)}",
+    )
+    return f"bwrap ({network}; {', '.join(bounds)})"
+
+
+def _words(box: Box) -> str:
+    """Return what the model has to know, to take the walls of the box for rules and not for faults."""
+    network = (
+        "There is no network in it, so nothing can be downloaded or installed from elsewhere: a package that "
+        "pip or npm cannot find may well exist."
+    )
+    return (
+        "Your shell works in a sandbox. It can write the working directory and /tmp; everything else is "
+        "read-only or not there, on purpose, and so are files that other programs execute (.git/hooks, "
+        f".git/config, .mcp.json, .envrc and their kind). {'' if box.network else network}"
+    ).strip()
+
+
+def _size(size: int) -> str:
+    return f"{size / (1 << 30):g} GiB" if size >= 1 << 30 else f"{size / (1 << 20):g} MiB"

@@ -1,0 +1,105 @@
+"""What came or changed beside a run and can run code is found, and what lay there before is not."""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from subagent_server.sandbox import executed_changes
+from subagent_server.sandbox.executed_changes import changes, look
+from subagent_server.sandbox.placeholders import Placeholders
+from subagent_server.sandbox.protected_names import protect
+from tests.helpers.repositories import git, make_repository
+
+
+@pytest.fixture
+def cwd(tmp_path: Path) -> Path:
+    """A repository with a nested one, and with files of the user that other programs execute."""
+    directory = tmp_path.resolve() / "project"
+    make_repository(directory)
+    make_repository(directory / "libs" / "nested")
+    (directory / ".claude").mkdir()
+    (directory / ".claude" / "settings.json").write_text("{}", encoding="utf-8")
+    shutil.copytree(directory / "libs" / "nested" / ".git", directory / "fixture" / "dotgit")
+    (directory / "tools" / "hooks").mkdir(parents=True)
+    git("-C", directory, "config", "core.hooksPath", "tools/hooks")
+    return directory
+
+
+def write(path: Path, text: str = "x") -> None:
+    """Write a file, and the directories above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def make_bare(directory: Path) -> None:
+    """Make a directory what git takes for a repository."""
+    for name in ("objects", "refs"):
+        (directory / name).mkdir(parents=True)
+    write(directory / "HEAD", "ref: refs/heads/main\n")
+    write(directory / "config")
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a hook": (lambda cwd: write(cwd / ".git/hooks/pre-commit"), ".git/hooks/pre-commit"),
+    "a hook of one's own directory": (lambda cwd: write(cwd / "tools/hooks/a"), "tools/hooks/a"),
+    "the configuration": (lambda cwd: git("-C", cwd, "config", "a.b", "c"), ".git/config"),
+    "commondir": (lambda cwd: write(cwd / ".git/commondir", "/tmp/x"), ".git/commondir"),
+    "a bare repository": (make_bare, "config"),
+    "a deep one": (lambda cwd: make_bare(cwd / "a/b/c"), "a/b/c/"),
+    "a new repository": (lambda cwd: git("init", "--quiet", cwd / "libs/new"), "libs/new/.git/"),
+    "one that was moved": (
+        lambda cwd: (cwd / "fixture/dotgit").rename(cwd / "fixture/.git"),
+        "fixture/.git/",
+    ),
+    "a nested one": (lambda cwd: write(cwd / "libs/nested/.git/hooks/x"), "libs/nested/.git/hooks/x"),
+    "a submodule": (lambda cwd: make_bare(cwd / ".git/modules/lib"), ".git/modules/lib/"),
+    "a file of an agent": (lambda cwd: write(cwd / ".claude/settings.json"), ".claude/settings.json"),
+    "a file in a directory": (lambda cwd: write(cwd / "libs/.vscode/tasks.json"), "libs/.vscode/"),
+    "a link": (lambda cwd: (cwd / "libs/.envrc").symlink_to("../x"), "libs/.envrc"),
+}
+
+
+@pytest.mark.parametrize(("change", "path"), CHANGES.values(), ids=CHANGES)
+def test_what_can_run_code_after_a_change_is_found(
+    cwd: Path, change: Callable[[Path], object], path: str
+) -> None:
+    before = look(cwd)
+    assert before.whole and not changes(before, look(cwd, before.places), 0.0)
+    change(cwd)
+    found = changes(before, look(cwd, before.places), time.time())
+    assert path in found and set(found) <= {path, "HEAD"}
+
+
+def test_without_a_first_look_times_tell_what_is_new(cwd: Path) -> None:
+    since = (cwd / ".git" / "config").stat().st_ctime_ns / 1e9 + 0.001
+    while time.time() < since + 0.02:  # the clock of files goes in steps
+        pass
+    write(cwd / ".git" / "hooks" / "pre-push")
+    assert changes(None, look(cwd), since) == [".git/hooks/pre-push"]
+
+
+def test_placeholders_of_other_runs_are_not_shown(cwd: Path) -> None:
+    before = look(cwd)
+    placeholders = Placeholders()
+    protect(cwd, placeholders)
+    after = look(cwd, before.places)
+    placeholders.release()
+    assert not changes(before, after, 0.0)
+
+
+def test_a_look_at_a_huge_tree_is_bounded_and_sees_the_top_first(
+    cwd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executed_changes, "MAX_NAMES", 200)
+    for number in range(300):
+        (cwd / "node_modules" / f"package{number}").mkdir(parents=True)
+    before = look(cwd)
+    write(cwd / ".envrc")
+    write(cwd / "libs" / ".envrc")
+    write(cwd / "node_modules" / "package1" / ".envrc")
+    after = look(cwd, before.places)
+    assert not before.whole and not after.whole
+    assert {".envrc", "libs/.envrc"} <= set(changes(before, after, 0.0))

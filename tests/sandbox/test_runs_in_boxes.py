@@ -1,0 +1,124 @@
+"""What the programs of a run reach in their box, as its model and a person see it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from subagent_server.domain.states import Status
+from tests.helpers.ordinary_user import user
+from tests.helpers.turns import calls, says, shell, tool_results, use
+from tests.helpers.world import API_KEY, World
+
+
+def results_of(world: World, *commands: str, **keys: Any) -> list[str]:
+    """Return the results of these commands, each in a call of its own, of a run in a box."""
+    world.agent("boxed", **{"sandbox": "bwrap", **keys})
+    simulator = world.play(*(shell(command) for command in commands), says("Done."))
+    run_id = world.start("Look.", agent="boxed")
+    assert world.completed(run_id) == "Done."
+    (started,) = world.events(run_id, "run_started")
+    assert started["sandbox"].startswith("bwrap (")
+    world.gone(run_id)
+    return [tool_results(request.body)[0] for request in simulator.requests[1:]]
+
+
+def a_shell_in_a_box(world: World) -> None:
+    (world.home / "canary.txt").write_text("CANARY", encoding="utf-8")
+    (world.work / "sub").mkdir()
+    wrote, home, secrets, walls, private, ended, anew = results_of(
+        world,
+        "pwd; echo made > made.txt; cat made.txt; cd sub; export LASTS=yes",
+        f"pwd; echo $LASTS; cat {world.home}/canary.txt; ls -A {world.home}; cat {world.runs}/*/request.json",
+        "env; cat /proc/*/environ | tr '\\0' '\\n' | grep -E 'KEY|TOKEN|SECRET|SUBAGENT'",
+        "for f in /etc/x /usr/x /x /proc/sys/kernel/core_pattern ../.mcp.json; do echo x > $f; done",
+        "touch /tmp/private; ls -A /tmp | grep private",
+        "kill $$",
+        "pwd; echo ${LASTS:-lost}; ls -A /tmp | grep private",
+    )
+    assert wrote == f"{world.work}\nmade"
+    assert (world.work / "made.txt").read_text(encoding="utf-8") == "made\n"
+    assert home.startswith(f"{world.work}/sub\nyes\ncat: ") and "CANARY" not in home
+    assert home.count("No such file") == 2, home
+    assert API_KEY not in secrets and "SUBAGENT" not in secrets and secrets.endswith("[exit code 1]")
+    assert walls.count("Read-only file system") + walls.count("Permission denied") >= 4, walls
+    assert "[read-only in this sandbox, on purpose" in walls
+    assert private == "private"
+    assert "[the shell was ended by SIGTERM (exit code 143)" in ended
+    assert anew == f"{world.work}\nlost\n[exit code 1]"
+    assert sorted(path.name for path in world.work.iterdir()) == ["made.txt", "sub"]
+
+
+def test_a_shell_in_a_box_writes_its_directory_and_sees_no_home_no_key_and_no_run(world: World) -> None:
+    a_shell_in_a_box(world)
+
+
+def test_an_ordinary_user_has_the_same_box() -> None:
+    with user() as somebody:
+        somebody.play(a_shell_in_a_box)
+
+
+def test_without_network_nothing_is_reached_and_the_model_is_given_the_reason(world: World) -> None:
+    port = world.play(says("Nothing.")).base_url.rpartition(":")[2]
+    (result,) = results_of(world, f"echo > /dev/tcp/127.0.0.1/{port}; pip download six", network=False)
+    assert "Connection refused" in result
+
+
+def test_a_search_in_a_box_finds_what_it_finds_outside_and_follows_nothing_out_of_it(world: World) -> None:
+    (world.home / "secret.txt").write_text("needle", encoding="utf-8")
+    (world.work / "sub").mkdir()
+    (world.work / "sub/found.txt").write_text("needle", encoding="utf-8")
+    (world.work / "sub/ignored.txt").write_text("needle", encoding="utf-8")
+    (world.work / ".gitignore").write_text("ignored.txt\n", encoding="utf-8")
+    (world.work / "sub/link").symlink_to(world.home)
+    searches = [
+        use("grep", pattern="needle"),
+        use("grep", pattern="needle", path="sub"),
+        use("glob", pattern="**/*.txt"),
+    ]
+    found = []
+    for sandbox in ("none", "bwrap"):
+        world.agent("searcher", tools="Grep, Glob", sandbox=sandbox)
+        simulator = world.play(calls(*searches), says("Done."))
+        assert world.completed(world.start("Search.", agent="searcher")) == "Done."
+        found.append(tool_results(simulator.requests[-1].body))
+    assert found[0] == found[1] == ["sub/found.txt"] * 3
+
+
+@pytest.mark.parametrize(
+    ("keys", "field"),
+    [
+        ({"sandbox": "bwrap"}, "sandbox: bwrap"),
+        ({"sandbox": "auto", "network": False}, "network: false"),
+        ({"sandbox": "auto", "sandboxLimits": {"processes": 20}}, "sandboxLimits"),
+    ],
+)
+def test_a_box_that_the_agent_insists_on_is_never_left_out(
+    world: World, keys: dict[str, Any], field: str
+) -> None:
+    world.agent("strict", **keys)
+    world.play(says("Never."))
+    code, message = world.failed(world.start("Go.", agent="strict", cwd=str(world.home)))
+    assert (
+        code == "config" and message.startswith(f"{field} cannot be kept: ") and "home directory" in message
+    )
+
+
+def test_a_run_in_the_home_directory_goes_on_without_a_box_and_says_so(world: World) -> None:
+    world.agent("free", sandbox="auto")
+    world.play(says("Done."))
+    run_id = world.start("Go.", agent="free", cwd=str(world.home))
+    assert world.completed(run_id) == "Done."
+    (started,) = world.events(run_id, "run_started")
+    assert "unsandboxed" in started["sandbox"] and "home directory" in started["sandbox"]
+    assert "unsandboxed" in world.cli("show", run_id).stdout
+
+
+def test_nothing_of_a_box_stays_when_its_run_ends(world: World) -> None:
+    world.agent("boxed", sandbox="bwrap")
+    world.play(shell("setsid nohup sleep 9999 & (trap '' TERM; sleep 9998) & echo $$"), says("Done."))
+    run_id = world.start("Go.", agent="boxed")
+    assert world.completed(run_id) == "Done."
+    world.gone(run_id)
+    assert world.meta(run_id).status is Status.COMPLETED
+    assert not list(Path(world.work).iterdir())
