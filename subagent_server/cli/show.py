@@ -77,6 +77,7 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
             ("usage", one_line(usage_line(view.usage))),
             ("tree", _tree(session, meta, view)),
             ("sandbox", _sandbox(session, meta)),
+            ("warnings", "\n".join(one_line(warning) for warning in view.warnings or [])),
             ("parent", one_line(meta.parent_run_id or "")),
             ("continues", one_line(meta.continues_run_id or "")),
             ("children", "\n".join(_children(session, meta))),

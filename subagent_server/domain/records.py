@@ -30,8 +30,21 @@ def _with_room(moment: datetime) -> datetime:
     return moment
 
 
+def _printable(amount: Decimal) -> Decimal:
+    """Refuse an amount that fills a page when written out, such as 1E+999999. Raises ValueError."""
+    exponent = amount.as_tuple().exponent
+    if not isinstance(exponent, int) or exponent < -_MOST_DIGITS or amount.adjusted() > _MOST_DIGITS:
+        raise ValueError("the amount is out of range")
+    return amount
+
+
+_MOST_DIGITS = 60
+"""Before or behind the point of an amount of money."""
+
 Moment = Annotated[AwareDatetime, AfterValidator(_with_room), PlainSerializer(timestamp, return_type=str)]
-Money = Annotated[Decimal, PlainSerializer(lambda amount: f"{amount:f}", return_type=str)]
+Money = Annotated[
+    Decimal, AfterValidator(_printable), PlainSerializer(lambda amount: f"{amount:f}", return_type=str)
+]
 
 
 class Record(BaseModel):

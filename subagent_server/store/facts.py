@@ -15,6 +15,8 @@ from subagent_server.domain.versions import SCHEMA_VERSION
 from subagent_server.host.processes import Identity
 from subagent_server.store.paths import RECORD_BYTES, STATE_BYTES, RunPaths
 
+MOST_AMOUNT_CHARACTERS = 120
+
 
 @dataclass(frozen=True, slots=True)
 class Spent:
@@ -123,7 +125,7 @@ def _spent(usage: dict[str, Any]) -> Spent:
         output_tokens=_count(usage["outputTokens"]),
         cache_read_tokens=_count(usage["cacheReadTokens"]),
         cache_write_tokens=_count(usage["cacheWriteTokens"]),
-        cost_usd=_maybe_text(cost),
+        cost_usd=None if cost is None else _amount(cost),
     )
 
 
@@ -135,6 +137,13 @@ def _text(value: Any) -> str:
 
 def _maybe_text(value: Any) -> str | None:
     return None if value is None else _text(value)
+
+
+def _amount(value: Any) -> str:
+    """Return an amount of money as this product writes it: digits, as many as a person could read."""
+    if len(_text(value)) > MOST_AMOUNT_CHARACTERS or not value.replace(".", "", 1).isdecimal():
+        raise ValueError
+    return str(value)
 
 
 def _count(value: Any) -> int:

@@ -125,6 +125,7 @@ def test_what_a_parent_gives_reaches_disk_and_run_without_secrets_and_a_warning_
         "A secret in input 'notes.txt'",
     ]
     assert world.meta(run_id).label == "*** *** ***"
+    assert warnings[0] in world.cli("show", run_id).stdout
 
 
 def test_the_shell_of_a_run_has_no_key_of_the_model_unless_its_file_gives_it_or_it_starts_others(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from subagent_server.domain import events
+from subagent_server.domain.errors import UnreadableMeta
 from subagent_server.domain.ids import make_run_id
 from subagent_server.domain.records import RunResult
 from subagent_server.domain.states import Status
@@ -101,3 +102,26 @@ def test_rows_have_short_summaries_and_a_list_says_how_many_rows_it_leaves_out(s
     left = 500 - len(many["runs"])
     assert len(json.dumps(many)) < MAX_ANSWER_CHARACTERS + 5_000
     assert 0 < left < 500 and many["omitted"] == f"{left} more did not fit: ask by status or agent."
+
+
+def test_a_run_directory_full_of_long_texts_makes_no_long_answer(service: Service) -> None:
+    run_id = service.store.run_ids()[0]
+    run, long = service.store.paths.run(run_id), "x" * 30_000
+    state = json.loads(run.meta.path.read_bytes())
+    question = {"questionContent": long, "questionTimestamp": state["createdAt"], "askedRevision": 1}
+    status = {"messageStatus": "pending_parent_reply", "options": [long] * 21}
+    state |= dict.fromkeys(("agentName", "label", "summary", "continuesRunId"), long)
+    state |= {"error": {"code": long, "message": long, "hint": long}, "pendingQuestions": 99}
+    state["messages"] = [question | status | {"messageId": f"{number}{long}"} for number in range(40)]
+    run.meta.path.write_text(json.dumps(state), encoding="utf-8")
+    request = json.loads(run.request.path.read_bytes()) | {"warnings": [long] * 50}
+    run.request.path.write_text(json.dumps(request), encoding="utf-8")
+    with connection(service) as call:
+        assert len(json.dumps(call("check_status", runId=run_id))) < 2 * MAX_ANSWER_CHARACTERS
+        assert len(json.dumps(call("list_runs", limit=1))) < 3_000
+    state["usage"]["costUsd"] = "1E+999999"
+    run.meta.path.write_text(json.dumps(state), encoding="utf-8")
+    with connection(service) as call:
+        with pytest.raises(UnreadableMeta, match="out of range"):
+            call("check_status", runId=run_id)
+        assert "unreadable" in call("list_runs", limit=1)["runs"][0]

@@ -119,7 +119,7 @@ def test_a_paid_result_goes_before_any_other_end(store: RunStore, outcome: str, 
 
 def test_a_result_goes_before_an_event_that_is_then_refused(store: RunStore) -> None:
     interrupted(store, "completed")
-    with pytest.raises(IllegalTransition, match="is completed, so question_asked is not possible"):
+    with pytest.raises(IllegalTransition, match="is completed, so it cannot ask"):
         store.update(RUN_ID, ASKED, LATER)
     check_ended_as(store.read(RUN_ID), "completed")
 
