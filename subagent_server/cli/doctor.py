@@ -1,6 +1,7 @@
 """`subagent doctor`: check agent files, or the files of runs."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -15,7 +16,11 @@ from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import one_line
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import SubagentError
+<<<<<<< HEAD
+from subagent_server.sandbox.trial import outlook
+=======
 from subagent_server.service.check_agent import AgentChecker, CheckedAgent
+>>>>>>> main
 from subagent_server.service.context import warm_start
 from subagent_server.service.doctor import Defect, examine
 from subagent_server.service.open_run import open_run
@@ -53,7 +58,21 @@ def doctor(session: Session, file: str | None, name: str | None, as_json: bool) 
     if file is not None:
         return _check_agents(session, *_of_file(session.settings.cwd / file), as_json)
     agents, problems = session.service.registry.agents(), session.service.registry.catalog().problems
+<<<<<<< HEAD
+    found = [*problems, *_not_trusted(session, agents)]
+    surroundings = _Surroundings(_warm_start(session), outlook(session.settings.environment))
+    return _check_agents(session, agents, found, as_json, surroundings)
+
+
+@dataclass(frozen=True)
+class _Surroundings:
+    """How runs will be started here, and where their programs will work."""
+
+    warm_start: str
+    sandbox: str
+=======
     return _check_agents(session, agents, problems, as_json, _warm_start(session))
+>>>>>>> main
 
 
 def _warm_start(session: Session) -> str:
@@ -129,7 +148,7 @@ def _check_agents(
     agents: list[AgentDefinition],
     problems: list[Problem],
     as_json: bool,
-    warm: str | None = None,
+    around: _Surroundings | None = None,
 ) -> ExitCode:
     checker = AgentChecker(session.service)
     # The faults of a file are listed already, each with its line.
@@ -137,10 +156,13 @@ def _check_agents(
     findings = [problem for problem in every if problem.kind not in _REMARKS]
     if as_json:
         wire = {"checked": len(agents), "problems": [problem_wire(problem) for problem in every]}
-        out_json(wire if warm is None else {**wire, "warmStart": warm})
+        out_json(
+            wire if around is None else {**wire, "warmStart": around.warm_start, "sandbox": around.sandbox}
+        )
     else:
-        if warm is not None:
-            err(one_line(f"Warm start: {warm}."))
+        if around is not None:
+            err(one_line(f"Warm start: {around.warm_start}."))
+            err(one_line(f"Sandbox: {around.sandbox}."))
         for problem in every:
             out(problem_line(session, problem))
         err(_summary(len(agents), "agent", len(findings)))
