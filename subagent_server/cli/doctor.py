@@ -16,11 +16,8 @@ from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import one_line
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import SubagentError
-<<<<<<< HEAD
 from subagent_server.sandbox.trial import outlook
-=======
 from subagent_server.service.check_agent import AgentChecker, CheckedAgent
->>>>>>> main
 from subagent_server.service.context import warm_start
 from subagent_server.service.doctor import Defect, examine
 from subagent_server.service.open_run import open_run
@@ -58,10 +55,8 @@ def doctor(session: Session, file: str | None, name: str | None, as_json: bool) 
     if file is not None:
         return _check_agents(session, *_of_file(session.settings.cwd / file), as_json)
     agents, problems = session.service.registry.agents(), session.service.registry.catalog().problems
-<<<<<<< HEAD
-    found = [*problems, *_not_trusted(session, agents)]
     surroundings = _Surroundings(_warm_start(session), outlook(session.settings.environment))
-    return _check_agents(session, agents, found, as_json, surroundings)
+    return _check_agents(session, agents, problems, as_json, surroundings)
 
 
 @dataclass(frozen=True)
@@ -70,9 +65,6 @@ class _Surroundings:
 
     warm_start: str
     sandbox: str
-=======
-    return _check_agents(session, agents, problems, as_json, _warm_start(session))
->>>>>>> main
 
 
 def _warm_start(session: Session) -> str:
