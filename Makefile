@@ -21,6 +21,7 @@ demo: $(VENV)/.installed  ## a parent hands a review of the last commit to a sub
 	@$(BIN)/subagent demo
 
 test: $(VENV)/.installed-dev $(SERVERS)/.installed  ## the test suite, in parallel; of long campaigns a sample
+	@$(BIN)/python -m tests.helpers.bubblewrap
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not soak"
 
 test-failed: $(VENV)/.installed-dev $(SERVERS)/.installed  ## what failed last time, one test after another

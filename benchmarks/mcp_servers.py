@@ -60,7 +60,7 @@ async def timed(servers: dict[str, ServerDefinition]) -> float:
     """Return how many seconds it takes to connect to these servers at once, and to make tools of theirs."""
     around = ServerContext(ServerEnvironment(dict(os.environ), Path.cwd()), lambda kind, **facts: None)
     began = time.perf_counter()
-    connected = await connect(servers, around)
+    connected = await connect(servers, around, "worker")
     tools, _ = connected.tools(ToolChoice(), (), Attachments())
     made = [tool.definition() for tool in tools]
     seconds = time.perf_counter() - began

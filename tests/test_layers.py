@@ -36,7 +36,7 @@ FLOORS: dict[str, set[str]] = {
     "worker": ABOVE_THE_VERBS | {"runners", "toolkit", "sandbox", "store", "host", "launch.marks"},
     "cli": {
         *("service", "catalog", "domain", "settings", "host", "store", "launch", "toolkit", "runners"),
-        *("simulator", "server", "tui", "web", "worker"),
+        *("simulator", "server", "tui", "web", "worker", "sandbox"),
     },
     "warm": {
         *("service", "catalog", "domain", "settings", "host", "store", "forkserver", "launch", "runners"),

@@ -69,8 +69,11 @@ def _check_identity(subagent: Block, line: int, notes: Notes) -> None:
 
 def _check_version(whole: Block, notes: Notes) -> None:
     version = whole.get("version")
-    if isinstance(version, str) and version.split(".")[0] != "1":
-        notes.warn(f"version {shorten(version)} is read as if it were 1.0", whole.lines["version"])
+    if version is None or is_null(version):
+        notes.warn("version is missing, so the file is read as 1.0", whole.lines.get("version"))
+    elif not isinstance(version, str) or version.split(".")[0] != "1":
+        shown = shorten(version) if isinstance(version, str) else "of this kind"
+        notes.warn(f"version {shown} is not known here, so the file is read as 1.0", whole.lines["version"])
 
 
 def _report_repeated_blocks(whole: Block, notes: Notes) -> None:

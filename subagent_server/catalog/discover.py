@@ -61,8 +61,9 @@ class _Candidate:
 
     @property
     def content(self) -> tuple[AgentDefinition, int]:
-        """The agent without the place of its file, and its prompt."""
-        return self.loaded.definition.model_copy(update={"source": None, "read_from": {}}), self.prompt
+        """The agent without the place of its file and of its keys, and its prompt."""
+        placeless = self.loaded.definition.model_copy(update={"source": None, "read_from": {}, "lines": {}})
+        return placeless, self.prompt
 
 
 @dataclass

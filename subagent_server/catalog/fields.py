@@ -9,9 +9,10 @@ from pathlib import Path
 
 from subagent_server.catalog.files import Unreadable, read_text
 from subagent_server.catalog.keys import AGENT_FIELDS, LIMIT_FIELDS, canonical, is_ours
-from subagent_server.catalog.models import resolve_model
+from subagent_server.catalog.models import misspelt_alias, resolve_model
 from subagent_server.catalog.parts import Draft, Reading, fill, put, read_part, report_repeated, settle
 from subagent_server.catalog.problems import Notes, shown
+from subagent_server.catalog.required import note_required
 from subagent_server.catalog.schemas import BadSchema, inline_schema, schema_file
 from subagent_server.catalog.servers import is_http_url, read_servers
 from subagent_server.catalog.values import Block, Plain, Value, WrongValue, as_paths, as_text, is_null
@@ -79,7 +80,15 @@ def read_definition(block: Block, origin: Origin, notes: Notes) -> AgentDefiniti
     definition = settle(AgentDefinition, job.draft, notes)
     _check(definition, job)
     job.reading.report_unknown()
-    return definition.model_copy(update={"unknown": job.reading.unknown, "read_from": job.read_from})
+    return definition.model_copy(
+        update={"unknown": job.reading.unknown, "read_from": job.read_from, "lines": _lines(job)}
+    )
+
+
+def _lines(job: _Job) -> dict[str, int]:
+    """Return the line of each key, spelled as people know it."""
+    drafts = (job.draft, job.limits)
+    return {d.name(key): line for d in drafts for key, line in d.lines.items()} | job.reading.lines
 
 
 def _report_repeated(block: Block, notes: Notes) -> None:
@@ -98,7 +107,7 @@ def _read_key(key: str, value: Value, line: int, job: _Job) -> None:
         return
     name = AGENT_FIELDS.get(form)
     if name is None:
-        job.reading.keep_unknown(key, value)
+        job.reading.keep_unknown(key, value, line)
     elif name == "tools":
         _tools(value, line, job)
     elif not is_null(value):
@@ -225,6 +234,7 @@ def _schema(_: str, value: Value, line: int, job: _Job) -> None:
     except BadSchema as error:
         job.notes.fault(f"outputSchema: {error}", line)
         return
+    note_required("outputSchema", schema, line, job.notes)
     _set(job, "output_schema", schema, line)
 
 
@@ -235,6 +245,7 @@ def _schema_path(_: str, value: Value, line: int, job: _Job) -> None:
     except (BadSchema, WrongValue) as error:
         job.notes.fault(f"outputSchemaPath {error}", line)
         return
+    note_required("outputSchemaPath", schema, line, job.notes)
     _set(job, "output_schema", schema, line)
 
 
@@ -284,12 +295,20 @@ def _check(definition: AgentDefinition, job: _Job) -> None:
     if any(c.isspace() for c in resolve_model(definition.model)) and definition.runner == "messages":
         rule = f"must be the id of a model without spaces, not {shorten(definition.model or '')}"
         job.notes.fault(f"model {rule}", lines.get("model"))
+    if (
+        (near := misspelt_alias(definition.model))
+        and not definition.base_url
+        and definition.runner == "messages"
+    ):
+        job.notes.warn(
+            f"model {shorten(definition.model or '')} is not known (nearest: {near})", lines.get("model")
+        )
     if not _VARIABLE.fullmatch(definition.api_key_env):
         rule = "must be the name of an environment variable, not the key itself"
         job.notes.fault(f"apiKeyEnv {rule}", lines.get("api_key_env"))
     if any(not name or "=" in name for name in definition.env):
         job.notes.fault("env has a variable without a proper name", lines.get("env"))
-    if definition.runner == "command" and not definition.command:
+    if definition.runner == "command" and not definition.command and "command" not in lines:
         job.notes.fault("command is missing, and runner: command needs one", lines.get("runner"))
     if not definition.description:
         job.notes.warn("there is no description, so nobody can tell when to use this agent")

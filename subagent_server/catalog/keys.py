@@ -5,14 +5,15 @@ of the domain's definitions, so a new field needs no second list here.
 """
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
-from subagent_server.domain.definitions import AgentDefinition, Limits
+from subagent_server.domain.definitions import AgentDefinition, CodeMode, Limits, ServerDefinition
 
 _NOT_FOR_FILES = frozenset(
-    {"source", "distinct_tool", "faults", "warnings", "unknown", "named_servers", "read_from"}
+    {"source", "distinct_tool", "faults", "warnings", "unknown", "named_servers", "read_from", "lines"}
 )
 _FILES_ONLY = ("system_prompt_path", "output_schema_path")
 
@@ -39,6 +40,10 @@ def fields_of(kind: type[BaseModel]) -> Mapping[str, str]:
 
 LIMIT_FIELDS = fields_of(Limits)
 AGENT_FIELDS = table([*(f for f in AgentDefinition.model_fields if f not in _NOT_FOR_FILES), *_FILES_ONLY])
+
+_EVERY_KEY = {**LIMIT_FIELDS, **fields_of(CodeMode), **fields_of(ServerDefinition), **AGENT_FIELDS}
+_MOST_COMPARED = 60
+_LEAST_LIKENESS = 0.8
 
 _CLAUDE_CODE = frozenset(
     canonical(key)
@@ -73,6 +78,15 @@ def is_ours(key: str) -> bool:
 def is_surely_a_key(key: str) -> bool:
     """Whether a line `key: ...` is a key even if prose runs on at the margin."""
     return key[0].islower() and (is_ours(key) or canonical(key) in _CLAUDE_CODE)
+
+
+def nearest_key(key: str) -> str | None:
+    """Return the key that was probably meant by an unknown one, without the part that it stands in."""
+    form = canonical(key.rpartition(".")[2])[:_MOST_COMPARED]
+    if form in _CLAUDE_CODE or form in _ELSEWHERE:
+        return None
+    near = get_close_matches(form, _EVERY_KEY, 1, _LEAST_LIKENESS)
+    return camel(_EVERY_KEY[near[0]]) if near else None
 
 
 def is_known(key: str) -> bool:

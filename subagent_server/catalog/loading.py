@@ -1,6 +1,5 @@
 """From a path to an agent, in either format."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +7,6 @@ from subagent_server.catalog.cpe_config import read_config
 from subagent_server.catalog.files import Unreadable, read_text
 from subagent_server.catalog.markdown import read_markdown
 from subagent_server.catalog.problems import AgentFileError, Note, Notes, shown
-from subagent_server.catalog.variables import MissingVariable, expand_definition
 from subagent_server.domain.definitions import AgentDefinition
 
 MARKDOWN = frozenset({".md", ".markdown"})
@@ -58,27 +56,15 @@ def load_agent_file(path: Path) -> AgentDefinition:
     return load_file(path).definition
 
 
-def load_config(path: Path, environment: Mapping[str, str]) -> AgentDefinition:
+def load_config(path: Path) -> AgentDefinition:
     """Return the single agent of `serve --config FILE`, which must not have any fault.
 
-    Variables stay unexpanded in the result, but all of them must be set.
-
     Raises:
-        AgentFileError: the file cannot be read, defines no agent, has a fault, or names a variable that is
-            not set in `environment`.
+        AgentFileError: the file cannot be read, defines no agent, or has a fault.
     """
     loaded = load_file(path)
     faults = [note for note in loaded.notes if note.kind == "fault"]
     if faults:
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise AgentFileError(path, faults[0].reason + more, faults[0].line)
-    definition = loaded.definition
-    if definition.runner == "messages" and not environment.get(definition.api_key_env):
-        raise AgentFileError(
-            path, f"the variable {definition.api_key_env} with its key is not set: export it"
-        )
-    try:
-        expand_definition(definition, environment)
-    except MissingVariable as error:
-        raise AgentFileError(path, error.sentence.rstrip(".")) from error
-    return definition
+    return loaded.definition

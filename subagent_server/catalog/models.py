@@ -2,8 +2,12 @@
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 
 _SONNET = "claude-sonnet-5-5"
+
+_MOST_COMPARED = 60
+_LEAST_LIKENESS = 0.75
 
 DEFAULT_MODEL = _SONNET
 """The model of an agent that names none, or says `inherit`: a run has no session to inherit one from."""
@@ -29,6 +33,27 @@ def resolve_model(name: str | None) -> str:
     text = (name or "").strip()
     bare = text.removeprefix("anthropic/").removesuffix("[1m]")
     return ALIASES.get(bare.lower(), _id_of(bare)) or DEFAULT_MODEL
+
+
+def misspelt_alias(name: str | None) -> str | None:
+    """Return the alias that was probably meant by a name that is neither an alias nor the id of a Claude."""
+    model = resolve_model(name).lower()
+    if "claude" in model:
+        return None
+    near = get_close_matches(model[:_MOST_COMPARED], ALIASES, 1, _LEAST_LIKENESS)
+    return near[0] if near else None
+
+
+def has_known_price(name: str | None) -> bool:
+    """Whether the list prices know the model, so that a budget can be kept."""
+    # Imported here: only an agent with a budget pays for it.
+    from genai_prices.data_snapshot import get_snapshot
+
+    try:
+        get_snapshot().find_provider_model(resolve_model(name), None, "anthropic", None)
+    except LookupError:
+        return False
+    return True
 
 
 def _id_of(name: str) -> str:

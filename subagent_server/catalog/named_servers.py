@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from subagent_server.domain.errors import CallerError, shorten
 
 PROJECT_FILE = ".mcp.json"
 USER_FILE = ".claude.json"
+_MOST_COMPARED = 80
 
 
 class UnknownServer(CallerError):
@@ -30,12 +32,14 @@ class UnknownServer(CallerError):
 
     code = "unknown_server"
 
-    def __init__(self, name: str, looked_in: list[Path]) -> None:
+    def __init__(self, name: str, looked_in: list[Path], near: str | None = None) -> None:
         places = " nor in ".join(str(path) for path in looked_in) or f"any {PROJECT_FILE} from here upwards"
+        meant = f" (nearest: {shorten(near)})" if near else ""
         super().__init__(
-            f"mcpServers names {shorten(name)}, which is defined neither in the agent file nor in {places}: "
-            "define it in one of them."
+            f"mcpServers names {shorten(name)}{meant}, which is defined neither in the agent file nor in "
+            f"{places}: define it in one of them."
         )
+        self.name = name
 
 
 @dataclass(frozen=True)
@@ -48,12 +52,47 @@ class FoundServer:
     is_users: bool
 
 
+class ServerFiles:
+    """Files that define servers, each read once, however many agents name servers in it."""
+
+    def __init__(self) -> None:
+        self._read: dict[Path, Value | AgentFileError] = {}
+
+    def server(self, path: Path, name: str) -> ServerDefinition | None:
+        """Return the server of this name, if the file has it; faults of other servers do not matter.
+
+        Raises:
+            AgentFileError: the file cannot be read, or the server breaks a rule.
+        """
+        return _read(path, _alone(self._servers(path), name)).get(name)
+
+    def names(self, path: Path) -> list[str]:
+        """Return the names of the servers in a file. Raises as `server`."""
+        servers = self._servers(path)
+        return list(servers) if isinstance(servers, Block) else []
+
+    def _servers(self, path: Path) -> Value:
+        if path not in self._read:
+            try:
+                self._read[path] = _block_of(path).get("mcpServers", Block())
+            except AgentFileError as error:
+                self._read[path] = error
+        read = self._read[path]
+        if isinstance(read, AgentFileError):
+            raise read
+        return read
+
+
 def find_named_servers(
-    definition: AgentDefinition, directory: Path, environment: Mapping[str, str]
+    definition: AgentDefinition,
+    directory: Path,
+    environment: Mapping[str, str],
+    files: ServerFiles | None = None,
 ) -> list[FoundServer]:
     """Return the servers named by `definition`; `directory` is the start directory of this process.
 
-    A process of a run (`SUBAGENT_RUN_ID`) starts in the run's directory, which does not count.
+    A process of a run (`SUBAGENT_RUN_ID`) starts in the run's directory, which does not count. `files` are
+    those that were read for other agents already.
 
     Raises:
         UnknownServer: a named server is defined nowhere.
@@ -65,8 +104,9 @@ def find_named_servers(
     own = definition.source.parent if definition.source else None
     home = environment.get("HOME")
     users = Path(home) / USER_FILE if home else None
-    files = list(dict.fromkeys(_files([started, own], users)))
-    return [_look_up(name, files, users) for name in definition.named_servers]
+    paths = list(dict.fromkeys(_files([started, own], users)))
+    files = files or ServerFiles()
+    return [_look_up(name, paths, users, files) for name in definition.named_servers]
 
 
 def with_named_servers(
@@ -84,16 +124,13 @@ def with_servers(definition: AgentDefinition, found: Iterable[FoundServer]) -> A
     return definition.model_copy(update={"mcp_servers": servers, "named_servers": []})
 
 
-def read_server_file(path: Path, *, only: str | None = None) -> dict[str, ServerDefinition]:
+def read_server_file(path: Path) -> dict[str, ServerDefinition]:
     """Return the servers under `mcpServers` of a JSON or YAML file, which need not be an agent's.
-
-    With `only`, no other server is read, so faults of other servers do not matter.
 
     Raises:
         AgentFileError: the file cannot be read, or breaks a rule.
     """
-    servers = _block_of(path).get("mcpServers", Block())
-    return _read(path, _alone(servers, only) if only is not None else servers)
+    return _read(path, _block_of(path).get("mcpServers", Block()))
 
 
 def usable_servers(path: Path) -> dict[str, ServerDefinition]:
@@ -134,11 +171,13 @@ def _files(directories: list[Path | None], users: Path | None) -> Iterator[Path]
         yield users
 
 
-def _look_up(name: str, files: list[Path], users: Path | None) -> FoundServer:
-    for path in files:
-        if (server := read_server_file(path, only=name).get(name)) is not None:
+def _look_up(name: str, paths: list[Path], users: Path | None, files: ServerFiles) -> FoundServer:
+    for path in paths:
+        if (server := files.server(path, name)) is not None:
             return FoundServer(name, server, path, is_users=path == users)
-    raise UnknownServer(name, files)
+    known = [known for path in paths for known in files.names(path)[:_MOST_COMPARED]]
+    near = get_close_matches(name[:_MOST_COMPARED], known, 1)
+    raise UnknownServer(name, paths, near[0] if near else None)
 
 
 def _block_of(path: Path) -> Block:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from subagent_server.catalog.keys import camel, canonical, fields_of
+from subagent_server.catalog.keys import camel, canonical, fields_of, nearest_key
 from subagent_server.catalog.problems import Notes
 from subagent_server.catalog.values import Block, Value, WrongValue, as_json, as_names, as_text_tree, is_null
 from subagent_server.domain.errors import shorten
@@ -51,22 +51,30 @@ class Draft:
 
 @dataclass
 class Reading:
-    """The notes on one file besides its values: mistakes, and unknown keys."""
+    """The notes on one file besides its values: mistakes, unknown keys, and the lines of its servers."""
 
     notes: Notes
     unknown: dict[str, object] = field(default_factory=dict)
     named_servers: list[str] = field(default_factory=list)
+    lines: dict[str, int] = field(default_factory=dict)
+    unknown_line: int | None = None
 
-    def keep_unknown(self, key: str, value: Value) -> None:
+    def keep_unknown(self, key: str, value: Value, line: int | None) -> None:
         """Remember an unknown key; `report_unknown` reports all of them at once."""
         self.unknown[key] = as_json(value)
+        self.unknown_line = self.unknown_line or line
 
     def report_unknown(self) -> None:
-        """Give a single warning naming every unknown key."""
+        """Give a single warning naming every unknown key, on the line of the first."""
         if self.unknown:
-            keys = ", ".join(shorten(key, 60) for key in list(self.unknown)[:20])
+            keys = ", ".join(_with_nearest(key) for key in list(self.unknown)[:20])
             more = ", ..." if len(self.unknown) > 20 else ""
-            self.notes.warn(f"unknown keys are kept and not used: {keys}{more}")
+            self.notes.warn(f"unknown keys are kept and not used: {keys}{more}", self.unknown_line)
+
+
+def _with_nearest(key: str) -> str:
+    near = nearest_key(key)
+    return shorten(key, 60) + (f" (nearest: {near})" if near else "")
 
 
 def read_part(kind: type[Part], value: Value, where: str, line: int | None, reading: Reading) -> Part:
@@ -84,7 +92,7 @@ def fill(draft: Draft, block: Block, fields: Mapping[str, str], reading: Reading
     for key, value in block.items():
         name = fields.get(canonical(key))
         if name is None:
-            reading.keep_unknown(f"{draft.where}.{key}" if draft.where else key, value)
+            reading.keep_unknown(f"{draft.where}.{key}" if draft.where else key, value, block.lines.get(key))
         elif not is_null(value):
             put(draft, name, value, block.lines.get(key), reading.notes)
 

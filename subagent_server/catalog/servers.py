@@ -24,6 +24,8 @@ def read_servers(value: Value, line: int | None, reading: Reading) -> dict[str, 
     """
     servers: dict[str, ServerDefinition] = {}
     for name, content, at in _named(value, line, reading):
+        if at is not None:
+            reading.lines.setdefault(f"mcpServers.{name}", at)
         if name in servers or name in reading.named_servers:
             reading.notes.fault(f"mcpServers.{name} is given twice, so say it once", at)
         elif content is None or is_null(content):

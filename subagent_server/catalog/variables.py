@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
 from subagent_server.domain.errors import CallerError
 
 REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
 """`${VAR}`, `${VAR:-text where it is unset}`, and `$${` for a literal `${`."""
+_MOST_MISSING = 10
 
 
 class MissingVariable(CallerError):
@@ -21,6 +23,7 @@ class MissingVariable(CallerError):
             f"The environment variable {variable} is not set{place}: set it where the server starts."
         )
         self.variable = variable
+        self.where = where
 
 
 def expand(value: str, environment: Mapping[str, str], where: str = "") -> str:
@@ -70,6 +73,29 @@ def expand_definition(definition: AgentDefinition, environment: Mapping[str, str
             },
         }
     )
+
+
+@dataclass(frozen=True)
+class Expanded:
+    """A definition with its variables replaced as far as they are set; the others stay as they are."""
+
+    definition: AgentDefinition
+    missing: list[MissingVariable]
+
+
+def expand_as_far_as_set(definition: AgentDefinition, environment: Mapping[str, str]) -> Expanded:
+    """Return the definition that `expand_definition` would return, and each variable that keeps it from that.
+
+    After ten missing variables the rest is not looked at, and the definition is returned as it was.
+    """
+    known, missing = dict(environment), list[MissingVariable]()
+    while len(missing) < _MOST_MISSING:
+        try:
+            return Expanded(expand_definition(definition, known), missing)
+        except MissingVariable as error:
+            missing.append(error)
+            known[error.variable] = f"${{{error.variable}}}"
+    return Expanded(definition, missing)
 
 
 def expand_server(server: ServerDefinition, environment: Mapping[str, str], where: str) -> ServerDefinition:

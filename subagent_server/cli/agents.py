@@ -12,9 +12,8 @@ from subagent_server.cli.console.problems import problem_line, problem_wire
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import GAP, coloured, one_line, table
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.service.tool_names import missing_sentence, missing_tools
-from subagent_server.service.trusting import Judge
-from subagent_server.service.unsupported import refusals
+from subagent_server.service.check_agent import AgentChecker, CheckedAgent
+from subagent_server.service.tool_names import MissingName
 
 _LIMITS = (24, 40)
 _BREAKING = frozenset({"error", "duplicate", "fault"})
@@ -33,26 +32,27 @@ def agents(session: Session, strict: bool, as_json: bool) -> ExitCode:
 
     No file is left out silently: a file that cannot be used is listed with its line and the reason.
     """
-    registry, judge = session.service.registry, Judge(session.service)
-    found, problems = registry.agents(), registry.catalog().problems
+    registry, checker = session.service.registry, AgentChecker(session.service)
+    found, problems = [checker.check(agent) for agent in registry.agents()], registry.catalog().problems
     if as_json:
-        wire = [{**_wire(agent), "trusted": judge.doubt(agent) is None} for agent in found]
-        out_json({"agents": wire, "problems": [problem_wire(p) for p in problems]})
+        out_json({"agents": list(map(_wire, found)), "problems": [problem_wire(p) for p in problems]})
     else:
-        _print(session, judge, found, problems)
-    broken = any(p.kind in _BREAKING for p in problems) or any(refusals(agent) for agent in found)
+        _print(session, found, problems)
+    broken = any(p.kind in _BREAKING for p in problems) or any(checked.refusals for checked in found)
     return ExitCode.USAGE if strict and broken else ExitCode.OK
 
 
-def _print(session: Session, judge: Judge, found: list[AgentDefinition], problems: list[Problem]) -> None:
-    rows = [_cells(session, agent) for agent in found]
+def _print(session: Session, found: list[CheckedAgent], problems: list[Problem]) -> None:
+    rows = [_cells(session, checked.agent) for checked in found]
     lines: list[str] = []
-    for agent, line in zip(found, table(rows, _LIMITS), strict=True):
-        lines += [line, *(f"{GAP}{coloured('✘ refused:', 'red')} {one_line(why)}" for why in refusals(agent))]
-        if (missing := missing_sentence(agent)) is not None:
-            lines.append(f"{GAP}{coloured('! missing tools:', 'yellow')} {one_line(missing)}")
-        if (doubt := judge.doubt(agent)) is not None:
-            lines.append(f"{GAP}{coloured('! not trusted:', 'yellow')} {one_line(doubt.remark)}")
+    for checked, line in zip(found, table(rows, _LIMITS), strict=True):
+        lines.append(line)
+        for refusal in checked.refusals:
+            lines.append(f"{GAP}{coloured('✘ refused:', 'red')} {one_line(refusal.sentence)}")
+        for key, sentence in checked.missing.items():
+            lines.append(f"{GAP}{coloured(f'! missing {key}:', 'yellow')} {one_line(sentence)}")
+        if checked.doubt is not None:
+            lines.append(f"{GAP}{coloured('! not trusted:', 'yellow')} {one_line(checked.doubt.remark)}")
     if problems:
         lines += ["", "PROBLEMS"] if lines else ["PROBLEMS"]
         lines += [problem_line(session, problem) for problem in problems]
@@ -68,7 +68,8 @@ def _cells(session: Session, agent: AgentDefinition) -> tuple[str, ...]:
     return (one_line(agent.name), one_line(source), one_line(agent.description))
 
 
-def _wire(agent: AgentDefinition) -> dict[str, Any]:
+def _wire(checked: CheckedAgent) -> dict[str, Any]:
+    agent = checked.agent
     return {
         "name": agent.name,
         "tool": agent.tool_name,
@@ -76,7 +77,13 @@ def _wire(agent: AgentDefinition) -> dict[str, Any]:
         "file": None if agent.source is None else str(agent.source),
         "runner": agent.runner,
         "model": agent.model,
-        "refusals": refusals(agent),
+        "refusals": [refusal.sentence for refusal in checked.refusals],
         "warnings": agent.warnings,
-        "missingTools": [{"name": tool.name, "nearest": tool.nearest} for tool in missing_tools(agent)],
+        "missingTools": _named(checked.missing_tools),
+        "missingAgents": _named(checked.missing_agents),
+        "trusted": checked.doubt is None,
     }
+
+
+def _named(missing: list[MissingName]) -> list[dict[str, str | None]]:
+    return [{"name": each.name, "nearest": each.nearest} for each in missing]

@@ -1,6 +1,7 @@
 """`subagent doctor`: check agent files, or the files of runs."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -15,12 +16,11 @@ from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import one_line
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import SubagentError
+from subagent_server.sandbox.trial import outlook
+from subagent_server.service.check_agent import AgentChecker, CheckedAgent
 from subagent_server.service.context import warm_start
 from subagent_server.service.doctor import Defect, examine
 from subagent_server.service.open_run import open_run
-from subagent_server.service.tool_names import missing_sentence
-from subagent_server.service.trusting import Judge
-from subagent_server.service.unsupported import refusals
 
 _EVERY_RUN = "*"
 """The value of a bare `--runs`; no run id can be this."""
@@ -55,8 +55,16 @@ def doctor(session: Session, file: str | None, name: str | None, as_json: bool) 
     if file is not None:
         return _check_agents(session, *_of_file(session.settings.cwd / file), as_json)
     agents, problems = session.service.registry.agents(), session.service.registry.catalog().problems
-    found = [*problems, *_not_trusted(session, agents)]
-    return _check_agents(session, agents, found, as_json, _warm_start(session))
+    surroundings = _Surroundings(_warm_start(session), outlook(session.settings.environment))
+    return _check_agents(session, agents, problems, as_json, surroundings)
+
+
+@dataclass(frozen=True)
+class _Surroundings:
+    """How runs will be started here, and where their programs will work."""
+
+    warm_start: str
+    sandbox: str
 
 
 def _warm_start(session: Session) -> str:
@@ -132,44 +140,38 @@ def _check_agents(
     agents: list[AgentDefinition],
     problems: list[Problem],
     as_json: bool,
-    warm: str | None = None,
+    around: _Surroundings | None = None,
 ) -> ExitCode:
-    every = [*problems, *_refused(agents), *_without_tools(agents)]
+    checker = AgentChecker(session.service)
+    # The faults of a file are listed already, each with its line.
+    every = [*problems, *(found for agent in agents for found in _problems(checker.check(agent)))]
     findings = [problem for problem in every if problem.kind not in _REMARKS]
     if as_json:
         wire = {"checked": len(agents), "problems": [problem_wire(problem) for problem in every]}
-        out_json(wire if warm is None else {**wire, "warmStart": warm})
+        out_json(
+            wire if around is None else {**wire, "warmStart": around.warm_start, "sandbox": around.sandbox}
+        )
     else:
-        if warm is not None:
-            err(one_line(f"Warm start: {warm}."))
+        if around is not None:
+            err(one_line(f"Warm start: {around.warm_start}."))
+            err(one_line(f"Sandbox: {around.sandbox}."))
         for problem in every:
             out(problem_line(session, problem))
         err(_summary(len(agents), "agent", len(findings)))
     return ExitCode.FAILED if findings else ExitCode.OK
 
 
-def _not_trusted(session: Session, agents: list[AgentDefinition]) -> Iterator[Problem]:
-    """Yield a warning for each agent that would be refused because it is not trusted."""
-    judge = Judge(session.service)
-    for agent in agents:
-        if (doubt := judge.doubt(agent)) is not None:
-            reason = f"not trusted: {doubt.remark}"
-            yield Problem(agent.source or Path(agent.name), None, "warning", reason, agent.name)
-
-
-def _without_tools(agents: list[AgentDefinition]) -> Iterator[Problem]:
-    """Yield a warning for each agent that names tools which are not here."""
-    for agent in agents:
-        if (missing := missing_sentence(agent)) is not None:
-            yield Problem(agent.source or Path(agent.name), None, "warning", missing, agent.name)
-
-
-def _refused(agents: list[AgentDefinition]) -> Iterator[Problem]:
-    """Yield the refusals of each agent, except the faults of its file, which are listed already."""
-    for agent in agents:
-        for reason in refusals(agent):
-            if reason not in agent.faults:
-                yield Problem(agent.source or Path(agent.name), None, "fault", reason, agent.name)
+def _problems(checked: CheckedAgent) -> Iterator[Problem]:
+    """Yield what a start would refuse, be without, or not trust."""
+    agent = checked.agent
+    path = agent.source or Path(agent.name)
+    for refusal in checked.refusals:
+        if refusal.key is not None:
+            yield Problem(path, checked.line_of(refusal.key), "fault", refusal.sentence, agent.name)
+    for key, sentence in checked.missing.items():
+        yield Problem(path, checked.line_of(key), "warning", sentence, agent.name)
+    if checked.doubt is not None:
+        yield Problem(path, None, "warning", f"not trusted: {checked.doubt.remark}", agent.name)
 
 
 def _summary(checked: int, what: str, wrong: int) -> str:

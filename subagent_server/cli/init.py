@@ -1,12 +1,28 @@
 """`subagent init`: register this server with an MCP client."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from subagent_server.cli.clients.client_configs import CLIENTS, Client, ClientPlace, Entry, Scope
-from subagent_server.cli.clients.config_change import SERVER, Change, NotEditable, plan, snippet, write
+from subagent_server.cli.clients.client_configs import (
+    CLIENTS,
+    SERVER,
+    Client,
+    ClientPlace,
+    Entry,
+    Permissions,
+    Scope,
+)
+from subagent_server.cli.clients.config_change import (
+    Change,
+    NotEditable,
+    plan,
+    plan_permissions,
+    snippet,
+    write,
+)
 from subagent_server.cli.clients.own_command import own_command
 from subagent_server.cli.console.ask_trust import coverage_lines
 from subagent_server.cli.console.asking import has_person
@@ -32,6 +48,12 @@ _COLOURS = {"+": "green", "-": "red"}
 @click.option("--print", "only_print", is_flag=True, help="Print what to paste; read and write no file.")
 @click.option("--yes", "-y", is_flag=True, help="Write without asking.")
 @click.option("--force", is_flag=True, help=f"Replace another server that is called {SERVER}.")
+@click.option(
+    "--approve/--no-approve",
+    default=True,
+    help="Whether the client may call the tools without asking each time, if a file can say so.  "
+    "[default: approve]",
+)
 @json_option
 @pass_session
 def init(
@@ -41,6 +63,7 @@ def init(
     only_print: bool,
     yes: bool,
     force: bool,
+    approve: bool,
     as_json: bool,
 ) -> int:
     """Register this server with an MCP client, with the --agents, --runs and --max-runs of this call.
@@ -50,33 +73,65 @@ def init(
     servers that come with this directory, which are listed, unless --agents names others.
     """
     known = CLIENTS[client]
-    entry = known.entry(_command(session.settings, known))
+    entry = known.entry(_command(session.settings, known), approved=approve)
+    order = InitOrder(known, scope or known.scopes[0], entry, approve)
     if only_print:
-        out(snippet(known, entry).rstrip("\n"))
+        out(snippet(known, order.entry).rstrip("\n"))
+        _print_permissions(session, order)
         return ExitCode.OK
-    change = _planned(session, known, entry, scope or known.scopes[0], as_json)
-    covered = _to_be_trusted(session.settings)
+    registration = _planned(session, order, as_json)
     asking = not (yes or as_json) and has_person()
-    is_needed = change.is_needed or covered is not None
-    problem = _problem(session, change, force, is_needed, yes or asking)
+    problem = _problem(session, registration, force, yes or asking)
     if not as_json:
-        _show(session, change, covered)
-    if is_needed and problem is None:
-        if asking and not click.confirm(_question(change, covered), err=True):
+        _show(session, registration)
+    if registration.is_needed and problem is None:
+        if asking and not click.confirm(_question(registration), err=True):
             err("Nothing was written.")
             return ExitCode.OK
-        _carry_out(session, change, covered)
+        _carry_out(session, registration)
     if as_json:
-        state = "refused" if problem else "written" if is_needed else "current"
-        trusts = None if covered is None else str(covered.project)
-        out_json(
-            _wire(known, change.path, entry, state, list(change.diff(str(change.path)))) | {"trusts": trusts}
-        )
+        state = "refused" if problem else "written" if registration.is_needed else "current"
+        out_json(_wire(registration, state))
     elif problem is None:
-        err(_conclusion(session, change))
+        err(_conclusion(session, registration))
     if problem is not None:
         raise problem
     return ExitCode.OK
+
+
+@dataclass(frozen=True)
+class InitOrder:
+    """What is to be registered: the entry of a client, in the file of a scope. `approved`: see --approve."""
+
+    client: Client
+    scope: Scope
+    entry: Entry
+    approved: bool
+
+    @property
+    def permissions(self) -> Permissions | None:
+        """The settings to write beside the entry, if any."""
+        return self.client.permissions.get(self.scope) if self.approved else None
+
+
+@dataclass(frozen=True)
+class Registration:
+    """An order and all that it changes: the client's file, its settings, and the trust in the directory."""
+
+    order: InitOrder
+    change: Change
+    settings: Change | None
+    covered: Coverage | None
+
+    @property
+    def changes(self) -> list[Change]:
+        """The changes of files that there are to be made."""
+        return [each for each in (self.change, self.settings) if each is not None and each.is_needed]
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.changes) or self.covered is not None
 
 
 # -- the entry and its file
@@ -110,83 +165,137 @@ def _to_be_trusted(settings: Settings) -> Coverage | None:
     return covered if covered.is_new else None
 
 
-def _file(settings: Settings, client: Client, scope: Scope) -> Path:
-    if scope not in client.files:
-        raise click.UsageError(f"{client.title} has no file for a {scope}: leave --scope out.")
+def _place(settings: Settings) -> ClientPlace:
     home = Path(settings.environment.get("HOME") or Path.home())
-    return client.files[scope](ClientPlace(settings.cwd, home, settings.environment, sys.platform))
+    return ClientPlace(settings.cwd, home, settings.environment, sys.platform)
 
 
-def _planned(session: Session, client: Client, entry: Entry, scope: Scope, as_json: bool) -> Change:
-    """Return the change; if the file cannot be changed, print the entry to paste.
+def _planned(session: Session, order: InitOrder, as_json: bool) -> Registration:
+    """Return what the order changes; if the client's file cannot be changed, print the entry to paste.
 
     Raises:
-        EarlyExit, UsageError.
+        EarlyExit, UsageError, BadArgument.
     """
-    path = _file(session.settings, client, scope)
+    client = order.client
+    if order.scope not in client.files:
+        raise click.UsageError(f"{client.title} has no file for a {order.scope}: leave --scope out.")
+    place = _place(session.settings)
+    path = client.files[order.scope](place)
     try:
-        return plan(client, path, entry, private=scope == "user")
+        change = plan(client, path, order.entry, private=order.scope == "user")
     except NotEditable as error:
         if as_json:
-            out_json(_wire(client, path, entry, "refused", []))
+            out_json(_wire_of(order, path, "refused", []))
         else:
-            out(snippet(client, entry).rstrip("\n"))
-        line = "" if error.line is None else f", line {error.line}"
-        raise EarlyExit(
-            ExitCode.USAGE,
-            f"{session.shown(path)} was left as it is, because {error.reason}{line}: "
-            "mend it and try again, or paste the above into it.",
-        ) from error
+            out(snippet(client, order.entry).rstrip("\n"))
+        raise _left_as_it_is(session, path, error, "paste the above into it") from error
+    permissions = order.permissions
+    settings = None
+    if permissions is not None:
+        path = permissions.file(place)
+        try:
+            settings = plan_permissions(path, permissions)
+        except NotEditable as error:
+            raise _left_as_it_is(session, path, error, "add --no-approve") from error
+    return Registration(order, change, settings, _to_be_trusted(session.settings))
+
+
+def _left_as_it_is(session: Session, path: Path, error: NotEditable, instead: str) -> EarlyExit:
+    line = "" if error.line is None else f", line {error.line}"
+    return EarlyExit(
+        ExitCode.USAGE,
+        f"{session.shown(path)} was left as it is, because {error.reason}{line}: "
+        f"mend it and try again, or {instead}.",
+    )
+
+
+def _print_permissions(session: Session, order: InitOrder) -> None:
+    """Say which settings let the client call the tools unasked; they are not part of the printed entry."""
+    if order.permissions is not None:
+        path = session.shown(order.permissions.file(_place(session.settings)))
+        lists = " and ".join(f'"{item}" in {".".join(p)}' for p, item in order.permissions.lists.items())
+        err(f"So that it does not ask before each tool, put {lists} of {path}.")
 
 
 # -- the change, shown and made
 
 
-def _problem(
-    session: Session, change: Change, force: bool, is_needed: bool, is_allowed: bool
-) -> EarlyExit | None:
-    """Return why the change must not be made, or None."""
+def _problem(session: Session, registration: Registration, force: bool, is_allowed: bool) -> EarlyExit | None:
+    """Return why the changes must not be made, or None."""
+    change = registration.change
     if change.is_needed and change.replaces and not force:
         return EarlyExit(
             ExitCode.USAGE,
             f"{session.shown(change.path)} has another server called {SERVER} and was left as it is: "
             "add --force to replace it.",
         )
-    if is_needed and not is_allowed:
+    if registration.is_needed and not is_allowed:
         return EarlyExit(
             ExitCode.NEEDS_ANSWER, "nothing was written: add --yes to write this without being asked."
         )
     return None
 
 
-def _question(change: Change, covered: Coverage | None) -> str:
-    if covered is None:
+def _question(registration: Registration) -> str:
+    if registration.covered is None:
         return "Write this?"
-    return "Write this? It trusts the directory too" if change.is_needed else "Trust this directory?"
+    return "Write this? It trusts the directory too" if registration.changes else "Trust this directory?"
 
 
-def _carry_out(session: Session, change: Change, covered: Coverage | None) -> None:
-    """Trust the directory, then write the client's file: its first start must not be refused."""
-    if covered is not None:
-        trust(session.settings, covered)
-    if change.is_needed:
+def _carry_out(session: Session, registration: Registration) -> None:
+    """Trust the directory, then write the client's files: its first start must not be refused."""
+    if registration.covered is not None:
+        trust(session.settings, registration.covered)
+    for change in registration.changes:
         write(change)
 
 
-def _show(session: Session, change: Change, covered: Coverage | None) -> None:
-    for line in change.diff(session.shown(change.path)):
-        shown = escape_lines(line)
-        out(coloured(shown, _COLOURS[shown[0]]) if shown[:1] in _COLOURS else shown)
-    for line in coverage_lines(covered) if covered is not None else ():
+def _show(session: Session, registration: Registration) -> None:
+    for change in registration.changes:
+        for line in change.diff(session.shown(change.path)):
+            shown = escape_lines(line)
+            out(coloured(shown, _COLOURS[shown[0]]) if shown[:1] in _COLOURS else shown)
+    order = registration.order
+    if registration.changes and order.approved and order.client.can_be_approved:
+        out(f"{order.client.title} may then call these tools without asking each time (else: --no-approve).")
+    for line in coverage_lines(registration.covered) if registration.covered is not None else ():
         out(line)
 
 
-def _conclusion(session: Session, change: Change) -> str:
-    path = one_line(session.shown(change.path))
-    if not change.is_needed:
-        return f"{path} has this server already: nothing to do."
-    return f"{path} is written. {change.client.next_step}"
+def _conclusion(session: Session, registration: Registration) -> str:
+    order, files = registration.order, registration.changes
+    client = order.client
+    if not files:
+        return f"{one_line(session.shown(registration.change.path))} has this server already: nothing to do."
+    paths = " and ".join(one_line(session.shown(change.path)) for change in files)
+    asked = client.still_asks if order.approved or not client.can_be_approved else client.asks
+    words = [f"{paths} {'is' if len(files) == 1 else 'are'} written.", client.next_step, asked]
+    if order.scope == "project" and Path(order.entry["command"]).is_absolute():
+        words.append(
+            "The entry names paths of this machine, so that its file is of no use to a colleague"
+            + (
+                ": install subagent where every shell finds it, and add --force."
+                if client.knows_project
+                else "."
+            )
+        )
+    return " ".join(filter(None, words))
 
 
-def _wire(client: Client, path: Path, entry: Entry, state: str, diff: list[str]) -> dict[str, object]:
-    return {"client": client.name, "file": str(path), "state": state, "entry": entry, "diff": diff}
+def _wire(registration: Registration, state: str) -> dict[str, object]:
+    change, settings, covered = registration.change, registration.settings, registration.covered
+    wire = _wire_of(registration.order, change.path, state, list(change.diff(str(change.path))))
+    wire["trusts"] = None if covered is None else str(covered.project)
+    if settings is not None:
+        wire["settings"] = {"file": str(settings.path), "diff": list(settings.diff(str(settings.path)))}
+    return wire
+
+
+def _wire_of(order: InitOrder, path: Path, state: str, diff: list[str]) -> dict[str, object]:
+    return {
+        "client": order.client.name,
+        "file": str(path),
+        "state": state,
+        "entry": order.entry,
+        "diff": diff,
+    }

@@ -13,7 +13,7 @@ from typing import Literal
 import click
 
 from subagent_server.catalog.loading import load_config
-from subagent_server.catalog.named_servers import with_named_servers
+from subagent_server.catalog.problems import AgentFileError
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import DIRECTORY, SECONDS, trust_option
 from subagent_server.cli.console.session import Session, pass_session
@@ -21,6 +21,7 @@ from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, choices, shorten
 from subagent_server.service.access import Caller
 from subagent_server.service.agents import AgentRegistry
+from subagent_server.service.check_agent import AgentChecker
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.origin import may_serve
 from subagent_server.settings import Role, Settings
@@ -122,15 +123,30 @@ def _service(settings: Settings, config: Path | None) -> Service:
             "A run cannot bring in agents, and no MCP server of its own agent is set up to serve "
             f"{shorten(str(config))}: leave --config out."
         )
-    registry = None if config is None else AgentRegistry.of_one(_only_agent(config, settings))
-    return open_service(settings, registry=registry)
+    if config is None:
+        return open_service(settings)
+    agent = load_config(config)
+    service = open_service(settings, registry=AgentRegistry.of_one(agent))
+    _check_starts(service, agent, config)
+    return service
 
 
-def _only_agent(config: Path, settings: Settings) -> AgentDefinition:
-    """Return the one agent of `--config`, after checking that every server it names is defined."""
-    agent = load_config(config, settings.environment)
-    with_named_servers(agent, settings.cwd, settings.environment)
-    return agent
+def _check_starts(service: Service, agent: AgentDefinition, config: Path) -> None:
+    """Refuse to serve an agent whose every run would be refused.
+
+    Raises:
+        AgentFileError, BadArgument, NotTrusted.
+    """
+    checked = AgentChecker(service).check(agent)
+    if checked.doubt is not None:
+        raise checked.doubt
+    if not checked.refusals:
+        return
+    first, *others = checked.refusals
+    reason = first.sentence.rstrip(".") + (f" (and {len(others)} more)" if others else "")
+    if first.in_file:
+        raise AgentFileError(config, reason, checked.line_of(first.key or ""))
+    raise BadArgument(f"Nothing is served, because every run of {agent.name} would be refused: {reason}.")
 
 
 def _check_patterns(patterns: Sequence[str], registry: AgentRegistry) -> None:

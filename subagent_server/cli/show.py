@@ -23,15 +23,14 @@ from subagent_server.cli.console.text import (
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import Message, RunMeta
 from subagent_server.domain.states import MessageStatus
-from subagent_server.host import journal
 from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
+from subagent_server.service.sandbox_mark import sandbox_mark
 from subagent_server.service.tree_usage import subtree
 from subagent_server.service.views import RunView
 from subagent_server.store.log_format import count, usage_line
 
 _PROMPT_LINES = 12
-_FIRST_EVENTS = 20
 
 
 @click.command()
@@ -76,7 +75,7 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
             ("elapsed", duration(view.elapsed_seconds)),
             ("usage", one_line(usage_line(view.usage))),
             ("tree", _tree(session, meta, view)),
-            ("sandbox", _sandbox(session, meta)),
+            ("sandbox", one_line(sandbox_mark(session.service.store.paths.run(meta.run_id)) or "") or None),
             ("warnings", "\n".join(one_line(warning) for warning in view.warnings or [])),
             ("parent", one_line(meta.parent_run_id or "")),
             ("continues", one_line(meta.continues_run_id or "")),
@@ -116,16 +115,6 @@ def _live(observed: Observed) -> str:
         host = observed.meta.launch.host if observed.meta.launch else "another host"
         return one_line(f"unknown here: it runs on {host}")
     return "yes: its processes live" if observed.live else "no"
-
-
-def _sandbox(session: Session, meta: RunMeta) -> str | None:
-    """Return the sandbox that the journal names: a person must see `unsandboxed`."""
-    events = session.service.store.paths.run(meta.run_id).events
-    for line in journal.read_from(events, 0, _FIRST_EVENTS).lines:
-        event = journal.parse(line)
-        if event is not None and event.get("type") == "run_started":
-            return one_line(str(event.get("sandbox") or "")) or None
-    return None
 
 
 def _asked(session: Session, meta: RunMeta) -> str:

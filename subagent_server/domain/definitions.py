@@ -92,6 +92,7 @@ class AgentDefinition(Record):
     execute what lies there, or although agents lie there.
     `distinct_tool` says that another agent has the plain tool name of this one.
     `read_from` says which files the values of keys such as `systemPromptPath` were read from, links resolved.
+    `lines` are the lines of the file's keys, as people write them (`maxTurns`, `mcpServers.github`).
     """
 
     name: str
@@ -129,6 +130,7 @@ class AgentDefinition(Record):
     faults: list[str] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
     unknown: dict[str, object] = Field(default_factory=dict)
+    lines: dict[str, int] = Field(default_factory=dict, exclude=True)
 
     @property
     def tool_name(self) -> str:

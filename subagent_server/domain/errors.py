@@ -16,6 +16,8 @@ MOST_NAMED = 20
 MOST_NEAREST = 5
 MAX_COMPARED = 80
 _KEPT = f"\n\t{OTHER_SPACES}"
+MAX_SENTENCE_CHARACTERS = 4_000
+"""Of an error: it may quote names and files of any length."""
 
 
 def shorten(text: str, limit: int = 80) -> str:
@@ -41,6 +43,8 @@ class SubagentError(Exception):
     code: ClassVar[str] = "error"
 
     def __init__(self, sentence: str) -> None:
+        if len(sentence) > MAX_SENTENCE_CHARACTERS:
+            sentence = sentence[: MAX_SENTENCE_CHARACTERS - 2] + "…."
         self.sentence = visible(sentence, _KEPT)
         """What it says. Names in it may be anybody's: none of them moves a cursor or breaks an encoding."""
         super().__init__(self.sentence)

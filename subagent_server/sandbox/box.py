@@ -213,22 +213,6 @@ def _ignore_files(cwd: Path) -> Iterator[str]:
             yield from ("--dir", str(above / ".git"))
 
 
-def limits_as_shell(limits: SandboxLimits) -> str:
-    """Return the commands by which a bash bounds itself and all that it starts.
-
-    They are set inside: set outside, the limit of processes counts all that the user has elsewhere.
-    """
-    bounds = {
-        "-u": limits.processes,
-        "-d": limits.memory_bytes >> 10,
-        "-f": limits.file_bytes >> 10,
-        "-c": 0,
-        "-n": 4096,
-    }
-    words = "; ".join(f"ulimit {flag} {max(bound, 0)}" for flag, bound in bounds.items())
-    return f"{{ {words}; echo 500 > /proc/self/oom_score_adj; }} 2>/dev/null; "
-
-
 def _homes(environment: Mapping[str, str]) -> list[Path]:
     """Return the home directory of the environment, and that of the user if it is another one."""
     named = environment.get("HOME", "")

@@ -14,15 +14,17 @@ _SPACES = ("user", "mnt", "pid", "ipc", "uts")
 _NO_RIGHTS = {"CapInh": 0, "CapPrm": 0, "CapEff": 0, "CapBnd": 0, "CapAmb": 0}
 
 
-def check_box(leader: int, box: Box) -> None:
-    """Look at the walls of the box that `leader`, a started bubblewrap, holds, with a program in it.
+def check_box(leader: int, box: Box) -> int:
+    """Return the pid of the program in the box that `leader`, a started bubblewrap, holds, if it is closed.
 
     Raises:
         BoxRefused: the box is not as it was asked for; the first fault is named.
     """
-    fault = _fault(_only_child(_only_child(leader)), box)
+    program = _only_child(_only_child(leader))
+    fault = _fault(program, box)
     if fault is not None:
         raise BoxRefused(f"the started box is not closed: {fault}")
+    return program
 
 
 def child_of_closed_box(leader: int, box: Box) -> int | None:

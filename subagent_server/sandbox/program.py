@@ -1,4 +1,4 @@
-"""Which bubblewrap is used: that of the system, or the one that the user names."""
+"""Which bubblewrap is used: the one that the user names, else that of the system."""
 
 import os
 import stat
@@ -13,7 +13,7 @@ ADVICE = "install bubblewrap (`apt install bubblewrap`, `dnf install bubblewrap`
 
 
 def find_program(environment: Mapping[str, str], cwd: Path) -> Path:
-    """Return the path of bubblewrap: `/usr/bin/bwrap` of root, else what `SUBAGENT_BWRAP` names.
+    """Return the path of bubblewrap: what `SUBAGENT_BWRAP` names, else `/usr/bin/bwrap` if root owns it.
 
     PATH and Python's packages are not searched. A wall is worth as much as its builder: an environment of
     Python packages is often below the working directory, where a run could replace the program that is to
@@ -22,10 +22,10 @@ def find_program(environment: Mapping[str, str], cwd: Path) -> Path:
     Raises:
         BoxRefused: there is none that can be used.
     """
-    if _is_of_root(SYSTEM_PROGRAM):
-        return SYSTEM_PROGRAM
     if not (named := environment.get(VARIABLE)):
-        raise BoxRefused(f"{SYSTEM_PROGRAM} is missing: {ADVICE}")
+        if _is_of_root(SYSTEM_PROGRAM):
+            return SYSTEM_PROGRAM
+        raise BoxRefused(f"there is no {SYSTEM_PROGRAM} that root owns: {ADVICE}")
     program = Path(os.path.realpath(named))
     if program.is_relative_to(cwd):
         raise BoxRefused(f"{VARIABLE} names a program below the working directory, which a run could replace")

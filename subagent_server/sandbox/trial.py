@@ -1,10 +1,15 @@
 """One trial start of a box: whether it works here, before anything depends on it."""
 
+import os
 import subprocess
+import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
-from subagent_server.sandbox.box import Box
+from subagent_server.sandbox.box import Box, Rules, build_box
 from subagent_server.sandbox.check import check_box
+from subagent_server.sandbox.limits import limits_as_text
 from subagent_server.sandbox.refusal import BoxRefused
 
 _SECONDS = 30.0
@@ -36,6 +41,19 @@ def try_box(box: Box) -> None:
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
+
+
+def outlook(environment: Mapping[str, str]) -> str:
+    """Return whether boxes work here, by one trial start in an empty directory, for people."""
+    with tempfile.TemporaryDirectory(prefix="subagent-box-") as directory:
+        place = Path(os.path.realpath(directory)) / "cwd"
+        place.mkdir()
+        try:
+            box = build_box(Rules(cwd=place, environment=environment, network=False))
+            try_box(box)
+        except BoxRefused as refusal:
+            return f"none, so programs of runs have all rights of the user: {refusal.reason}"
+    return f"{box.program} works ({limits_as_text(box.limits)})"
 
 
 def not_started(error: OSError) -> BoxRefused:

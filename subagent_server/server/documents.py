@@ -7,7 +7,8 @@ from itertools import islice
 from typing import Literal, Protocol, cast
 
 from subagent_server.domain.errors import BadArgument, SubagentError, UnknownRun, shorten
-from subagent_server.domain.records import RunMeta
+from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, cut, maybe_cut
+from subagent_server.domain.records import Message, RunMeta
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 from subagent_server.service.get_logs import MAX_LINES, get_logs
@@ -140,7 +141,8 @@ def list_documents(service: Service, caller: Caller) -> list[Listed]:
 
 def _documents(service: Service, meta: RunMeta) -> list[Listed]:
     run = service.store.paths.run(meta.run_id)
-    who = f"{meta.agent_name} {meta.label}" if meta.label else f"{meta.agent_name} {meta.run_id}"
+    agent = cut(meta.agent_name, MAX_LABEL_CHARACTERS)
+    who = f"{agent} {cut(meta.label, MAX_LABEL_CHARACTERS) if meta.label else meta.run_id}"
 
     def listed(kind: Kind, what: str, mime_type: str) -> Listed:
         return Listed(Address(meta.run_id, kind), f"{who}: {what}", mime_type)
@@ -160,8 +162,22 @@ def _is_structured(service: Service, run_id: str) -> bool:
 
 
 def _state(meta: RunMeta) -> Document:
+    """Return the state without the hash of the token; the words of a very large one are cut."""
     shown = meta.model_copy(update={"child_token_hash": None})
-    return Document(shown.to_json().decode(), JSON)
+    text = shown.to_json().decode()
+    if len(text) > MAX_RESULT_CHARACTERS:
+        messages = [_shortened(message) for message in meta.messages]
+        text = shown.model_copy(update={"messages": messages}).to_json().decode()
+    return Document(text, JSON)
+
+
+def _shortened(message: Message) -> Message:
+    """Return a question with its words cut; `check_status` with its id shows them."""
+    cuts = {
+        "question_content": cut(message.question_content, MAX_LABEL_CHARACTERS),
+        "answer_content": maybe_cut(message.answer_content, MAX_LABEL_CHARACTERS),
+    }
+    return message.model_copy(update={**cuts, "options": None})
 
 
 def _log(service: Service, run_id: str, caller: Caller) -> str:

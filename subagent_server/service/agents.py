@@ -62,6 +62,10 @@ class AgentRegistry:
             return [self._only]
         return list(self.catalog().agents.values())
 
+    def names(self) -> frozenset[str] | None:
+        """Return the names that agents may name, or None if only one agent is known (`serve --config`)."""
+        return None if self._only is not None else frozenset(self.catalog().agents)
+
     def get(self, name: str) -> AgentDefinition:
         """Return the agent of this name or tool name, whole, as its file is now.
 

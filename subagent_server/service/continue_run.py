@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from subagent_server.catalog.variables import MissingVariable, expand_definition
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, CallerError, NewerSchema, UnknownAgent, shorten
 from subagent_server.domain.records import SCHEMA_VERSION, RunMeta, RunRequest
@@ -173,8 +174,10 @@ def _check_place(request: RunRequest) -> None:
 
 def _author_put_it_there(service: Service, agent: AgentDefinition, request: RunRequest) -> bool:
     """Whether the agent file chose the run's directory: a continuation by a run then works there too."""
-    with suppress(BadArgument):  # the directory of the file is gone
-        return cwd_of_agent(service, agent) == Path(request.cwd)
+    with suppress(BadArgument, MissingVariable):  # the directory of the file is gone, or not known
+        return cwd_of_agent(service, expand_definition(agent, service.settings.environment)) == Path(
+            request.cwd
+        )
     return False
 
 

@@ -8,7 +8,7 @@ from subagent_server.domain.secrets import MASK, Masker
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 from subagent_server.service.inputs import InputFile
-from subagent_server.service.masking import masker_at_door, masker_with_variables
+from subagent_server.service.masking import masker_at_door, masker_of
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,11 @@ class Given:
 def masked_for_disk(service: Service, agent: AgentDefinition, caller: Caller, given: Given) -> Given:
     """Return what is given as it may stand in the run directory, and as the run therefore reads it.
 
-    Secrets are those of the starter's environment, those of the agent, and whatever has the shape of a token.
+    Secrets are those of the starter's environment, those of the agent (its variables are replaced), and
+    whatever has the shape of a token.
     If a run is the starter, its own count too. Images and PDFs stay as they are.
     """
-    maskers = [masker_with_variables(agent, service.settings.environment)]
+    maskers = [masker_of(agent, service.settings.environment)]
     if caller.run_id is not None:
         maskers.append(masker_at_door(service, caller.run_id))
     prompt = _masked(maskers, given.prompt)

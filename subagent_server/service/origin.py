@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from subagent_server.catalog.variables import MissingVariable, expand_definition
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import AgentsFrom
@@ -16,14 +15,17 @@ from subagent_server.store.runs import RunStore
 
 
 def agents_from(settings: Settings, agent: AgentDefinition, cwd: Path) -> AgentsFrom:
-    """Return the origin that a run of `agent` in `cwd` hands down, if started with these settings."""
+    """Return the origin that a run of `agent` in `cwd` hands down, if started with these settings.
+
+    The agent has its named servers, and its variables are replaced.
+    """
     return AgentsFrom(
         directories=[str(directory) for directory in settings.agent_directories],
         project=_text(settings.project),
         home=_text(settings.home),
         trust_file=_text(settings.trust_file),
         trusts_all=settings.trusts_all,
-        configs=sorted(_configs(agent, settings, cwd)),
+        configs=sorted(_configs(agent, cwd)),
     )
 
 
@@ -58,15 +60,9 @@ def _on_record(settings: Settings, store: RunStore) -> AgentsFrom | None:
         return None  # the door refuses a caller in the name of that run, with the reason
 
 
-def _configs(agent: AgentDefinition, settings: Settings, cwd: Path) -> Iterator[str]:
+def _configs(agent: AgentDefinition, cwd: Path) -> Iterator[str]:
     """Yield the files that the servers of an agent get as `--config`, links resolved."""
-    if not agent.mcp_servers:
-        return
-    try:
-        servers = expand_definition(agent, settings.environment).mcp_servers
-    except MissingVariable:
-        return  # the run is refused for it
-    for server in servers.values():
+    for server in agent.mcp_servers.values():
         for before, word in pairwise(["", *server.args]):
             named = word if before == "--config" else word.removeprefix("--config=")
             if named != word or before == "--config":

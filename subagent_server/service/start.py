@@ -9,13 +9,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from subagent_server.catalog.named_servers import UnknownServer
-from subagent_server.catalog.problems import AgentFileError
 from subagent_server.catalog.redact import redact
-from subagent_server.catalog.variables import expand_definition
 from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import BadArgument, CallerError, SubagentError
+from subagent_server.domain.errors import BadArgument, SubagentError
 from subagent_server.domain.events import RunEvent
 from subagent_server.domain.ids import make_run_id
 from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTERS, cut
@@ -25,15 +22,13 @@ from subagent_server.host import processes
 from subagent_server.host.clock import now
 from subagent_server.launch.launcher import LaunchPackage, Reservation
 from subagent_server.service.access import USER, Caller, new_token, token_hash
+from subagent_server.service.check_agent import AgentChecker, CheckedAgent
 from subagent_server.service.context import Service
 from subagent_server.service.given import Given, masked_for_disk
 from subagent_server.service.inputs import check_inputs, copy_inputs
 from subagent_server.service.nesting import check_may_start, publish_counted
 from subagent_server.service.origin import agents_from
-from subagent_server.service.places import ParentPlaces, cwd_of_agent, cwd_of_child, cwd_of_user, places_of
-from subagent_server.service.tool_names import missing_sentence
-from subagent_server.service.trusting import Judge
-from subagent_server.service.unsupported import refusals
+from subagent_server.service.places import ParentPlaces, cwd_of_child, cwd_of_user, places_of
 from subagent_server.store.paths import RunPaths
 
 
@@ -91,14 +86,15 @@ def start_agent(
 ) -> RunMeta:
     """Start a run of this agent, as `start` and `continue_run` do. Raises as they do."""
     parent = check_may_start(service, caller, agent.name)
-    equipped = _equipped(service, agent, is_asked_for=continuation is not None and continuation.stored_agent)
+    checked = _checked(service, agent, order, continuation)
     places = None if parent is None else places_of(service, parent)
-    cwd = _checked_cwd(service, order, agent, places)
+    cwd = _cwd(service, order, checked, places)
     _check_texts(order)
-    given = Given(order.prompt, order.label, check_inputs(order.inputs, cwd, places))
-    masked = masked_for_disk(service, equipped.agent, caller, given)
-    origin = agents_from(service.settings, equipped.agent, cwd)
-    request = _request(origin, agent, masked, cwd, parent, continuation)
+    files = [] if checked.lacks_cwd else check_inputs(order.inputs, cwd, places)
+    masked = masked_for_disk(service, checked.agent, caller, Given(order.prompt, order.label, files))
+    origin = agents_from(service.settings, checked.agent, cwd)
+    warnings = [*(continuation.warnings if continuation else []), *checked.missing.values()]
+    request = _request(origin, agent, masked, cwd, parent, continuation, warnings)
     token = new_token()
     started_by = parent.started_by if parent is not None else _started_by(caller, order.client)
     meta = _first_state(service, request, token, started_by)
@@ -110,31 +106,23 @@ def start_agent(
         except SubagentError:
             service.store.discard(run, meta.parent_run_id)
             raise
-    made = _MadeRun(run, meta, equipped, reservation, token, cwd)
+    made = _MadeRun(run, meta, checked, reservation, token, cwd)
     return _launch(_traced(service, order.trace), made)
 
 
-@dataclass(frozen=True)
-class _Equipped:
-    """An agent with its named MCP servers, or with the problem of these servers."""
-
-    agent: AgentDefinition
-    problem: CallerError | None = None
-
-
-def _equipped(service: Service, agent: AgentDefinition, *, is_asked_for: bool) -> _Equipped:
-    """Return an agent that may be used, with its servers: the run gets exactly the files read here.
+def _checked(
+    service: Service, agent: AgentDefinition, order: StartOrder, continuation: Continuation | None
+) -> CheckedAgent:
+    """Return an agent that may be used, as it was checked: the run gets exactly the files read here.
 
     Raises:
         NotTrusted.
     """
-    judge = Judge(service)
-    if not is_asked_for:
-        judge.check(agent)
-    try:
-        return _Equipped(judge.equipped(agent))
-    except (UnknownServer, AgentFileError) as error:
-        return _Equipped(agent, error)
+    is_asked_for = continuation is not None and continuation.stored_agent
+    checked = AgentChecker(service).check(agent, elsewhere=order.cwd is not None, is_asked_for=is_asked_for)
+    if checked.doubt is not None:
+        raise checked.doubt
+    return checked
 
 
 def _traced(service: Service, trace: Mapping[str, str]) -> Service:
@@ -148,7 +136,7 @@ class _MadeRun:
 
     paths: RunPaths
     meta: RunMeta
-    equipped: _Equipped
+    checked: CheckedAgent
     reservation: Reservation
     token: str
     cwd: Path
@@ -158,13 +146,14 @@ def _launch(service: Service, made: _MadeRun) -> RunMeta:
     """Publish the run and hand it to its process; a run that cannot live ends here, with its reason."""
     _publish(service, made)
     end: RunEvent
+    checked = made.checked
     if _parent_has_ended(service, made.meta):
         end = events.StopRequested(reason=f"run {made.meta.parent_run_id}, which started it, has ended")
-    elif isinstance(package := _package_or_reason(service, made), str):
-        hint = "Mend the agent file (`subagent doctor` lists what is wrong with it), then start it again."
-        end = events.RunFailed(failure=Failure(code="config", message=cut(package), hint=hint))
+    elif checked.refusals:
+        failure = Failure(code="config", message=cut(checked.sentences), hint=checked.remedy)
+        end = events.RunFailed(failure=failure)
     else:
-        return _hand_over(service, made, package)
+        return _hand_over(service, made, _package(service, made))
     try:
         return service.store.update(made.meta.run_id, end, now())
     finally:
@@ -196,20 +185,17 @@ def _parent_has_ended(service: Service, meta: RunMeta) -> bool:
     return meta.parent_run_id is not None and service.store.read(meta.parent_run_id).status.is_terminal
 
 
-def _checked_cwd(
-    service: Service, order: StartOrder, agent: AgentDefinition, places: ParentPlaces | None
-) -> Path:
+def _cwd(service: Service, order: StartOrder, checked: CheckedAgent, places: ParentPlaces | None) -> Path:
     """Return the run's directory: as ordered, else as its agent file says, else the caller's.
 
-    With a parent this is a real path in the parent's own directory, unless the agent file says otherwise.
+    With a parent this is a real path in the parent's own directory, unless the agent file says otherwise: its
+    author's word holds. If the directory of the file is not there, the run is refused for it.
     """
-    named = order.cwd if order.cwd is not None else agent.cwd
-    if named is not None and ("\0" in named or not named):
+    if order.cwd is not None and ("\0" in order.cwd or not order.cwd):
         raise BadArgument("cwd is empty or holds a NUL byte: name a directory.")
-    if places is None:
-        return cwd_of_user(service, named)
-    own = cwd_of_agent(service, agent) if order.cwd is None else None
-    return own or cwd_of_child(service, order.cwd, places)
+    if checked.cwd is not None:
+        return checked.cwd if places is None else Path(os.path.realpath(checked.cwd))
+    return cwd_of_user(service, order.cwd) if places is None else cwd_of_child(service, order.cwd, places)
 
 
 def _check_texts(order: StartOrder) -> None:
@@ -229,6 +215,7 @@ def _request(
     cwd: Path,
     parent: RunMeta | None,
     continuation: Continuation | None,
+    warnings: list[str],
 ) -> RunRequest:
     moment = now()
     run_id = make_run_id(moment, os.urandom(6))
@@ -245,13 +232,8 @@ def _request(
         depth=parent.depth + 1 if parent else 0,
         agents_from=origin,
         created_at=moment,
-        warnings=[*(continuation.warnings if continuation else []), *_warnings(agent), *given.warnings],
+        warnings=[*warnings, *given.warnings],
     )
-
-
-def _warnings(agent: AgentDefinition) -> list[str]:
-    missing = missing_sentence(agent)
-    return [] if missing is None else [missing]
 
 
 def _started_by(caller: Caller, client: str | None) -> StartedBy | None:
@@ -280,20 +262,8 @@ def _first_state(service: Service, request: RunRequest, token: str, started_by: 
     )
 
 
-def _package_or_reason(service: Service, made: _MadeRun) -> LaunchPackage | str:
-    """Return what the worker gets, or why the agent cannot start."""
-    if made.equipped.problem is not None:
-        return made.equipped.problem.sentence
-    try:
-        package = _package(service, made)
-    except CallerError as error:
-        return error.sentence
-    return " ".join(refusals(made.equipped.agent)) or package
-
-
 def _package(service: Service, made: _MadeRun) -> LaunchPackage:
-    agent = expand_definition(made.equipped.agent, service.settings.environment)
-    meta = made.meta
+    agent, meta = made.checked.agent, made.meta
     environment = {
         **service.settings.environment,
         **agent.env,

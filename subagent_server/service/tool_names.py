@@ -1,9 +1,9 @@
-"""The names in an agent's `tools` that nothing offers, and the names with an impossible condition.
+"""The names in an agent's `tools` and `agents` that nothing here has, and those with an impossible condition.
 
-All doors ask here before a run: `agents`, `doctor`, the tool's description, and the start. The words of the
-start stand in the run's view and log.
+`service/check_agent.py` asks for all doors. The words of the start stand in the run's view and log.
 """
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -39,8 +39,8 @@ _ELSEWHERE = {
 
 
 @dataclass(frozen=True)
-class MissingTool:
-    """A name in `tools` that nothing offers, with the nearest available name or means."""
+class MissingName:
+    """A name in `tools` or `agents` that nothing here has, with the nearest available name or means."""
 
     name: str
     nearest: str | None = None
@@ -52,7 +52,7 @@ class MissingTool:
         return f"{shorten(self.name)}{near}"
 
 
-def missing_tools(agent: AgentDefinition) -> list[MissingTool]:
+def missing_tools(agent: AgentDefinition) -> list[MissingName]:
     """Return the names in `tools` that no tool of a run has.
 
     A name may belong to a tool of an MCP server, whose tools are known only after a run has connected. So a
@@ -71,18 +71,24 @@ def missing_tools(agent: AgentDefinition) -> list[MissingTool]:
             and "*" not in server
         ):
             near = get_close_matches(server.partition("__")[0], servers, 1)
-            missing.append(MissingTool(name, f"mcp__{near[0]}" if near else None))
+            missing.append(MissingName(name, f"mcp__{near[0]}" if near else None))
     return missing
 
 
-def missing_sentence(agent: AgentDefinition) -> str | None:
-    """Return in a sentence which tools an agent names in vain, at most ten; None if there are none."""
-    missing = missing_tools(agent)
+def missing_agents(agent: AgentDefinition, known: Collection[str] | None) -> list[MissingName]:
+    """Return the names in `agents` of agents that are not there; nothing is missing if `known` is None."""
+    if known is None:
+        return []
+    return [MissingName(name, _near_agent(name, known)) for name in agent.agents if name not in known]
+
+
+def missing_sentence(key: str, missing: Sequence[MissingName]) -> str | None:
+    """Return in a sentence what a key names in vain, at most ten names; None if there are none."""
     if not missing:
         return None
     more = f", and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-    named = ", ".join(tool.told for tool in missing[:_MOST_NAMED])
-    return f"tools names what is not here, and the agent runs without: {named}{more}."
+    named = ", ".join(name.told for name in missing[:_MOST_NAMED])
+    return f"{key} names what is not here, and the agent runs without: {named}{more}."
 
 
 def tool_refusals(agent: AgentDefinition) -> list[str]:
@@ -113,11 +119,16 @@ def _is_offered(name: str, agent: AgentDefinition, has_servers: bool) -> bool:
     return has_servers and plain not in _ELSEWHERE
 
 
-def _missing(name: str) -> MissingTool:
+def _missing(name: str) -> MissingName:
     plain = name.partition("(")[0].strip().lower()
     if plain in _ELSEWHERE:
-        return MissingTool(name, _ELSEWHERE[plain])
-    return MissingTool(name, _nearest(plain[:_MOST_COMPARED]))
+        return MissingName(name, _ELSEWHERE[plain])
+    return MissingName(name, _nearest(plain[:_MOST_COMPARED]))
+
+
+def _near_agent(name: str, known: Collection[str]) -> str | None:
+    near = get_close_matches(name[:_MOST_COMPARED], list(known)[:_MOST_COMPARED], 1)
+    return near[0] if near else None
 
 
 @lru_cache(maxsize=1_000)

@@ -15,6 +15,7 @@ from subagent_server.catalog.discover import discover
 from subagent_server.catalog.named_servers import (
     PROJECT_FILE,
     FoundServer,
+    ServerFiles,
     find_named_servers,
     usable_servers,
     with_servers,
@@ -74,11 +75,12 @@ class Coverage:
 
 
 class Judge:
-    """Says of the agents of a service whether they may be used. It reads the user's word once."""
+    """Says of the agents of a service whether they may be used. It reads the user's word and files once."""
 
     def __init__(self, service: Service) -> None:
         self._settings = service.settings
         self._registry = service.registry
+        self._server_files = ServerFiles()
 
     @cached_property
     def book(self) -> Book:
@@ -118,7 +120,7 @@ class Judge:
         """
         settings = self._settings
         environment = {**settings.environment, "HOME": str(settings.home or "")}
-        found = find_named_servers(agent, settings.cwd, environment)
+        found = find_named_servers(agent, settings.cwd, environment, self._server_files)
         for server in found:
             self._check_server(server)
         return with_servers(agent, found)

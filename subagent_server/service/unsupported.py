@@ -7,25 +7,25 @@ without something that its author asked for (SPEC section 3).
 from collections.abc import Callable
 
 from subagent_server.domain.definitions import BUILT_RUNNERS, AgentDefinition
-from subagent_server.service.tool_names import tool_refusals
+from subagent_server.domain.errors import shorten
 
-_NOT_BUILT: dict[str, Callable[[AgentDefinition], bool]] = {
-    "runner": lambda agent: agent.runner not in BUILT_RUNNERS,
-    "codeMode": lambda agent: agent.code_mode is not None and agent.code_mode.enabled,
-    "isolation": lambda agent: agent.isolation != "none",
-    "command": lambda agent: agent.command is not None,
+_NOT_BUILT: dict[str, Callable[[AgentDefinition], str | None]] = {
+    "runner": lambda agent: agent.runner if agent.runner not in BUILT_RUNNERS else None,
+    "codeMode": lambda agent: "enabled" if agent.code_mode is not None and agent.code_mode.enabled else None,
+    "isolation": lambda agent: agent.isolation if agent.isolation != "none" else None,
+    "command": lambda agent: (
+        shorten(agent.command) if agent.command and agent.runner in BUILT_RUNNERS else None
+    ),
 }
+"""By key: its value if that is unsupported."""
 
 
-def unsupported_fields(agent: AgentDefinition) -> list[str]:
-    """Return the fields asking for something unsupported, in the order of the table."""
-    return [name for name, asks in _NOT_BUILT.items() if asks(agent)]
-
-
-def refusals(agent: AgentDefinition) -> list[str]:
-    """Return why a run of this agent is refused, a sentence each; empty if it may run."""
-    missing = [
-        f"{name} is not supported by this version: remove it from the agent file to run without it."
-        for name in unsupported_fields(agent)
-    ]
-    return [*agent.faults, *missing, *tool_refusals(agent)]
+def unsupported_keys(agent: AgentDefinition) -> dict[str, str]:
+    """Return the keys asking for something unsupported, in the order of the table, each with a sentence."""
+    remedy = "remove it from the agent file to run without it"
+    found = {key: value_of(agent) for key, value_of in _NOT_BUILT.items()}
+    return {
+        key: f"{key}: {value} is not supported by this version: {remedy}."
+        for key, value in found.items()
+        if value is not None
+    }

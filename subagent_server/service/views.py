@@ -30,6 +30,7 @@ from subagent_server.service.next_calls import NextCalls, for_asker, for_itself,
 from subagent_server.service.parents import OtherParents, starter_of
 from subagent_server.service.reconcile import Observed
 from subagent_server.service.run_row import elapsed_seconds, waits_for_slot
+from subagent_server.service.sandbox_mark import lack_of_sandbox
 from subagent_server.service.shim_record import read_shim
 from subagent_server.service.tree_usage import tree_usage
 from subagent_server.store.logs import latest_words, recorded_can_run_code, recorded_usage
@@ -72,6 +73,7 @@ class RunView(Record):
     status: Status
     revision: int
     live: bool | None = Field(default=None, description="Whether its processes live; absent where unknown")
+    sandbox: str | None = Field(default=None, description="There if its programs have all rights of the user")
     waiting_for_slot: bool | None = None
     waiting_for_run: str | None = Field(default=None, description="The run it continues, which still ends")
     continues_run_id: str | None = None
@@ -137,6 +139,7 @@ def run_view(
         status=meta.status,
         revision=meta.revision,
         live=observed.live,
+        sandbox=maybe_cut(lack_of_sandbox(run), MAX_LABEL_CHARACTERS),
         waiting_for_slot=waits_for_slot(store.paths, meta.run_id, meta.status) or None,
         waiting_for_run=_awaited(run, meta),
         continues_run_id=maybe_cut(meta.continues_run_id, MAX_NAME_CHARACTERS),

@@ -13,6 +13,7 @@ from subagent_server.domain.definitions import AgentDefinition, SandboxLimits
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.tool_selection import Selection
 from subagent_server.sandbox.box import Box, Rules, build_box
+from subagent_server.sandbox.limits import limits_as_text
 from subagent_server.sandbox.placeholders import Placeholders
 from subagent_server.sandbox.protected_names import ProtectedNames, protect
 from subagent_server.sandbox.refusal import BoxRefused
@@ -151,13 +152,7 @@ def _runtime_directory(environment: Mapping[str, str], cwd: Path) -> list[Path]:
 
 
 def _mark(box: Box) -> str:
-    limits, network = box.limits, "network" if box.network else "no network"
-    bounds = (
-        f"{_size(limits.memory_bytes)} memory for each process",
-        f"{limits.processes} processes",
-        f"files of {_size(limits.file_bytes)}",
-    )
-    return f"bwrap ({network}; {', '.join(bounds)})"
+    return f"bwrap ({'network' if box.network else 'no network'}; {limits_as_text(box.limits)})"
 
 
 def _words(box: Box) -> str:
@@ -171,7 +166,3 @@ def _words(box: Box) -> str:
         "read-only or not there, on purpose, and so are files that other programs execute (.git/hooks, "
         f".git/config, .mcp.json, .envrc and their kind). {'' if box.network else network}"
     ).strip()
-
-
-def _size(size: int) -> str:
-    return f"{size / (1 << 30):g} GiB" if size >= 1 << 30 else f"{size / (1 << 20):g} MiB"

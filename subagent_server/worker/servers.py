@@ -43,7 +43,7 @@ async def connect_servers(setup: RunnerSetup, own_names: Collection[str]) -> Con
     agent, run = setup.agent, setup.run
     place = ServerEnvironment(setup.environment, Path.cwd())
     servers = await connect(
-        agent.mcp_servers, ServerContext(place, run.record, run.masker, run.paths.server_logs)
+        agent.mcp_servers, ServerContext(place, run.record, run.masker, run.paths.server_logs), agent.name
     )
     try:
         wanted = ToolChoice(agent.tools, agent.disallowed_tools)

@@ -36,7 +36,6 @@ defaults:
 mcpServers:
   files: {command: files-mcp, type: stdio, env: {ROOT: "${ROOT_DIR}"}}
 """
-ENVIRONMENT = {"MY_KEY": "k", "ANTHROPIC_API_KEY": "k", "ROOT_DIR": "/srv"}
 
 
 @pytest.fixture
@@ -125,33 +124,19 @@ def test_a_missing_or_wrong_piece_is_a_fault_in_a_directory_and_refused_as_a_con
     faults = [problem.reason for problem in catalog.problems if problem.kind == "fault"]
     if not reason:
         assert not faults
-        assert load_config(path, ENVIRONMENT).effort == "high"
+        assert load_config(path).effort == "high"
         return
     assert len(faults) == 1
     assert reason in faults[0]
     with pytest.raises(AgentFileError) as caught:
-        load_config(path, ENVIRONMENT)
+        load_config(path)
     assert faults[0] in caught.value.sentence
     assert "\n" not in caught.value.sentence
 
 
 def test_a_whole_configuration_is_served_with_its_variables_unexpanded(config: WriteConfig) -> None:
-    agent = load_config(config(CONFIG), ENVIRONMENT)
+    agent = load_config(config(CONFIG))
     assert agent.mcp_servers["files"].env == {"ROOT": "${ROOT_DIR}"}
-
-
-@pytest.mark.parametrize("variable", ["MY_KEY", "ROOT_DIR"])
-def test_a_configuration_whose_variable_is_not_set_is_refused_and_named(
-    config: WriteConfig, variable: str
-) -> None:
-    environment = {name: value for name, value in ENVIRONMENT.items() if name != variable}
-    with pytest.raises(AgentFileError, match=variable):
-        load_config(config(CONFIG), environment)
-
-
-def test_an_empty_key_variable_counts_as_not_set(config: WriteConfig) -> None:
-    with pytest.raises(AgentFileError, match="MY_KEY"):
-        load_config(config(CONFIG), {**ENVIRONMENT, "MY_KEY": ""})
 
 
 def test_the_names_of_limits_in_real_configurations_are_understood(config: WriteConfig) -> None:
@@ -165,20 +150,18 @@ def test_the_names_of_limits_in_real_configurations_are_understood(config: Write
 
 def test_a_markdown_agent_can_be_served_by_itself(write: WriteFile) -> None:
     path = write("helper.md", "---\ndescription: d\n---\nYou help.\n")
-    assert load_config(path, ENVIRONMENT).name == "helper"
-    with pytest.raises(AgentFileError, match="ANTHROPIC_API_KEY"):
-        load_config(path, {})
+    assert load_config(path).name == "helper"
     with pytest.raises(AgentFileError, match="maxTurns"):
-        load_config(write("bad.md", "---\nname: a\nmaxTurns: many\n---\nx"), ENVIRONMENT)
+        load_config(write("bad.md", "---\nname: a\nmaxTurns: many\n---\nx"))
     with pytest.raises(AgentFileError, match="no front matter"):
-        load_config(write("README.md", "# Hello\n"), ENVIRONMENT)
+        load_config(write("README.md", "# Hello\n"))
 
 
 def test_a_runner_with_models_of_its_own_needs_neither_model_nor_key(config: WriteConfig) -> None:
     text = "subagent: {name: a, description: d}\ndefaults: {runner: command, command: ./run}\n"
-    assert load_config(config(text), {}).command == "./run"
+    assert load_config(config(text)).command == "./run"
     text = "subagent: {name: a, description: d}\ndefaults: {runner: codex, model: gpt-x}\n"
-    assert load_config(config(text), {}).model == "gpt-x"
+    assert load_config(config(text)).model == "gpt-x"
 
 
 @pytest.mark.parametrize(
@@ -197,13 +180,13 @@ def test_a_runner_with_models_of_its_own_needs_neither_model_nor_key(config: Wri
 )
 def test_what_is_no_configuration_is_refused_in_one_line(config: WriteConfig, text: str, reason: str) -> None:
     with pytest.raises(AgentFileError, match=reason) as caught:
-        load_config(config(text), ENVIRONMENT)
+        load_config(config(text))
     assert "\n" not in caught.value.sentence
 
 
 def test_a_missing_configuration_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AgentFileError, match=r"gone\.yaml.*no such file"):
-        load_config(tmp_path / "gone.yaml", ENVIRONMENT)
+        load_config(tmp_path / "gone.yaml")
 
 
 def test_yaml_that_is_no_agent_is_listed_as_skipped(write: WriteFile, tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_faulty_agent_is_loaded_and_listed(write: WriteFile, tmp_path: Path) -
     write("a.md", agent("a", "maxTurns: many\ncolor: red\n"))
     catalog = discover([tmp_path])
     assert len(catalog.agents["a"].faults) == 1
-    assert [(p.kind, p.line) for p in catalog.problems] == [("warning", None), ("fault", 4)]
+    assert [(p.kind, p.line) for p in catalog.problems] == [("fault", 4), ("warning", 5)]
 
 
 def test_a_missing_an_empty_and_a_wrong_directory_are_no_exception(write: WriteFile, tmp_path: Path) -> None:

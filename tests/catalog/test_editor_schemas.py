@@ -61,7 +61,7 @@ def test_a_document_with_neither_name_nor_description_is_not_valid() -> None:
 def test_the_example_configuration_is_valid_and_loads_without_a_remark() -> None:
     path = EXAMPLES / "review.cpe.yaml"
     Draft202012Validator(config_schema()).validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    agent = load_config(path, {"ANTHROPIC_API_KEY": "k"})
+    agent = load_config(path)
     assert (agent.name, agent.max_tokens, agent.warnings) == ("review_changes", 32000, [])
     assert "You review one change" in agent.system_prompt
     assert isinstance(agent.output_schema, dict)

@@ -62,7 +62,7 @@ def test_front_matter_that_multiplies_or_nests_is_read_in_seconds(write: WriteFi
 def test_a_configuration_that_multiplies_or_nests_is_refused(write: WriteFile, name: str) -> None:
     path = write("a.yaml", f"subagent: {{name: a, description: d}}\n{HEAVY[name]}\n")
     with pytest.raises(AgentFileError, match="not YAML"):
-        load_config(path, {})
+        load_config(path)
 
 
 def test_a_prompt_of_a_megabyte_loads_quickly(write: WriteFile) -> None:
@@ -116,7 +116,7 @@ beginnings = st.sampled_from([b"", b"---\n", b"---\nname: a\n---\n", b"\xef\xbb\
 
 def accepts_or_explains(path: Path) -> None:
     """Load a file in each way there is; anything but an agent or an `AgentFileError` fails the test."""
-    for load in (load_agent_file, lambda path: load_config(path, {"X": "1"})):
+    for load in (load_agent_file, load_config):
         try:
             agent = load(path)
         except AgentFileError as error:

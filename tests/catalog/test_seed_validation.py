@@ -80,5 +80,5 @@ def test_the_row_of_the_table_is_kept(write: WriteFile, broken: str, kept: str, 
         good = load_file(file(kept)).definition
         assert good.faults == [] and list(good.mcp_servers) == ["s"]
     with pytest.raises(AgentFileError, match=field):
-        load_config(configuration(broken), {"KEY": "k"})
-    assert load_config(configuration(kept), {"KEY": "k"}).name == "a"
+        load_config(configuration(broken))
+    assert load_config(configuration(kept)).name == "a"

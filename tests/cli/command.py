@@ -59,6 +59,7 @@ class Cli:
             **warm.settings(),
             "COLUMNS": "80",
             "PYTHONUTF8": "1",
+            "ANTHROPIC_API_KEY": "no-model-is-called-with-this",
             "XDG_CONFIG_HOME": str(configuration),
         }
 

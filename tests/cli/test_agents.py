@@ -38,7 +38,7 @@ def test_an_agent_whose_run_would_be_refused_is_marked_and_strict_fails(cli: Cli
     assert cli("agents", "--strict").returncode == 0
     cli.agent("other", runner="codex")
     said = cli("agents")
-    assert said.returncode == 0 and "✘ refused: runner is not supported" in said.stdout
+    assert said.returncode == 0 and "✘ refused: runner: codex is not supported" in said.stdout
     assert cli("agents", "--strict").returncode == 2
 
 

@@ -45,7 +45,7 @@ def test_a_request_that_this_version_refuses_is_a_finding(cli: Cli) -> None:
     cli.agent("isolated", isolation="worktree")
     done = cli("doctor")
     assert done.returncode == 1
-    assert "agents/isolated.md: fault: isolation is not supported" in done.stdout
+    assert "agents/isolated.md:4: fault: isolation: worktree is not supported" in done.stdout
 
 
 def test_remarks_are_listed_and_exit_with_0(cli: Cli) -> None:

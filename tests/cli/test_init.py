@@ -250,3 +250,72 @@ def test_for_programs_there_is_json(cli: Cli, home: Path) -> None:
     assert (done["client"], done["state"], done["file"]) == ("claude", "written", f"{cli.home}/.mcp.json")
     assert done["entry"] == FOR_CLAUDE and done["diff"] == pending["diff"]
     assert cli.json("init", "claude")["state"] == "current"
+
+
+def listed(path: Path) -> Any:
+    """Return the settings in a file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_claude_code_may_use_the_server_without_asking_unless_that_is_not_wanted(
+    cli: Cli, home: Path
+) -> None:
+    settings = cli.home / ".claude" / "settings.local.json"
+    done = written(cli, "claude", "--no-approve")
+    assert not settings.exists() and "the default answer is no" in done.stderr
+    settings.parent.mkdir()
+    settings.write_text('{"permissions": {"deny": ["Bash(rm:*)"], "allow": [ "Read" ]}}', encoding="utf-8")
+    shown = written(cli, "claude").stdout
+    assert "+++ .claude/settings.local.json" in shown and "without asking each time" in shown
+    assert listed(settings) == {
+        "permissions": {"deny": ["Bash(rm:*)"], "allow": ["Read", "mcp__subagents"]},
+        "enabledMcpjsonServers": ["subagents"],
+    }
+    assert cli("init", "claude").stderr.endswith("has this server already: nothing to do.\n")
+    written(cli, "claude", "--scope", "user")
+    assert listed(home / ".claude" / "settings.json") == {"permissions": {"allow": ["mcp__subagents"]}}
+
+
+@pytest.mark.parametrize(
+    "odd", ["{", "[]", '{"permissions": []}', '{"permissions": {"allow": "all"}}', "\xff"]
+)
+def test_settings_that_cannot_be_changed_leave_both_files_as_they_are(cli: Cli, home: Path, odd: str) -> None:
+    settings = cli.home / ".claude" / "settings.local.json"
+    settings.parent.mkdir()
+    settings.write_text(odd, encoding="latin-1")
+    before = everything(cli.home)
+    done = cli("init", "claude", "--yes")
+    assert done.returncode == 2 and "add --no-approve." in done.stderr and done.stderr.count("\n") == 1
+    assert everything(cli.home) == before
+
+
+@pytest.mark.parametrize(
+    ("client", "key", "value", "other"),
+    [("codex", "default_tools_approval_mode", "approve", "prompt"), ("gemini", "trust", True, False)],
+)
+def test_an_entry_approves_the_tools_and_what_a_person_decided_is_kept(
+    cli: Cli, home: Path, client: str, key: str, value: object, other: object
+) -> None:
+    path = cli.home / FILES[client, "user"]
+    written(cli, client, "--no-approve")
+    assert key not in servers(path)["subagents"]
+    written(cli, client, "--force")
+    assert servers(path)["subagents"][key] == value
+    text = path.read_text(encoding="utf-8")
+    decided = text.replace(json.dumps(value), json.dumps(other))
+    path.write_text(decided, encoding="utf-8")
+    assert cli("init", client, "--yes").returncode == 0
+    assert path.read_text(encoding="utf-8") == decided != text
+
+
+def test_a_project_file_with_a_path_of_this_machine_says_that_it_is_of_no_use_to_others(
+    cli: Cli, home: Path
+) -> None:
+    assert "no use to a colleague" in written(cli, "claude").stderr
+    assert "no use to a colleague" not in written(cli, "claude", "--scope", "user").stderr
+    folder = cli.home / "bin"
+    folder.mkdir()
+    (folder / "subagent").symlink_to(COMMAND)
+    cli.environment["PATH"] = f"{folder}{os.pathsep}{cli.environment['PATH']}"
+    assert "no use to a colleague" not in written(cli, "claude", "--force").stderr
+    assert servers(cli.home / ".mcp.json")["subagents"]["command"] == "subagent"

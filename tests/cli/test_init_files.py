@@ -54,6 +54,28 @@ def test_json_gets_one_more_server_and_keeps_every_byte(text: str) -> None:
     assert json_config.with_entry(changed, "subagents", ENTRY) == changed
 
 
+LISTS = {
+    **JSON_FILES,
+    "empty list": '{"permissions": {"allow": [ ]}, "z": 1}',
+    "on one line": '{"permissions": {"allow": ["a", ["b"] ], "deny": []}}',
+    "on lines": '{\n\t"permissions": {\n\t\t"allow": [\n\t\t\t"a",\n\t\t\t"]"\n\t\t]\n\t}\n}\n',
+    "on lines, other line ends": '{\r\n "permissions": {\r\n  "allow": [\r\n   "a"\r\n  ]\r\n }\r\n}\r\n',
+    "no list yet": '{\n  "permissions": {\n    "deny": ["a"]\n  }\n}',
+    "the list twice": '{"permissions": {"allow": ["a"], "allow": ["b"]}}',
+}
+
+
+@pytest.mark.parametrize("text", LISTS.values(), ids=list(LISTS))
+def test_a_json_list_gets_one_more_text_and_every_byte_is_kept(text: str) -> None:
+    changed = json_config.with_listed(text, ("permissions", "allow"), "x")
+    expected = json.loads(text) if text.strip() else {}
+    expected.setdefault("permissions", {}).setdefault("allow", []).append("x")
+    assert json.loads(changed) == expected
+    assert changed.count("\r\n") == changed.count("\n") or "\r" not in text
+    assert not text.strip() or "[ ]" in text or is_whole_within(text, changed)
+    assert json_config.with_listed(changed, ("permissions", "allow"), "x") == changed
+
+
 @pytest.mark.parametrize("text", TOML_FILES.values(), ids=list(TOML_FILES))
 def test_toml_gets_one_more_table_and_keeps_every_byte(text: str) -> None:
     changed = toml_config.with_entry(text, "subagents", TABLE)

@@ -127,7 +127,9 @@ def test_a_run_that_is_refused_exits_with_1_and_the_reason(cli: Cli, words: list
     cli.agent("worker", runner="codex")
     done = cli("run", "worker", "Do it.", *words)
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"run {the_run(cli)} failed (config): runner is not supported" in done.stderr.splitlines()[-1]
+    assert (
+        f"run {the_run(cli)} failed (config): runner: codex is not supported" in done.stderr.splitlines()[-1]
+    )
 
 
 def test_a_refused_detached_run_is_reported_at_once(cli: Cli) -> None:

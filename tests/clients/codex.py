@@ -47,7 +47,6 @@ class Codex(ParentClient):
     def command(self) -> list[str]:
         settings = [
             f'model_providers.loopback.base_url="{self._url}/v1"',
-            'mcp_servers.subagents.default_tools_approval_mode="approve"',
             *([f"mcp_servers.subagents.tool_timeout_sec={PATIENCE_SECONDS}"] if self.impatient else []),
         ]
         overrides = [word for setting in settings for word in ("-c", setting)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from subagent_server.cli.clients.config_change import SERVER
+from subagent_server.cli.clients.client_configs import SERVER
 from subagent_server.host import process_scan, processes
 from tests.clients.installed import Installed
 from tests.clients.parent_model import ParentModel, Plan

@@ -52,6 +52,11 @@ def test_every_kind_of_error_belongs_to_one_family_and_has_a_code_of_its_own() -
     assert len({kind.code for kind in ours}) == len(ours)
 
 
+def test_an_error_that_quotes_a_long_text_is_cut() -> None:
+    sentence = errors.UnknownMessage("r1", "q9", ["q" * 1_000_000]).sentence
+    assert len(sentence) == errors.MAX_SENTENCE_CHARACTERS and sentence.endswith("….")
+
+
 def test_an_ambiguous_prefix_is_refused_with_all_that_fit_or_the_first_few() -> None:
     assert "(a1, a2)" in errors.AmbiguousRun("a", ["a1", "a2"]).sentence
     assert "(a1, a2, a3, a4, ...)" in errors.AmbiguousRun("a", ["a1", "a2", "a3", "a4", "a5"]).sentence

@@ -50,7 +50,8 @@ def test_a_key_that_cannot_be_one_is_refused_before_anything_quotes_it(world: Wo
     run_id = world.start()
     assert world.failed(run_id) == (
         "config",
-        "ANTHROPIC_API_KEY holds characters that no key has, so the model cannot be called.",
+        "ANTHROPIC_API_KEY holds characters that no key has, so the model cannot be called: "
+        "set ANTHROPIC_API_KEY to the key alone.",
     )
     assert holding(world.runs, API_KEY) == []
 

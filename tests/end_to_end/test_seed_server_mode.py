@@ -79,7 +79,7 @@ class Scene:
     def refused(self, **changes: Any) -> str:
         """Return why a configuration cannot be served."""
         with pytest.raises(AgentFileError) as caught:
-            load_config(self.write(**changes), self.world.environment)
+            load_config(self.write(**changes))
         return caught.value.sentence
 
     def play(self) -> None:

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from subagent_server.catalog.discover import discover
-from subagent_server.service.unsupported import refusals
+from subagent_server.service.check_agent import AgentChecker
+from subagent_server.service.context import open_service
+from subagent_server.settings import read_settings
 from tests.fuzz.dice import FUZZED, mutated
 from tests.helpers.processes import REPOSITORY
 
@@ -38,5 +40,8 @@ def test_an_agent_file_loads_or_is_listed_with_its_reason(file: tuple[str, bytes
         path.write_bytes(content)
         catalog = discover([Path(directory)])
         assert catalog.agents or [p for p in catalog.problems if p.path == path and p.reason]
+        service = open_service(read_settings(environment={}, cwd=Path(directory), trust=True))
         for agent in catalog.agents.values():
-            assert all(reason.isprintable() for reason in refusals(agent))
+            checked = AgentChecker(service).check(agent)
+            assert all(refusal.sentence.isprintable() for refusal in checked.refusals)
+            assert checked.description

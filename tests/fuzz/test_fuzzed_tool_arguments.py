@@ -73,7 +73,9 @@ async def _call_all(directory: Path, made: list[tuple[str, dict[str, Any]]]) -> 
     (directory / "agents").mkdir()
     for agent in ("other", "reviewer"):  # the second is that of the run, which may be continued
         (directory / "agents" / f"{agent}.md").write_text(REFUSED.format(agent), encoding="utf-8")
-    settings = read_settings(environment={"SUBAGENT_AGENTS": "agents"}, cwd=directory)
+    settings = read_settings(
+        environment={"SUBAGENT_AGENTS": "agents", "ANTHROPIC_API_KEY": "k"}, cwd=directory
+    )
     service = open_service(settings, LocalLauncher())
     start_run(service.store, RUN_ID, STARTED, ASKED)
     changes = Changes(service.store)

@@ -29,7 +29,7 @@ from subagent_server.settings import read_settings
 from subagent_server.simulator import Simulator
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
-from tests.helpers import warm
+from tests.helpers import bubblewrap, warm
 from tests.helpers.forking import run_command
 from tests.helpers.mcp_client import Mode, Parent, connected
 from tests.helpers.raw_server import RawServer
@@ -101,6 +101,7 @@ class World:
             "SUBAGENT_AGENTS": str(self.agents),
             "SUBAGENT_RUNS": str(self.runs),
             **warm.settings(),
+            **bubblewrap.settings(),
         }
         self.errors = home / "server.err"
         self.store = RunStore(self.runs)

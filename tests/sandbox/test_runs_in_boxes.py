@@ -122,3 +122,54 @@ def test_nothing_of_a_box_stays_when_its_run_ends(world: World) -> None:
     world.gone(run_id)
     assert world.meta(run_id).status is Status.COMPLETED
     assert not list(Path(world.work).iterdir())
+
+
+FAKES = {
+    "runs the command without a box": '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n',
+    "refuses": "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n",
+    "ends at once": "#!/bin/sh\n",
+}
+
+
+@pytest.mark.parametrize("fake", FAKES)
+def test_a_bubblewrap_that_makes_no_box_is_found_out_before_the_first_command(
+    world: World, fake: str
+) -> None:
+    program = world.home / "bwrap"
+    program.write_text(FAKES[fake], encoding="utf-8")
+    program.chmod(0o755)
+    world.environment["SUBAGENT_BWRAP"] = str(program)
+    world.agent("strict", sandbox="bwrap")
+    world.agent("free", sandbox="auto")
+    world.play(shell("echo ran > ran.txt"), says("Done."))
+    code, message = world.failed(world.start("Go.", agent="strict"))
+    assert code == "config" and message.startswith("sandbox: bwrap cannot be kept: ")
+    assert ("No permissions" in message) == (fake == "refuses")
+    assert not (world.work / "ran.txt").exists()
+    run_id = world.start("Go.", agent="free")
+    assert world.completed(run_id) == "Done."
+    assert "unsandboxed" in world.events(run_id, "run_started")[0]["sandbox"]
+    assert (world.work / "ran.txt").exists()
+    assert "Sandbox: none, so programs of runs have all rights" in world.cli("doctor").stderr
+
+
+BOMB = """python3 -c '
+import os, signal
+made = []
+try:
+    while len(made) < 2000:
+        pid = os.fork()
+        if pid == 0:
+            signal.pause()
+        made.append(pid)
+except OSError as error:
+    print(error.strerror)
+for pid in made:
+    os.kill(pid, signal.SIGKILL)
+'"""
+
+
+def test_a_box_that_is_killed_is_a_new_shell_and_its_processes_are_bounded(world: World) -> None:
+    killed, bombed = results_of(world, "kill -9 $$; sleep 60", BOMB, sandboxLimits={"processes": 40})
+    assert "[the shell was ended by SIGKILL" in killed
+    assert bombed == "Resource temporarily unavailable"

@@ -71,7 +71,11 @@ def service(tmp_path: Path) -> Iterator[Service]:
     text = "---\nname: again\ndescription: It goes on.\nagents: [again]\n---\nGo on."
     (tmp_path / "agents").mkdir()
     (tmp_path / "agents" / "again.md").write_text(text, encoding="utf-8")
-    environment = {"SUBAGENT_MAX_DESCENDANTS": "3", "SUBAGENT_AGENTS": "agents"}
+    environment = {
+        "SUBAGENT_MAX_DESCENDANTS": "3",
+        "SUBAGENT_AGENTS": "agents",
+        "ANTHROPIC_API_KEY": "k",
+    }
     settings = read_settings(environment=environment, cwd=tmp_path)
     launcher = HoldingLauncher()
     yield open_service(settings, launcher)

@@ -43,7 +43,9 @@ def service(tmp_path: Path) -> Iterator[Service]:
     (tmp_path / "agents").mkdir()
     for name, key in {"again": "", "placed": f"cwd: {tmp_path}/outside\n"}.items():
         (tmp_path / f"agents/{name}.md").write_text(FRONT.format(name, key), encoding="utf-8")
-    settings = read_settings(agents=[tmp_path / "agents"], runs=tmp_path / "runs", environment={}, cwd=cwd)
+    settings = read_settings(
+        agents=[tmp_path / "agents"], runs=tmp_path / "runs", environment={"ANTHROPIC_API_KEY": "k"}, cwd=cwd
+    )
     launcher = HoldingLauncher()
     yield open_service(settings, launcher)
     for descriptor in launcher.locks:

@@ -19,6 +19,7 @@ from subagent_server.domain.limits import (
 )
 from subagent_server.host import locks
 from subagent_server.launch.local import LocalLauncher
+from subagent_server.server.documents import Address, read_document
 from subagent_server.service.access import USER, Caller
 from subagent_server.service.changes import Changes
 from subagent_server.service.context import Service, open_service
@@ -161,6 +162,8 @@ def test_words_beyond_what_a_state_holds_are_refused_and_change_nothing(service:
     with pytest.raises(BadArgument, match="may hold 4,000,000 characters"):
         called(service, "reply_subagent", runId=RUN_ID, messageId="q20", answer=answer)
     assert service.store.paths.run(RUN_ID).meta.path.read_bytes() == before
+    shown = read_document(service, Address(RUN_ID, "meta"), USER).text
+    assert len(shown) < 1_000_000 and len(json.loads(shown)["messages"]) == 20, "words are cut in a resource"
 
 
 def test_a_long_summary_is_cut_in_the_state_and_whole_in_the_result(service: Service) -> None:

@@ -13,11 +13,16 @@ Scope = Literal["project", "user"]
 Syntax = Literal["json", "toml"]
 Entry = dict[str, Any]
 
+SERVER = "subagents"
+"""The name of the server in every client."""
 _PASSED_ON_BY_CODEX = (
     *("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "SUBAGENT_AGENTS", "SUBAGENT_RUNS", "SUBAGENT_MAX_RUNS"),
     "XDG_CONFIG_HOME",  # where trust is kept
     *("SUBAGENT_RUN_ID", "SUBAGENT_RUN_TOKEN"),  # so that a Codex inside a run is that run's child
 )
+
+
+_APPROVALS = frozenset({"default_tools_approval_mode", "trust"})
 
 
 @dataclass(frozen=True)
@@ -35,9 +40,22 @@ class ClientPlace:
 
 
 @dataclass(frozen=True)
+class Permissions:
+    """A settings file of a client, and the lists in it that let the server be used unasked.
+
+    `lists` maps the path of each list to the text that it has to hold.
+    """
+
+    file: Callable[[ClientPlace], Path]
+    lists: Mapping[tuple[str, ...], str]
+
+
+@dataclass(frozen=True)
 class Client:
     """One client. The first scope of `files` is the default.
 
+    `approval` is the part of the entry, and `permissions` the settings, by which the client calls the tools
+    without asking. `asks` says what a person is asked without it, `still_asks` what with it.
     `knows_project` says whether it starts servers in the directory of the project with the environment of a
     shell. For another client the entry names every directory.
     """
@@ -49,15 +67,29 @@ class Client:
     syntax: Syntax = "json"
     knows_project: bool = True
     extras: Entry = field(default_factory=dict)
+    approval: Entry = field(default_factory=dict)
+    permissions: Mapping[Scope, Permissions] = field(default_factory=dict)
+    asks: str = ""
+    still_asks: str = ""
+
+    @property
+    def can_be_approved(self) -> bool:
+        """Whether a file can say that the tools may be called without asking each time."""
+        return bool(self.approval or self.permissions)
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
         """The scopes it has, the usual one first."""
         return tuple(self.files)
 
-    def entry(self, command: list[str]) -> Entry:
+    def entry(self, command: list[str], *, approved: bool) -> Entry:
         """Return the entry that makes the client start `command` as its server."""
-        return {"command": command[0], "args": command[1:], **self.extras}
+        return {
+            "command": command[0],
+            "args": command[1:],
+            **self.extras,
+            **(self.approval if approved else {}),
+        }
 
 
 def is_current(entry: Any, wanted: Entry) -> bool:
@@ -68,6 +100,8 @@ def is_current(entry: Any, wanted: Entry) -> bool:
 
 
 def _serves(key: str, present: Any, wanted: Any) -> bool:
+    if key in _APPROVALS:
+        return True  # whatever a person has decided there
     if key == "env_vars" and isinstance(present, list):
         return all(name in present for name in wanted)
     if key == "env" and isinstance(present, dict):
@@ -79,6 +113,10 @@ def _serves(key: str, present: Any, wanted: Any) -> bool:
 
 def _claude_user(place: ClientPlace) -> Path:
     return place.named("CLAUDE_CONFIG_DIR", place.home) / ".claude.json"
+
+
+def _claude_settings(place: ClientPlace) -> Path:
+    return place.named("CLAUDE_CONFIG_DIR", place.home / ".claude") / "settings.json"
 
 
 def _codex_user(place: ClientPlace) -> Path:
@@ -105,7 +143,18 @@ _ALL = (
         files={"project": lambda place: place.cwd / ".mcp.json", "user": _claude_user},
         # The first turn waits for a server only if its tools are always loaded; else it lacks them.
         extras={"alwaysLoad": True},
-        next_step="Start Claude Code anew; it asks once whether it may use the servers of a project.",
+        permissions={
+            # Beside the answers that Claude Code itself keeps of a person for a project.
+            "project": Permissions(
+                lambda place: place.cwd / ".claude" / "settings.local.json",
+                {("enabledMcpjsonServers",): SERVER, ("permissions", "allow"): f"mcp__{SERVER}"},
+            ),
+            "user": Permissions(_claude_settings, {("permissions", "allow"): f"mcp__{SERVER}"}),
+        },
+        next_step="Start Claude Code anew.",
+        asks="It asks once if it may use the servers of a project (the default answer is no), and before "
+        "the first call of each tool; `claude -p` refuses tools that nobody has allowed.",
+        still_asks="In a folder that is new to it, it asks whether you trust it (the default answer is no).",
     ),
     Client(
         name="codex",
@@ -121,6 +170,8 @@ _ALL = (
             "tool_timeout_sec": 300,
             "env_vars": list(_PASSED_ON_BY_CODEX),
         },
+        approval={"default_tools_approval_mode": "approve"},
+        asks="It asks before each call of a tool that does something; `codex exec` cannot ask, and refuses.",
         next_step="Start Codex anew. It keeps other variables than those of env_vars from its servers: "
         "add what your agents need.",
     ),
@@ -130,6 +181,8 @@ _ALL = (
         files={"user": _gemini_user, "project": lambda place: place.cwd / ".gemini" / "settings.json"},
         # Variables with KEY in their name do not reach a server unless its entry names them.
         extras={"env": {"ANTHROPIC_API_KEY": "${ANTHROPIC_API_KEY:-}"}},
+        approval={"trust": True},
+        asks="It asks before each call, unless it was started with `--approval-mode yolo`.",
         next_step="Start Gemini CLI anew, in a folder that it trusts. It keeps variables that look like "
         "secrets from its servers: add to env what your agents need.",
     ),
@@ -141,6 +194,7 @@ _ALL = (
             "user": lambda place: place.home / ".cursor" / "mcp.json",
         },
         knows_project=False,
+        still_asks="It asks before calls as its own settings say.",
         next_step="Switch the server on in Cursor's settings under MCP. Started from a menu, Cursor has no "
         "ANTHROPIC_API_KEY: start it from a shell, or add the key to env.",
     ),
@@ -149,6 +203,7 @@ _ALL = (
         title="Claude Desktop",
         files={"user": _claude_desktop},
         knows_project=False,
+        still_asks="It asks before the first call of each tool; answer that it may always.",
         next_step="Quit Claude Desktop and start it again. It does not have the environment of your shell: "
         "add ANTHROPIC_API_KEY to env.",
     ),

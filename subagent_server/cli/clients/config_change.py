@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from subagent_server.cli.clients import json_config, toml_config
-from subagent_server.cli.clients.client_configs import Client, Entry, is_current
+from subagent_server.cli.clients.client_configs import SERVER, Client, Entry, Permissions, is_current
 from subagent_server.cli.clients.config_errors import NotEditable
 from subagent_server.domain.errors import BadArgument, HostError, shorten
 from subagent_server.host import directory
 from subagent_server.host.atomic import commit, discard, prepare
 
-__all__ = ["SERVER", "Change", "NotEditable", "plan", "snippet", "write"]
+__all__ = ["Change", "NotEditable", "plan", "plan_permissions", "snippet", "write"]
 
-SERVER = "subagents"
-"""The name of the server in every client."""
 _BOM = "\ufeff"
 _PRIVATE, _SHARED = 0o600, 0o644
 
@@ -43,9 +41,7 @@ class Change:
     else by everybody, as a file of a project.
     """
 
-    client: Client
     path: Path
-    entry: Entry
     before: bytes | None
     after: bytes
     replaces: bool
@@ -81,10 +77,27 @@ def plan(client: Client, path: Path, entry: Entry, *, private: bool) -> Change:
     bare = text.removeprefix(_BOM)
     present = syntax.read_entry(bare, SERVER)
     if is_current(present, entry):
-        return Change(client, path, entry, before, before or b"", replaces=False, private=private)
+        return Change(path, before, before or b"", replaces=False, private=private)
     changed = text[: len(text) - len(bare)] + syntax.with_entry(bare, SERVER, entry)
     replaces = present is not None
-    return Change(client, path, entry, before, _bytes(changed), replaces=replaces, private=private)
+    return Change(path, before, _bytes(changed), replaces=replaces, private=private)
+
+
+def plan_permissions(path: Path, permissions: Permissions) -> Change:
+    """Return the change that lets a client call the tools of the server without asking each time.
+
+    Raises:
+        NotEditable: the file cannot be changed safely, so it stays as it is.
+        OSError: the file cannot be read.
+    """
+    before = _content(path)
+    text = _text(before or b"")
+    bare = text.removeprefix(_BOM)
+    changed = bare
+    for place, item in permissions.lists.items():
+        changed = json_config.with_listed(changed, place, item)
+    after = _bytes(text[: len(text) - len(bare)] + changed)
+    return Change(path, before, after, replaces=False, private=True)
 
 
 def write(change: Change) -> None:

@@ -1,7 +1,7 @@
-"""Edit the servers in a JSON file of another program: set one entry, keep every other byte."""
+"""Edit a JSON file of another program: set the entry of a server, or add to a list; keep every other byte."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -65,6 +65,33 @@ def snippet(server: str, entry: dict[str, Any]) -> str:
     return json.dumps({SERVERS: {server: entry}}, indent=2, ensure_ascii=False) + "\n"
 
 
+def with_listed(text: str, path: Sequence[str], item: str) -> str:
+    """Return `text` with `item` in the list at `path`; the list and the objects around it may be missing.
+
+    Raises:
+        NotEditable: the text is not strict JSON, has something else at the path, or cannot be changed
+            without touching the rest.
+    """
+    wanted = _parsed(text) if text.strip() else {}
+    place: Any = wanted
+    for key in path[:-1]:
+        place = place.setdefault(key, {})
+        if not isinstance(place, dict):
+            raise NotEditable(f"its {key} is no object")
+    listed = place.setdefault(path[-1], [])
+    if not isinstance(listed, list):
+        raise NotEditable(f"its {'.'.join(path)} is no list")
+    if item in listed:
+        return text
+    listed.append(item)
+    if not text.strip():
+        return json.dumps(wanted, indent=2, ensure_ascii=False) + "\n"
+    changed = _with_item(text, path, item)
+    if _parsed(changed) != wanted:
+        raise NotEditable("it cannot be changed without touching the rest")
+    return changed
+
+
 def _parsed(text: str) -> dict[str, Any]:
     try:
         data = json.loads(text, parse_constant=_refuse_constant)
@@ -101,6 +128,33 @@ def _edited(text: str, server: str, entry: dict[str, Any]) -> str:
     indent = _indent_of(text, old.start)
     value = json.dumps(entry, ensure_ascii=False) if indent is None else style.dumped(entry, indent)
     return text[: old.value] + value + text[old.end :]
+
+
+def _with_item(text: str, path: Sequence[str], item: str) -> str:
+    style = _Style.of(text)
+    target = _object_at(text, _after_space(text, 0))
+    for depth, key in enumerate(path):
+        member = target.last(key)
+        if member is None:
+            value: Any = [item]
+            for inner in reversed(path[depth + 1 :]):
+                value = {inner: value}
+            return _inserted(text, target, key, value, style)
+        if depth + 1 == len(path):
+            return _appended(text, member, item, style)
+        target = _object_at(text, member.value)
+    return text
+
+
+def _appended(text: str, member: Member, item: str, style: "_Style") -> str:
+    """Return `text` with a new last item in the list that is the value of a member, laid out as the last."""
+    word = json.dumps(item, ensure_ascii=False)
+    present = text[member.value : member.end - 1].rstrip(_SPACE)
+    if present == "[":
+        return f"{text[: member.value]}[{word}]{text[member.end :]}"
+    place = member.value + len(present)
+    between = f",{style.newline}{_line_indent(text, place)}" if "\n" in present else ", "
+    return f"{text[:place]}{between}{word}{text[place:]}"
 
 
 @dataclass(frozen=True)

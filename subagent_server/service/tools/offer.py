@@ -1,5 +1,6 @@
 """The agents that a caller is offered, kept until a file of theirs or the user's trust changes."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -10,27 +11,39 @@ from subagent_server.catalog.trust import Book
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import UnknownAgent
 from subagent_server.service.access import Caller
+from subagent_server.service.check_agent import AgentChecker, says_refused
 from subagent_server.service.context import Service
 from subagent_server.service.nesting import agents_of
-from subagent_server.service.trusting import Judge, NotTrusted
+from subagent_server.service.trusting import Judge
+
+RECHECK_SECONDS = 10.0
+"""How long a description may say that a call is refused after the reason has gone."""
 
 
 class OfferedAgents:
     """The agents that a caller may start, by name."""
 
-    def __init__(self, agents: Sequence[AgentDefinition], service: Service, judge: Judge) -> None:
+    def __init__(self, agents: Sequence[AgentDefinition], service: Service) -> None:
         self.agents = tuple(agents)
-        self._registry = service.registry
-        self._judge = judge
+        self._service = service
+        self._checked_at = 0.0
 
     @cached_property
     def shown(self) -> tuple[AgentDefinition, ...]:
-        """The agents as models may see them.
+        """The agents as models may see them."""
+        self._checked_at = time.monotonic()
+        return tuple(map(AgentChecker(self._service).as_shown, self.agents))
 
-        An untrusted agent shows nothing but its name: a description is the text of a stranger, and a schema
-        may come from any file that this user can read.
-        """
-        return tuple(_without_words(agent, self._judge.doubt(agent)) for agent in self.agents)
+    def is_outdated(self) -> bool:
+        """Whether a call that would have been refused is refused no longer: a program was installed."""
+        if "shown" not in self.__dict__ or time.monotonic() < self._checked_at + RECHECK_SECONDS:
+            return False
+        self._checked_at = time.monotonic()
+        checker = AgentChecker(self._service)
+        refused = (
+            each for each in zip(self.agents, self.shown, strict=True) if says_refused(each[1].description)
+        )
+        return any(checker.as_shown(agent).description != shown.description for agent, shown in refused)
 
     @cached_property
     def by_tool(self) -> dict[str, AgentDefinition]:
@@ -49,7 +62,7 @@ class OfferedAgents:
         if name in self.by_tool:
             return self.by_tool[name]
         names = [agent.name for agent in self.agents]
-        raise UnknownAgent(name, names, self._registry.catalog().why_missing(name))
+        raise UnknownAgent(name, names, self._service.registry.catalog().why_missing(name))
 
     def matching(self, query: str) -> list[AgentDefinition]:
         """Return the agents as models may see them that have a word of `query`, the best first; "" is all."""
@@ -82,8 +95,13 @@ class Offer:
         Looks at the files: call it off the event loop.
         """
         agents, judge, kept = self._service.registry.agents(), Judge(self._service), self._kept
-        if kept is None or kept.book != judge.book or not _are_same(kept.agents, agents):
-            offered = OfferedAgents(list(filter(self._is_offered, agents)), self._service, judge)
+        if (
+            kept is None
+            or kept.book != judge.book
+            or not _are_same(kept.agents, agents)
+            or kept.offered.is_outdated()
+        ):
+            offered = OfferedAgents(list(filter(self._is_offered, agents)), self._service)
             self._kept = kept = _Kept(agents, judge.book, offered)
         return kept.offered
 
@@ -106,10 +124,3 @@ def _are_same(some: Sequence[AgentDefinition], others: Sequence[AgentDefinition]
 def _rating(agent: AgentDefinition, words: set[str]) -> int:
     name, description = agent.name.casefold(), agent.description.casefold()
     return sum(3 * (word in name) + (word in description) for word in words)
-
-
-def _without_words(agent: AgentDefinition, doubt: NotTrusted | None) -> AgentDefinition:
-    if doubt is None:
-        return agent
-    description = f"A call is refused, because {doubt.remark}"
-    return agent.model_copy(update={"description": description, "output_schema": None})

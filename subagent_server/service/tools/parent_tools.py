@@ -11,6 +11,7 @@ from subagent_server.service.get_logs import LogPage, get_logs
 from subagent_server.service.list_runs import list_runs
 from subagent_server.service.open_run import open_run
 from subagent_server.service.reply import reply
+from subagent_server.service.shown_runs import MAX_SHOWN
 from subagent_server.service.stop import stop
 from subagent_server.service.tools.answers import record_answer, reply_answer, rows_answer, run_answer
 from subagent_server.service.tools.call import Call
@@ -85,7 +86,7 @@ WAIT_FOR_RUNS = ToolSpec(
     ),
     arguments=arguments(
         [],
-        runIds=TEXTS | {"description": "Only these"},
+        runIds=TEXTS | {"description": "Only these", "maxItems": MAX_SHOWN},
         waitFor={"enum": ["any", "all"], "default": "any", "description": "all: until all have ended"},
         waitSeconds=wait(45, "Seconds to wait; long waits cost nothing"),
         cursor=text("Only after a new connection: from the last answer"),

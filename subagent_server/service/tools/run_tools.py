@@ -5,7 +5,6 @@ from functools import partial
 
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.service.start import StartOrder, start
-from subagent_server.service.tool_names import missing_sentence
 from subagent_server.service.tools.answers import output_answer
 from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.context import ToolContext
@@ -27,11 +26,11 @@ RUN_SHOWN = brief(RUN_CHECKED)
 
 
 def run_tool(agent: AgentDefinition, *, in_sight: bool = True) -> ToolSpec:
-    """Return the tool that starts runs of an agent."""
+    """Return the tool that starts runs of an agent, described as `AgentChecker.as_shown` left it."""
     return ToolSpec(
         name=agent.tool_name,
         title=f"Run {agent.name}",
-        description=_description(agent),
+        description=agent.description,
         arguments=RUN_CHECKED,
         shown=RUN_SHOWN,
         answer=None if agent.output_schema is None else partial(output_answer, agent.output_schema),
@@ -40,12 +39,6 @@ def run_tool(agent: AgentDefinition, *, in_sight: bool = True) -> ToolSpec:
         hints=ToolHints(destructive=None, idempotent=None, open_world=True),
         in_sight=in_sight,
     )
-
-
-def _description(agent: AgentDefinition) -> str:
-    description = agent.description or f"Run the agent {agent.name}."
-    missing = missing_sentence(agent)
-    return description if missing is None else f"{description}\n({missing})"
 
 
 async def run_agent(agent: str, context: ToolContext, call: Call) -> Answer:

@@ -1,6 +1,7 @@
 """All MCP servers of a run: connected side by side, left side by side."""
 
 import asyncio
+import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -37,8 +38,8 @@ class Servers:
         await asyncio.gather(*(each.aclose(hurry=hurry) for each in self.connections))
 
 
-async def connect(definitions: Mapping[str, ServerDefinition], around: ServerContext) -> Servers:
-    """Connect to all servers at once and list their tools, each within its own `timeout`.
+async def connect(definitions: Mapping[str, ServerDefinition], around: ServerContext, agent: str) -> Servers:
+    """Connect to all servers of an agent at once and list their tools, each within its own `timeout`.
 
     Raises:
         RunRefused: `config`; at least one did not connect, and the sentence says which and what it said. The
@@ -53,7 +54,7 @@ async def connect(definitions: Mapping[str, ServerDefinition], around: ServerCon
             await asyncio.wait(opening, return_when=asyncio.FIRST_EXCEPTION)
         failed = {name: task for task, name in opening.items() if task.done() and task.exception()}
         if failed:
-            raise _refusal(failed)
+            raise _refusal(failed, agent)
     except BaseException:
         for task in opening:
             task.cancel()
@@ -63,7 +64,7 @@ async def connect(definitions: Mapping[str, ServerDefinition], around: ServerCon
     return servers
 
 
-def _refusal(failed: Mapping[str, "asyncio.Task[None]"]) -> RunRefused:
+def _refusal(failed: Mapping[str, "asyncio.Task[None]"], agent: str) -> RunRefused:
     reasons: list[str] = []
     for name, task in failed.items():
         error = task.exception()
@@ -71,8 +72,9 @@ def _refusal(failed: Mapping[str, "asyncio.Task[None]"]) -> RunRefused:
             assert error is not None
             raise error
         reasons.append(f"The MCP server {name} {error.what}.")
+    attempt = shlex.join(["subagent", "mcp", "info", next(iter(failed)), "--agent", agent])
     return RunRefused(
         "config",
         " ".join(reasons),
-        f"Try it with `subagent mcp info {next(iter(failed))} --agent NAME`, or mend it in mcpServers.",
+        f"Try it with `{attempt}`, or mend it in mcpServers.",
     )

@@ -23,8 +23,9 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from subagent_server.sandbox.box import Box, limits_as_shell
+from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.check import check_box
+from subagent_server.sandbox.limits import bounding_processes, limits_as_shell
 from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.sandbox.trial import last_words
 from subagent_server.toolkit.workspace.output import OutputCapture
@@ -74,6 +75,7 @@ class Shell:
         self._process = process
         self._box = box
         self._is_checked = box is None
+        self._bounding: subprocess.Popen[bytes] | None = None
         self._output, self._status = pipes
         self._new_capture = new_capture
         self._capture = new_capture()
@@ -158,6 +160,7 @@ class Shell:
         started = self.get_ready(cancel)
         if started.reason is not Reason.DONE:
             return started
+        self._collect_bounding()
         self._heard.expect()
         return self._wait(command.encode() + b"\0", seconds, cancel)
 
@@ -176,9 +179,15 @@ class Shell:
             raise BoxRefused(last_words(self._process))
         if started.reason is Reason.TIMED_OUT:
             raise BoxRefused(f"bubblewrap did not get ready within {_START_SECONDS:g} s")
-        check_box(self._process.pid, self._box)
+        program = check_box(self._process.pid, self._box)
+        self._bounding = bounding_processes(program, self._box.limits)
         self._is_checked = True
         return started
+
+    def _collect_bounding(self) -> None:
+        if self._bounding is not None:
+            self._bounding.wait()
+            self._bounding = None
 
     def _wait(self, words: bytes, seconds: float, cancel: int) -> Ending:
         unsent = memoryview(words)
@@ -217,6 +226,7 @@ class Shell:
         Return the exit code (negative: the signal), None if the kernel could not kill it. `take_output`
         still works afterwards.
         """
+        self._collect_bounding()
         if self._box is None:
             end_tree(self._process.pid, grace, spare)
         else:

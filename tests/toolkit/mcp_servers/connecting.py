@@ -58,7 +58,7 @@ async def connected(
     around = ServerContext(place, field.record, Masker(secrets), Directory(home / "mcp"))
     definitions = {name: ServerDefinition.model_validate(keys) for name, keys in servers.items()}
     async with asyncio.timeout(BOUND):
-        field.servers = await connect(definitions, around)
+        field.servers = await connect(definitions, around, "worker")
     try:
         tools, warnings = field.servers.tools(ToolChoice(), (), Attachments(Directory(home / "outputs")))
         field.tools = {tool.name: tool for tool in tools}

@@ -1,0 +1,264 @@
+"""Checking an agent: says, without a start, why a start would refuse it, and what its file names in vain.
+
+`subagent agents`, `doctor`, `serve --config`, the list of tools and the start itself ask here, so that they
+cannot differ. Whether a person trusts the agent is judged in `service/trusting.py`.
+
+Tested in `tests/service/test_check_agent.py`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from subagent_server.catalog.models import has_known_price, resolve_model
+from subagent_server.catalog.named_servers import UnknownServer
+from subagent_server.catalog.problems import AgentFileError
+from subagent_server.catalog.servers import is_http_url
+from subagent_server.catalog.variables import REFERENCE, MissingVariable, expand_as_far_as_set
+from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
+from subagent_server.domain.errors import BadArgument, shorten
+from subagent_server.service.context import Service
+from subagent_server.service.places import cwd_of_user
+from subagent_server.service.programs import Programs
+from subagent_server.service.tool_names import (
+    MissingName,
+    missing_agents,
+    missing_sentence,
+    missing_tools,
+    tool_refusals,
+)
+from subagent_server.service.trusting import Judge, NotTrusted
+from subagent_server.service.unsupported import unsupported_keys
+
+_REFUSED_CALL = "A call is refused"
+_MOST_SHOWN = 600
+"""Characters of refusals in the description of a tool."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why runs of an agent are refused, in a sentence.
+
+    `key` is spelled as in `AgentDefinition.lines`; a fault of the file, which was noted with its line when
+    the file was read, has none. `in_file` says that the file is to blame, and not its surroundings.
+    """
+
+    sentence: str
+    key: str | None = None
+    in_file: bool = True
+
+
+@dataclass(frozen=True)
+class CheckedAgent:
+    """An agent as a run of it would get it, with its named servers and its variables replaced.
+
+    `doubt` says that it, or a server that it names, is not trusted: then nothing is started at all. `cwd` is
+    the directory that its file names, whether or not it is there.
+    """
+
+    agent: AgentDefinition
+    refusals: list[Refusal] = field(default_factory=list)
+    doubt: NotTrusted | None = None
+    cwd: Path | None = None
+    missing_tools: list[MissingName] = field(default_factory=list)
+    missing_agents: list[MissingName] = field(default_factory=list)
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """By key, a sentence on the names that nothing here has. The agent runs without them."""
+        each = {"tools": self.missing_tools, "agents": self.missing_agents}
+        return {
+            key: told for key, names in each.items() if (told := missing_sentence(key, names)) is not None
+        }
+
+    @property
+    def lacks_cwd(self) -> bool:
+        """Whether the directory that its file names is not there."""
+        return any(refusal.key == "cwd" for refusal in self.refusals)
+
+    @property
+    def sentences(self) -> str:
+        """All refusals as one text; empty if there are none."""
+        return " ".join(refusal.sentence for refusal in self.refusals)
+
+    @property
+    def remedy(self) -> str:
+        """What to do about the refusals."""
+        if any(refusal.in_file for refusal in self.refusals):
+            return "Mend the agent file (`subagent doctor` lists what is wrong with it), then start it again."
+        return "The agent file may stay as it is: put right what it relies on, then start it again."
+
+    def line_of(self, key: str) -> int | None:
+        """Return the line of a key in the agent's file, or that of the key that it stands in, if known."""
+        return self.agent.lines.get(key) or self.agent.lines.get(key.partition(".")[0])
+
+    @property
+    def description(self) -> str:
+        """The description for models: it says first that a call is refused, and last what is missing."""
+        text = self.agent.description or f"Run the agent {self.agent.name}."
+        if self.doubt is not None:
+            text = f"{_refused_call(self.doubt)}\n{text}"
+        elif self.refusals:
+            why = self.sentences
+            text = f"{_REFUSED_CALL}: {why[:_MOST_SHOWN]}{'…' if len(why) > _MOST_SHOWN else ''}\n{text}"
+        return "\n".join([text, *(f"({sentence})" for sentence in self.missing.values())])
+
+
+class AgentChecker:
+    """Checks agents for one answer or one start: files, trust and places of programs are looked up once."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._judge = Judge(service)
+        self._programs = Programs()
+
+    @cached_property
+    def _agent_names(self) -> frozenset[str] | None:
+        return self._service.registry.names()
+
+    def check(
+        self, agent: AgentDefinition, *, elsewhere: bool = False, is_asked_for: bool = False
+    ) -> CheckedAgent:
+        """Return an agent with everything that a start would refuse it for.
+
+        `elsewhere` says that the caller names a directory, so that of the file does not count; `is_asked_for`
+        that the caller names this very definition, so that it needs no trust.
+        """
+        doubt = None if is_asked_for else self._judge.doubt(agent)
+        refusals = self._of_definition(agent)
+        equipped = agent
+        try:
+            equipped = self._judge.equipped(agent)
+        except NotTrusted as error:
+            doubt = doubt or error
+        except UnknownServer as error:
+            refusals.append(Refusal(error.sentence, f"mcpServers.{error.name}"))
+        except AgentFileError as error:
+            refusals.append(Refusal(error.sentence, "mcpServers", in_file=False))
+        expanded = expand_as_far_as_set(equipped, self._service.settings.environment)
+        refusals += map(_unset, expanded.missing)
+        ready = expanded.definition
+        refusals += self._of_surroundings(ready)
+        cwd = None
+        if not elsewhere and ready.cwd is not None and not _has_unset(ready.cwd):
+            cwd, wrong = self._directory(ready.cwd)
+            refusals += wrong
+        refusals += self._of_servers(ready, cwd)
+        lost = missing_agents(ready, self._agent_names) if ready.agents else []
+        return CheckedAgent(ready, refusals, doubt, cwd, missing_tools(ready), lost)
+
+    def as_shown(self, agent: AgentDefinition) -> AgentDefinition:
+        """Return an agent as models may see it.
+
+        An untrusted agent shows nothing but its name: a description is the text of a stranger, and a schema
+        may come from any file that this user can read.
+        """
+        if (doubt := self._judge.doubt(agent)) is not None:
+            return agent.model_copy(update={"description": _refused_call(doubt), "output_schema": None})
+        description = self.check(agent).description
+        return (
+            agent
+            if description == agent.description
+            else agent.model_copy(update={"description": description})
+        )
+
+    def _of_definition(self, agent: AgentDefinition) -> list[Refusal]:
+        """Return the refusals that follow from the file alone."""
+        return [
+            *(Refusal(_sentence(fault)) for fault in agent.faults),
+            *(Refusal(sentence, key) for key, sentence in unsupported_keys(agent).items()),
+            *(Refusal(sentence, "tools") for sentence in tool_refusals(agent)),
+            *_of_budget(agent),
+        ]
+
+    def _of_surroundings(self, agent: AgentDefinition) -> Iterator[Refusal]:
+        """Yield what is wrong with the key and the address of the model, once variables are replaced."""
+        if agent.runner != "messages":
+            return
+        name = agent.api_key_env
+        key = {**self._service.settings.environment, **agent.env}.get(name, "").strip()
+        if not name.isidentifier():
+            pass  # a fault of the file says so
+        elif not key:
+            todo = f"set {name} where the server or the command is started"
+            yield _unusable_key(f"{name} is not set", todo)
+        elif not (key.isascii() and key.isprintable()):
+            yield _unusable_key(f"{name} holds characters that no key has", f"set {name} to the key alone")
+        if agent.base_url and not _has_unset(agent.base_url) and not is_http_url(agent.base_url):
+            told = "baseUrl must begin with http:// or https:// and name a host."
+            if told not in map(_sentence, agent.faults):
+                yield Refusal(told, "baseUrl", in_file=False)
+
+    def _directory(self, named: str) -> tuple[Path, list[Refusal]]:
+        if not named or "\0" in named:
+            told = "cwd is empty or holds a NUL byte: name a directory."
+            return self._service.settings.cwd, [Refusal(told, "cwd")]
+        try:
+            return cwd_of_user(self._service, named), []
+        except BadArgument as error:
+            return self._service.settings.cwd / named, [Refusal(error.sentence, "cwd")]
+
+    def _of_servers(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
+        for name, server in agent.mcp_servers.items():
+            key = f"mcpServers.{name}"
+            if server.type == "stdio":
+                yield from self._of_program(agent, name, server, cwd)
+            elif server.url and not _has_unset(server.url) and not is_http_url(server.url):
+                told = f"{key}.url must begin with http:// or https:// and name a host."
+                if not any(fault.startswith(f"{key}.url ") for fault in agent.faults):
+                    yield Refusal(told, key, in_file=False)
+
+    def _of_program(
+        self, agent: AgentDefinition, name: str, server: ServerDefinition, cwd: Path | None
+    ) -> Iterator[Refusal]:
+        """Yield the refusal of a server whose program is not there, unless that depends on the call."""
+        command = (server.command or "").strip()
+        if not command or _has_unset(command):
+            return
+        environment = {**self._service.settings.environment, **agent.env, **server.env}
+        if self._programs.is_missing(command, environment.get("PATH"), cwd):
+            near = self._programs.nearest(command, environment.get("PATH"))
+            meant = f" (nearest: {shorten(near)})" if near else ""
+            told = (
+                f"The MCP server {shorten(name)} cannot be started, because its program {shorten(command)}"
+                f"{meant} is not here: install it, or mend the command."
+            )
+            yield Refusal(told, f"mcpServers.{name}", in_file=False)
+
+
+def _of_budget(agent: AgentDefinition) -> Iterator[Refusal]:
+    if agent.runner != "messages" or agent.limits.budget_usd is None or has_known_price(agent.model):
+        return
+    model = shorten(resolve_model(agent.model))
+    why = (
+        f"budgetUsd cannot be kept, because no price is known for the model {model}: name "
+        "one whose price is known, or limit the run by maxTurns and timeoutSeconds."
+    )
+    yield Refusal(why, "limits.budgetUsd")
+
+
+def _unusable_key(why: str, todo: str) -> Refusal:
+    return Refusal(f"{why}, so the model cannot be called: {todo}.", "apiKeyEnv", in_file=False)
+
+
+def says_refused(description: str) -> bool:
+    """Whether the description of an agent as it is shown says first that a call is refused."""
+    return description.startswith(_REFUSED_CALL)
+
+
+def _refused_call(doubt: NotTrusted) -> str:
+    return f"{_REFUSED_CALL}, because {doubt.remark}"
+
+
+def _unset(error: MissingVariable) -> Refusal:
+    return Refusal(error.sentence, ".".join(error.where.split(".")[:2]), in_file=False)
+
+
+def _has_unset(text: str) -> bool:
+    return REFERENCE.search(text) is not None
+
+
+def _sentence(fault: str) -> str:
+    """Return a fault, which is noted without one, with its full stop."""
+    return fault if fault.endswith((".", "!", "?")) else f"{fault}."

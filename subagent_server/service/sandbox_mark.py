@@ -1,0 +1,22 @@
+"""Where the programs of a run work, as its journal says."""
+
+from subagent_server.host import journal
+from subagent_server.store.paths import RunPaths
+
+_FIRST_EVENTS = 20
+_UNSANDBOXED = "unsandboxed"
+
+
+def sandbox_mark(run: RunPaths) -> str | None:
+    """Return the sandbox that the start of a run names; None before the start."""
+    for line in journal.read_from(run.events, 0, _FIRST_EVENTS).lines:
+        event = journal.parse(line)
+        if event is not None and event.get("type") == "run_started":
+            return str(event.get("sandbox") or "") or None
+    return None
+
+
+def lack_of_sandbox(run: RunPaths) -> str | None:
+    """Return the mark of a run whose programs have all rights of the user; None for every other."""
+    mark = sandbox_mark(run)
+    return mark if mark is not None and _UNSANDBOXED in mark else None

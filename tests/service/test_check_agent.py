@@ -1,0 +1,119 @@
+"""One judge for all doors: what a start would refuse is said before it, in the same words."""
+
+import json
+from typing import Any
+
+import pytest
+
+from subagent_server.domain.errors import BadArgument
+from tests.helpers.turns import says
+from tests.helpers.world import World
+
+ECHO = {"command": "cat"}
+OUTPUT = {"type": "object", "properties": {"summary": {"type": "string"}}, "required": ["summery"]}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "condition": ({"tools": "Read, Bash(git diff:*)"}, "tools: Bash(git diff:*) asks for a restriction"),
+    "runner": ({"runner": "codex"}, "runner: codex is not supported"),
+    "program": ({"runner": "command", "command": ["a", "b"]}, "runner: command is not supported"),
+    "isolated": ({"isolation": "worktree"}, "isolation: worktree is not supported"),
+    "ghost": ({"mcpServers": ["githup"]}, "names 'githup' (nearest: 'github'), which is defined neither"),
+    "unset": ({"mcpServers": {"s": {**ECHO, "env": {"T": "${UNSET}"}}}}, "variable UNSET is not set for"),
+    "absent": ({"mcpServers": {"s": {"command": "nowhere-to-be-found"}}}, "program 'nowhere-to-be-found' is"),
+    "key": ({"apiKeyEnv": "UNSET_KEY"}, "UNSET_KEY is not set, so the model cannot be called"),
+    "place": ({"cwd": "/nonexistent"}, "cwd '/nonexistent' is no directory"),
+    "budget": ({"limits": {"budgetUsd": 1}, "model": "other-model"}, "no price is known for the model"),
+    "schema": (
+        {"outputSchema": {**OUTPUT, "additionalProperties": False}},
+        "'summery', which properties lacks",
+    ),
+    "address": ({"baseUrl": "${ADDRESS}"}, "baseUrl must begin with http"),
+    "several": ({"isolation": "worktree", "maxTurns": "many"}, "maxTurns must be"),
+}
+
+
+def test_every_door_says_the_same_of_an_agent_whose_runs_are_refused(world: World) -> None:
+    servers = json.dumps({"mcpServers": {"github": ECHO}})
+    (world.home / ".mcp.json").write_text(servers, encoding="utf-8")
+    world.environment["ADDRESS"] = "nowhere"
+    for name, (keys, _) in REFUSED.items():
+        world.agent(name, **keys)
+    world.agent("fine", mcpServers={"s": ECHO})
+    listed = {a["name"]: a for a in json.loads(world.cli("agents", "--json").stdout)["agents"]}
+    found = json.loads(world.cli("doctor", "--json").stdout)["problems"]
+    with world.serve() as parent:
+        described = {tool.name: str(tool.description) for tool in parent.tools()}
+    assert listed["fine"]["refusals"] == [] and described["run_fine"] == "Does the work of a fine."
+    for name, (keys, words) in REFUSED.items():
+        sentences = listed[name]["refusals"]
+        whole = " ".join(sentences)
+        assert words in whole and all(sentence.endswith(".") for sentence in sentences), whole
+        faults = [p for p in found if p["agent"] == name and p["kind"] == "fault"]
+        assert sorted(p["reason"].rstrip(".") for p in faults) == sorted(s.rstrip(".") for s in sentences)
+        assert {_key_on(world, name, p["line"]) for p in faults} <= {*keys}, faults
+        assert described[f"run_{name}"].startswith(f"A call is refused: {whole[:600]}")
+        assert world.failed(world.start(agent=name)) == ("config", whole)
+    assert len(listed["program"]["refusals"]) == 2, "no contradiction: the list, and the runner"
+
+
+def test_an_agent_file_is_to_be_mended_only_if_it_is_to_blame(world: World) -> None:
+    world.agent("unset", apiKeyEnv="UNSET_KEY")
+    world.agent("both", apiKeyEnv="UNSET_KEY", runner="codex")
+    world.agent("wrong", tools="Bash(git diff:*)")
+    for agent, mends in (("unset", False), ("both", True), ("wrong", True)):
+        error = world.meta(world.start(agent=agent)).error
+        assert error is not None and error.hint is not None
+        assert error.hint.startswith("Mend the agent file") is mends
+
+
+def test_serve_config_refuses_in_one_line_where_every_run_would_be_refused(world: World) -> None:
+    (world.home / "extra.mcp.json").write_text("{}", encoding="utf-8")
+    for name in ("condition", "ghost", "unset", "key", "place"):
+        keys, words = REFUSED[name]
+        world.agent(name, **keys)
+        done = world.cli("serve", "--config", str(world.agents / f"{name}.md"))
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert done.stderr.count("\n") == 1 and words.partition(" (nearest")[0] in done.stderr
+
+
+def test_a_directory_that_the_caller_names_stands_in_for_the_agent_s_own(world: World) -> None:
+    world.agent("lost", cwd="/nonexistent")
+    world.agent("found", cwd="${PLACE}/below")
+    (world.home / "below").mkdir()
+    world.environment["PLACE"] = str(world.home)
+    world.play(says("Done."))
+    assert world.completed(world.start(agent="lost", cwd=str(world.work))) == "Done."
+    with pytest.raises(BadArgument, match="no directory"):
+        world.start(agent="lost", cwd="/nowhere")
+    run_id = world.start(agent="found")
+    assert world.completed(run_id) == "Done."
+    assert world.store.read_request(run_id).cwd == str(world.home / "below")
+
+
+def test_agents_that_are_not_there_are_said_at_every_door_and_the_agent_runs(world: World) -> None:
+    world.agent("boss", agents=["nobody", "workr", "worker"])
+    world.agent("worker")
+    world.play(says("Done."))
+    words = "agents names what is not here, and the agent runs without: 'nobody', 'workr' (nearest: worker)."
+    boss, _ = json.loads(world.cli("agents", "--json").stdout)["agents"]
+    assert [each["name"] for each in boss["missingAgents"]] == ["nobody", "workr"]
+    said = world.cli("doctor")
+    assert said.returncode == 0 and f": warning: {words}" in said.stdout
+    line = int(said.stdout.partition("boss.md:")[2].partition(":")[0])
+    assert _key_on(world, "boss", line) == "agents"
+    with world.serve() as parent:
+        assert words in str(next(t for t in parent.tools() if t.name == "run_boss").description)
+        run_id = parent.call("run_boss", prompt="Go.", waitSeconds=60)["runId"]
+        assert parent.call("check_status", runId=run_id)["warnings"] == [words]
+
+
+def test_a_path_that_depends_on_the_call_is_left_to_the_run(world: World) -> None:
+    relative: dict[str, Any] = {"mcpServers": {"s": {"command": "./server"}}}
+    world.agent("anywhere", **relative)
+    world.agent("there", cwd=str(world.work), **relative)
+    agents = {a["name"]: a["refusals"] for a in json.loads(world.cli("agents", "--json").stdout)["agents"]}
+    assert agents["anywhere"] == [] and "'./server' is not here" in agents["there"][0]
+
+
+def _key_on(world: World, agent: str, line: int) -> str:
+    lines = (world.agents / f"{agent}.md").read_text(encoding="utf-8").splitlines()
+    return lines[line - 1].partition(":")[0]
