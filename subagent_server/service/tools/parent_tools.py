@@ -18,7 +18,7 @@ from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.context import ToolContext
 from subagent_server.service.tools.schema import RUN_ID, SUMMARY, TEXTS, arguments, bounded, text, wait
 from subagent_server.service.tools.spec import Answer, ToolHints, ToolRole, ToolSpec
-from subagent_server.service.views import run_view
+from subagent_server.service.views import RunView, run_view
 from subagent_server.service.wait_for_runs import WaitResult, Watchlist
 
 _PARENT: frozenset[ToolRole] = frozenset({"parent"})
@@ -71,7 +71,7 @@ async def _wait_for_runs(context: ToolContext, call: Call) -> Answer:
     for run_id in [*result.working, *(result.later or [])]:
         context.shown.note(run_id)
     for view in result.runs:
-        context.note(view)
+        await context.note(view)
     note = call.wait_note(45) if found is None else None
     return result.model_copy(update={"wait_note": note}).to_wire()
 
@@ -193,13 +193,13 @@ REPLY_SUBAGENT = ToolSpec(
 
 
 async def _stop(context: ToolContext, call: Call) -> Answer:
-    def stopped() -> Answer:
+    def stopped() -> RunView:
         observed = stop(context.service, call.arguments["runId"], call.get("reason"), context.caller)
-        view = run_view(context.service.store, observed, call.next_calls, context.caller)
-        context.note(view)
-        return view.to_wire()
+        return run_view(context.service.store, observed, call.next_calls, context.caller)
 
-    return await asyncio.to_thread(stopped)
+    view = await asyncio.to_thread(stopped)
+    await context.note(view)
+    return view.to_wire()
 
 
 STOP_RUN = ToolSpec(
