@@ -3,7 +3,7 @@
 import pytest
 
 from tests.helpers.turns import Turn, calls, says, shell, tool_results, use
-from tests.helpers.world import World
+from tests.helpers.world import BOUND, World
 
 CANARY = "CANARY-51c9"
 RACER = """
@@ -22,7 +22,9 @@ def turn(number: int) -> Turn:
     return calls(*edit, *search, use("bash", command="cat d/file"))
 
 
-@pytest.mark.parametrize("turns", [15, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "turns", [15, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])]
+)
 def test_no_tool_reads_or_writes_through_a_directory_that_becomes_a_link(world: World, turns: int) -> None:
     outside = world.home / "outside"
     outside.mkdir()
@@ -32,7 +34,9 @@ def test_no_tool_reads_or_writes_through_a_directory_that_becomes_a_link(world: 
     simulator = world.play(
         shell(RACER.format(outside=outside)), *(turn(number) for number in range(turns)), says("Done.")
     )
-    assert world.completed(world.start()) == "Done."
+    run_id = world.start()
+    world.ended(run_id, BOUND + 5.0 * turns)
+    assert world.completed(run_id) == "Done."
     seen = [text for request in simulator.requests[1:] for text in tool_results(request.body)]
     assert len(seen) == 1 + turns * CALLS
     assert not [text for text in seen if CANARY in text]
