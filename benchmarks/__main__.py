@@ -30,6 +30,7 @@ MODULES = (
     "writes",
     "listing",
     "agent_files",
+    "many_agents",
     "logs",
     "delegation",
     "mcp_servers",

@@ -71,10 +71,14 @@ def _start(world: BenchWorld, environment: Mapping[str, str]) -> float:
 
 
 def _weight(world: BenchWorld, environment: Mapping[str, str]) -> float:
-    """Return the memory in MiB that would be free without this server: it, its front, all below it."""
     with serving(world, environment) as process:
-        assert process.stdin is not None
-        return sum(_unshared(pid) for pid in {process.pid, *_readers(process.stdin)})
+        return own_memory(process)
+
+
+def own_memory(process: subprocess.Popen[str]) -> float:
+    """Return the memory in MiB that would be free without this server: it, its front, all below it."""
+    assert process.stdin is not None
+    return sum(_unshared(pid) for pid in {process.pid, *_readers(process.stdin)})
 
 
 def _readers(stream: IO[str]) -> Iterator[int]:

@@ -274,7 +274,7 @@ def _conclusion(session: Session, registration: Registration) -> str:
         words.append(
             "The entry names paths of this machine, so that its file is of no use to a colleague"
             + (
-                ": install subagent where every shell finds it, and add --force."
+                ": install subagent where every shell finds it, then run this again with --force."
                 if client.knows_project
                 else "."
             )

@@ -88,6 +88,7 @@ class Child:
         if not inherited.is_place(place):
             raise protocol.OrderRefused("another namespace or root directory")
         inherited.join_control_group(starter.pid)
+        inherited.assume_io_priority(starter.pid)
         # 4. All this was read by the starter's pid: it counts if the pid is still the starter's.
         if starter.has_ended():
             raise protocol.OrderRefused("the starter has exited")

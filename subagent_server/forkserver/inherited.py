@@ -18,6 +18,9 @@ _NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
 _RIGHTS = ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp")
 _PYTHON_IGNORES = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
 _OOM = "/proc/self/oom_score_adj"
+_IO_PRIORITY_CALLS = {"x86_64": (251, 252), "aarch64": (30, 31), "riscv64": (30, 31)}
+"""By machine, the numbers of ioprio_set(2) and ioprio_get(2), for which the C library has no functions."""
+_ASK_PERSONALITY = 0xFFFFFFFF
 _LIMITS = [getattr(resource, name) for name in sorted(dir(resource)) if name.startswith("RLIMIT_")]
 
 
@@ -28,6 +31,7 @@ def capture() -> "dict[str, Any]":
         "umask": int(facts["Umask"], 8),
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "oom": _read(_OOM).strip(),
+        "personality": _personality(),
         "cpus": sorted(os.sched_getaffinity(0)),
         "limits": [list(resource.getrlimit(number)) for number in _LIMITS],
         "blocked": sorted(int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])),
@@ -51,6 +55,8 @@ def assume(wanted: "dict[str, Any]") -> None:
         os.setpriority(os.PRIO_PROCESS, 0, wanted["nice"])
     if _read(_OOM).strip() != wanted["oom"]:
         _write(_OOM, wanted["oom"])
+    if _personality() != wanted["personality"]:
+        _library().personality(wanted["personality"])
     _assume_signals(frozenset(wanted["ignored"]))
     signal.pthread_sigmask(signal.SIG_SETMASK, wanted["blocked"])
 
@@ -66,6 +72,39 @@ def _assume_signals(ignored: frozenset[int]) -> None:
                 signal.signal(number, action)
             except (OSError, ValueError):
                 continue  # a signal that the C library keeps for itself
+
+
+def _personality() -> int:
+    """Return the execution domain of this process (personality(2)), which `setarch` sets for instance."""
+    try:
+        return int(_read("/proc/self/personality"), 16)
+    except OSError:  # a process that is not dumpable may not read it
+        return int(_library().personality(_ASK_PERSONALITY))
+
+
+def assume_io_priority(pid: int) -> None:
+    """Take over the I/O priority of another process, as `ionice` sets it.
+
+    Raises:
+        OSError: this process may not have it, or the other one is gone.
+    """
+    numbers = _IO_PRIORITY_CALLS.get(os.uname().machine)
+    if numbers is None:  # the fork keeps its own: it is not worth a plain start
+        return
+    setting, asking = numbers
+    library, one_process = _library(), 1
+    wanted = library.syscall(asking, one_process, pid)
+    if wanted < 0 or (
+        library.syscall(asking, one_process, 0) != wanted and library.syscall(setting, one_process, 0, wanted)
+    ):
+        raise OSError("another I/O priority")
+
+
+def _library() -> "Any":
+    """Return the C library. A front never needs it, and would be slower with it."""
+    import ctypes
+
+    return ctypes.CDLL(None)
 
 
 def other_rights(pid: int) -> str | None:

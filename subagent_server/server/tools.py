@@ -58,12 +58,17 @@ class ToolHandlers:
         return set(PARENT_TOOLS) <= set(self._dispatcher.generic)
 
     async def page(self, cursor: str | None) -> tuple[types.ListToolsResult, str]:
-        """Return a page of the tools as they are now, and the digest of all of them.
+        """Return a page of the tools, and the digest of all of them.
+
+        The first page is of the tools as they are now, and the others go on with it: files are not looked at
+        for each page. When the table has been made anew meanwhile, a cursor of the old one is refused.
 
         Raises:
             MCPError: the cursor is not of these tools.
         """
-        table = await asyncio.to_thread(self._dispatcher.table)
+        table = None if cursor is None else self._dispatcher.kept_table
+        if table is None:
+            table = await asyncio.to_thread(self._dispatcher.table)
         try:
             page = page_of(table.tools, table.digest, PAGE_TOOLS, cursor)
         except SubagentError as error:

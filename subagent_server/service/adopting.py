@@ -17,7 +17,7 @@ from subagent_server.store.root import RootDirectory
 from subagent_server.store.runs import RunStore
 
 _OURS = frozenset(
-    {".changes", ".slots", ".index", ".removed", ".backoff", ".gitignore", ".root", "README.md"}
+    {".changes", ".unseen", ".slots", ".index", ".removed", ".backoff", ".gitignore", ".root", "README.md"}
 )
 
 

@@ -29,6 +29,7 @@ from subagent_server.host.removing import remove_tree
 from subagent_server.launch import marks
 from subagent_server.service.reconcile import observe
 from subagent_server.service.run_case import is_over
+from subagent_server.store import unseen
 from subagent_server.store.facts import read_facts, tree_is_gone
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
@@ -273,6 +274,8 @@ def _take_away(store: RunStore, run_id: str, parent: str | None) -> None:
         raise StorageFailed(run.directory, error.strerror or str(error)) from error
     with suppress(OSError):
         store.paths.change_mark(run_id).unlink()
+    unseen.unmark(run)
+    with suppress(OSError):
         if parent is not None and is_run_id(parent):
             store.paths.run(parent).children.entry(run_id).unlink()
     remove_tree(taken)

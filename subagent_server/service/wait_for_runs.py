@@ -9,6 +9,7 @@ from pydantic import Field
 
 from subagent_server.domain.errors import SubagentError, UnknownRun
 from subagent_server.domain.records import Record, RunMeta
+from subagent_server.host.clock import now
 from subagent_server.service.access import Caller, check_open
 from subagent_server.service.answer_size import MAX_IDS, those_that_fit
 from subagent_server.service.context import Service
@@ -17,6 +18,7 @@ from subagent_server.service.parents import OtherParents, others_sentence, start
 from subagent_server.service.reconcile import Observed, observe
 from subagent_server.service.shown_runs import ENDED, ShownRuns, read_cursor
 from subagent_server.service.views import RunView, run_view
+from subagent_server.store import unseen
 from subagent_server.store.facts import Starter, read_facts
 
 WaitFor = Literal["any", "all"]
@@ -53,7 +55,7 @@ def has_ended_or_asks(meta: RunMeta) -> bool:
 
 class Watchlist:
     """The runs of one `wait_for_runs`: those named, else those that the parent hears and that live, or whose
-    end it was not shown.
+    end nobody was shown.
 
     `remembered` is what its connection was shown; a cursor takes the place of that.
     """
@@ -78,11 +80,11 @@ class Watchlist:
         if cursor:
             known = [*(self._named or []), *service.store.live_ids(), *remembered.unfinished]
             self._shown = read_cursor(cursor, service.store, known)
-        self.run_ids = self._now()
+        self.run_ids = self._which()
 
     def look(self, wait_for: WaitFor) -> WaitResult | None:
         """Return the result of the wait now, or None while there is nothing to report."""
-        self.run_ids = self._now()
+        self.run_ids = self._which()
         found = self._observe_all()
         runs = [item for item in found if isinstance(item, Observed)]
         news = [r for r in runs if self._is_news(r.meta)]
@@ -160,21 +162,21 @@ class Watchlist:
             check_open(self._caller, self._service.store.read(run_id))
         return list(dict.fromkeys(run_ids))
 
-    def _now(self) -> list[str]:
+    def _which(self) -> list[str]:
         """Return the runs to look at; those of a parent that goes during the wait join them."""
         if self._named is not None:
             return self._named
-        live = self._service.store.live_ids()
-        others = OtherParents(self._caller)
-        wanted = dict.fromkeys([*self._shown.unfinished, *self._remembered.unfinished, *live])
+        store, others = self._service.store, OtherParents(self._caller)
+        noted = dict.fromkeys([*self._shown.unfinished, *self._remembered.unfinished, *store.live_ids()])
+        unseen_ends = [] if self._caller.is_child else unseen.newest(store.paths, now())
         heard, self._others = [], []
-        for run_id in wanted:
+        for run_id in dict.fromkeys([*noted, *unseen_ends]):
             try:
                 parent_run_id, starter = self._origin(run_id)
             except UnknownRun:
                 continue
             except SubagentError:
-                heard.append(run_id)  # shown as unreadable rather than left out
+                heard += [run_id] if run_id in noted else []  # shown as unreadable rather than left out
                 continue
             if parent_run_id == self._caller.run_id:
                 (self._others if others.have(starter) else heard).append(run_id)

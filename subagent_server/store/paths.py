@@ -227,6 +227,11 @@ class RootPaths:
         return self.below(CHANGES)
 
     @property
+    def unseen(self) -> Directory:
+        """A file for each run whose end no parent was shown."""
+        return self.below(".unseen")
+
+    @property
     def slots(self) -> Directory:
         """Lock files of the slots."""
         return self.below(".slots")

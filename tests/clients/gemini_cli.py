@@ -31,8 +31,8 @@ class GeminiCli(ParentClient):
             edit_json(config, mcpServers={"subagents": entry})
 
     def command(self) -> list[str]:
-        mode = ["--approval-mode", "yolo", "--output-format", "stream-json"]
-        return [*self.installed.gemini, "-m", "gemini-2.5-flash", "-p", "go", *mode]
+        words = ["-m", "gemini-2.5-flash", "-p", "go", "--output-format", "stream-json"]
+        return [*self.installed.gemini, *words]
 
     @contextmanager
     def playing(self, model: ParentModel) -> Iterator[Mapping[str, str]]:

@@ -160,6 +160,15 @@ def test_an_order_of_an_unknown_program_is_refused(place: TinyPlace) -> None:
             connection.go()
 
 
+ADDR_NO_RANDOMIZE = 0x0040000
+
+
+def set_io_class(name: str) -> None:
+    """Give this process an I/O priority of a class, if the machine has `ionice`."""
+    if (program := shutil.which("ionice")) is not None:
+        subprocess.run([program, "-c", name, "-p", str(os.getpid())], check=True)
+
+
 @contextmanager
 def unusual_attributes() -> Iterator[None]:
     """Have attributes that few processes have."""
@@ -168,9 +177,13 @@ def unusual_attributes() -> Iterator[None]:
     handler = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})
     resource.setrlimit(resource.RLIMIT_NOFILE, (files[0] - 1, files[1]))
+    personality = ctypes.CDLL(None).personality(ADDR_NO_RANDOMIZE)
+    set_io_class("idle")
     try:
         yield
     finally:
+        set_io_class("none")
+        ctypes.CDLL(None).personality(personality)
         resource.setrlimit(resource.RLIMIT_NOFILE, files)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         signal.signal(signal.SIGUSR2, handler)

@@ -4,6 +4,7 @@ import atexit
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,9 +44,19 @@ def report(process: ForkedProcess, arguments: list[str]) -> int:
         "cpus": sorted(os.sched_getaffinity(0)),
         "blocked": status["SigBlk"].strip(),
         "ignored": status["SigIgn"].strip(),
+        "personality": Path("/proc/self/personality").read_text("ascii"),
+        "io priority": io_priority(),
     }
     print(json.dumps(facts))
     return int(arguments[0])
+
+
+def io_priority() -> str:
+    """Return the I/O priority of this process in words, `?` if the machine has no `ionice`."""
+    if (program := shutil.which("ionice")) is None:
+        return "?"
+    done = subprocess.run([program, "-p", str(os.getpid())], capture_output=True, text=True, check=True)
+    return done.stdout
 
 
 def append(process: ForkedProcess, arguments: list[str]) -> int:

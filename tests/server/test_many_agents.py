@@ -89,6 +89,7 @@ def test_a_cursor_of_a_list_that_has_changed_is_refused_as_one_that_never_was(wo
         cursor = client.ask("tools/list")["nextCursor"]
         assert client.ask("tools/list", cursor=cursor)["tools"][-1]["name"] == "update_status"
         world.agent("agent-000", description="Something else.")
+        assert client.ask("tools/list")["tools"][0]["description"] == "Something else."
         for wrong in (cursor, cursor[:-1], "", "x" * 5_000):
             code, sentence = client.refused("tools/list", cursor=wrong)
             assert code == -32602 and "begin without a cursor" in sentence

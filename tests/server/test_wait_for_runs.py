@@ -8,7 +8,7 @@ import pytest
 from subagent_server.host import processes
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
-from tests.helpers.world import BOUND, World
+from tests.helpers.world import BOUND, World, kill
 
 
 def test_waiting_for_several_runs_shows_each_question_once_and_each_end(world: World) -> None:
@@ -139,6 +139,25 @@ def test_an_end_that_its_parent_has_not_seen_is_in_the_next_wait_and_only_there(
         assert parent.call("wait_for_runs", waitSeconds=0, cursor=answer["cursor"])["runs"] == []
     with world.serve() as another:
         assert another.call("wait_for_runs", waitSeconds=0)["runs"] == []
+
+
+def test_an_end_that_its_server_did_not_live_to_show_is_shown_by_the_next_and_only_by_that(
+    world: World,
+) -> None:
+    world.agent()
+    simulator = world.play(says("Done.", latency=1))
+    with world.serve() as parent:
+        run_id = parent.call("run_worker", prompt="Work.")["runId"]
+        simulator.wait_for_requests(1, timeout=BOUND)
+        kill(parent.server)
+    world.completed(run_id)
+    world.gone(run_id)
+    assert world.store.live_ids() == []
+    with world.serve() as second:
+        (view,) = second.call("wait_for_runs", waitSeconds=0)["runs"]
+        assert (view["runId"], view["result"]) == (run_id, "Done.")
+    with world.serve() as third:
+        assert third.call("wait_for_runs", waitSeconds=0)["runs"] == []
 
 
 def test_an_end_and_a_question_are_news_once_although_the_processes_still_live(world: World) -> None:

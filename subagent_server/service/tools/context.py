@@ -18,6 +18,7 @@ from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.offer import Offer
 from subagent_server.service.views import RunView
 from subagent_server.service.wait_for_runs import has_ended_or_asks
+from subagent_server.store import unseen
 
 T = TypeVar("T")
 
@@ -59,6 +60,8 @@ class ToolContext:
     async def view_after_start(self, run_id: str, call: Call) -> RunView:
         """Return the view of a just started run once the run has ended or asks, or the wait is over."""
         self.shown.note(run_id)
+        if not self.caller.is_child:
+            await asyncio.to_thread(unseen.mark, self.service.store.paths.run(run_id))
         observed = await asyncio.to_thread(open_run, self.service, run_id, self.caller)
         return await self.view_after_wait(observed, call)
 
@@ -75,12 +78,14 @@ class ToolContext:
                 observed = await self._when(observed, lambda run: has_ended_or_asks(run.meta), wait)
         calls = call.next_calls
         view = await asyncio.to_thread(view_for, self.service, observed, calls, message_id, self.caller)
-        self.note(view)
+        await self.note(view)
         return view if has_ended_or_asks(observed.meta) else with_note(view, call.wait_note())
 
-    def note(self, view: RunView) -> None:
+    async def note(self, view: RunView) -> None:
         """Note that the caller was shown a run."""
         self.shown.note(view.run_id, view.revision, ended=view.status.is_terminal)
+        if view.status.is_terminal and not self.caller.is_child:
+            await asyncio.to_thread(unseen.unmark, self.service.store.paths.run(view.run_id))
 
     async def view_after_answer(
         self, observed: Observed, message_id: str, call: Call, default: float

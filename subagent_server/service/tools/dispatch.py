@@ -28,7 +28,8 @@ class ToolDispatcher:
         self.generic = tuple(generic)
         self._by_name = {tool.name: tool for tool in generic}
         self._context = ToolContext(service, changes, caller, Offer(service, caller))
-        self._table: ToolTable | None = None
+        self.kept_table: ToolTable | None = None
+        """The table that was returned last."""
 
     @property
     def waiting(self) -> int:
@@ -40,9 +41,11 @@ class ToolDispatcher:
 
         Looks at the files: call it off the event loop.
         """
-        offered, table = self._context.offer.now(), self._table
+        offered, table = self._context.offer.now(), self.kept_table
         if table is None or table.offered is not offered:
-            self._table = table = table_of(offered, self.generic, self._context.service.settings.max_tools)
+            self.kept_table = table = table_of(
+                offered, self.generic, self._context.service.settings.max_tools
+            )
         return table
 
     async def call(self, name: str, call: Call) -> Answer:

@@ -10,7 +10,7 @@ from subagent_server.service.continue_run import ContinueOrder, continue_run
 from subagent_server.service.get_logs import LogPage, get_logs
 from subagent_server.service.list_runs import list_runs
 from subagent_server.service.open_run import open_run
-from subagent_server.service.reply import reply
+from subagent_server.service.reply import masked_note, reply
 from subagent_server.service.shown_runs import MAX_SHOWN
 from subagent_server.service.stop import stop
 from subagent_server.service.tools.answers import record_answer, reply_answer, rows_answer, run_answer
@@ -18,7 +18,7 @@ from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.context import ToolContext
 from subagent_server.service.tools.schema import RUN_ID, SUMMARY, TEXTS, arguments, bounded, text, wait
 from subagent_server.service.tools.spec import Answer, ToolHints, ToolRole, ToolSpec
-from subagent_server.service.views import run_view
+from subagent_server.service.views import RunView, run_view
 from subagent_server.service.wait_for_runs import WaitResult, Watchlist
 
 _PARENT: frozenset[ToolRole] = frozenset({"parent"})
@@ -71,7 +71,7 @@ async def _wait_for_runs(context: ToolContext, call: Call) -> Answer:
     for run_id in [*result.working, *(result.later or [])]:
         context.shown.note(run_id)
     for view in result.runs:
-        context.note(view)
+        await context.note(view)
     note = call.wait_note(45) if found is None else None
     return result.model_copy(update={"wait_note": note}).to_wire()
 
@@ -171,7 +171,8 @@ async def _reply(context: ToolContext, call: Call) -> Answer:
         reply, context.service, given["runId"], given["answer"], message_id, caller=context.caller
     )
     view = await context.view_after_wait(observed, call)
-    return {"success": True, "message": "The answer is recorded.", "updatedMetadata": view.to_wire()}
+    message = f"The answer is recorded{masked_note(observed.meta, given['answer'])}."
+    return {"success": True, "message": message, "updatedMetadata": view.to_wire()}
 
 
 REPLY_SUBAGENT = ToolSpec(
@@ -193,13 +194,13 @@ REPLY_SUBAGENT = ToolSpec(
 
 
 async def _stop(context: ToolContext, call: Call) -> Answer:
-    def stopped() -> Answer:
+    def stopped() -> RunView:
         observed = stop(context.service, call.arguments["runId"], call.get("reason"), context.caller)
-        view = run_view(context.service.store, observed, call.next_calls, context.caller)
-        context.note(view)
-        return view.to_wire()
+        return run_view(context.service.store, observed, call.next_calls, context.caller)
 
-    return await asyncio.to_thread(stopped)
+    view = await asyncio.to_thread(stopped)
+    await context.note(view)
+    return view.to_wire()
 
 
 STOP_RUN = ToolSpec(
