@@ -136,17 +136,6 @@ class AgentDefinition(Record):
     lines: dict[str, int] = Field(default_factory=dict, exclude=True)
 
     @property
-    def needs_sandbox(self) -> str | None:
-        """The key that can be kept in a sandbox alone; None if it may work without."""
-        asked = {
-            "sandbox: bwrap": self.sandbox == "bwrap",
-            "network: false": not self.network,
-            "sandboxLimits": self.sandbox_limits is not None,
-            **{f"mcpServers.{name}.sandbox": each.sandbox for name, each in self.mcp_servers.items()},
-        }
-        return next((key for key, is_asked in asked.items() if is_asked), None)
-
-    @property
     def tool_name(self) -> str:
         """The name of the MCP tool that starts this agent."""
         return tool_name(self.name, distinct=self.distinct_tool)

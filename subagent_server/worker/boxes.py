@@ -18,6 +18,7 @@ from subagent_server.sandbox.placeholders import Placeholders
 from subagent_server.sandbox.protected_names import ProtectedNames, protect
 from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.sandbox.trial import try_box
+from subagent_server.service.unsupported import asked_of_box
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.bash import BashTool
 from subagent_server.toolkit.workspace.off_loop import off_loop
@@ -105,14 +106,18 @@ def without_box(agent: AgentDefinition, reason: str) -> Place:
     Raises:
         RunRefused: `config`, if the agent asks for something that only a box can give.
     """
-    asked = agent.needs_sandbox
-    if asked is not None and not (reason == _SAYS_NONE and asked.startswith("mcpServers.")):
+    asked = [*asked_of_box(agent).values(), *(_boxed_servers(agent) if reason != _SAYS_NONE else ())]
+    if asked:
         raise RunRefused(
             "config",
-            f"{asked} cannot be kept: {reason}.",
+            f"{asked[0]} cannot be kept: {reason}.",
             "Put that right (`subagent doctor` tries the sandbox), or take the key out of the agent file.",
         )
     return Place(None, f"{_UNSANDBOXED}; {reason})")
+
+
+def _boxed_servers(agent: AgentDefinition) -> list[str]:
+    return [f"mcpServers.{name}.sandbox" for name, server in agent.mcp_servers.items() if server.sandbox]
 
 
 def _unprotected(names: Sequence[str]) -> RunRefused:
