@@ -32,10 +32,11 @@ def reply(session: Session, run: str, words: tuple[str, ...], as_json: bool) -> 
         raise NotAllowed(f"Run {run_id} asked that itself: its parent or a person answers it.")
     if message_id is None:
         _refuse_a_question_for_an_answer(session, run_id, words[0])
+    answer = argument_or_stdin(words[-1], "answer")
     observed = answering.reply(
         session.service,
         run_id,
-        argument_or_stdin(words[-1], "answer"),
+        answer,
         message_id,
         answered_by="parent" if caller.is_child else "person",
         caller=caller,
@@ -45,7 +46,7 @@ def reply(session: Session, run: str, words: tuple[str, ...], as_json: bool) -> 
         return
     still = observed.meta.pending_questions
     left = f"; {still} still wait{'s' if still == 1 else ''} for one" if still else ""
-    out(f"The answer to run {run_id} is recorded{left}.")
+    out(f"The answer to run {run_id} is recorded{answering.masked_note(observed.meta, answer)}{left}.")
 
 
 def _refuse_a_question_for_an_answer(session: Session, run_id: str, word: str) -> None:

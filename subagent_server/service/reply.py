@@ -7,6 +7,7 @@ from subagent_server.domain import events
 from subagent_server.domain.errors import BadArgument, MessageClosed
 from subagent_server.domain.limits import check_answer
 from subagent_server.domain.records import RunMeta
+from subagent_server.domain.secrets import MASK
 from subagent_server.host.clock import now
 from subagent_server.service.access import USER, Caller, NotAllowed
 from subagent_server.service.context import Service
@@ -41,6 +42,13 @@ def reply(
     masked = masker_at_door(service, run_id).text(answer)
     event = events.ReplyGiven(message_id=named, answer=masked, answered_by=answered_by)
     return Observed(service.store.update(run_id, event, now()), observed.live)
+
+
+def masked_note(meta: RunMeta, answer: str) -> str:
+    """Return what to add to the news of a recorded answer, if it stands in `meta` without its secrets."""
+    if any(message.answer_content == answer for message in meta.messages):
+        return ""
+    return f", with {MASK} in place of what is secret in it"
 
 
 def _the_only_open_one(meta: RunMeta) -> str:

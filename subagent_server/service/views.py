@@ -115,10 +115,8 @@ def run_view(
 ) -> RunView:
     """Return the view that a caller has of a run; `named` is a question to show in any case.
 
-    `to_asker`: the asker of that question reads the view.
-
-    In a view of itself a run also sees answers not taken yet, so a run whose program died during a wait finds
-    them again.
+    `to_asker`: the asker of that question reads the view. In a view of itself a run also sees answers not
+    taken yet, so a run whose program died during a wait finds them again.
 
     Raises:
         UnreadableMeta: its result cannot be read.

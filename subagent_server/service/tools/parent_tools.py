@@ -10,7 +10,7 @@ from subagent_server.service.continue_run import ContinueOrder, continue_run
 from subagent_server.service.get_logs import LogPage, get_logs
 from subagent_server.service.list_runs import list_runs
 from subagent_server.service.open_run import open_run
-from subagent_server.service.reply import reply
+from subagent_server.service.reply import masked_note, reply
 from subagent_server.service.shown_runs import MAX_SHOWN
 from subagent_server.service.stop import stop
 from subagent_server.service.tools.answers import record_answer, reply_answer, rows_answer, run_answer
@@ -171,7 +171,8 @@ async def _reply(context: ToolContext, call: Call) -> Answer:
         reply, context.service, given["runId"], given["answer"], message_id, caller=context.caller
     )
     view = await context.view_after_wait(observed, call)
-    return {"success": True, "message": "The answer is recorded.", "updatedMetadata": view.to_wire()}
+    message = f"The answer is recorded{masked_note(observed.meta, given['answer'])}."
+    return {"success": True, "message": message, "updatedMetadata": view.to_wire()}
 
 
 REPLY_SUBAGENT = ToolSpec(

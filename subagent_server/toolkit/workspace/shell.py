@@ -81,12 +81,18 @@ class Shell:
         self._capture = new_capture()
         self._lock = threading.Lock()  # of the capture and of reading into it
         self._heard = _StatusLines(token)
-        self._ended = os.pidfd_open(process.pid)
-        self._wake, self._wake_end = os.pipe()
         self._commands = process.stdin.fileno() if process.stdin else -1
         for descriptor in (self._output, self._status, self._commands):
             os.set_blocking(descriptor, False)
         self._reader = threading.Thread(target=self._read_output, name="shell-output", daemon=True)
+        opened = [os.pidfd_open(process.pid)]
+        try:
+            opened += os.pipe()
+            self._ended, self._wake, self._wake_end = opened
+            self._reader.start()
+        except (OSError, RuntimeError):
+            _close(*opened)
+            raise
 
     @classmethod
     def start(
@@ -100,14 +106,16 @@ class Shell:
         """Start a bash in `cwd` with exactly `environment`, and a thread that reads its output.
 
         With a `box`, which has its own directory and environment, bash starts in it, and the calling thread
-        has to live as long as the shell.
-
-        Raises:
-            OSError: there is no bash, or no such directory.
+        has to live as long as the shell. Raises OSError or RuntimeError: there is no bash, no such directory,
+        or no room for it in the machine; then nothing is left open.
         """
         token = secrets.token_hex(8)
         output, output_end = os.pipe()
-        status, status_end = os.pipe()
+        try:
+            status, status_end = os.pipe()
+        except OSError:
+            _close(output, output_end)
+            raise
         try:
             bash = ["bash", "--noprofile", "--norc", "-c", _driver(token, status_end, box)]
             if box is not None:
@@ -132,15 +140,17 @@ class Shell:
                     bufsize=0,
                 )
         except (OSError, ValueError):
-            os.close(output)
-            os.close(status)
+            _close(output, status)
             raise
         finally:
-            os.close(output_end)
-            os.close(status_end)
-        shell = cls(process, _Pipes(output, status), token, new_capture, box)
-        shell._reader.start()
-        return shell
+            _close(output_end, status_end)
+        try:
+            return cls(process, _Pipes(output, status), token, new_capture, box)
+        except (OSError, RuntimeError):
+            _close(output, status)
+            with process:  # closes its pipes, and collects it
+                process.kill()
+            raise
 
     @property
     def has_ended(self) -> bool:
@@ -237,8 +247,7 @@ class Shell:
         self._reader.join()
         with self._lock:
             self._absorb_pending()
-            for descriptor in (self._output, self._status, self._ended, self._wake):
-                os.close(descriptor)
+            _close(self._output, self._status, self._ended, self._wake)
             self._output = -1
         for pipe in (self._process.stdin, self._process.stderr):
             if pipe is not None:
@@ -318,6 +327,11 @@ class _StatusLines:
                 case _:
                     pass
         return bool(chunk)
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _driver(token: str, status: int, box: Box | None) -> str:

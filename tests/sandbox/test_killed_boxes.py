@@ -1,0 +1,112 @@
+"""Whatever of a run in a box is killed, and whenever: no process and no placeholder of it is left."""
+
+import random
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from subagent_server.domain.states import Status
+from subagent_server.host import process_scan
+from tests.helpers.repositories import make_repository
+from tests.helpers.turns import calls, says, use
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World, kill
+
+BUSY = calls(use("bash", command="setsid sleep 3600 & (nohup sleep 3600 &); sleep 3600"))
+KINDS = ("box", "inside", "worker", "shim", "worker and shim")
+BATCH = 10
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A run in a box, in a repository of its own; `before` are the names in it."""
+
+    run_id: str
+    directory: Path
+    before: frozenset[str]
+    kind: str
+
+    def until_busy(self, world: World) -> None:
+        """Return when the programs of the model run in the box."""
+
+        def commands() -> list[process_scan.Command]:
+            below = process_scan.descendants([world.worker(self.run_id).pid])
+            return [process_scan.command_of(identity.pid) for identity in below]
+
+        wait_for(lambda: sum(b"3600" in command for command in commands()) >= 3, BOUND, "busy programs")
+
+    def strike(self, world: World) -> None:
+        """Kill what is to be killed, if it is there at this moment; a box that is not, is its worker."""
+        worker = world.worker(self.run_id)
+        box = process_scan.descendants([worker.pid])
+        for name in self.kind.split(" and "):
+            match name:
+                case "box" | "inside" if box:
+                    kill(box[0] if name == "box" else box[-1])
+                case "shim":
+                    kill(world.shim(self.run_id))
+                case _:
+                    kill(worker)
+
+    def check(self, world: World) -> None:
+        """Wait for the end of the run, and look at what is left."""
+        wait_for(
+            lambda: world.look(self.run_id).live is False, BOUND, f"the end of a run, {self.kind} killed"
+        )
+        meta = world.meta(self.run_id)
+        assert meta.status is Status.COMPLETED or (meta.error and meta.error.code in ("crashed", "lost")), (
+            meta
+        )
+        assert names(self.directory) == self.before, self.kind
+
+
+def names(directory: Path) -> frozenset[str]:
+    """Return the names in a repository and in its git directory."""
+    places = (directory, directory / ".git")
+    return frozenset(str(path) for place in places for path in place.iterdir())
+
+
+def start_victim(world: World, kind: str, number: int) -> Victim:
+    """Start a run that works in a box for an hour, then ends."""
+    directory = world.work / f"project{number}"
+    make_repository(directory)
+    before = names(directory)
+    return Victim(world.start(cwd=str(directory)), directory, before, kind)
+
+
+def prepare(world: World) -> None:
+    """Write the agent, and let the model be busy in its shell, then done."""
+    world.agent(sandbox="bwrap")
+    world.play(BUSY, says("Done."))
+
+
+def test_a_run_in_a_box_leaves_nothing_whatever_is_killed_of_it(world: World) -> None:
+    prepare(world)
+    victims = [start_victim(world, kind, number) for number, kind in enumerate(KINDS)]
+    for victim in victims:
+        victim.until_busy(world)
+        assert (victim.directory / ".envrc").is_dir()
+        victim.strike(world)
+    for victim in victims:
+        victim.check(world)
+    assert world.completed(victims[0].run_id) == "Done.", "a killed box is a result that the model reads"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_kills_at_random_moments_leave_nothing(world: World) -> None:
+    dice = random.Random(16)
+    prepare(world)
+    for batch in range(300 // BATCH):
+        numbers = range(batch * BATCH, (batch + 1) * BATCH)
+        victims = [start_victim(world, dice.choice(KINDS), number) for number in numbers]
+        for victim in victims:
+            threading.Event().wait(dice.uniform(0.0, 0.4))
+            victim.strike(world)
+        for victim in victims:
+            if victim.kind in ("box", "inside"):
+                world.stop(victim.run_id)
+        for victim in victims:
+            victim.check(world)

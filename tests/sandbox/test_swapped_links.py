@@ -1,0 +1,45 @@
+"""A program that swaps a directory for a link all the time leads no tool out of the working directory."""
+
+import pytest
+
+from tests.helpers.turns import Turn, calls, says, shell, tool_results, use
+from tests.helpers.world import BOUND, World
+
+CANARY = "CANARY-51c9"
+RACER = """
+mkdir d; echo inside > d/file
+(while :; do mv -T d e; ln -s {outside} d; rm d; mv -T e d; done) >/dev/null 2>&1 &
+"""
+CALLS = 10
+"""In each turn; the editor's in the order of a turn, the searches all at once."""
+
+
+def turn(number: int) -> Turn:
+    """Return a turn that reads, writes and searches the swapped directory."""
+    edits = ({"command": "view"}, {"command": "create", "file_text": f"written {number}\n"})
+    edit = [use("str_replace_based_edit_tool", path="d/file", **edits[each % 2]) for each in range(CALLS - 4)]
+    search = [use("grep", pattern="CANARY|inside", path="d"), use("glob", pattern="d/*"), use("ls", path="d")]
+    return calls(*edit, *search, use("bash", command="cat d/file"))
+
+
+@pytest.mark.parametrize(
+    "turns", [15, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])]
+)
+def test_no_tool_reads_or_writes_through_a_directory_that_becomes_a_link(world: World, turns: int) -> None:
+    outside = world.home / "outside"
+    outside.mkdir()
+    canary = outside / "file"
+    canary.write_text(CANARY, encoding="utf-8")
+    world.agent(sandbox="bwrap", limits={"maxTurns": turns + 5})
+    simulator = world.play(
+        shell(RACER.format(outside=outside)), *(turn(number) for number in range(turns)), says("Done.")
+    )
+    run_id = world.start()
+    world.ended(run_id, BOUND + 5.0 * turns)
+    assert world.completed(run_id) == "Done."
+    seen = [text for request in simulator.requests[1:] for text in tool_results(request.body)]
+    assert len(seen) == 1 + turns * CALLS
+    assert not [text for text in seen if CANARY in text]
+    assert any("inside" in text or "written" in text for text in seen), "the tools were never inside"
+    assert canary.read_text(encoding="utf-8") == CANARY
+    assert [path.name for path in outside.iterdir()] == ["file"]
