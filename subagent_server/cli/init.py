@@ -196,6 +196,7 @@ def _planned(session: Session, order: InitOrder, as_json: bool) -> Registration:
     place = _place(session.settings)
     path = client.files[order.scope](place)
     try:
+        _check_inside(place, path, order.scope)
         change = plan(client, path, order.entry, private=order.scope == "user")
     except NotEditable as error:
         if as_json:
@@ -208,10 +209,21 @@ def _planned(session: Session, order: InitOrder, as_json: bool) -> Registration:
     if permissions is not None:
         path = permissions.file(place)
         try:
+            _check_inside(place, path, order.scope)
             settings = plan_permissions(path, permissions)
         except NotEditable as error:
             raise _left_as_it_is(session, path, error, "add --no-approve") from error
     return Registration(order, change, settings, _to_be_trusted(session.settings))
+
+
+def _check_inside(place: ClientPlace, path: Path, scope: Scope) -> None:
+    """Refuse a file of the project that a link leads out of it: what it allows would hold everywhere.
+
+    Raises:
+        NotEditable.
+    """
+    if scope == "project" and not path.resolve().is_relative_to(place.cwd.resolve()):
+        raise NotEditable("a link leads out of the project")
 
 
 def _left_as_it_is(session: Session, path: Path, error: NotEditable, instead: str) -> EarlyExit:
