@@ -188,6 +188,8 @@ def test_flags_that_are_given_are_passed_to_the_server_as_absolute_paths(cli: Cl
     places = ["--agents", f"{cli.home}/agents", "--agents", "/opt/agents", "--runs", f"{cli.home}/elsewhere"]
     entry = servers(cli.home / ".mcp.json")["subagents"]
     assert entry["args"] == [*SERVE, *places, "--max-runs", "3"]
+    mistyped = cli("init", "claude", "--print", "--agent", "nobody-*")
+    assert mistyped.returncode == 2 and "--agent 'nobody-*' fits no agent" in mistyped.stderr
 
 
 def test_a_client_that_does_not_start_servers_in_the_project_gets_an_entry_with_every_directory(
