@@ -34,6 +34,7 @@ MODULES = (
     "logs",
     "delegation",
     "mcp_servers",
+    "boxes",
 )
 """The benchmarks, in the order in which they are measured."""
 RESULTS = Path(__file__).with_name("RESULTS.md")

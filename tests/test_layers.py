@@ -40,7 +40,7 @@ FLOORS: dict[str, set[str]] = {
     },
     "warm": {
         *("service", "catalog", "domain", "settings", "host", "store", "forkserver", "launch", "runners"),
-        *("worker", "cli", "simulator"),
+        *("worker", "cli", "simulator", "sandbox"),
     },
     "front": {"cli", "forkserver", "domain", "settings", "host.no_room"},
     "__main__": {"front"},

@@ -14,6 +14,8 @@ from subagent_server.sandbox.refusal import BoxRefused
 
 _SECONDS = 30.0
 _MOST_WORDS = 4096
+_PROVEN: set[Path] = set()
+"""The bubblewraps that have made a closed box for this process, or for the one that it was forked from."""
 
 
 def try_box(box: Box) -> None:
@@ -43,17 +45,34 @@ def try_box(box: Box) -> None:
                 pipe.close()
 
 
+def rehearse_box(environment: Mapping[str, str]) -> None:
+    """Try boxes here once, so that this process and its forks need not wait before they rely on one."""
+    with suppress(BoxRefused, OSError):
+        _PROVEN.add(_tried_elsewhere(environment).program)
+
+
+def is_proven(box: Box) -> bool:
+    """Whether such boxes have worked here. Each box is looked at before its first command all the same."""
+    return box.program in _PROVEN
+
+
 def outlook(environment: Mapping[str, str]) -> str:
     """Return whether boxes work here, by one trial start in an empty directory, for people."""
+    try:
+        box = _tried_elsewhere(environment)
+    except BoxRefused as refusal:
+        return f"none, so programs of runs have all rights of the user: {refusal.reason}"
+    return f"{box.program} works ({limits_as_text(box.limits)})"
+
+
+def _tried_elsewhere(environment: Mapping[str, str]) -> Box:
+    """Return a box that has worked in an empty directory. Raises BoxRefused."""
     with tempfile.TemporaryDirectory(prefix="subagent-box-") as directory:
         place = Path(os.path.realpath(directory)) / "cwd"
         place.mkdir()
-        try:
-            box = build_box(Rules(cwd=place, environment=environment, network=False))
-            try_box(box)
-        except BoxRefused as refusal:
-            return f"none, so programs of runs have all rights of the user: {refusal.reason}"
-    return f"{box.program} works ({limits_as_text(box.limits)})"
+        box = build_box(Rules(cwd=place, environment=environment, network=False))
+        try_box(box)
+        return box
 
 
 def not_started(error: OSError) -> BoxRefused:

@@ -5,6 +5,7 @@ the rehearsals its forks find all this done. They work in a directory of their o
 """
 
 import gc
+import os
 import sys
 import tempfile
 from contextlib import AbstractContextManager, chdir, nullcontext, redirect_stderr, suppress
@@ -15,6 +16,7 @@ from subagent_server.domain.definitions import AgentDefinition, Limits
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.states import Status
 from subagent_server.launch.launcher import Launcher, LaunchPackage
+from subagent_server.sandbox.trial import rehearse_box
 from subagent_server.service.access import USER
 from subagent_server.service.context import open_service
 from subagent_server.service.start import StartOrder, start_agent
@@ -32,6 +34,7 @@ _SCRIPT = {"turns": [{"tool_use": [_QUESTION]}, {"text": "No."}]}
 
 def rehearse_if_possible(times: int, directory: Path) -> None:
     """Rehearse, as far as there are loopback and room for files; without, a little less is loaded."""
+    rehearse_box(os.environ)
     with suppress(OSError, SubagentError):
         rehearse(times, directory)
 

@@ -17,7 +17,7 @@ from subagent_server.sandbox.limits import limits_as_text
 from subagent_server.sandbox.placeholders import Placeholders
 from subagent_server.sandbox.protected_names import ProtectedNames, protect
 from subagent_server.sandbox.refusal import BoxRefused
-from subagent_server.sandbox.trial import try_box
+from subagent_server.sandbox.trial import is_proven, try_box
 from subagent_server.service.unsupported import asked_of_box
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.bash import BashTool
@@ -95,8 +95,8 @@ async def entered(place: Place, tools: list[Tool]) -> None:
     """
     shell = next((tool for tool in tools if isinstance(tool, BashTool)), None)
     if place.box is not None and shell is not None:
-        await shell.begin()
-    elif (box := place.box or place.server_box) is not None:
+        await shell.begin(wait=not is_proven(place.box))  # else it gets ready beside the first model call
+    elif (box := place.box or place.server_box) is not None and not is_proven(box):
         await off_loop(lambda: try_box(box))
 
 

@@ -100,17 +100,19 @@ class BashTool:
                 return ToolResult.failure("The shell is closed because the run is ending: finish now.")
             return await self._interruptible(lambda cancel: self._serve(wanted, cancel))
 
-    async def begin(self) -> None:
-        """Start the shell in its box before the first command, so that the box is known to be closed.
+    async def begin(self, *, wait: bool = True) -> None:
+        """Start the shell in its box before the first command, and `wait` until it is known to be closed.
 
-        Call it in the main thread: the box ends with the thread that has started it.
+        Without that, the first command waits for it. Call it in the main thread: the box ends with the thread
+        that has started it.
 
         Raises:
             BoxRefused: there is no box as it was asked for; nothing is left running.
         """
         try:
             shell = self._shell = self._start()
-            await self._interruptible(shell.get_ready)
+            if wait:
+                await self._interruptible(shell.get_ready)
         except OSError as error:
             raise not_started(error) from error
         except BoxRefused:
