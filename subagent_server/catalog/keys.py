@@ -10,7 +10,13 @@ from difflib import get_close_matches
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
-from subagent_server.domain.definitions import AgentDefinition, CodeMode, Limits, ServerDefinition
+from subagent_server.domain.definitions import (
+    AgentDefinition,
+    CodeMode,
+    Limits,
+    SandboxLimits,
+    ServerDefinition,
+)
 
 _NOT_FOR_FILES = frozenset(
     {"source", "distinct_tool", "faults", "warnings", "unknown", "named_servers", "read_from", "lines"}
@@ -41,7 +47,13 @@ def fields_of(kind: type[BaseModel]) -> Mapping[str, str]:
 LIMIT_FIELDS = fields_of(Limits)
 AGENT_FIELDS = table([*(f for f in AgentDefinition.model_fields if f not in _NOT_FOR_FILES), *_FILES_ONLY])
 
-_EVERY_KEY = {**LIMIT_FIELDS, **fields_of(CodeMode), **fields_of(ServerDefinition), **AGENT_FIELDS}
+_KEYS_OF_PARTS: Mapping[str, Mapping[str, str]] = {
+    "": {**LIMIT_FIELDS, **AGENT_FIELDS},
+    "limits": LIMIT_FIELDS,
+    "codeMode": fields_of(CodeMode),
+    "mcpServers": fields_of(ServerDefinition),
+    "sandboxLimits": fields_of(SandboxLimits),
+}
 _MOST_COMPARED = 60
 _LEAST_LIKENESS = 0.8
 
@@ -81,12 +93,14 @@ def is_surely_a_key(key: str) -> bool:
 
 
 def nearest_key(key: str) -> str | None:
-    """Return the key that was probably meant by an unknown one, without the part that it stands in."""
-    form = canonical(key.rpartition(".")[2])[:_MOST_COMPARED]
+    """Return the key that was probably meant by an unknown one, which is given with the part it stands in."""
+    part, _, name = key.rpartition(".")
+    form = canonical(name)[:_MOST_COMPARED]
     if form in _CLAUDE_CODE or form in _ELSEWHERE:
         return None
-    near = get_close_matches(form, _EVERY_KEY, 1, _LEAST_LIKENESS)
-    return camel(_EVERY_KEY[near[0]]) if near else None
+    known = _KEYS_OF_PARTS.get(part.partition(".")[0], {})
+    near = get_close_matches(form, known, 1, _LEAST_LIKENESS)
+    return camel(known[near[0]]) if near else None
 
 
 def is_known(key: str) -> bool:

@@ -1,6 +1,7 @@
 """`subagent init`: register this server with an MCP client."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from subagent_server.cli.console.flags import Flags, json_option
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import coloured, escape_lines, one_line
+from subagent_server.cli.serve import check_patterns
 from subagent_server.service.trusting import Coverage, coverage, trust
 from subagent_server.settings import Settings
 
@@ -44,6 +46,13 @@ _COLOURS = {"+": "green", "-": "red"}
     type=click.Choice(["project", "user"]),
     help="Change the file of the project where you stand, or yours for every project.  "
     "[default: project for claude and cursor, user for the others]",
+)
+@click.option(
+    "--agent",
+    "patterns",
+    multiple=True,
+    metavar="PATTERN",
+    help="Offer the client only agents with such a name, as `serve --agent` does; may be repeated.",
 )
 @click.option("--print", "only_print", is_flag=True, help="Print what to paste; read and write no file.")
 @click.option("--yes", "-y", is_flag=True, help="Write without asking.")
@@ -60,6 +69,7 @@ def init(
     session: Session,
     client: str,
     scope: Scope | None,
+    patterns: tuple[str, ...],
     only_print: bool,
     yes: bool,
     force: bool,
@@ -73,7 +83,9 @@ def init(
     servers that come with this directory, which are listed, unless --agents names others.
     """
     known = CLIENTS[client]
-    entry = known.entry(_command(session.settings, known), approved=approve)
+    if patterns:
+        check_patterns(patterns, session.service.registry)
+    entry = known.entry(_command(session.settings, known, patterns), approved=approve)
     order = InitOrder(known, scope or known.scopes[0], entry, approve)
     if only_print:
         out(snippet(known, order.entry).rstrip("\n"))
@@ -137,7 +149,7 @@ class Registration:
 # -- the entry and its file
 
 
-def _command(settings: Settings, client: Client) -> list[str]:
+def _command(settings: Settings, client: Client, patterns: Sequence[str]) -> list[str]:
     """Return the command of the server, with absolute paths for a client that starts it elsewhere."""
     flags = click.get_current_context().ensure_object(Flags)
     words = [*own_command(settings.environment, from_shell=client.knows_project), "serve", "--role", "parent"]
@@ -150,6 +162,8 @@ def _command(settings: Settings, client: Client) -> list[str]:
         words += ["--runs", str(settings.runs_root)]
     if flags.max_runs:
         words += ["--max-runs", str(flags.max_runs)]
+    for pattern in patterns:
+        words += ["--agent", pattern]
     return words
 
 
@@ -182,6 +196,7 @@ def _planned(session: Session, order: InitOrder, as_json: bool) -> Registration:
     place = _place(session.settings)
     path = client.files[order.scope](place)
     try:
+        _check_inside(place, path, order.scope)
         change = plan(client, path, order.entry, private=order.scope == "user")
     except NotEditable as error:
         if as_json:
@@ -194,10 +209,21 @@ def _planned(session: Session, order: InitOrder, as_json: bool) -> Registration:
     if permissions is not None:
         path = permissions.file(place)
         try:
+            _check_inside(place, path, order.scope)
             settings = plan_permissions(path, permissions)
         except NotEditable as error:
             raise _left_as_it_is(session, path, error, "add --no-approve") from error
     return Registration(order, change, settings, _to_be_trusted(session.settings))
+
+
+def _check_inside(place: ClientPlace, path: Path, scope: Scope) -> None:
+    """Refuse a file of the project that a link leads out of it: what it allows would hold everywhere.
+
+    Raises:
+        NotEditable.
+    """
+    if scope == "project" and not path.resolve().is_relative_to(place.cwd.resolve()):
+        raise NotEditable("a link leads out of the project")
 
 
 def _left_as_it_is(session: Session, path: Path, error: NotEditable, instead: str) -> EarlyExit:

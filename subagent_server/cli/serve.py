@@ -91,7 +91,7 @@ def serve(
         max_wait_seconds=max_wait,
     )
     service = _service(settings, config)
-    _check_patterns(patterns, service.registry)
+    check_patterns(patterns, service.registry)
     caller = session.caller
     gc.disable()  # collections, which find nothing, are an eighth of the imports
     app = import_module("subagent_server.server.app")  # imports `mcp`, which takes most of a second
@@ -149,7 +149,7 @@ def _check_starts(service: Service, agent: AgentDefinition, config: Path) -> Non
     raise BadArgument(f"Nothing is served, because every run of {agent.name} would be refused: {reason}.")
 
 
-def _check_patterns(patterns: Sequence[str], registry: AgentRegistry) -> None:
+def check_patterns(patterns: Sequence[str], registry: AgentRegistry) -> None:
     """Refuse a pattern that no agent's name fits: it is most likely mistyped.
 
     Raises:

@@ -24,6 +24,7 @@ from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import Message, RunMeta
 from subagent_server.domain.states import MessageStatus
 from subagent_server.service.open_run import open_run
+from subagent_server.service.parents import OtherParents, starter_of
 from subagent_server.service.reconcile import Observed
 from subagent_server.service.sandbox_mark import sandbox_mark
 from subagent_server.service.tree_usage import subtree
@@ -78,6 +79,7 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
             ("sandbox", one_line(sandbox_mark(session.service.store.paths.run(meta.run_id)) or "") or None),
             ("warnings", "\n".join(one_line(warning) for warning in view.warnings or [])),
             ("parent", one_line(meta.parent_run_id or "")),
+            ("client", one_line(OtherParents(session.caller).name(starter_of(meta)) or "")),
             ("continues", one_line(meta.continues_run_id or "")),
             ("children", "\n".join(_children(session, meta))),
             ("files", one_line(session.shown(session.service.store.paths.run(meta.run_id).directory))),

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from subagent_server.domain.errors import NotDurable, StorageFailed
+from subagent_server.host import processes
 from subagent_server.host.directory import Directory, Entry
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -127,7 +128,8 @@ def remove_leftovers(directory: Directory) -> None:
             parts = name.split(".")
             if len(parts) < 5 or parts[0] or parts[-1] != "tmp" or not parts[-3].isdecimal():
                 continue
-            if not Path("/proc", parts[-3]).exists():
+            writer = processes.stat_of(int(parts[-3]))
+            if writer is None or writer.is_dead:  # a killed shim is a zombie until its starter collects it
                 discard(directory.entry(name))
 
 

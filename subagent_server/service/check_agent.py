@@ -29,7 +29,7 @@ from subagent_server.service.tool_names import (
     tool_refusals,
 )
 from subagent_server.service.trusting import Judge, NotTrusted
-from subagent_server.service.unsupported import unsupported_keys
+from subagent_server.service.unsupported import asked_of_box, unsupported_keys, why_no_box
 
 _REFUSED_CALL = "A call is refused"
 _MOST_SHOWN = 600
@@ -144,6 +144,7 @@ class AgentChecker:
         if not elsewhere and ready.cwd is not None and not _has_unset(ready.cwd):
             cwd, wrong = self._directory(ready.cwd)
             refusals += wrong
+        refusals += self._of_box(ready, cwd)
         refusals += self._of_servers(ready, cwd)
         lost = missing_agents(ready, self._agent_names) if ready.agents else []
         return CheckedAgent(ready, refusals, doubt, cwd, missing_tools(ready), lost)
@@ -176,19 +177,23 @@ class AgentChecker:
         """Yield what is wrong with the key and the address of the model, once variables are replaced."""
         if agent.runner != "messages":
             return
+        environment = {**self._service.settings.environment, **agent.env}
         name = agent.api_key_env
-        key = {**self._service.settings.environment, **agent.env}.get(name, "").strip()
+        key = environment.get(name, "").strip()
         if not name.isidentifier():
             pass  # a fault of the file says so
         elif not key:
             todo = f"set {name} where the server or the command is started"
-            yield _unusable_key(f"{name} is not set", todo)
+            yield _no_model("apiKeyEnv", f"{name} is not set", todo)
         elif not (key.isascii() and key.isprintable()):
-            yield _unusable_key(f"{name} holds characters that no key has", f"set {name} to the key alone")
-        if agent.base_url and not _has_unset(agent.base_url) and not is_http_url(agent.base_url):
-            told = "baseUrl must begin with http:// or https:// and name a host."
-            if told not in map(_sentence, agent.faults):
-                yield Refusal(told, "baseUrl", in_file=False)
+            todo = f"set {name} to the key alone"
+            yield _no_model("apiKeyEnv", f"{name} holds characters that no key has", todo)
+        name = "baseUrl" if agent.base_url else "ANTHROPIC_BASE_URL"
+        url = agent.base_url or environment.get("ANTHROPIC_BASE_URL") or ""
+        is_judged = not url or _has_unset(url) or any(fault.startswith("baseUrl ") for fault in agent.faults)
+        if not is_judged and not is_http_url(url):
+            todo = f"let {name} begin with http:// or https://, or leave it out"
+            yield _no_model("baseUrl", f"{name} is not an address of HTTP with a host", todo)
 
     def _directory(self, named: str) -> tuple[Path, list[Refusal]]:
         if not named or "\0" in named:
@@ -198,6 +203,14 @@ class AgentChecker:
             return cwd_of_user(self._service, named), []
         except BadArgument as error:
             return self._service.settings.cwd / named, [Refusal(error.sentence, "cwd")]
+
+    def _of_box(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
+        asked = asked_of_box(agent) if agent.runner == "messages" else {}
+        settings = self._service.settings
+        if asked and (reason := why_no_box(agent, settings.environment, cwd or settings.cwd)) is not None:
+            for key, written in asked.items():
+                told = f"{written} cannot be kept: {reason}."
+                yield Refusal(told, key, in_file=agent.sandbox == "none")
 
     def _of_servers(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
         for name, server in agent.mcp_servers.items():
@@ -238,8 +251,8 @@ def _of_budget(agent: AgentDefinition) -> Iterator[Refusal]:
     yield Refusal(why, "limits.budgetUsd")
 
 
-def _unusable_key(why: str, todo: str) -> Refusal:
-    return Refusal(f"{why}, so the model cannot be called: {todo}.", "apiKeyEnv", in_file=False)
+def _no_model(key: str, why: str, todo: str) -> Refusal:
+    return Refusal(f"{why}, so the model cannot be called: {todo}.", key, in_file=False)
 
 
 def says_refused(description: str) -> bool:

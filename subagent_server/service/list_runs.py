@@ -136,7 +136,7 @@ class RunList:
             return self._reconciled_row(run_id)
         if not self._caller.may_open_run(facts.run_id, facts.parent_run_id):
             return None
-        started_by = self._others.name(facts.started_by, facts.parent_run_id)
+        started_by = self._others.name_of_parent(facts.started_by, facts.parent_run_id)
         row = row_of_facts(self.root, facts, live=live, started_by=started_by)
         return self._if_heard(row, facts.started_by)
 
@@ -150,7 +150,7 @@ class RunList:
         except SubagentError as error:
             return RunRow(run_id=run_id, unreadable=error.sentence)
         meta, starter = observed.meta, starter_of(observed.meta)
-        started_by = self._others.name(starter, meta.parent_run_id)
+        started_by = self._others.name_of_parent(starter, meta.parent_run_id)
         return self._if_heard(row_of_state(self.root, meta, observed.live, started_by=started_by), starter)
 
     def _if_heard(self, row: RunRow, starter: Starter | None) -> RunRow | None:

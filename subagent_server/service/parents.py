@@ -44,10 +44,12 @@ class OtherParents:
             self._alive[process] = processes.is_alive(process)
         return self._alive[process]
 
-    def name(self, starter: Starter | None, parent_run_id: str | None) -> str | None:
+    def name_of_parent(self, starter: Starter | None, parent_run_id: str | None) -> str | None:
         """Return the words of a list for the parent of a run, or None if no parent is on record."""
-        if parent_run_id is not None:
-            return f"run {parent_run_id}"
+        return self.name(starter) if parent_run_id is None else f"run {parent_run_id}"
+
+    def name(self, starter: Starter | None) -> str | None:
+        """Return the words for the process through which a tree was started, and its client."""
         if starter is None:
             return None
         if starter.process == self._caller.process:

@@ -4,10 +4,14 @@ Such an agent loads with a warning, and its run is refused with `config` naming 
 without something that its author asked for (SPEC section 3).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from subagent_server.domain.definitions import BUILT_RUNNERS, AgentDefinition
 from subagent_server.domain.errors import shorten
+from subagent_server.domain.tool_selection import select
+from subagent_server.sandbox.program import find_program
+from subagent_server.sandbox.refusal import BoxRefused
 
 _NOT_BUILT: dict[str, Callable[[AgentDefinition], str | None]] = {
     "runner": lambda agent: agent.runner if agent.runner not in BUILT_RUNNERS else None,
@@ -29,3 +33,30 @@ def unsupported_keys(agent: AgentDefinition) -> dict[str, str]:
         for key, value in found.items()
         if value is not None
     }
+
+
+def asked_of_box(agent: AgentDefinition) -> dict[str, str]:
+    """Return the keys that only a box of the sandbox can keep, as they are written."""
+    asked = {
+        "sandbox": "sandbox: bwrap" if agent.sandbox == "bwrap" else "",
+        "network": "" if agent.network else "network: false",
+        "sandboxLimits": "" if agent.sandbox_limits is None else "sandboxLimits",
+    }
+    return {key: written for key, written in asked.items() if written}
+
+
+def why_no_box(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path) -> str | None:
+    """Return why the programs of a run surely have no box, as a part of a sentence, or None.
+
+    That a box works shows only when the run enters it.
+    """
+    if agent.sandbox == "none":
+        return "the agent file says `sandbox: none`"
+    selection = select(agent.tools, agent.disallowed_tools)
+    if not (selection.bash or selection.grep or selection.glob or selection.ls):
+        return None  # no program is started
+    try:
+        find_program(environment, cwd)
+    except BoxRefused as refusal:
+        return refusal.reason
+    return None

@@ -262,4 +262,4 @@ def _other_parent(meta: RunMeta, caller: Caller) -> str | None:
     starter, others = starter_of(meta), OtherParents(caller)
     if caller.process is None or not others.have(starter):
         return None
-    return others.name(starter, None)
+    return others.name(starter)

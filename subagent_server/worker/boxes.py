@@ -18,6 +18,7 @@ from subagent_server.sandbox.placeholders import Placeholders
 from subagent_server.sandbox.protected_names import ProtectedNames, protect
 from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.sandbox.trial import try_box
+from subagent_server.service.unsupported import asked_of_box
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.bash import BashTool
 from subagent_server.toolkit.workspace.off_loop import off_loop
@@ -96,11 +97,7 @@ def without_box(agent: AgentDefinition, reason: str) -> Place:
     Raises:
         RunRefused: `config`, if the agent asks for something that only a box can give.
     """
-    asked = [
-        *(["sandbox: bwrap"] if agent.sandbox == "bwrap" else []),
-        *(["network: false"] if not agent.network else []),
-        *(["sandboxLimits"] if agent.sandbox_limits is not None else []),
-    ]
+    asked = list(asked_of_box(agent).values())
     if asked:
         raise RunRefused(
             "config",

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subagent_server.catalog.models import resolve_model
-from subagent_server.catalog.servers import is_http_url
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Failure, RunRequest, Usage
 from subagent_server.domain.tool_selection import Selection, select
-from subagent_server.domain.web_tools import WebOffer, web_offer
+from subagent_server.domain.web_tools import web_offer
 from subagent_server.launch import marks
 from subagent_server.runners.messages.conversation_start import (
     ConversationStart,
@@ -103,13 +101,13 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
         UnknownRun, UnreadableMeta: the run to carry on is gone.
     """
     agent, run = setup.agent, setup.run
-    # 1. Check all that can be checked without an effect: prices, key, model, tools.
-    meter = _meter(agent)
+    # 1. Look up prices, model and tools, which `service/check_agent.py` has checked before the start.
+    meter = UsageMeter(find_prices(resolve_model(agent.model)))
     settings = _model_settings(agent, setup.environment, meter.prices)
     request = run.store.read_request(run.run_id)
     final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
-    selection = _selection(agent)
-    offer = _web_offer(agent, selection)
+    selection = select(agent.tools, agent.disallowed_tools)
+    offer = web_offer(agent, selection)
     workspace, place = await _entered_workspace(setup, selection)
     async with AsyncExitStack() as whatever_fails:
         whatever_fails.push_async_callback(_leave, workspace, place)
@@ -153,75 +151,20 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
         return MessagesRunner(loop, start, servers, place)
 
 
-# -- step 1: checks without an effect
-
-
-def _meter(agent: AgentDefinition) -> UsageMeter:
-    model = resolve_model(agent.model)
-    prices = find_prices(model)
-    if prices is None and agent.limits.budget_usd is not None:
-        raise RunRefused(
-            "config",
-            f"budgetUsd cannot be kept: no price is known for the model {model}.",
-            "Name a model whose price is known, or limit the run by `maxTurns` and `timeoutSeconds`.",
-        )
-    return UsageMeter(prices)
+# -- step 1: without an effect
 
 
 def _model_settings(
     agent: AgentDefinition, environment: Mapping[str, str], prices: Prices | None
 ) -> ModelSettings:
-    api_key = environment.get(agent.api_key_env, "").strip()
-    if not (api_key.isascii() and api_key.isprintable()):
-        raise RunRefused(
-            "config",
-            f"{agent.api_key_env} holds characters that no key has, so the model cannot be called.",
-            f"Set {agent.api_key_env} to the key alone, in one line, then run it again.",
-        )
-    if not api_key:
-        raise RunRefused(
-            "config",
-            f"{agent.api_key_env} is not set, so the model cannot be called.",
-            f"Set {agent.api_key_env} where the server or the command is started, then run it again.",
-        )
     return ModelSettings(
         model=resolve_model(agent.model),
-        api_key=api_key,
-        base_url=_base_url(agent, environment),
+        api_key=environment[agent.api_key_env].strip(),
+        base_url=agent.base_url or environment.get("ANTHROPIC_BASE_URL") or None,
         max_tokens=agent.max_tokens or DEFAULT_MAX_TOKENS,
         effort=agent.effort,
         context_window=prices.context_window if prices else None,
     )
-
-
-def _base_url(agent: AgentDefinition, environment: Mapping[str, str]) -> str | None:
-    url = agent.base_url or environment.get("ANTHROPIC_BASE_URL") or None
-    if url is None or is_http_url(url):
-        return url
-    name = "baseUrl" if agent.base_url else "ANTHROPIC_BASE_URL"
-    raise RunRefused(
-        "config",
-        f"{name} is not an address of HTTP with a host, so the model cannot be called.",
-        f"Let {name} begin with http:// or https://, or leave it out, then run it again.",
-    )
-
-
-def _selection(agent: AgentDefinition) -> Selection:
-    selection = select(agent.tools, agent.disallowed_tools)
-    if selection.restricted:
-        raise RunRefused(
-            "config",
-            f"tools: {', '.join(selection.restricted)} asks for a restriction that this version cannot keep.",
-            "Name the tool without the part in parentheses to allow all of it, or leave it out.",
-        )
-    return selection
-
-
-def _web_offer(agent: AgentDefinition, selection: Selection) -> WebOffer:
-    offer = web_offer(agent, selection)
-    if offer.problem is not None:
-        raise RunRefused("config", offer.problem, "Mend the agent file, then start it again.")
-    return offer
 
 
 async def _entered_workspace(setup: RunnerSetup, selection: Selection) -> tuple[list[Tool], Place]:

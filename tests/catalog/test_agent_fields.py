@@ -300,3 +300,62 @@ def test_a_name_that_no_screen_can_show_is_a_fault(agent: Load, write: WriteFile
         assert len(definition.faults) == 1
         assert definition.name.isprintable()
         assert 0 < len(definition.name) <= 100
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ("maxTurn: 3", "'maxTurn' (nearest: maxTurns)"),
+        ("descripton: x", "'descripton' (nearest: description)"),
+        (
+            "mcpServers: {x: {command: y, enabledTool: [a]}}",
+            "'mcpServers.x.enabledTool' (nearest: enabledTools)",
+        ),
+        ("mcpServers: {x: {command: y, tools: [a]}}", "not used: 'mcpServers.x.tools'"),
+        ("category: x", "not used: 'category'"),
+        ("model: sonet", "model 'sonet' is not known (nearest: sonnet)"),
+    ],
+)
+def test_what_is_misspelt_is_a_warning_with_the_nearest_name(agent: Load, keys: str, words: str) -> None:
+    definition = agent(keys)
+    (warning,) = definition.warnings
+    assert warning.endswith(words) and definition.faults == []
+
+
+def test_a_name_is_not_called_misspelt_that_an_api_may_know(agent: Load) -> None:
+    for keys in ("model: claude-sonet-9", "model: gpt-5", "model: sonet\nbaseUrl: http://localhost:1"):
+        assert agent(keys).warnings == []
+
+
+REQUIRED = "type: object, required: [verdict, summery], properties: {verdict: {}, summary: {}}"
+CLOSED = "additionalProperties: false"
+NEAR = (
+    "required names 'summery', which properties lacks and additionalProperties forbids (nearest: 'summary')"
+)
+
+
+@pytest.mark.parametrize(
+    ("schema", "faults", "warnings"),
+    [
+        (f"{{{REQUIRED}, {CLOSED}}}", [f"no result fits, because at its root {NEAR}: name it in both"], []),
+        (f"{{{REQUIRED}}}", [], ["at its root required names 'summery' (nearest: 'summary')"]),
+        (f"{{type: object, properties: {{a: {{{REQUIRED}, {CLOSED}}}}}}}", [], [f"at properties/a {NEAR}"]),
+        (f"{{type: array, items: {{{REQUIRED}, {CLOSED}}}}}", [], [f"at items {NEAR}"]),
+        (
+            f"{{type: object, required: [a], properties: {{a: {{{REQUIRED}, {CLOSED}}}}}}}",
+            [f"at properties/a {NEAR}"],
+            [],
+        ),
+        ("{type: object, required: [x], properties: {summary: {}}}", [], []),
+        ("{anyOf: [{required: [a]}, {required: [b]}], properties: {a: {}, b: {}}}", [], []),
+        (f"{{{REQUIRED}, {CLOSED}, patternProperties: {{'^s': {{}}}}}}", [], []),
+        (f"{{not: {{{REQUIRED}, {CLOSED}}}}}", [], []),
+    ],
+)
+def test_a_required_property_that_the_schema_forbids_is_a_fault_if_no_result_can_fit(
+    agent: Load, schema: str, faults: list[str], warnings: list[str]
+) -> None:
+    definition = agent(f"outputSchema: {schema}")
+    for found, wanted in ((definition.faults, faults), (definition.warnings, warnings)):
+        assert len(found) == len(wanted), found
+        assert all(words in line for line, words in zip(found, wanted, strict=True)), found

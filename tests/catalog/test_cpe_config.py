@@ -148,6 +148,23 @@ def test_the_names_of_limits_in_real_configurations_are_understood(config: Write
     assert agent.code_mode.max_timeout_seconds == 20
 
 
+@pytest.mark.parametrize(
+    ("written", "warning"),
+    [
+        ('version: "9.0"', "version '9.0' is not known here"),
+        ("version: [1]", "version of this kind is not known here"),
+        ("", "version is missing"),
+        ("version: 1", None),
+    ],
+)
+def test_a_version_that_is_not_known_is_a_warning(
+    config: WriteConfig, written: str, warning: str | None
+) -> None:
+    agent = load_config(config(CONFIG.replace('version: "1.0"', written)))
+    assert [text for text in agent.warnings if warning is None or warning not in text] == []
+    assert bool(agent.warnings) is (warning is not None)
+
+
 def test_a_markdown_agent_can_be_served_by_itself(write: WriteFile) -> None:
     path = write("helper.md", "---\ndescription: d\n---\nYou help.\n")
     assert load_config(path).name == "helper"

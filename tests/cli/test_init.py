@@ -188,6 +188,8 @@ def test_flags_that_are_given_are_passed_to_the_server_as_absolute_paths(cli: Cl
     places = ["--agents", f"{cli.home}/agents", "--agents", "/opt/agents", "--runs", f"{cli.home}/elsewhere"]
     entry = servers(cli.home / ".mcp.json")["subagents"]
     assert entry["args"] == [*SERVE, *places, "--max-runs", "3"]
+    mistyped = cli("init", "claude", "--print", "--agent", "nobody-*")
+    assert mistyped.returncode == 2 and "--agent 'nobody-*' fits no agent" in mistyped.stderr
 
 
 def test_a_client_that_does_not_start_servers_in_the_project_gets_an_entry_with_every_directory(
@@ -319,3 +321,27 @@ def test_a_project_file_with_a_path_of_this_machine_says_that_it_is_of_no_use_to
     cli.environment["PATH"] = f"{folder}{os.pathsep}{cli.environment['PATH']}"
     assert "no use to a colleague" not in written(cli, "claude", "--force").stderr
     assert servers(cli.home / ".mcp.json")["subagents"]["command"] == "subagent"
+
+
+@pytest.mark.parametrize("file", [".mcp.json", ".claude/settings.local.json"])
+@pytest.mark.parametrize("kind", ["a link to a device", "a fifo", "a link out", "a folder that leads out"])
+def test_a_file_that_a_project_has_planted_is_neither_read_nor_followed(
+    cli: Cli, home: Path, tmp_path_factory: pytest.TempPathFactory, file: str, kind: str
+) -> None:
+    planted, outside = cli.home / file, tmp_path_factory.mktemp("outside") / Path(file).name
+    outside.write_text("{}", encoding="utf-8")
+    if kind == "a folder that leads out":
+        planted = cli.home / ".claude" / "settings.local.json"
+        planted.parent.symlink_to(outside.parent)
+    else:
+        planted.parent.mkdir(exist_ok=True)
+        if kind == "a fifo":
+            os.mkfifo(planted)
+        else:
+            planted.symlink_to("/dev/zero" if kind == "a link to a device" else outside)
+    done = cli("init", "claude", "--yes")
+    assert done.returncode == 2 and "was left as it is, because " in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+    assert outside.read_text(encoding="utf-8") == "{}"
+    config = cli.home / ".mcp.json"
+    assert config.is_symlink() or not config.is_file()

@@ -1,5 +1,7 @@
 """What a writer that is killed in the middle leaves is cleared away, and nobody else's is."""
 
+import os
+import signal
 from pathlib import Path
 
 from subagent_server.host import atomic
@@ -32,6 +34,15 @@ def test_a_temporary_file_goes_with_its_writer_and_not_before(store: RunStore) -
         living.kill()
         atomic.remove_leftovers(Directory(run.directory))
     assert not [name for name in names(run.directory) if name.endswith(".tmp")]
+
+
+def test_a_killed_writer_that_its_parent_has_not_collected_yet_counts_as_gone(tmp_path: Path) -> None:
+    with Child(WRITER, tmp_path / "state") as writer:
+        writer.hear()
+        os.kill(writer.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, writer.pid, os.WEXITED | os.WNOWAIT)
+        atomic.remove_leftovers(Directory(tmp_path))
+        assert names(tmp_path) == []
 
 
 def test_what_killed_readers_and_workers_left_goes_with_the_next_look_at_a_run_that_is_over(

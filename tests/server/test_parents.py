@@ -58,7 +58,10 @@ def test_the_run_of_a_command_is_heard_by_all_parents_when_nobody_watches_it(wor
     world.play(asks("Which colour?"), says("Painted."))
     run_id = world.cli("run", "--detach", "worker", "Paint it.").stdout.strip()
     world.asking(run_id)
-    with world.serve() as parent:
+    with world.serve(client="\x1b[2J" + "x" * 1_000) as parent:
         (view,) = parent.call("wait_for_runs", waitSeconds=0)["runs"]
         assert view["runId"] == run_id
         assert parent.call("list_runs")["runs"][0]["startedBy"] == "command line, gone"
+        own = parent.call("run_worker", prompt="Paint it too.")["runId"]
+    said = world.cli("show", own).stdout
+    assert "client    \\x1b[2Jxxx" in said and len(max(said.split("\n"), key=len)) < 300, "a name is data"

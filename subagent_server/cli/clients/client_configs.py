@@ -17,6 +17,7 @@ SERVER = "subagents"
 """The name of the server in every client."""
 _PASSED_ON_BY_CODEX = (
     *("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "SUBAGENT_AGENTS", "SUBAGENT_RUNS", "SUBAGENT_MAX_RUNS"),
+    "SUBAGENT_MAX_TOOLS",
     "XDG_CONFIG_HOME",  # where trust is kept
     *("SUBAGENT_RUN_ID", "SUBAGENT_RUN_TOKEN"),  # so that a Codex inside a run is that run's child
 )

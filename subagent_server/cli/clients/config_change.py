@@ -17,6 +17,7 @@ from subagent_server.host.atomic import commit, discard, prepare
 
 __all__ = ["Change", "NotEditable", "plan", "plan_permissions", "snippet", "write"]
 
+MAX_BYTES = 16 << 20
 _BOM = "\ufeff"
 _PRIVATE, _SHARED = 0o600, 0o644
 
@@ -117,7 +118,7 @@ def write(change: Change) -> None:
     temporary = prepare(directory.Entry.at(path), change.after)
     try:
         temporary.path.chmod(mode)
-        if _content(path) != change.before:
+        if not _is_still(path, change.before):
             raise HostError(
                 f"{path} was changed meanwhile and was left as it is: look at it, then try again."
             )
@@ -127,11 +128,31 @@ def write(change: Change) -> None:
     commit(temporary, directory.Entry.at(path))
 
 
-def _content(path: Path) -> bytes | None:
+def _is_still(path: Path, before: bytes | None) -> bool:
     try:
-        return path.read_bytes()
+        return _content(path) == before
+    except NotEditable:
+        return False
+
+
+def _content(path: Path) -> bytes | None:
+    """Return the content of a file, or None if there is none. A project may have come with anything there.
+
+    Raises:
+        NotEditable: it is not a plain file, or a huge one.
+        OSError: it cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise NotEditable("it is not a plain file")
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise NotEditable(f"it is larger than {MAX_BYTES >> 20} MiB")
+    return content
 
 
 def _text(content: bytes) -> str:

@@ -14,7 +14,7 @@ from subagent_server.service.tools.spec import Answer, ToolHints, ToolSpec
 RUN_CHECKED = arguments(
     ["prompt"],
     prompt=text("The whole task: it sees nothing else of your conversation"),
-    inputs=TEXTS | {"description": "Paths of files that it gets with the task"},
+    inputs=TEXTS | {"description": "Paths of files for it, relative to cwd"},
     waitSeconds=wait(0, "Seconds to wait until it ends or asks; for several at once 0, then wait_for_runs"),
     label=text("Your name for this run, to tell several apart"),
     cwd=text("Directory to work in, if not yours"),
