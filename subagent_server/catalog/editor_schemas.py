@@ -47,6 +47,7 @@ MEANINGS: Mapping[str, str] = {
     "sandbox": "Where programs of a run work: auto, bwrap (refuse where it is missing) or none.",
     "network": "Whether programs of a run reach the network.",
     "sandbox_limits": "Bounds of the programs of a run: bytes of memory, processes, bytes of one file.",
+    "sandbox_read": "More files and directories that a sandbox shows, for reading.",
     "sandbox_write": "Protected paths below cwd that the editor may write.",
     "web_search": "Bounds of WebSearch in a run: how many searches, and in which domains.",
     "web_fetch": "Bounds of WebFetch in a run: how many pages, how long, and from which domains.",
@@ -149,7 +150,7 @@ def _types(kind: type[BaseModel]) -> dict[str, Schema]:
 
 
 def _as_written(field: str, content: Schema) -> Schema:
-    if field in NAME_LISTS or field == "sandbox_write":
+    if field in NAME_LISTS or field in ("sandbox_read", "sandbox_write"):
         return _NAMES
     kept = [branch for branch in content.get("anyOf", [content]) if branch.get("type") != "null"]
     if field == "budget_usd":

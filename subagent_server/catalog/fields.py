@@ -15,7 +15,16 @@ from subagent_server.catalog.problems import Notes, shown
 from subagent_server.catalog.required import note_required
 from subagent_server.catalog.schemas import BadSchema, inline_schema, schema_file
 from subagent_server.catalog.servers import is_http_url, read_servers
-from subagent_server.catalog.values import Block, Plain, Value, WrongValue, as_paths, as_text, is_null
+from subagent_server.catalog.values import (
+    Block,
+    Plain,
+    Value,
+    WrongValue,
+    as_paths,
+    as_places,
+    as_text,
+    is_null,
+)
 from subagent_server.catalog.web import read_web_bounds
 from subagent_server.domain.definitions import (
     AgentDefinition,
@@ -195,6 +204,15 @@ def _web_bounds(name: str, value: Value, line: int, job: _Job) -> None:
         _set(job, name, read_web_bounds(WebFetchBounds, value, "webFetch", line, job.reading), line)
 
 
+def _sandbox_read(name: str, value: Value, line: int, job: _Job) -> None:
+    try:
+        places = as_places(value)
+    except WrongValue as error:
+        job.notes.fault(f"sandboxRead {error}", line)
+        return
+    _set(job, name, places, line)
+
+
 def _sandbox_write(name: str, value: Value, line: int, job: _Job) -> None:
     try:
         paths = as_paths(value)
@@ -279,6 +297,7 @@ _READERS: Mapping[str, Callable[[str, Value, int, _Job], None]] = {
     "sandbox_limits": _sandbox_limits,
     "web_search": _web_bounds,
     "web_fetch": _web_bounds,
+    "sandbox_read": _sandbox_read,
     "sandbox_write": _sandbox_write,
     "code_mode": _code_mode,
     "output_schema": _schema,

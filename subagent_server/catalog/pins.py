@@ -31,7 +31,7 @@ Pins = dict[str, Pin]
 
 _PLAIN = ("runner", "command", "args", "baseUrl", "apiKeyEnv")
 _USUAL = AgentDefinition(name="").model_dump(mode="json")
-_SERVER_PLAIN = ("type", "command", "args", "url")
+_SERVER_PLAIN = ("type", "command", "args", "url", "sandbox")
 _USUAL_SERVER = ServerDefinition().model_dump(mode="json")
 
 
@@ -46,6 +46,7 @@ def pins_of_agent(agent: AgentDefinition, project: Path) -> Pins:
         base_url=agent.base_url,
         api_key_env=agent.api_key_env,
         sandbox=agent.sandbox,
+        sandbox_read=agent.sandbox_read,
         code_mode=agent.code_mode,
         mcp_servers=agent.mcp_servers,
     )
@@ -85,6 +86,8 @@ def _values(data: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     yield from ((f"env.{name}", value) for name, value in data["env"].items())
     if data["sandbox"] == "none":
         yield "sandbox", "none"
+    if data["sandboxRead"]:
+        yield "sandboxRead", data["sandboxRead"]
     if data["codeMode"] and data["codeMode"]["python"]:
         yield "codeMode.python", data["codeMode"]["python"]
     for name, server in data["mcpServers"].items():

@@ -114,6 +114,8 @@ def _broken_network_rules(server: ServerDefinition) -> Iterator[tuple[str, str]]
         yield "url", f"is missing, and {server.type} needs one"
     elif not is_http_url(server.url):
         yield "url", "must begin with http:// or https:// and name a host"
+    if server.sandbox:
+        yield "sandbox", f"is for stdio, and this is a server by {server.type}"
     if server.env:
         yield "env", f"is for stdio, and this is a server by {server.type}: use headers"
 

@@ -135,6 +135,20 @@ def as_paths(value: Value) -> list[str]:
     return list(dict.fromkeys(str(path) for path in paths))
 
 
+def as_places(value: Value) -> list[str]:
+    """Return absolute paths, or paths below the home directory (`~/...`), from a list or a text with commas.
+
+    Raises:
+        WrongValue: the value is a mapping, a list of anything but text, or another kind of path.
+    """
+    given = value if isinstance(value, list) else [Plain(item) for item in as_text(value).split(",")]
+    paths = [PurePosixPath(as_text(item).strip()) for item in given if not is_null(item)]
+    for path in paths:
+        if not (path.is_absolute() or path.parts[:1] == ("~",)) or ".." in path.parts or len(path.parts) < 2:
+            raise WrongValue(f"must be paths that begin with / or ~/, not {shorten(str(path))}")
+    return list(dict.fromkeys(str(path) for path in paths))
+
+
 def _names_of(item: Value) -> list[str]:
     """Return the names of one item of a list: spaces belong to a name (`Microsoft Docs`), commas do not."""
     if not isinstance(item, str):

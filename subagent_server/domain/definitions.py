@@ -36,6 +36,7 @@ class ServerDefinition(Record):
     enabled_tools: list[str] | None = None
     disabled_tools: list[str] | None = None
     prefix: bool = False
+    sandbox: bool = False
 
 
 class CodeMode(Record):
@@ -90,6 +91,7 @@ class AgentDefinition(Record):
     keeps the keys nobody here knows. `named_servers` are defined elsewhere and looked up when a run starts.
     `sandbox_write` are paths below the working directory that the editor writes although other programs
     execute what lies there, or although agents lie there.
+    `sandbox_read` are files and directories elsewhere that a sandbox shows besides.
     `distinct_tool` says that another agent has the plain tool name of this one.
     `read_from` says which files the values of keys such as `systemPromptPath` were read from, links resolved.
     `lines` are the lines of the file's keys, as people write them (`maxTurns`, `mcpServers.github`).
@@ -114,6 +116,7 @@ class AgentDefinition(Record):
     sandbox: Literal["auto", "bwrap", "none"] = "auto"
     network: bool = True
     sandbox_limits: SandboxLimits | None = None
+    sandbox_read: list[str] = Field(default_factory=list)
     sandbox_write: list[str] = Field(default_factory=list)
     output_schema: JsonSchema | None = None
     web_search: WebSearchBounds | None = None

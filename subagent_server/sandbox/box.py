@@ -14,7 +14,7 @@ import pwd
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,10 @@ class Box:
     closed: frozenset[str]
     network: bool
     limits: SandboxLimits
+
+    def with_environment(self, own: Mapping[str, str]) -> "Box":
+        """Return such a box with more variables."""
+        return replace(self, environment={**self.environment, **own})
 
     @contextmanager
     def command(self, argv: Sequence[str], more: Sequence[str] = ()) -> Iterator[tuple[list[str], int]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from subagent_server.sandbox.box import Box
-from subagent_server.sandbox.check import check_box, child_of_closed_box
+from subagent_server.sandbox.check import child_of_closed_box
 from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.sandbox.trial import last_words
 
@@ -38,11 +38,20 @@ def start_held(
         holding = ["--block-fd", str(gate), *more]
         process = box.start(argv, more=holding, pass_fds=(*pass_fds, gate), **how)
         try:
-            before(_closed_child(process, box))
+            try:
+                child = closed_child(process.pid, box)
+            except BoxRefused as refusal:
+                raise BoxRefused(
+                    last_words(process) if process.poll() is not None else refusal.reason
+                ) from None
+            before(child)
             os.write(opener, b"!")
         except BaseException:
             process.kill()
             process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
             raise
         return process
     finally:
@@ -50,18 +59,22 @@ def start_held(
         os.close(opener)
 
 
-def _closed_child(process: "subprocess.Popen[bytes]", box: Box) -> int:
-    ended = os.pidfd_open(process.pid)
+def closed_child(leader: int, box: Box) -> int:
+    """Wait until the box of a bubblewrap that holds its program back is closed; return the process in it.
+
+    Raises:
+        BoxRefused: bubblewrap has ended, or the box does not close.
+    """
+    ended = os.pidfd_open(leader)
     try:
         poller = select.poll()
         poller.register(ended, select.POLLIN)
         deadline = time.monotonic() + _SECONDS
-        while (child := child_of_closed_box(process.pid, box)) is None:
+        while (child := child_of_closed_box(leader, box)) is None:
             if poller.poll(_PAUSE_MILLISECONDS):
-                raise BoxRefused(last_words(process))
+                raise BoxRefused("bubblewrap ended before it was closed")
             if time.monotonic() > deadline:
-                check_box(process.pid, box)  # says what is not closed
-                raise BoxRefused(f"bubblewrap did not get ready within {_SECONDS:g} s")
+                raise BoxRefused(f"bubblewrap did not close it within {_SECONDS:g} s")
         return child
     finally:
         os.close(ended)

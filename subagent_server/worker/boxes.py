@@ -6,10 +6,10 @@ for besides (`network: false`, `sandboxLimits`) holds in a box alone, so it is n
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from subagent_server.domain.definitions import AgentDefinition, SandboxLimits
+from subagent_server.domain.definitions import AgentDefinition, SandboxLimits, ServerDefinition
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.tool_selection import Selection
 from subagent_server.sandbox.box import Box, Rules, build_box
@@ -25,6 +25,7 @@ from subagent_server.toolkit.workspace.off_loop import off_loop
 from subagent_server.worker.runner_setup import RunnerSetup
 
 NO_PROGRAMS = "not needed (the agent has no tool that starts programs)"
+_SAYS_NONE = "the agent file says `sandbox: none`"
 _UNSANDBOXED = "none (unsandboxed: programs run with all rights of the user"
 
 
@@ -33,7 +34,8 @@ class Place:
     """Where programs work: a box, or None for no wall at all; `mark` says it to people, `words` to the model.
 
     `open` says which names that other programs execute could not be protected. `release` gives back the names
-    that were held in the working directory, when the last program has ended.
+    that were held in the working directory, when the last program has ended. MCP servers whose entry asks for
+    it are started in a `server_box`.
     """
 
     box: Box | None
@@ -41,6 +43,7 @@ class Place:
     words: str = ""
     open: Sequence[str] = ()
     release: Callable[[], None] = lambda: None
+    server_box: Box | None = None
 
 
 def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
@@ -50,18 +53,17 @@ def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
         RunRefused: `config`, if the agent insists on a box and there can be none.
     """
     agent = setup.agent
-    if agent.sandbox == "none":
-        return without_box(agent, "the agent file says `sandbox: none`")
-    if not (selection.bash or selection.grep or selection.glob or selection.ls):
-        return Place(None, NO_PROGRAMS)
-    if selection.bash:
-        setup.run.paths.outputs.make()
+    tools = selection.bash or selection.grep or selection.glob or selection.ls
+    servers = [server for server in agent.mcp_servers.values() if server.sandbox]
+    is_boxed = tools and agent.sandbox != "none"
+    if not is_boxed and not servers:
+        return without_box(agent, _SAYS_NONE) if agent.sandbox == "none" else Place(None, NO_PROGRAMS)
     placeholders = Placeholders()
     try:
-        if selection.bash:
-            build_box(_rules(setup, None))  # refused before a name is held in a home directory
-        protected = protect(Path.cwd(), placeholders, agent.sandbox_write) if selection.bash else None
-        box = build_box(_rules(setup, protected))
+        protected = _protected(setup, placeholders) if selection.bash or servers else None
+        own = _rules(setup, protected)
+        box = build_box(own)
+        server_box = build_box(_rules_of_servers(own, servers)) if servers else None
         if protected is not None and protected.open and agent.sandbox == "bwrap":
             raise _unprotected(protected.open)
     except BoxRefused as refusal:
@@ -70,9 +72,19 @@ def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
     except BaseException:
         placeholders.release()
         raise
-    if protected is None:
-        return Place(box, _mark(box))
-    return Place(box, _mark(box), _words(box), protected.open, placeholders.release)
+    opened = protected.open if protected is not None else ()
+    if not is_boxed:
+        mark = without_box(agent, _SAYS_NONE).mark if tools else NO_PROGRAMS
+        return Place(None, mark, "", opened, placeholders.release, server_box)
+    words = _words(box) if selection.bash else ""
+    return Place(box, _mark(box), words, opened, placeholders.release, server_box)
+
+
+def _protected(setup: RunnerSetup, placeholders: Placeholders) -> ProtectedNames:
+    """Return the protected names of the working directory, held from here on. Raises BoxRefused."""
+    setup.run.paths.outputs.make()
+    build_box(_rules(setup, None))  # refused before a name is held in a home directory
+    return protect(Path.cwd(), placeholders, setup.agent.sandbox_write)
 
 
 async def entered(place: Place, tools: list[Tool]) -> None:
@@ -82,12 +94,9 @@ async def entered(place: Place, tools: list[Tool]) -> None:
         BoxRefused: there is no such box here. Nothing is left running.
     """
     shell = next((tool for tool in tools if isinstance(tool, BashTool)), None)
-    if place.box is None:
-        return
-    if shell is not None:
+    if place.box is not None and shell is not None:
         await shell.begin()
-    else:
-        box = place.box
+    elif (box := place.box or place.server_box) is not None:
         await off_loop(lambda: try_box(box))
 
 
@@ -97,7 +106,7 @@ def without_box(agent: AgentDefinition, reason: str) -> Place:
     Raises:
         RunRefused: `config`, if the agent asks for something that only a box can give.
     """
-    asked = list(asked_of_box(agent).values())
+    asked = [*asked_of_box(agent).values(), *(_boxed_servers(agent) if reason != _SAYS_NONE else ())]
     if asked:
         raise RunRefused(
             "config",
@@ -105,6 +114,10 @@ def without_box(agent: AgentDefinition, reason: str) -> Place:
             "Put that right (`subagent doctor` tries the sandbox), or take the key out of the agent file.",
         )
     return Place(None, f"{_UNSANDBOXED}; {reason})")
+
+
+def _boxed_servers(agent: AgentDefinition) -> list[str]:
+    return [f"mcpServers.{name}.sandbox" for name, server in agent.mcp_servers.items() if server.sandbox]
 
 
 def _unprotected(names: Sequence[str]) -> RunRefused:
@@ -128,11 +141,26 @@ def _rules(setup: RunnerSetup, protected: ProtectedNames | None) -> Rules:
         own=agent.env,
         network=agent.network,
         limits=agent.sandbox_limits or SandboxLimits(),
-        read=[outputs] if protected is not None else [],
+        read=[*([outputs] if protected is not None else []), *_places(agent.sandbox_read)],
         over=[*agents, *(protected.mounts if protected is not None else ())],
         hidden=[root, *_runtime_directory(setup.environment, cwd)],
         cwd_read_only=protected is None,
     )
+
+
+def _rules_of_servers(rules: Rules, servers: Sequence[ServerDefinition]) -> Rules:
+    """Return the rules for MCP servers: the same, without the agent's variables, and with their programs."""
+    programs = [Path(server.command or "") for server in servers]
+    directories = [path.parent for path in programs if path.is_absolute()]
+    directories += [Path(os.path.realpath(path)).parent for path in programs if path.is_absolute()]
+    path = os.pathsep.join([rules.environment.get("PATH", os.defpath), *map(str, directories)])
+    return replace(rules, environment={**rules.environment, "PATH": path}, own={})
+
+
+def _places(named: Sequence[str]) -> list[Path]:
+    """Return the places of `sandboxRead` that are there, links resolved."""
+    real = (Path(os.path.realpath(Path(name).expanduser())) for name in named)
+    return [path for path in real if path.exists()]
 
 
 def _agents_inside(setup: RunnerSetup, cwd: Path) -> list[Path]:

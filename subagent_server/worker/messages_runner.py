@@ -27,6 +27,7 @@ from subagent_server.runners.messages.resume import Opening
 from subagent_server.runners.messages.traced import TracedModel
 from subagent_server.runners.messages.web_tools import make_web_tools
 from subagent_server.runners.outcome import Outcome
+from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.service.inputs import copied_inputs
 from subagent_server.service.tool_names import missing_tools
@@ -125,7 +126,7 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
         opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, delegates)
         start = await _start(run, request, opening)
         # 4. Connect the servers. If one fails, this closes them all itself.
-        servers = await _servers(setup, [*(tool.name for tool in own_tools), *offer.names])
+        servers = await _servers(setup, [*(tool.name for tool in own_tools), *offer.names], place.server_box)
         # 5. Nothing may be refused from here on.
         tools = [*own_tools, *(servers.tools if servers else [])]
         may_ask = any(tool.name == AskParent.name for tool in tools)
@@ -257,12 +258,12 @@ async def _start(run: WorkerRun, request: RunRequest, opening: Opening) -> Conve
 # -- steps 4 and 5: servers and model
 
 
-async def _servers(setup: RunnerSetup, own_names: list[str]) -> "ConnectedServers | None":
+async def _servers(setup: RunnerSetup, own_names: list[str], box: Box | None) -> "ConnectedServers | None":
     if not setup.agent.mcp_servers:
         return None
     from subagent_server.worker.servers import connect_servers  # imports the SDK of the protocol
 
-    return await connect_servers(setup, own_names)
+    return await connect_servers(setup, own_names, box)
 
 
 def _model(setup: RunnerSetup, settings: ModelSettings) -> Model:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from subagent_server.sandbox.box import Box
 from subagent_server.toolkit.mcp_servers.connection import ServerContext
 from subagent_server.toolkit.mcp_servers.offer import ToolChoice
 from subagent_server.toolkit.mcp_servers.results import Attachments
@@ -32,16 +33,18 @@ class ConnectedServers:
         await self.servers.aclose()
 
 
-async def connect_servers(setup: RunnerSetup, own_names: Collection[str]) -> ConnectedServers:
+async def connect_servers(
+    setup: RunnerSetup, own_names: Collection[str], box: Box | None
+) -> ConnectedServers:
     """Connect to the servers of an agent, all at once, and choose among their tools.
 
-    `own_names` are taken already.
+    `own_names` are taken already. Servers whose entry asks for a sandbox each have a `box` of their own.
 
     Raises:
         RunRefused: `config`, naming the server and its words. No server is left connected.
     """
     agent, run = setup.agent, setup.run
-    place = ServerEnvironment(setup.environment, Path.cwd())
+    place = ServerEnvironment(setup.environment, Path.cwd(), box)
     servers = await connect(
         agent.mcp_servers, ServerContext(place, run.record, run.masker, run.paths.server_logs), agent.name
     )

@@ -28,6 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from subagent_server import __version__
 from subagent_server.domain.definitions import ServerDefinition
+from subagent_server.sandbox.box import Box
 from subagent_server.toolkit.mcp_servers.network import NetworkTransport
 from subagent_server.toolkit.mcp_servers.reasons import (
     CallTimedOut,
@@ -56,10 +57,14 @@ for _name in ("mcp", "client", "httpx2", "httpcore2"):  # this package reports t
 
 @dataclass(frozen=True)
 class ServerEnvironment:
-    """The environment and the working directory that servers inherit."""
+    """The environment and the working directory that servers inherit, and the box of those in a sandbox.
+
+    The environment of a box is an allow-list without keys and tokens.
+    """
 
     environment: Mapping[str, str]
     cwd: Path
+    box: Box | None = None
 
 
 class ServerSession:
@@ -211,10 +216,10 @@ def _transport(
 ) -> StdioTransport | NetworkTransport:
     if definition.type != "stdio":
         return NetworkTransport(definition)
+    box = place.box.with_environment(definition.env) if definition.sandbox and place.box is not None else None
     environment = {**place.environment, **definition.env}
-    return StdioTransport(
-        ServerProgram(definition.command or "", definition.args, environment, place.cwd), log
-    )
+    program = ServerProgram(definition.command or "", definition.args, environment, place.cwd, box)
+    return StdioTransport(program, log)
 
 
 async def _all_tools(session: ClientSession) -> list[Tool]:

@@ -5,20 +5,25 @@ are not messages: many servers greet their user on stdout.
 """
 
 import asyncio
+import errno
 import os
 import signal
 from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from subagent_server.sandbox.box import Box
+from subagent_server.sandbox.held import closed_child
+from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
 
 LONGEST_MESSAGE = 64 << 20
@@ -32,12 +37,13 @@ Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[Sess
 
 @dataclass(frozen=True)
 class ServerProgram:
-    """The command of a server, with its environment and working directory."""
+    """The command of a server, with its environment and working directory; a `box` has its own of both."""
 
     command: str
     args: list[str]
     environment: Mapping[str, str]
     cwd: Path
+    box: Box | None = None
 
 
 class _WatchedProcess(SubprocessStreamProtocol):
@@ -73,17 +79,12 @@ class StdioTransport:
         Raises:
             OSError, ValueError: it cannot be started.
         """
-        transport, protocol = await asyncio.get_running_loop().subprocess_exec(
-            _WatchedProcess,
-            self._program.command,
-            *self._program.args,
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            env=dict(self._program.environment),
-            cwd=self._program.cwd,
-            start_new_session=True,
-        )
+        program = self._program
+        argv = [program.command, *program.args]
+        if program.box is not None:
+            transport, protocol = await _started_in_box(program.box, argv)
+        else:
+            transport, protocol = await _started(argv, env=dict(program.environment), cwd=program.cwd)
         self._process = Process(transport, protocol, asyncio.get_running_loop())
         self._transport, self._gone = transport, protocol.gone
         self._inward, received = anyio.create_memory_object_stream[Incoming](0)
@@ -189,6 +190,35 @@ class StdioTransport:
             self.trouble = _how(self._process.returncode)
         self.over.set()
         self._inward.close()
+
+
+async def _started(argv: Sequence[str], **how: Any) -> tuple[asyncio.SubprocessTransport, _WatchedProcess]:
+    return await asyncio.get_running_loop().subprocess_exec(
+        _WatchedProcess, *argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True, **how
+    )
+
+
+async def _started_in_box(
+    box: Box, argv: Sequence[str]
+) -> tuple[asyncio.SubprocessTransport, _WatchedProcess]:
+    """Start a program that begins when its box is found closed. Raises OSError."""
+    gate, opener = os.pipe()
+    try:
+        with box.command(argv, ["--block-fd", str(gate)]) as (command, arguments):
+            started = await _started(command, env={}, cwd="/", pass_fds=(arguments, gate))
+        try:
+            await asyncio.to_thread(closed_child, started[0].get_pid(), box)
+            os.write(opener, b"!")
+        except BoxRefused as refusal:
+            started[0].close()
+            raise OSError(errno.EPERM, f"its sandbox cannot be made: {refusal.reason}") from refusal
+        except BaseException:
+            started[0].close()
+            raise
+        return started
+    finally:
+        os.close(gate)
+        os.close(opener)
 
 
 def _how(code: int | None) -> str:
