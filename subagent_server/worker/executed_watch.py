@@ -1,6 +1,7 @@
 """What a run leaves that other programs execute: looked at before its tools work, and when they rest."""
 
 import asyncio
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ class ExecutedWatch:
 def record_left_behind(store: RunStore, run_id: str) -> None:
     """Record what a run whose worker died has left that can run code. Only times tell what is new."""
     try:
-        cwd, started = Path(store.read_request(run_id).cwd), store.read(run_id).started_at
+        cwd = Path(os.path.realpath(store.read_request(run_id).cwd))
+        started = store.read(run_id).started_at
     except UnreadableMeta:
         return
     if started is not None:
