@@ -5,6 +5,8 @@ Each class has a stable `code`; each instance is one sentence that says what cou
 next, the same for a tool caller, a terminal and the log. Standard library only: the shim imports this.
 """
 
+import errno
+import os
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ from subagent_server.domain.visible import OTHER_SPACES, visible
 MOST_NAMED = 20
 MOST_NEAREST = 5
 MAX_COMPARED = 80
+_CURES = {os.strerror(errno.EMFILE): "raise `ulimit -n`"}
 _KEPT = f"\n\t{OTHER_SPACES}"
 MAX_SENTENCE_CHARACTERS = 4_000
 """Of an error: it may quote names and files of any length."""
@@ -249,9 +252,9 @@ class StorageFailed(HostError):
     code = "storage"
 
     def __init__(self, path: Path, why: str) -> None:
+        todo = _CURES.get(why, "free space or mend the disk")
         super().__init__(
-            f"{path} could not be written ({why}); what was there is unchanged: "
-            "free space or mend the disk, then try again."
+            f"{path} could not be written ({why}); what was there is unchanged: {todo}, then try again."
         )
 
 
@@ -264,6 +267,12 @@ class NotDurable(StorageFailed):
             f"{path} was written, but the disk does not confirm that it will last ({why}): "
             "mend the disk, then look again.",
         )
+
+
+class NoRoom(HostError):
+    """The machine has no room for memory, a process, a thread or an open file."""
+
+    code = "no_room"
 
 
 class LockTimeout(HostError):

@@ -18,7 +18,7 @@ _OF_A_REPOSITORY = ("HEAD", "objects", "refs", COMMONDIR)
 _WRITTEN = ("objects", "refs", "logs")
 _LONGEST_POINTER = 8192
 _LARGEST_CONFIG = 1 << 20
-_GIT_SECONDS = 10.0
+_GIT_SECONDS = 3.0
 _HOOKS, _WORKTREE_CONFIG = "core.hookspath", "extensions.worktreeconfig"
 _SEEN_BY_GIT = ("PATH", "HOME", "XDG_CONFIG_HOME")
 
@@ -112,8 +112,9 @@ def _below(top: Path, paths: Iterable[Path], usual: set[Path]) -> list[Path]:
 
 def _settings(git_directory: Path) -> Iterator[tuple[str, str, str]]:
     """Yield file, key and value of each setting that git has for a repository."""
-    if (git_directory / "config").stat().st_size > _LARGEST_CONFIG:
-        raise OSError(None, "its configuration is too large to be looked at")
+    status = (git_directory / "config").stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST_CONFIG:
+        raise OSError(None, "it is too large, or not a file")
     command = ["git", f"--git-dir={git_directory}", "config", "--list", "--show-origin", "-z"]
     environment = {name: os.environ[name] for name in _SEEN_BY_GIT if name in os.environ}
     try:

@@ -12,7 +12,6 @@ import fcntl
 import os
 import select
 import stat
-import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ COMMONDIR = "commondir"
 _SAYS_NOTHING = b"."
 _MODE = 0o1500
 _PATIENCE_SECONDS = 1.0
-"""For another process that just removes it; not for a program of a sandbox that keeps a lock on it."""
+"""In all, for processes that just remove one; not for a program of a sandbox that keeps locks on them."""
 _PAUSE_SECONDS = 0.01
 _OPENING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -37,6 +36,7 @@ class Placeholders:
     """The placeholders that this process uses."""
 
     _held: list[tuple[Path, int]] = field(default_factory=list)
+    _patience: float = _PATIENCE_SECONDS
 
     def hold(self, path: Path) -> None:
         """Make the missing `path` a placeholder, or use the one that is there.
@@ -45,13 +45,13 @@ class Placeholders:
             NotHeld: something else has come there, or the file system cannot have placeholders.
             OSError: the system refused.
         """
-        deadline = time.monotonic() + _PATIENCE_SECONDS
         directory = open_real(path.parent)
         try:
             while (descriptor := _locked(directory, path)) is None:
-                if time.monotonic() > deadline:
+                if self._patience <= 0:
                     raise NotHeld(None, "another program keeps a lock on it", str(path))
                 select.select((), (), (), _PAUSE_SECONDS)
+                self._patience -= _PAUSE_SECONDS
         finally:
             os.close(directory)
         self._held.append((path, descriptor))

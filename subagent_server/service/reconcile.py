@@ -6,6 +6,7 @@ Tested in `tests/service/test_run_case.py`, `tests/faults/` and `tests/end_to_en
 """
 
 import json
+import os
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
@@ -253,7 +254,7 @@ def sweep_orphans(run: RunPaths) -> None:
 def _remove_placeholders(run: RunPaths) -> None:
     """Remove what a killed worker made in its directory for its sandbox."""
     with suppress(UnreadableMeta):
-        remove_left_placeholders(Path(read_request(run).cwd))
+        remove_left_placeholders(Path(os.path.realpath(read_request(run).cwd)))
 
 
 def _close_journal(run: RunPaths, meta: RunMeta) -> None:

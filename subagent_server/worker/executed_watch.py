@@ -1,6 +1,7 @@
 """What a run leaves that other programs execute: looked at before its tools work, and when they rest."""
 
 import asyncio
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ class ExecutedWatch:
 def record_left_behind(store: RunStore, run_id: str) -> None:
     """Record what a run whose worker died has left that can run code. Only times tell what is new."""
     try:
-        cwd, started = Path(store.read_request(run_id).cwd), store.read(run_id).started_at
+        cwd = Path(os.path.realpath(store.read_request(run_id).cwd))
+        started = store.read(run_id).started_at
     except UnreadableMeta:
         return
     if started is not None:
@@ -66,7 +68,11 @@ def _look(cwd: Path, store: RunStore, before: Seen | None = None) -> Seen:
 def _shown(before: Seen | None, after: Seen, since: float) -> list[str]:
     found = changes(before, after, since)
     shown = [printable(path[:MAX_PATH_CHARACTERS]) for path in found[:MAX_SHOWN]]
-    return shown if len(found) <= MAX_SHOWN else [*shown, f"and {len(found) - MAX_SHOWN} more"]
+    if len(found) > MAX_SHOWN:
+        shown.append(f"and {len(found) - MAX_SHOWN} more")
+    if after.cut and not (before is not None and before.cut):
+        shown.append("and maybe more (the directory has grown too large to be looked at)")
+    return shown
 
 
 def _facts(found: list[str]) -> dict[str, Any]:

@@ -75,6 +75,11 @@ class RawServer:
             if pipe is not None and not pipe.closed:
                 pipe.close()
 
+    @property
+    def pid(self) -> int:
+        """The pid of the server."""
+        return self._process.pid
+
     def say(self, *messages: Mapping[str, Any] | bytes) -> None:
         """Send messages, each on its line; bytes go as they are."""
         lines = [each if isinstance(each, bytes) else json.dumps(each).encode() for each in messages]

@@ -71,10 +71,11 @@ def names(directory: Path) -> frozenset[str]:
 
 def start_victim(world: World, kind: str, number: int) -> Victim:
     """Start a run that works in a box for an hour, then ends."""
-    directory = world.work / f"project{number}"
+    directory, link = world.work / f"project{number}", world.work / f"link{number}"
     make_repository(directory)
+    link.symlink_to(directory)
     before = names(directory)
-    return Victim(world.start(cwd=str(directory)), directory, before, kind)
+    return Victim(world.start(cwd=str(link)), directory, before, kind)
 
 
 def prepare(world: World) -> None:

@@ -6,7 +6,8 @@ Both doors for models use the dispatcher: the MCP server, and the loop of an age
 import asyncio
 from collections.abc import Sequence
 
-from subagent_server.domain.errors import BadArgument, choices
+from subagent_server.domain.errors import BadArgument, NoRoom, choices
+from subagent_server.host.no_room import lack_of_room
 from subagent_server.service.access import Caller
 from subagent_server.service.changes import Changes
 from subagent_server.service.context import Service
@@ -54,11 +55,16 @@ class ToolDispatcher:
         Raises:
             SubagentError: the sentence names the fault and the remedy.
         """
-        tool = self._by_name.get(name)
-        if tool is None:
-            tool = await asyncio.to_thread(self._starting_tool, name)
-        check_arguments(tool.name, call.arguments, tool.arguments)
-        return await tool.handler(self._context, call)
+        try:
+            tool = self._by_name.get(name)
+            if tool is None:
+                tool = await asyncio.to_thread(self._starting_tool, name)
+            check_arguments(tool.name, call.arguments, tool.arguments)
+            return await tool.handler(self._context, call)
+        except Exception as error:
+            if (lack := lack_of_room(error)) is None:
+                raise
+            raise NoRoom(f"{name[:80]} could not be carried out. {lack}") from error
 
     def _starting_tool(self, name: str) -> ToolSpec:
         """Return the tool that starts an agent, listed or not: the number of agents may just have changed."""
