@@ -8,8 +8,12 @@ _UNSANDBOXED = "unsandboxed"
 
 
 def sandbox_mark(run: RunPaths) -> str | None:
-    """Return the sandbox that the start of a run names; None before the start."""
-    for line in journal.read_from(run.events, 0, _FIRST_EVENTS).lines:
+    """Return the sandbox that the start of a run names; None before the start, or if nobody can read it."""
+    try:
+        lines = journal.read_from(run.events, 0, _FIRST_EVENTS).lines
+    except OSError:
+        return None  # a journal is data: one that is damaged keeps nobody from seeing the run
+    for line in lines:
         event = journal.parse(line)
         if event is not None and event.get("type") == "run_started":
             return str(event.get("sandbox") or "") or None
