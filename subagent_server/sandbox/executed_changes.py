@@ -22,8 +22,8 @@ from subagent_server.domain.executed_files import executed_by
 from subagent_server.sandbox import git_directories
 from subagent_server.sandbox.placeholders import COMMONDIR, is_placeholder
 
-MAX_DEPTH = 3
-MAX_NAMES = 5_000
+MAX_DEPTH = 10
+MAX_NAMES, MAX_NAMES_WITH_LAST = 20_000, 5_000
 MAX_SECONDS = 0.5
 _LAST = frozenset(("node_modules", ".venv", "venv", "vendor", "target", ".tox", ".nox", "__pycache__"))
 """Directories of what was downloaded or made are looked at after all others."""
@@ -52,11 +52,15 @@ class Places(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """What a look found, by path; that of a directory ends with `/`. `whole` if no bound ended it."""
+    """What a look found, by path; that of a directory ends with `/`. `whole` if no bound ended it.
+
+    `cut` if a bound ended it before the user's own directories were seen, and not only what was downloaded.
+    """
 
     prints: Mapping[str, Print]
     places: Places
     whole: bool
+    cut: bool
 
 
 def look(cwd: Path, places: Places | None = None, *, leave_out: Path | None = None) -> Seen:
@@ -67,7 +71,7 @@ def look(cwd: Path, places: Places | None = None, *, leave_out: Path | None = No
     walk = _Look(cwd, leave_out, _places(cwd) if places is None else places)
     with suppress(OSError):
         walk.run()
-    return Seen(walk.prints, walk.places, walk.whole)
+    return Seen(walk.prints, walk.places, walk.whole, walk.cut)
 
 
 def changes(before: Seen | None, after: Seen, since: float) -> list[str]:
@@ -108,6 +112,7 @@ class _Look:
     places: Places
     prints: dict[str, Print] = field(default_factory=dict)
     whole: bool = True
+    cut: bool = False
     _names: int = 0
     _deadline: float = field(default_factory=lambda: time.monotonic() + MAX_SECONDS)
 
@@ -118,12 +123,17 @@ class _Look:
         for directory in self.places.hooks:
             self._tree(os.path.relpath(directory, self.cwd))
         first, last = deque([("", 0)]), deque[tuple[str, int]]()
-        while first or last:
+        while first or (last and self._names < MAX_NAMES_WITH_LAST):
+            is_last = not first
             path, depth = (first or last).popleft()
             for below in self._level(path):
                 if depth < MAX_DEPTH and self.cwd / below != self.leave_out:
-                    is_last = Path(below).name in _LAST
-                    (last if is_last else first).append((below, depth + 1))
+                    comes_last = is_last or Path(below).name in _LAST
+                    (last if comes_last else first).append((below, depth + 1))
+            if not self.whole and not is_last:
+                self.cut = True
+                return
+        self.whole = self.whole and not last
 
     def _level(self, path: str) -> list[str]:
         """Look at the names of one directory, and return its ordinary directories."""

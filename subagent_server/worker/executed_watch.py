@@ -68,7 +68,11 @@ def _look(cwd: Path, store: RunStore, before: Seen | None = None) -> Seen:
 def _shown(before: Seen | None, after: Seen, since: float) -> list[str]:
     found = changes(before, after, since)
     shown = [printable(path[:MAX_PATH_CHARACTERS]) for path in found[:MAX_SHOWN]]
-    return shown if len(found) <= MAX_SHOWN else [*shown, f"and {len(found) - MAX_SHOWN} more"]
+    if len(found) > MAX_SHOWN:
+        shown.append(f"and {len(found) - MAX_SHOWN} more")
+    if after.cut and not (before is not None and before.cut):
+        shown.append("and maybe more (the directory has grown too large to be looked at)")
+    return shown
 
 
 def _facts(found: list[str]) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def test_placeholders_of_other_runs_are_not_shown(cwd: Path) -> None:
 def test_a_look_at_a_huge_tree_is_bounded_and_sees_the_top_first(
     cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executed_changes, "MAX_NAMES", 200)
+    monkeypatch.setattr(executed_changes, "MAX_NAMES_WITH_LAST", 200)
     for number in range(300):
         (cwd / "node_modules" / f"package{number}").mkdir(parents=True)
     before = look(cwd)
@@ -101,5 +101,16 @@ def test_a_look_at_a_huge_tree_is_bounded_and_sees_the_top_first(
     write(cwd / "libs" / ".envrc")
     write(cwd / "node_modules" / "package1" / ".envrc")
     after = look(cwd, before.places)
-    assert not before.whole and not after.whole
+    assert not before.whole and not after.whole and not after.cut
     assert {".envrc", "libs/.envrc"} <= set(changes(before, after, 0.0))
+
+
+def test_a_flood_of_names_that_hides_a_repository_is_seen_as_one(
+    cwd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executed_changes, "MAX_NAMES", 200)
+    before = look(cwd)
+    make_bare(cwd / "hidden")
+    for number in range(300):
+        (cwd / f"{number}").touch()
+    assert before.whole and look(cwd, before.places).cut
