@@ -31,6 +31,9 @@ class EchoRunner:
     def cut_short(self, failure: Failure) -> Outcome:
         return Outcome("", failure=failure)
 
+    async def rest(self) -> None:
+        pass
+
     async def aclose(self) -> None:
         Path("closed").touch()
 
