@@ -77,13 +77,14 @@ def look(cwd: Path, places: Places | None = None, *, leave_out: Path | None = No
 def changes(before: Seen | None, after: Seen, since: float) -> list[str]:
     """Return the paths that came, or changed, between two looks; of a new directory not those below.
 
-    Where the first look is missing, or did not come so far, times decide: `since` is in seconds.
+    Where the first look is missing, or did not come so far, times decide: `since` is the beginning of the
+    first look, in seconds. A file that was changed during that look counts too.
     """
     found: list[str] = []
     for path, print_ in sorted(after.prints.items()):
         known = None if before is None else before.prints.get(path)
         if known is not None:
-            is_new = known != print_
+            is_new = known != print_ or print_.changed >= since * 1e9
         else:
             is_new = (before is not None and before.whole) or print_.changed >= since * 1e9
         if is_new and not any(path.startswith(above) for above in found if above.endswith("/")):

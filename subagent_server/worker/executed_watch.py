@@ -30,19 +30,21 @@ class ExecutedWatch:
         self._needed = selection.bash or selection.edit
         self._run = run
         self._since = time.time()
-        self._before: Seen | None = None
+        self._before: asyncio.Task[Seen] | None = None
 
-    async def begin(self) -> None:
-        """Look for the first time. To be over before a tool works."""
+    def begin(self) -> None:
+        """Look for the first time, beside the first call of the model."""
         if self._needed:
-            self._before = await asyncio.to_thread(_look, Path.cwd(), self._run.store)
+            self._since = time.time()
+            self._before = asyncio.create_task(asyncio.to_thread(_look, Path.cwd(), self._run.store))
 
     async def found(self) -> list[str]:
         """Return what can run code since then, for people, and record it in the journal."""
         if self._before is None:
             return []
-        after = await asyncio.to_thread(_look, Path.cwd(), self._run.store, self._before)
-        found = _shown(self._before, after, self._since)
+        before = await self._before
+        after = await asyncio.to_thread(_look, Path.cwd(), self._run.store, before)
+        found = _shown(before, after, self._since)
         if found:
             self._run.record("warning", **_facts(found))
         return found

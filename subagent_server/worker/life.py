@@ -89,9 +89,8 @@ class Life:
     async def _outcome(self, tracer: Tracer) -> Outcome | None:
         """Return how the agent ended, or None if the run was ended from outside. The one broad catch."""
         try:
-            looking = asyncio.create_task(self._executed.begin())
+            self._executed.begin()
             self._runner = await self._watched(self._opened(tracer))
-            await looking
             outcome = await self._watched(self._runner.work())
             await self.run.acknowledgements_written()
             return outcome
