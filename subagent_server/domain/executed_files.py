@@ -94,10 +94,12 @@ EXECUTED_FILES: tuple[Executed, ...] = (
 def names_to_hold() -> list[str]:
     """Return the names that a program executes at the top of any project: a sandbox holds them if missing.
 
-    Globs cannot be held. `git~1` names nothing that is missing, and `commondir` nothing without `HEAD`.
+    Globs cannot be held, and `git~1` names nothing that is missing. `commondir` stands for `HEAD` beside it:
+    with a directory of that name git refuses the place as a repository, and a `HEAD` that is held would make
+    `git show HEAD` ambiguous.
     """
     held = [path for entry in EXECUTED_FILES if not entry.in_home for path in entry.paths]
-    return [*(path for path in held if path.isascii() and not set("*?[~/") & set(path)), "HEAD"]
+    return [*(path for path in held if path.isascii() and not set("*?[~/") & set(path)), "commondir"]
 
 
 def executed_by(

@@ -34,7 +34,8 @@ class LinkedWorktree:
 
 def is_repository(directory: Path) -> bool:
     """Whether git takes this directory itself for a repository (is_git_directory in its setup.c)."""
-    return makes_repository({name for name in _OF_A_REPOSITORY if os.path.lexists(directory / name)})
+    there = {name for name in _OF_A_REPOSITORY if os.path.lexists(directory / name)}
+    return makes_repository(there - {COMMONDIR} if (directory / COMMONDIR).is_dir() else there)
 
 
 def makes_repository(names: Set[str]) -> bool:

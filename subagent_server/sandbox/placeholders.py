@@ -2,7 +2,8 @@
 
 A placeholder is an empty directory, which git does not show, of a mode that nobody else gives to one. So
 anybody can tell one that a killed process left, and `rmdir` can remove nothing of the user's. The one file is
-`commondir`, which git would not take as a directory: its whole content is `.`, which says nothing to git.
+`commondir` in a repository, whose whole content is `.`, which says nothing to git. Anywhere else it is a
+directory like all: git refuses to take what lies around it for a repository.
 
 A mount falls with the name below it, in whichever sandbox it is. So each user of a placeholder keeps a shared
 lock on it, which ends with the process, and it is removed by whoever gets an exclusive one.
@@ -20,6 +21,8 @@ from subagent_server.host.inside import open_real
 
 COMMONDIR = "commondir"
 _SAYS_NOTHING = b"."
+_PLANTED = ("HEAD", "objects", "refs")
+"""Names that make their directory a repository for git, with the `config` in it."""
 _MODE = 0o1500
 _PATIENCE_SECONDS = 1.0
 """In all, for processes that just remove one; not for a program of a sandbox that keeps locks on them."""
@@ -38,8 +41,10 @@ class Placeholders:
     _held: list[tuple[Path, int]] = field(default_factory=list)
     _patience: float = _PATIENCE_SECONDS
 
-    def hold(self, path: Path) -> None:
+    def hold(self, path: Path, *, in_repository: bool = False) -> None:
         """Make the missing `path` a placeholder, or use the one that is there.
+
+        `in_repository` says that git takes the directory of `path` for a repository.
 
         Raises:
             NotHeld: something else has come there, or the file system cannot have placeholders.
@@ -47,7 +52,7 @@ class Placeholders:
         """
         directory = open_real(path.parent)
         try:
-            while (descriptor := _locked(directory, path)) is None:
+            while (descriptor := _locked(directory, path, in_repository)) is None:
                 if self._patience <= 0:
                     raise NotHeld(None, "another program keeps a lock on it", str(path))
                 select.select((), (), (), _PAUSE_SECONDS)
@@ -72,7 +77,7 @@ def remove_if_unused(path: Path) -> None:
             descriptor = _opened(directory, path.name)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_at(descriptor, directory, path.name):
+                if _is_at(descriptor, directory, path.name) and not _is_guard(directory, path.name):
                     _remove(directory, path.name)
             finally:
                 os.close(descriptor)
@@ -88,9 +93,9 @@ def is_placeholder(directory: int, name: str) -> bool:
     return False
 
 
-def _locked(directory: int, path: Path) -> int | None:
+def _locked(directory: int, path: Path, in_repository: bool) -> int | None:
     """Return the placeholder, open and with a shared lock; None if it has to be tried again."""
-    _make(directory, path)
+    _make(directory, path, in_repository)
     try:
         descriptor = _opened(directory, path.name)
     except FileNotFoundError:
@@ -105,10 +110,10 @@ def _locked(directory: int, path: Path) -> int | None:
     return None
 
 
-def _make(directory: int, path: Path) -> None:
+def _make(directory: int, path: Path, in_repository: bool) -> None:
     """Make the placeholder, at once as it has to be: a reader never finds it half made."""
     try:
-        if path.name == COMMONDIR:
+        if in_repository and path.name == COMMONDIR:
             _make_commondir(directory)
         else:
             os.mkdir(path.name, _MODE, dir_fd=directory)
@@ -150,8 +155,8 @@ def _is_ours(descriptor: int, name: str) -> bool:
     status = os.fstat(descriptor)
     if status.st_uid != os.geteuid():
         return False
-    if name == COMMONDIR:
-        return stat.S_ISREG(status.st_mode) and os.pread(descriptor, 2, 0) == _SAYS_NOTHING
+    if stat.S_ISREG(status.st_mode):
+        return name == COMMONDIR and os.pread(descriptor, 2, 0) == _SAYS_NOTHING
     is_marked = stat.S_ISDIR(status.st_mode) and status.st_mode & 0o1777 == _MODE
     return is_marked and not os.listdir(descriptor)
 
@@ -162,8 +167,25 @@ def _is_at(descriptor: int, directory: int, name: str) -> bool:
     return False
 
 
+def _is_guard(directory: int, name: str) -> bool:
+    """Whether only this placeholder keeps git from a repository that was planted around it: then it stays."""
+    is_directory = name == COMMONDIR and not _is_file(directory, name)
+    return is_directory and all(_is_there(directory, planted) for planted in _PLANTED)
+
+
 def _remove(directory: int, name: str) -> None:
-    if name == COMMONDIR:
+    if _is_file(directory, name):
         os.unlink(name, dir_fd=directory)
     else:
         os.rmdir(name, dir_fd=directory)
+
+
+def _is_there(directory: int, name: str) -> bool:
+    with suppress(FileNotFoundError):
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+        return True
+    return False
+
+
+def _is_file(directory: int, name: str) -> bool:
+    return stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)

@@ -19,7 +19,7 @@ from pathlib import Path
 from subagent_server.domain.executed_files import executed_by, is_lifted, names_to_hold
 from subagent_server.host.inside import printable
 from subagent_server.sandbox import git_directories
-from subagent_server.sandbox.placeholders import Placeholders, remove_if_unused
+from subagent_server.sandbox.placeholders import COMMONDIR, Placeholders, remove_if_unused
 
 MAX_ENTRIES = 20_000
 """How many names of the directory are compared with the table. Literal names are asked for one by one."""
@@ -102,7 +102,7 @@ class _Protection:
         mode = _mode(path)
         if name == ".git" and mode is not None:
             self._git(path, mode)
-        elif name == "HEAD" and git_directories.is_repository(self.cwd):
+        elif name in ("HEAD", COMMONDIR) and git_directories.is_repository(self.cwd):
             self._repository(self.cwd)
         else:
             self._read_only(path)
@@ -127,7 +127,7 @@ class _Protection:
 
     def _repository(self, directory: Path) -> None:
         for name in git_directories.READ_ONLY:
-            self._read_only(directory / name)
+            self._read_only(directory / name, in_repository=True)
         for name in git_directories.READ_ONLY_IF_THERE:
             if _mode(directory / name) is not None:
                 self._read_only(directory / name)
@@ -159,14 +159,14 @@ class _Protection:
             self._mount("--bind", here)
         self._read_only(here)
 
-    def _read_only(self, path: Path) -> None:
+    def _read_only(self, path: Path, *, in_repository: bool = False) -> None:
         mode = _mode(path)
         if mode is not None and stat.S_ISLNK(mode):
             self._open(path, "it is a symbolic link, which cannot be kept from being replaced")
             return
         try:
             if mode is None or git_directories.is_placeholder_at(path):
-                self.placeholders.hold(path)
+                self.placeholders.hold(path, in_repository=in_repository)
         except OSError as error:
             self._open(path, error.strerror or str(error))
             return

@@ -1,6 +1,7 @@
 """The names that other programs execute, each with a mount of its own in a box, also while it is missing."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def mounts(protected: ProtectedNames, cwd: Path) -> dict[str, str]:
 def test_missing_names_are_held_while_a_box_may_live_and_are_gone_afterwards(cwd: Path) -> None:
     placeholders = Placeholders()
     found = mounts(protect(cwd, placeholders), cwd)
-    for name in (".git", ".mcp.json", ".claude", ".envrc", ".vscode", "HEAD"):
+    for name in (".git", ".mcp.json", ".claude", ".envrc", ".vscode", "commondir"):
         assert found[name] == "--ro-bind"
         assert names(cwd / name) == set()
     placeholders.release()
@@ -64,6 +65,32 @@ def test_git_is_a_mount_of_its_own_whose_executed_parts_are_read_only(cwd: Path)
     git("-C", cwd, "commit", "--quiet", "--allow-empty", "-m", "beside a box")
     placeholders.release()
     assert names(cwd / ".git") == before
+
+
+def test_git_names_its_commits_as_ever_beside_what_holds_the_names(cwd: Path) -> None:
+    make_repository(cwd)
+    placeholders = Placeholders()
+    protect(cwd, placeholders)
+    assert git("-C", cwd, "diff", "HEAD") == "" and git("-C", cwd, "log", "HEAD", "--format=%H")
+    placeholders.release()
+
+
+def test_git_refuses_a_repository_that_was_planted_in_the_directory_also_afterwards(cwd: Path) -> None:
+    placeholders = Placeholders()
+    protect(cwd, placeholders)
+    (cwd / "HEAD").write_text("ref: refs/heads/x\n", encoding="utf-8")
+    for name in ("objects", "refs"):
+        (cwd / name).mkdir()
+    config = "[core]\nrepositoryformatversion = 0\nfsmonitor = touch planted\n"
+    (cwd / "config").write_text(config, encoding="utf-8")
+    for _ in ("held", "released"):
+        with pytest.raises(subprocess.CalledProcessError):
+            git("-C", cwd, "rev-parse", "--git-dir")
+        placeholders.release()
+    assert "planted" not in names(cwd)
+    (cwd / "HEAD").unlink()
+    remove_left_placeholders(cwd)
+    assert names(cwd) == {"objects", "refs", "config"}
 
 
 def test_hooks_and_included_files_that_the_configuration_names_are_read_only(cwd: Path) -> None:

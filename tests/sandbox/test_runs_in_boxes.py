@@ -46,7 +46,8 @@ def a_shell_in_a_box(world: World) -> None:
     assert private == "private"
     assert "[the shell was ended by SIGTERM (exit code 143)" in ended
     assert anew == f"{world.work}\nlost\n[exit code 1]"
-    assert sorted(path.name for path in world.work.iterdir()) == ["made.txt", "sub"]
+    left = sorted(path.name for path in world.work.iterdir())
+    assert left == ["made.txt", "sub"], left
 
 
 def test_a_shell_in_a_box_writes_its_directory_and_sees_no_home_no_key_and_no_run(world: World) -> None:
