@@ -23,7 +23,7 @@ from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.dispatch import ToolDispatcher
 from subagent_server.service.tools.pages import page_of
 from subagent_server.service.tools.spec import Answer, ToolSpec
-from subagent_server.service.tools.table import PARENT_TOOLS, tools_of
+from subagent_server.service.tools.table import PAGE_TOOLS, PARENT_TOOLS, tools_of
 from subagent_server.settings import Role
 
 Context = ServerRequestContext[Any, Any]
@@ -32,8 +32,6 @@ WAIT_SECONDS = {"claude-code": 1500.0, "codex": 280.0, "gemini-cli": 570.0}
 """How long a call of a client may take before the client gives it up (measured; see `docs/tools.md`)."""
 ADDED_BY_CLIENTS = frozenset({"wait_for_previous"})
 """Arguments that a client adds to every tool's schema for itself and passes on all the same: Gemini CLI's."""
-PAGE_TOOLS = 100
-"""The most tools in one answer of `tools/list`. Some clients read the first page only."""
 
 
 class ToolHandlers:

@@ -1,4 +1,4 @@
-"""The tools of a caller in the order of their list: those that start agents, then the generic ones."""
+"""The tools of a caller in the order of their list."""
 
 import json
 from collections.abc import Sequence
@@ -39,6 +39,8 @@ TOOLS: tuple[ToolSpec, ...] = (
 )
 PARENT_TOOLS = tuple(tool for tool in TOOLS if "parent" in tool.roles)
 
+PAGE_TOOLS = 100
+"""The most tools in one answer of `tools/list`. Some clients (Gemini CLI) read the first page only."""
 IN_VIEW_BYTES = 8_000
 """How much the descriptions of all agents may take together to be in every parent's sight."""
 
@@ -57,11 +59,18 @@ class ToolTable:
 
 
 def table_of(offered: OfferedAgents, generic: Sequence[ToolSpec], max_tools: int) -> ToolTable:
-    """Return the table: a tool for each agent, or two for all of them if there are more than `max_tools`."""
+    """Return the table: a tool for each agent, or two for all of them if there are more than `max_tools`.
+
+    A table of several pages begins with the tools that a client needs if it reads one page: those two, which
+    reach every agent, and the generic ones.
+    """
     if len(offered.agents) > max_tools:
         return ToolTable(offered, (*MANY_AGENTS, *generic))
     in_sight = _are_few(offered.shown)
-    return ToolTable(offered, (*(run_tool(agent, in_sight=in_sight) for agent in offered.shown), *generic))
+    starting = [run_tool(agent, in_sight=in_sight) for agent in offered.shown]
+    if len(starting) + len(generic) > PAGE_TOOLS:
+        return ToolTable(offered, (*MANY_AGENTS, *generic, *starting))
+    return ToolTable(offered, (*starting, *generic))
 
 
 def tools_of(service: Service, role: Role, caller: Caller) -> tuple[ToolSpec, ...]:
