@@ -1,4 +1,4 @@
-"""The client of the zygote. Nothing here can fail a start.
+"""Ask the zygote for a process; if it cannot be asked, the caller starts the process plainly.
 
 Whatever is wrong with the zygote (it is missing, dead, hung, of another version, of another user), nothing is
 started, within a bound, and the caller starts plainly. Standard library only, and little of it: the front of

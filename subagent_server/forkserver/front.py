@@ -1,4 +1,4 @@
-"""The front of a forked command: the process that was started, and stands for the fork that does its work.
+"""The process of a command whose work a fork does: it passes on signals and the exit code.
 
 Signals to the front reach the fork. The fork ends when the front is gone, and the front ends as the fork has
 ended. Standard library only, and little of it: every handed-over command imports this module first.

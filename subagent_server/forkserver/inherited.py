@@ -1,4 +1,4 @@
-"""Attributes that execve and fork hand on, beside environment, directory and descriptors.
+"""Process attributes that a fork of the zygote takes over from its starter: umask, limits, signals and more.
 
 A fork of the zygote takes them over from its starter, as if the starter had started it. An attribute that
 cannot be taken over has to be the same already. Linux only.

@@ -1,4 +1,4 @@
-"""The key of an installation: another one has another key, and so has this one after a change.
+"""A key for the installed code: it changes with the code, so that a zygote of old code is never used.
 
 A zygote serves only starters that come to the same key, so that an upgrade, or an edited checkout, never
 meets an old one. Only names, sizes and times are read, which takes about two milliseconds.

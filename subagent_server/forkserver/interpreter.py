@@ -1,4 +1,4 @@
-"""Make a forked process behave as a fresh interpreter: the rest of a start when all is imported.
+"""Bring a forked process into the state in which a freshly started Python begins its program.
 
 A fork puts in order the things that belong to a process and not to its program: descriptors, environment,
 process title, locale, streams, caches. Then it calls the same main function as a fresh interpreter does.

@@ -1,7 +1,7 @@
-"""Access to this process: its memory, its environment, its open files (PR_SET_DUMPABLE of prctl(2)).
+"""Close the memory, environment and open files of this process to the user's other processes.
 
-Only root can look into a process that is not dumpable, not the other processes of its user; the process
-leaves no core dump. Its forks are not dumpable either; a program executed by the process is dumpable again.
+Only root can look into a process that is not dumpable (PR_SET_DUMPABLE of prctl(2)), not the other processes
+of its user; it leaves no core dump. Its forks are not dumpable either; a program that it executes is again.
 Some files about itself below `/proc/self` are closed to the process too: `environ`, `mem` and `pagemap`
 belong to root then. Linux only; elsewhere nothing happens. Standard library only: the shim imports this
 module.

@@ -1,4 +1,4 @@
-"""Staying inside: from an untrusted path to an open directory and a name there.
+"""Open a path that is not trusted, below a root that it cannot leave by links.
 
 A path is walked component by component on open directories (openat(2) with O_NOFOLLOW), and symbolic links
 are followed by hand, so a component swapped meanwhile cannot lead out of the root. A link may point to any

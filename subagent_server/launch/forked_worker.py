@@ -1,4 +1,4 @@
-"""The worker's program in a forked shim: the worker is a fork of the shim, without an exec.
+"""Start the worker as a fork of its shim, without an exec, if the shim is a fork of the zygote.
 
 This way does the same as the plain way (`program.py`), sooner and with shared memory. Standard library only.
 """

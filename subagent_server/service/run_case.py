@@ -1,7 +1,8 @@
-"""The cases of reconciliation, in the order in which they are decided. Standard library only.
+"""Decide in which case a run is, when its record is compared with its processes.
 
 The order keeps a finished run from being called lost: its result counts before its processes do.
 `reconcile.py` acts on each case; `list_runs.py` only asks whether any action is needed.
+Standard library only.
 """
 
 from enum import Enum

@@ -1,4 +1,4 @@
-"""Fill the free slots between the objects of a process, before it is forked.
+"""Fill the holes in the zygote's heap, so that new objects of its forks do not copy shared pages.
 
 New objects are put into the slots of freed ones, which lie all over the memory. In a fork each such slot
 means a copy of the page around it. Without free slots the objects of a fork lie together in memory of its

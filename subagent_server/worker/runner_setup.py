@@ -1,4 +1,4 @@
-"""The material that a worker hands to a runner."""
+"""Everything that a worker hands to a runner: the agent, its run and their surroundings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
