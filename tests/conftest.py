@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from subagent_server.store.runs import RunStore
 from tests.helpers import warm
@@ -17,6 +18,8 @@ _FORKER = pytest.StashKey[Forker]()
 def pytest_configure(config: pytest.Config) -> None:
     """Set the process up, and name the directory of the zygote: workers get it with their environment."""
     forget_starter()
+    settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("suite")  # a busy machine is slow: that is not a fault of an example
     if not hasattr(config, "workerinput"):
         config.stash[_WARM] = warm.begin()
         config.stash[_FORKER] = Forker(config.stash[_WARM])
