@@ -41,6 +41,10 @@ CHILD_INSTRUCTIONS = (
     "You are a subagent. Ask your parent with ask_parent what only it can decide; update_status says how far "
     "you are."
 )
+LIFECYCLE_INSTRUCTIONS = (
+    "agent_start(contract) starts an agent without a file and returns its agent_id, which is a runId too; "
+    "agent_status looks at several."
+)
 MAX_AT_WORK = 128
 """How many requests may have no answer, or one that nobody has read, beside those that wait for runs."""
 FIXED_TTL_MS = 3_600_000
@@ -62,8 +66,7 @@ class ClientConnection:
             ToolWatch(service.registry, agent_changes, self.tools.digest, notices, background),
             notices,
         )
-        own = {"child": [CHILD_INSTRUCTIONS]}.get(role, [])
-        self.instructions = " ".join([*own, PARENT_INSTRUCTIONS] if self.tools.may_delegate else own)
+        self.instructions = _instructions(service, role, may_delegate=self.tools.may_delegate)
         self.tools_may_change = bool(service.registry.directories)
 
     @property
@@ -94,6 +97,16 @@ class ClientConnection:
         """Return the resources as they are now."""
         await self.subscriptions.listed_resources(context)
         return await self.resources.list_resources(context, params)
+
+
+def _instructions(service: Service, role: Role, *, may_delegate: bool) -> str:
+    offers_contracts = role != "child" and service.settings.contract_model is not None
+    parts = {
+        CHILD_INSTRUCTIONS: role == "child",
+        PARENT_INSTRUCTIONS: may_delegate,
+        LIFECYCLE_INSTRUCTIONS: offers_contracts,
+    }
+    return " ".join(text for text, is_wanted in parts.items() if is_wanted)
 
 
 def build_server(connection: ClientConnection) -> Server:
