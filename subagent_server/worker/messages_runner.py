@@ -32,6 +32,7 @@ from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.service.inputs import copied_inputs
 from subagent_server.service.tool_names import missing_tools
 from subagent_server.store.root import is_marked
+from subagent_server.toolkit.agent_complete import AgentComplete
 from subagent_server.toolkit.ask_parent import AskParent
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.nested import nested_tools
@@ -128,6 +129,7 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
     settings = _model_settings(agent, setup.environment, meter.prices)
     request = run.store.read_request(run.run_id)
     final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
+    completion = AgentComplete(run.run_id) if agent.by_contract else None
     selection = select(agent.tools, agent.disallowed_tools)
     offer = web_offer(agent, selection)
     workspace, place = await _entered_workspace(setup, selection)
@@ -136,7 +138,8 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
         # 2. Record the start: whatever is refused from here on stands in the journal behind it.
         setup.record_start(request, place.mark, settings.model)
         todos = todo_tools(selection.todos, run.record)
-        own_tools = [*workspace, *todos, *_companions(setup), *([final] if final else [])]
+        ending: list[Tool] = [tool for tool in (final, completion) if tool is not None]
+        own_tools = [*workspace, *todos, *_companions(setup), *ending]
         # 3. Begin the transcript, before any server is started: a kill from here on loses no conversation.
         task = _task(agent, request, run, place)
         delegates = setup.delegation is not None
@@ -155,6 +158,7 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
             tools=tools,
             max_turns=agent.limits.max_turns,
             final=final,
+            completion=completion,
             tracer=setup.tracer,
             meter=meter,
             outputs=KeptOutputs(run.paths.outputs, run.masker),
@@ -263,6 +267,7 @@ def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun, place: Pl
         cwd=request.cwd,
         inputs=copied_inputs(run.paths),
         continues=request.continues_run_id,
+        by_contract=agent.by_contract,
         place=place.words,
     )
 
