@@ -26,7 +26,9 @@ MOST_REPLY_BYTES = 16 << 20
 """How much a call may bring, as JSON."""
 _MOST_RECORDS = 2 * MOST_CALLS
 _TOO_MANY = f"A program may make {MOST_CALLS:,} calls: end it, and go on in another one."
-_TOO_LARGE = f"The call was made, but its result has more than {MOST_REPLY_BYTES:,} bytes: ask for less at once."
+_TOO_LARGE = (
+    f"The call was made, but its result has more than {MOST_REPLY_BYTES:,} bytes: ask for less at once."
+)
 
 
 class Broken(Exception):
@@ -50,6 +52,8 @@ class Channel:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answerer) -> None:
         self.end: int | None = None
         self.fault: str | None = None
+        self.closed = asyncio.Event()
+        """Set when nobody is left who could write a record."""
         self._reader = reader
         self._writer = writer
         self._answer = answer
@@ -84,19 +88,27 @@ class Channel:
         Raises:
             Broken: a record has not the form that it should have.
         """
-        async with asyncio.TaskGroup() as calls:
-            for _ in range(_MOST_RECORDS):
-                record = await self._next()
-                if record is None:
-                    return
-                if record.fault is not None:
-                    self.fault = record.fault
-                elif record.end is not None:
-                    self.end = record.end
-                else:
-                    await self._places.acquire()
-                    calls.create_task(self._serve(*self._checked(record)))
-            raise Broken(f"it has written more than {_MOST_RECORDS:,} records")
+        try:
+            async with asyncio.TaskGroup() as calls:
+                await self._read_calls(calls)
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+
+    async def _read_calls(self, calls: asyncio.TaskGroup) -> None:
+        for _ in range(_MOST_RECORDS):
+            record = await self._next()
+            if record is None:
+                self.closed.set()
+                return
+            if record.fault is not None:
+                self.fault = record.fault
+            elif record.end is not None:
+                self.end = record.end
+            else:
+                checked = self._checked(record)
+                await self._places.acquire()
+                calls.create_task(self._serve(*checked))
+        raise Broken(f"it has written more than {_MOST_RECORDS:,} records")
 
     def _checked(self, record: _Record) -> tuple[int, str, dict[str, Any]]:
         if record.call is None or record.function is None or record.arguments is None:

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 
 class ProgramClock:
-    """Counts the seconds of one program, from now on."""
+    """Counts the seconds of one program, from `run_out` on."""
 
     def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
         self._left = seconds
         self._since = time.monotonic()
         self._pauses = 0
@@ -37,6 +38,7 @@ class ProgramClock:
 
     async def run_out(self) -> None:
         """Return when the time is over."""
+        self._since = time.monotonic()
         while True:
             self._changed.clear()
             self._count()

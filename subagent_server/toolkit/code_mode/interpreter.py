@@ -33,5 +33,7 @@ def modules_file() -> int:
 @cache
 def _modules() -> bytes:
     directory = Path(__file__).with_name("inside")
-    texts = [(f"{inside.__name__}.{name}", (directory / f"{name}.py").read_text("utf-8")) for name in _MODULES]
+    texts = [
+        (f"{inside.__name__}.{name}", (directory / f"{name}.py").read_text("utf-8")) for name in _MODULES
+    ]
     return repr(texts).encode()

@@ -1,4 +1,4 @@
-"""The process of one program: started in its box or without one, interrupted, and ended with its whole tree."""
+"""The process of one program: started in a box or without, interrupted, and ended with its whole tree."""
 
 import asyncio
 import os
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from subagent_server.host import process_scan, processes
 from subagent_server.sandbox.box import Box
@@ -71,7 +72,7 @@ class ProgramProcess:
         modules = modules_file()
         output, output_end = os.pipe()
         command = program_command(place.python, inner.fileno(), modules)
-        streams = {"stdin": subprocess.DEVNULL, "stdout": output_end, "stderr": output_end}
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output_end, "stderr": output_end}
         descriptors = (inner.fileno(), modules)
         try:
             if box is not None:

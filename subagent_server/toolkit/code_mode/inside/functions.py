@@ -69,7 +69,9 @@ def unknown_tool(space: Namespace, name: str) -> str:
 
     known = [each for each in vars(space) if each != "__name__"]
     near = difflib.get_close_matches(name, known, 3) or known[:10]
-    return f"{space.__name__} has no tool {name!r}; it has {', '.join(near)}{', ...' * (len(near) < len(known))}"
+    return (
+        f"{space.__name__} has no tool {name!r}; it has {', '.join(near)}{', ...' * (len(near) < len(known))}"
+    )
 
 
 def gather(*calls: Any) -> list[Any]:

@@ -63,7 +63,9 @@ class Line:
     def call(self, function: str, arguments: dict[str, Any]) -> Any:
         """Call a function of the host and return its value. Raises ToolError."""
         if os.getpid() != self._owner:
-            raise RuntimeError("tools can be called in the program's own process only: use threads, or gather()")
+            raise RuntimeError(
+                "tools can be called in the program's own process only: use threads, or gather()"
+            )
         try:
             written = json.dumps(arguments, allow_nan=False)
         except (TypeError, ValueError) as error:

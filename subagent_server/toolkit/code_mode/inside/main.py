@@ -22,12 +22,11 @@ _MOST_FAULTS = 10
 _TOP_LEVEL_AWAIT = 0x2000
 _FUTURE_ANNOTATIONS = 0x1000000
 _TREE = 0x400
-_COROUTINE = 0x80
 
 
 def _with_value(tree: Any) -> None:
     """Keep the value of a last expression, under a name that no code has."""
-    if tree.body and _kind(tree.body[-1]) == "Expr":
+    if tree.body and type(tree.body[-1]).__name__ == "Expr":
         last = tree.body[-1]
         place = {field: getattr(last, field) for field in last._attributes}
         target = _ast.Name(id=" value", ctx=_ast.Store(), **place)
@@ -70,7 +69,7 @@ def _execute(code: Any, calls_run: bool, names: dict[str, Any]) -> None:
     for name in [name for name in space if name not in ("__name__", "__builtins__")]:
         del space[name]
     space.update({**names, "__file__": FILE})
-    _finish(eval(code, space) if code.co_flags & _COROUTINE else exec(code, space))
+    _finish(eval(code, space))
     _show(space.pop(" value", None))
     if calls_run:
         _show(_finish(space["run"]()))

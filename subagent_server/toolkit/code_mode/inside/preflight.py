@@ -1,4 +1,4 @@
-"""A look at the code of a program before any of it runs: a call may have effects, so an early error is worth much.
+"""A look at the code of a program before any of it runs: calls may have effects, so early errors matter.
 
 Only what is sure is a fault. A name that the code gives a meaning of its own is left alone everywhere.
 """
@@ -25,7 +25,9 @@ def _walk(tree: Any) -> Iterator[Any]:
         yield node
         for field in node._fields:
             value = getattr(node, field, None)
-            todo += [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, _ast.AST)]
+            todo += [
+                each for each in (value if isinstance(value, list) else [value]) if isinstance(each, _ast.AST)
+            ]
 
 
 def _kind(node: Any) -> str:
@@ -63,8 +65,9 @@ def _fault_of(node: Any, known: dict[str, Any], bound: set[str] | None) -> str |
     kind = _kind(node)
     if kind == "Attribute" and _kind(node.value) == "Name":
         space = known.get(node.value.id)
-        is_missing = isinstance(space, Namespace) and not hasattr(type(space), node.attr)
-        return unknown_tool(space, node.attr) if is_missing and node.attr not in vars(space) else None
+        if not isinstance(space, Namespace) or hasattr(type(space), node.attr) or node.attr in vars(space):
+            return None
+        return unknown_tool(space, node.attr)
     if kind == "Await" and _kind(node.value) == "Call":
         tool = _meant(node.value.func, known)
         return f"{tool.__name__}() is no coroutine: call it without `await`" if tool is not None else None
@@ -75,14 +78,14 @@ def _fault_of(node: Any, known: dict[str, Any], bound: set[str] | None) -> str |
         given = [each.arg for each in node.keywords if each.arg is not None]
         partial = len(given) < len(node.keywords)
         return tool.fault(bool(node.args), given, partial=partial)
-    if kind == "Call" and _kind(node.func) == "Name" and bound is not None:
+    if _kind(node.func) == "Name" and bound is not None:
         name = node.func.id
         is_known = name in bound or name in known or hasattr(builtins, name)
         return None if is_known else f"there is no function {name}()"
     return None
 
 
-def _meant(function: Any, known: dict[str, Any]) -> Any:
+def _meant(function: Any, known: dict[str, Any]) -> Tool | None:
     """Return the tool that an expression names, or None."""
     found = None
     if _kind(function) == "Name":
@@ -95,12 +98,18 @@ def _meant(function: Any, known: dict[str, Any]) -> Any:
 
 def is_entry(tree: Any) -> bool:
     """Whether the code defines `run()`, without arguments, and leaves it to us to call it."""
-    last = [node for node in tree.body if _kind(node) in ("FunctionDef", "AsyncFunctionDef") and node.name == "run"]
+    last = [
+        node
+        for node in tree.body
+        if _kind(node) in ("FunctionDef", "AsyncFunctionDef") and node.name == "run"
+    ]
     if not last:
         return False
     arguments = last[-1].args
     needed = len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)
     needed += sum(default is None for default in arguments.kw_defaults)
-    others = [node for node in tree.body if _kind(node) not in ("FunctionDef", "AsyncFunctionDef", "ClassDef")]
+    others = [
+        node for node in tree.body if _kind(node) not in ("FunctionDef", "AsyncFunctionDef", "ClassDef")
+    ]
     called = any(_kind(node) == "Name" and node.id == "run" for each in others for node in _walk(each))
     return needed == 0 and not called
