@@ -122,22 +122,31 @@ class Box:
             )
 
 
-def build_box(rules: Rules) -> Box:
-    """Return a box by these rules.
+def find_box_program(rules: Rules) -> Path:
+    """Return the bubblewrap for a box by these rules, without the cost of building it.
 
     Raises:
         BoxRefused: bubblewrap is missing, or the working directory is too much to be shown.
     """
     program = find_program(rules.environment, rules.cwd)
-    homes = _homes(rules.environment)
-    if shows_too_much(rules.cwd, homes):
+    if shows_too_much(rules.cwd, _homes(rules.environment)):
         raise BoxRefused(
             f"the working directory {rules.cwd} is the home directory, a part of the system, or above one: "
             "start the run in the directory of a project"
         )
     if rules.cwd in rules.hidden:
         raise BoxRefused(f"the working directory {rules.cwd} holds the runs: start the run elsewhere")
-    home = homes[0]
+    return program
+
+
+def build_box(rules: Rules) -> Box:
+    """Return a box by these rules. Some milliseconds: it asks git who commits.
+
+    Raises:
+        BoxRefused: bubblewrap is missing, or the working directory is too much to be shown.
+    """
+    program = find_box_program(rules)
+    home = _homes(rules.environment)[0]
     identity = {} if rules.cwd_read_only else git_identity(rules.environment, rules.cwd)
     shown = [*tool_chains(home, rules.cwd, rules.environment), *rules.read]
     over = {how: [path for given, path in rules.over if given == how] for how in ("--bind", "--ro-bind")}

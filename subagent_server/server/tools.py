@@ -22,7 +22,7 @@ from subagent_server.service.progress import progress_words
 from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.dispatch import ToolDispatcher
 from subagent_server.service.tools.pages import page_of
-from subagent_server.service.tools.spec import Answer, ToolSpec
+from subagent_server.service.tools.spec import LIST, Answer, ToolSpec
 from subagent_server.service.tools.table import PAGE_TOOLS, PARENT_TOOLS, tools_of
 from subagent_server.settings import Role
 
@@ -143,7 +143,8 @@ def _arguments(params: types.CallToolRequestParams) -> dict[str, Any]:
 
 
 def _presented(answer: Answer) -> types.CallToolResult:
-    text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+    shown = answer[LIST] if answer.keys() == {LIST} else answer
+    text = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=text)], structured_content=answer
     )
