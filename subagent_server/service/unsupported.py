@@ -52,7 +52,8 @@ def why_no_box(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path
     if agent.sandbox == "none":
         return "the agent file says `sandbox: none`"
     selection = select(agent.tools, agent.disallowed_tools)
-    if not (selection.bash or selection.grep or selection.glob or selection.ls):
+    programs = selection.bash or agent.enabled_code_mode is not None
+    if not (programs or selection.grep or selection.glob or selection.ls):
         return None  # no program is started
     try:
         find_program(environment, cwd)

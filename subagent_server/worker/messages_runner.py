@@ -300,8 +300,7 @@ def _foreign_tools(
 
     ask = next((tool for tool in own if isinstance(tool, AskParent)), None)
     spare = marks.shims_on_record(setup.run.store.paths)
-    box = place.box
-    return with_programs(setup, code_mode, listed, ask, None if box is None else lambda: box, spare)
+    return with_programs(setup, code_mode, listed, ask, None if place.box is None else place.box.built, spare)
 
 
 async def _servers(setup: RunnerSetup, own_names: list[str], box: Box | None) -> "ConnectedServers | None":
