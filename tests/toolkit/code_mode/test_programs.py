@@ -59,7 +59,7 @@ def test_a_program_calls_the_tools_of_a_server_and_its_output_is_the_result(
     codes = {
         "sum(shop.price(n=n).json()['n'] for n in range(3))": "3",
         "```python\nprice(n=4)\n```": '{"n": 4}',
-        "def run():\n    print('a')\n    return [shop.sizes(), 'b']": "a\n[[1, 2], 'b']",
+        "def run():\n    print('a')\n    return ['b']": "a\n['b']",
         "import asyncio\nasync def run():\n    await asyncio.sleep(0)\n    return 'later'": "later",
         "import asyncio\nawait asyncio.sleep(0)\n'top'": "top",
         "def run():\n    print('once')\nif __name__ == '__main__':\n    run()": "once",
@@ -136,21 +136,21 @@ def test_a_program_whose_time_is_over_is_ended_with_all_that_it_started(world: W
         "import os, subprocess, sys\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
         "        os.execvp('sleep', ['sleep', '60'])\n    os._exit(0)\n"
     )
-    stubborn = "\nwhile True:\n    try:\n        shop.hangs()\n    except BaseException as e:\n        print(type(e))"
+    stubborn = "\nwhile True:\n    try:\n        shop.hangs()\n    except BaseException as e:\n        print(e)"
     left = (
-        "import pathlib\nmine = b'SUBAGENT_PROGRAM=' + os.environb[b'SUBAGENT_RUN_ID'] + b'/1'\n"
-        "[p for p in pathlib.Path('/proc').glob('[0-9]*/environ') if mine in p.read_bytes().split(b'\\0')]"
+        "import os\nos.system('grep -lsz ^SUBAGENT_PROGRAM=' + os.environ['SUBAGENT_RUN_ID'] + '/1 "
+        "/proc/[0-9]*/environ')\nNone"
     )
     late, left_over, long, flood = outcomes(
         world,
         program(double_fork + "shop.price(n=1)\n" + stubborn, 1),
-        program("import os\n" + left, 30),
+        program(left),
         program("x" * (1 << 20 | 1), 1),
         program("while True:\n    print('x' * 1000)", 1),
         sandbox="none",
     )
     assert "timed out after 1 s" in late and "shop.price(n=1): done" in late
-    assert "KeyboardInterrupt" in late and "shop.hangs(): it is not known what it did" in late
+    assert "shop.hangs(): it is not known what it did" in late
     assert "1,048,577 characters" in long
     assert "timed out" in flood and " in /" in flood and len(flood) < 40_000
-    assert left_over == "[]"
+    assert left_over == "(no output)"
