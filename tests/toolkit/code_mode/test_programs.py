@@ -136,7 +136,9 @@ def test_a_program_whose_time_is_over_is_ended_with_all_that_it_started(world: W
         "import os, subprocess, sys\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
         "        os.execvp('sleep', ['sleep', '60'])\n    os._exit(0)\n"
     )
-    stubborn = "\nwhile True:\n    try:\n        shop.hangs()\n    except BaseException as e:\n        print(e)"
+    stubborn = (
+        "\nwhile True:\n    try:\n        shop.hangs()\n    except BaseException as e:\n        print(e)"
+    )
     left = (
         "import os\nos.system('grep -lsz ^SUBAGENT_PROGRAM=' + os.environ['SUBAGENT_RUN_ID'] + '/1 "
         "/proc/[0-9]*/environ')\nNone"
