@@ -18,6 +18,7 @@ from subagent_server.server.http.assembly import Access, assemble
 from subagent_server.server.http.calls import OpenCalls
 from subagent_server.server.http.clients import HttpClients
 from subagent_server.server.http.sessions import McpSessions
+from subagent_server.server.http.short_calls import is_short
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 from subagent_server.settings import Role
@@ -63,7 +64,7 @@ async def _serve(
         loop.add_signal_handler(number, leaving.set)
     clients = HttpClients(service, role, caller)
     server = build_server(clients.of, clients.made(None))
-    sessions = McpSessions(server, clients.end_session)
+    sessions = McpSessions(server, is_short, clients.end_session)
     calls = OpenCalls(sessions.is_heard)
     server.middleware.insert(0, calls)
     server.get_tool_input_schema = lambda _: None  # no tool takes arguments from headers: nothing to compare
