@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 
-from tests.helpers.http_server import ACCEPT, BOUND, HttpServer
+from tests.helpers.http_server import ACCEPT, BOUND, MODERN_VERSION, HttpServer
 from tests.helpers.raw_server import HELLO, READY, tool_call
 from tests.helpers.turns import asks, says
 from tests.helpers.world import World
@@ -27,15 +27,26 @@ class Session:
         return self._server.ask(method, body=message, token=self._parent, Mcp_Session_Id=self.id)
 
     @contextmanager
+    def modern(self, message: Any) -> Iterator["Events"]:
+        """Open the stream of a request of the newer era, which has no session."""
+        newer = {"MCP-Protocol-Version": MODERN_VERSION, "Mcp-Method": message["method"]}
+        with self._opened(message, newer) as events:
+            yield events
+
+    @contextmanager
     def stream(self, message: Any = None, last: str | None = None) -> Iterator["Events"]:
-        """Open a stream: of a request, or the one that an event id names."""
+        """Open a stream: of a request, or the one that an event id names, or the one for all else."""
+        older = {"Mcp-Session-Id": self.id, "MCP-Protocol-Version": "2025-11-25"}
+        with self._opened(message, older if last is None else {**older, "Last-Event-ID": last}) as events:
+            yield events
+
+    @contextmanager
+    def _opened(self, message: Any, more: dict[str, str]) -> Iterator["Events"]:
         headers = {
             "Accept": ACCEPT,
             "Content-Type": "application/json",
             "Authorization": f"Bearer {self._server.token(self._parent)}",
-            "Mcp-Session-Id": self.id,
-            "MCP-Protocol-Version": "2025-11-25",
-            **({} if last is None else {"Last-Event-ID": last}),
+            **more,
         }
         connection = HTTPConnection("127.0.0.1", self._server.port, timeout=BOUND)
         try:

@@ -12,6 +12,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from subagent_server.server.http.bodies import MAX_BODY_BYTES
 from subagent_server.server.http.session_events import SessionEvents
 
 MAX_SESSIONS = 512
@@ -73,7 +74,7 @@ class McpSessions(StreamableHTTPSessionManager):
     def __init__(
         self, server: Server, is_short: Callable[[bytes], bool], ended: Callable[[str], None] = lambda _: None
     ) -> None:
-        super().__init__(server)
+        super().__init__(server, max_request_body_size=MAX_BODY_BYTES)
         self._is_short = is_short
         self._ended = ended
 
