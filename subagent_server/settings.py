@@ -62,6 +62,8 @@ class Settings:
     """How long the zygote stays without work."""
     runtime_directory: Path | None = None
     """The directory of the zygote, or None for the usual one."""
+    contract_model: str | None = None
+    """The model of agents that are started by a contract; None: the lifecycle tools are not offered."""
 
     @property
     def agents_by_default(self) -> bool:

@@ -24,6 +24,7 @@ from subagent_server.service.access import Caller
 from subagent_server.service.agents import AgentRegistry
 from subagent_server.service.check_agent import AgentChecker
 from subagent_server.service.context import Service, open_service
+from subagent_server.service.lifecycle.contract_agent import DEFAULT_CONTRACT_MODEL
 from subagent_server.service.origin import may_serve
 from subagent_server.settings import Role, Settings
 
@@ -61,6 +62,17 @@ from subagent_server.settings import Role, Settings
     help="The longest wait of one call, in seconds.  [default: the known limit of the client]",
 )
 @click.option(
+    "--lifecycle",
+    is_flag=True,
+    help="Offer `agent_start`, `agent_status`, `agent_complete` and `agent_stop` too: agents by a contract.  "
+    "[default: over HTTP]",
+)
+@click.option(
+    "--model",
+    metavar="M",
+    help=f"The model of agents that are started by a contract.  [default: {DEFAULT_CONTRACT_MODEL}]",
+)
+@click.option(
     "--cwd",
     type=DIRECTORY,
     metavar="DIR",
@@ -77,6 +89,8 @@ def serve(
     patterns: tuple[str, ...],
     max_tools: int | None,
     max_wait: float | None,
+    lifecycle: bool,
+    model: str | None,
     cwd: Path | None,
     **values: Any,
 ) -> int:
@@ -94,6 +108,7 @@ def serve(
         agent_patterns=patterns,
         max_tools=max_tools or session.settings.max_tools,
         max_wait_seconds=max_wait,
+        contract_model=_contract_model(model, is_offered=lifecycle or http.is_wanted),
     )
     service = _service(settings, config)
     check_patterns(patterns, service.registry)
@@ -143,6 +158,19 @@ def _enter(directory: Path) -> None:
             f"--cwd {shorten(str(directory))} cannot be entered ({why}): name another."
         ) from error
     os.environ["PWD"] = str(Path.cwd())
+
+
+def _contract_model(model: str | None, *, is_offered: bool) -> str | None:
+    """Return the model of agents that are started by a contract, or None if there shall be none.
+
+    Raises:
+        BadArgument.
+    """
+    if model is not None and not is_offered:
+        raise BadArgument("--model is for agents that are started by a contract: add --lifecycle.")
+    if model is not None and not model.strip():
+        raise BadArgument("--model is empty: name a model, or leave it out.")
+    return model or DEFAULT_CONTRACT_MODEL if is_offered else None
 
 
 def _service(settings: Settings, config: Path | None) -> Service:

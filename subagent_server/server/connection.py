@@ -44,6 +44,10 @@ CHILD_INSTRUCTIONS = (
     "You are a subagent. Ask your parent with ask_parent what only it can decide; update_status says how far "
     "you are."
 )
+LIFECYCLE_INSTRUCTIONS = (
+    "agent_start(contract) starts an agent without a file and returns its agent_id, which is a runId too; "
+    "agent_status looks at several."
+)
 MAX_AT_WORK = 128
 """How many requests may have no answer, or one that nobody has read, beside those that wait for runs."""
 FIXED_TTL_MS = 3_600_000
@@ -73,8 +77,7 @@ class ClientConnection:
             ToolWatch(service.registry, watches.agents, self.tools.digest, notices, background),
             notices,
         )
-        own = {"child": [CHILD_INSTRUCTIONS]}.get(role, [])
-        self.instructions = " ".join([*own, PARENT_INSTRUCTIONS] if self.tools.may_delegate else own)
+        self.instructions = _instructions(service, role, may_delegate=self.tools.may_delegate)
         self.tools_may_change = bool(service.registry.directories)
 
     @property
@@ -109,6 +112,16 @@ class ClientConnection:
     def close(self) -> None:
         """End what goes on beside its calls: the client has gone."""
         self._background.close()
+
+
+def _instructions(service: Service, role: Role, *, may_delegate: bool) -> str:
+    offers_contracts = role != "child" and service.settings.contract_model is not None
+    parts = {
+        CHILD_INSTRUCTIONS: role == "child",
+        PARENT_INSTRUCTIONS: may_delegate,
+        LIFECYCLE_INSTRUCTIONS: offers_contracts,
+    }
+    return " ".join(text for text, is_wanted in parts.items() if is_wanted)
 
 
 class ProtocolServer(Server[Any]):

@@ -18,6 +18,7 @@ from subagent_server.server.http.assembly import Access, assemble
 from subagent_server.server.http.calls import OpenCalls
 from subagent_server.server.http.clients import HttpClients
 from subagent_server.server.http.log_lines import log_as_json
+from subagent_server.server.http.payload import payload_route
 from subagent_server.server.http.sessions import McpSessions
 from subagent_server.server.http.short_calls import is_short
 from subagent_server.server.http.socket_bounds import MAX_HEADER_BYTES, BoundedProtocol
@@ -73,7 +74,7 @@ async def _serve(
     server.middleware[:0] = [note_call, calls]
     server.get_tool_input_schema = lambda _: None  # no tool takes arguments from headers: nothing to compare
     traffic = Traffic({"sessions": lambda: sessions.count, "calls_open": lambda: calls.count})
-    http = HttpServer(assemble(sessions, access, traffic))
+    http = HttpServer(assemble(sessions, access, traffic, [payload_route(service, clients.caller_of)]))
     async with sessions.run():
         watching = asyncio.create_task(calls.watch())
         serving = asyncio.create_task(http.serve([listener]))
