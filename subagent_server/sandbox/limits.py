@@ -19,6 +19,8 @@ _SINCE = (6, 14)
 _OPEN_FILES = 4096
 _ADJUSTMENT = 500
 """The kernel, short of memory, ends a program of a box before the worker."""
+GIVING_WAY = ("nice", "-n", "5")
+"""The beginning of a command line: a server answers as quickly while many boxes are busy."""
 _HIGHEST_PID = "/proc/sys/kernel/pid_max"
 
 
