@@ -64,8 +64,6 @@ class Settings:
     """The directory of the zygote, or None for the usual one."""
     contract_model: str | None = None
     """The model of agents that are started by a contract; None: the lifecycle tools are not offered."""
-    http_url: str | None = None
-    """The address under which clients reach this server by HTTP, without a slash at its end."""
 
     @property
     def agents_by_default(self) -> bool:

@@ -64,7 +64,8 @@ from subagent_server.settings import Role, Settings
 @click.option(
     "--lifecycle",
     is_flag=True,
-    help="Offer `agent_start`, `agent_status`, `agent_complete` and `agent_stop` too: agents by a contract.",
+    help="Offer `agent_start`, `agent_status`, `agent_complete` and `agent_stop` too: agents by a contract.  "
+    "[default: over HTTP]",
 )
 @click.option(
     "--model",
@@ -107,7 +108,7 @@ def serve(
         agent_patterns=patterns,
         max_tools=max_tools or session.settings.max_tools,
         max_wait_seconds=max_wait,
-        contract_model=_contract_model(model, lifecycle=lifecycle),
+        contract_model=_contract_model(model, is_offered=lifecycle or http.is_wanted),
     )
     service = _service(settings, config)
     check_patterns(patterns, service.registry)
@@ -159,17 +160,17 @@ def _enter(directory: Path) -> None:
     os.environ["PWD"] = str(Path.cwd())
 
 
-def _contract_model(model: str | None, *, lifecycle: bool) -> str | None:
+def _contract_model(model: str | None, *, is_offered: bool) -> str | None:
     """Return the model of agents that are started by a contract, or None if there shall be none.
 
     Raises:
         BadArgument.
     """
-    if model is not None and not lifecycle:
+    if model is not None and not is_offered:
         raise BadArgument("--model is for agents that are started by a contract: add --lifecycle.")
     if model is not None and not model.strip():
         raise BadArgument("--model is empty: name a model, or leave it out.")
-    return model or DEFAULT_CONTRACT_MODEL if lifecycle else None
+    return model or DEFAULT_CONTRACT_MODEL if is_offered else None
 
 
 def _service(settings: Settings, config: Path | None) -> Service:

@@ -10,6 +10,7 @@ from typing import Any
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
+from starlette.requests import Request
 
 from subagent_server.domain import trace_context
 from subagent_server.domain.errors import SubagentError
@@ -101,7 +102,9 @@ class ToolHandlers:
             await context.session.report_progress(elapsed, None, words)
 
         beside, trace = partial(self._relay.beside, context), trace_context.checked(context.meta)
-        return Call(_arguments(params), longest, progress, beside, trace, name)
+        request = context.request
+        url = str(request.base_url) if isinstance(request, Request) else None
+        return Call(_arguments(params), longest, progress, beside, trace, name, url)
 
 
 def _tool(spec: ToolSpec) -> types.Tool:

@@ -188,7 +188,7 @@ class RootPaths:
         return self._kept or RootDirectory(self.root)
 
     def kept_open(self) -> "RootPaths":
-        """Return the same for a single look at many runs: the root is opened and checked only once."""
+        """Return the same for a single look, however many runs: the root is opened and checked only once."""
         root = RootDirectory(self.root)
         return RootPaths(self.root, root if root.exists() else None)
 

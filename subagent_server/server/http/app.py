@@ -17,6 +17,7 @@ from subagent_server.server.connection import build_server
 from subagent_server.server.http.assembly import Access, assemble
 from subagent_server.server.http.calls import OpenCalls
 from subagent_server.server.http.clients import HttpClients
+from subagent_server.server.http.payload import payload_route
 from subagent_server.server.http.sessions import McpSessions
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
@@ -67,7 +68,7 @@ async def _serve(
     calls = OpenCalls(sessions.is_heard)
     server.middleware.insert(0, calls)
     server.get_tool_input_schema = lambda _: None  # no tool takes arguments from headers: nothing to compare
-    http = HttpServer(assemble(sessions, access))
+    http = HttpServer(assemble(sessions, access, [payload_route(service, clients.caller_of)]))
     async with sessions.run():
         watching = asyncio.create_task(calls.watch())
         serving = asyncio.create_task(http.serve([listener]))

@@ -46,14 +46,20 @@ class HttpClients:
 
     def made(self, parent: str | None) -> ClientConnection:
         """Return a new connection of a parent."""
-        caller = replace(self._caller, parent=parent)
-        return ClientConnection(self._service, self._role, caller, self._watches)
+        return ClientConnection(self._service, self._role, self._as(parent), self._watches)
+
+    def caller_of(self, request: Request) -> Caller:
+        """Return the caller of a request."""
+        return self._as(parent_of(request.scope))
 
     def end_session(self, session: str) -> None:
         """Forget the connection of a session that has ended."""
         connection = self._by_session.pop(session, None)
         if connection is not None:
             connection.close()
+
+    def _as(self, parent: str | None) -> Caller:
+        return replace(self._caller, parent=parent)
 
     @property
     def waiting(self) -> int:

@@ -57,23 +57,27 @@ class ShownAgent:
     meta: RunMeta | None = None
 
 
-def agent_statuses(service: Service, agent_ids: Sequence[str], caller: Caller = USER) -> list[ShownAgent]:
+def agent_statuses(
+    service: Service, agent_ids: Sequence[str], caller: Caller = USER, url: str | None = None
+) -> list[ShownAgent]:
     """Return the statuses of agents in their order; one that cannot be read says so in its own object.
+
+    `url` is the address of this server, for the addresses of payloads.
 
     The texts of many are shorter: an answer keeps its size.
     """
     together = replace(service, store=service.store.kept_open())
     room = min(MAX_SUMMARY_CHARACTERS, MAX_ANSWER_CHARACTERS // max(1, len(agent_ids)))
-    return [_looked_at(together, agent_id, caller, room) for agent_id in agent_ids]
+    return [_looked_at(together, agent_id, caller, room, url) for agent_id in agent_ids]
 
 
-def _looked_at(service: Service, agent_id: str, caller: Caller, room: int) -> ShownAgent:
+def _looked_at(service: Service, agent_id: str, caller: Caller, room: int, url: str | None) -> ShownAgent:
     try:
         meta = open_run(service, agent_id, caller).meta
     except SubagentError as error:
         name = cut(agent_id.encode("utf-8", "replace").decode(), MAX_NAME_CHARACTERS)
         return ShownAgent(AgentStatus(agent_id=name, error=cut(error.sentence, room)))
-    status = status_of(service, meta)
+    status = status_of(meta, url)
     if not meta.status.is_terminal:
         words = latest_words(service.store.paths.run(meta.run_id)) or ""
         status = status.model_copy(update={"preview": words[: min(room, MAX_PREVIEW_CHARACTERS)] or None})
@@ -81,10 +85,10 @@ def _looked_at(service: Service, agent_id: str, caller: Caller, room: int) -> Sh
     return ShownAgent(status.model_copy(update=shorter), meta)
 
 
-def status_of(service: Service, meta: RunMeta) -> AgentStatus:
+def status_of(meta: RunMeta, url: str | None = None) -> AgentStatus:
     """Return the status of an agent by its state alone. A failed one is `stopped`, with its error."""
     is_completed, has_ended = meta.status is Status.COMPLETED, meta.status.is_terminal
-    payload, url = meta.payload, service.settings.http_url
+    payload = meta.payload
     return AgentStatus(
         agent_id=meta.run_id,
         status=_LIFECYCLE[meta.status],
@@ -93,7 +97,7 @@ def status_of(service: Service, meta: RunMeta) -> AgentStatus:
         stopped_at=meta.ended_at if has_ended and not is_completed else None,
         summary=(meta.summary or "") if is_completed else None,
         payload_size=None if payload is None else payload.size,
-        payload_url=f"{url}/api/agents/{meta.run_id}/payload" if payload is not None and url else None,
+        payload_url=f"{url}api/agents/{meta.run_id}/payload" if payload is not None and url else None,
         error=None if meta.error is None else _sentence(meta.error),
     )
 

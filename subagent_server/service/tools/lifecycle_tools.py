@@ -37,13 +37,13 @@ async def _start(context: ToolContext, call: Call) -> Answer:
     order = StartOrder(agent=agent.name, prompt=contract, trace=call.trace, client=call.client)
     meta = await asyncio.to_thread(start_agent, service, agent, order, context.caller)
     await context.note_start(meta.run_id)
-    started = _part(context, meta, _STARTED)
+    started = _part(meta, _STARTED)
     return started if meta.status.is_terminal else started | {"status": "running"}
 
 
 async def _status(context: ToolContext, call: Call) -> Answer:
     found = await asyncio.to_thread(
-        agent_statuses, context.service, call.arguments["agent_ids"], context.caller
+        agent_statuses, context.service, call.arguments["agent_ids"], context.caller, call.http_url
     )
     for shown in found:
         if shown.meta is not None and context.shown.revision(shown.meta.run_id) < ENDED:
@@ -58,18 +58,18 @@ async def _complete(context: ToolContext, call: Call) -> Answer:
         update_status, context.service, agent_id, "completed", summary, payload, context.caller, output
     )
     await context.note(observed.meta)
-    return _part(context, observed.meta, _ENDED)
+    return _part(observed.meta, _ENDED)
 
 
 async def _stop(context: ToolContext, call: Call) -> Answer:
     agent_id = call.arguments["agent_id"]
     observed = await asyncio.to_thread(stop, context.service, agent_id, None, context.caller)
     await context.note(observed.meta)
-    return _part(context, observed.meta, _ENDED)
+    return _part(observed.meta, _ENDED)
 
 
-def _part(context: ToolContext, meta: RunMeta, fields: tuple[str, ...]) -> Answer:
-    wire = _wire(status_of(context.service, meta))
+def _part(meta: RunMeta, fields: tuple[str, ...]) -> Answer:
+    wire = _wire(status_of(meta))
     return {field: wire[field] for field in fields if field in wire}
 
 
