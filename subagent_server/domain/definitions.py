@@ -139,6 +139,11 @@ class AgentDefinition(Record):
     lines: dict[str, int] = Field(default_factory=dict, exclude=True)
 
     @property
+    def enabled_code_mode(self) -> CodeMode | None:
+        """Code mode, if it is on."""
+        return self.code_mode if self.code_mode is not None and self.code_mode.enabled else None
+
+    @property
     def tool_name(self) -> str:
         """The name of the MCP tool that starts this agent."""
         return tool_name(self.name, distinct=self.distinct_tool)
