@@ -12,6 +12,7 @@ from subagent_server.domain.executed_files import can_run_code
 from subagent_server.domain.tool_selection import select
 from subagent_server.host.clock import now
 from subagent_server.host.inside import printable
+from subagent_server.host.no_room import lack_of_room
 from subagent_server.sandbox.executed_changes import Seen, changes, look
 from subagent_server.store.logs import RunJournal
 from subagent_server.store.runs import RunStore
@@ -37,13 +38,23 @@ class ExecutedWatch:
         if self._needed:
             self._since = time.time()
             self._before = asyncio.create_task(asyncio.to_thread(_look, Path.cwd(), self._run.store))
+            self._before.add_done_callback(_retrieve)
 
     async def found(self) -> list[str]:
-        """Return what can run code since then, for people, and record it in the journal."""
+        """Return what can run code since then, for people, and record it in the journal.
+
+        A machine without room for a look is a warning: the run has its outcome by now.
+        """
         if self._before is None:
             return []
-        before = await self._before
-        after = await asyncio.to_thread(_look, Path.cwd(), self._run.store, before)
+        try:
+            before = await self._before
+            after = await asyncio.to_thread(_look, Path.cwd(), self._run.store, before)
+        except Exception as error:
+            if (lack := lack_of_room(error)) is None:
+                raise
+            self._run.record("warning", message=f"Whether files that run code came was not seen. {lack}")
+            return []
         found = _shown(before, after, self._since)
         if found:
             self._run.record("warning", **_facts(found))
@@ -61,6 +72,12 @@ def record_left_behind(store: RunStore, run_id: str) -> None:
         found = _shown(None, _look(cwd, store), started.timestamp())
         if found:
             RunJournal(store.paths.run(run_id)).append("warning", now(), _facts(found))
+
+
+def _retrieve(look: "asyncio.Task[Seen]") -> None:
+    """Take note of a failure: asyncio prints those of a look that nobody awaits, as the run ended before."""
+    if not look.cancelled():
+        look.exception()
 
 
 def _look(cwd: Path, store: RunStore, before: Seen | None = None) -> Seen:
