@@ -59,6 +59,16 @@ def bad_line(line: bytes | LongLine) -> BadLine | None:
     return _refused(number if _is_id(number) else None, types.INVALID_REQUEST, _why(said))
 
 
+def is_message(line: bytes) -> bool:
+    """Whether a line is a message of the protocol."""
+    text = line.decode("utf-8", "replace")
+    try:
+        message = types.jsonrpc_message_adapter.validate_json(text, by_name=False)
+    except ValueError:
+        return False
+    return not is_request_in_disguise(message, text)
+
+
 def _too_long(line: LongLine) -> str:
     return (
         f"the line has {line.size:,} of at most {MAX_LINE_BYTES:,} bytes: leave the material in a file, and "

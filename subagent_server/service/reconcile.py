@@ -25,6 +25,7 @@ from subagent_server.launch import marks
 from subagent_server.sandbox.protected_names import remove_left_placeholders
 from subagent_server.service.access import USER, Caller, check_open
 from subagent_server.service.ending import signal_shim, stop_children
+from subagent_server.service.left_behind import left_behind, left_facts
 from subagent_server.service.run_case import RunCase, case_of, case_of_processes, is_here
 from subagent_server.service.shim_record import read_exit, read_shim
 from subagent_server.service.tree_usage import record_tree_usage
@@ -37,6 +38,8 @@ from subagent_server.store.runs import RunStore
 OVERDUE_SECONDS = 5.0
 EXIT_STORAGE = 74
 """The exit code of a worker that could not write its end: that of sysexits.h for faults of files."""
+_EXIT_SECONDS = 5.0
+"""How long a killed worker may take to give back its locks, by which it holds placeholders."""
 _HINT_LOGS = "Its log shows how far it came; continue it, or start it again."
 
 
@@ -108,7 +111,7 @@ def reconcile_after_worker(store: RunStore, run_id: str, ended: dict[str, Any] |
         meta = _fail(store, run, _verdict(run, read_exit(run) or ended))
     failpoint("reconcile.judged")
     _remove_placeholders(run)
-    _close_journal(run, meta)
+    _close_journal(store, run, meta)
     stop_children(store, run_id)
     record_tree_usage(store, run_id)
     return meta
@@ -203,7 +206,7 @@ def _end_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
         return False
     sweep_orphans(run)
     failpoint("reconcile.swept")
-    _close_journal(run, meta)
+    _close_journal(store, run, meta)
     stop_children(store, run.run_id)
     record_tree_usage(store, run.run_id)
     atomic.remove_leftovers(run.files)
@@ -248,6 +251,9 @@ def sweep_orphans(run: RunPaths) -> None:
         left += process_scan.descendants([identity.pid for identity in left], spare=is_spared)
         sent = [processes.send_signal(identity, signal.SIGKILL) for identity in dict.fromkeys(left)]
         quiet = 0 if any(sent) else quiet + 1  # what another user owns cannot be ended, and is not waited for
+    worker = marks.dying_worker(run)
+    if worker is not None:
+        processes.wait_for_exit(worker, _EXIT_SECONDS)
     _remove_placeholders(run)
 
 
@@ -257,11 +263,19 @@ def _remove_placeholders(run: RunPaths) -> None:
         remove_left_placeholders(Path(os.path.realpath(read_request(run).cwd)))
 
 
-def _close_journal(run: RunPaths, meta: RunMeta) -> None:
+def _close_journal(store: RunStore, run: RunPaths, meta: RunMeta) -> None:
     """Write the end of the run into the journal if the worker did not: it is provably gone."""
+    if has_ended(run):
+        return
+    left: list[str] = []
+    with suppress(UnreadableMeta, OSError):
+        left = left_behind(store, meta)
     with exclusive(run.meta_lock):
         if not has_ended(run):
-            RunJournal(run).append("run_ended", now(), ending_facts(meta))
+            journal = RunJournal(run)
+            if left:
+                journal.append("warning", now(), left_facts(left))
+            journal.append("run_ended", now(), ending_facts(meta))
 
 
 def ending_facts(meta: RunMeta) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from subagent_server.service.ending import stop_children
 from subagent_server.service.reconcile import ending_facts, observe, reconcile_after_worker
 from subagent_server.service.tree_usage import record_tree_usage
 from subagent_server.store.runs import RunStore
-from subagent_server.worker.executed_watch import record_left_behind
 from subagent_server.worker.run_context import WorkerRun
 
 
@@ -62,9 +61,7 @@ def exit_worker() -> NoReturn:
 
 def reconcile_directory(directory: Path, ended: dict[str, Any]) -> None:
     """Write how the run in `directory` ended, whose worker is gone; `ended` is what its shim saw."""
-    store = RunStore(directory.parent)
-    record_left_behind(store, directory.name)
-    reconcile_after_worker(store, directory.name, ended)
+    reconcile_after_worker(RunStore(directory.parent), directory.name, ended)
 
 
 def observe_directory(directory: Path) -> None:
@@ -84,7 +81,7 @@ def _written(run: WorkerRun, outcome: Outcome, usage: Usage | None, executed: Se
     else:
         event = events.RunFailed(failure=result.error, usage=usage)
     try:
-        return run.apply(event, result)
+        return run.apply(event, result, _payload(run, outcome))
     except SubagentError as error:
         failure = Failure(code="storage", message=error.sentence)
         return run.apply(events.RunFailed(failure=failure, usage=usage))
@@ -102,8 +99,15 @@ def _cut(failure: Failure) -> Failure:
     return failure.model_copy(update={"message": cut(failure.message), "hint": hint})
 
 
+def _payload(run: WorkerRun, outcome: Outcome) -> bytes | None:
+    """Return the payload without secrets, as a file holds it."""
+    return None if outcome.payload is None else run.masker.text(outcome.payload).encode("utf-8", "replace")
+
+
 def _summary(outcome: Outcome) -> str | None:
-    """Return the first line of the agent's result, for lists."""
+    """Return the agent's own summary, else the first line of its result, for lists."""
+    if outcome.summary is not None:
+        return outcome.summary
     if isinstance(outcome.output, dict) and isinstance(outcome.output.get("summary"), str):
         return str(outcome.output["summary"])[:300]
     line = outcome.text.strip().split("\n", 1)[0]
