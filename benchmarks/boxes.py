@@ -136,7 +136,7 @@ def _name(pid: int) -> str:
 @contextmanager
 def _shell(*, in_box: bool) -> Iterator[BashTool]:
     with _directory() as directory:
-        box = _box(directory) if in_box else None
+        box = (lambda: _box(directory)) if in_box else None
         yield BashTool(
             cwd=directory, environment=dict(os.environ), output_dir=Directory(directory / "o"), box=box
         )

@@ -49,9 +49,14 @@ def _run() -> int:
 
 
 def _is_handed_over(arguments: "Sequence[str]") -> bool:
-    """Whether the zygote may run a command line: a fork has no controlling terminal."""
+    """Whether the zygote may run a command line: a fork has no controlling terminal.
+
+    A server over HTTP stays what its starter, such as systemd, has started and passed a socket to.
+    """
     verb = _verb(arguments)
-    return verb == "serve" or (verb == "run" and not any(map(os.isatty, (0, 1, 2))))
+    if verb == "serve":
+        return not any(word.startswith(("--http", "--unix")) for word in arguments)
+    return verb == "run" and not any(map(os.isatty, (0, 1, 2)))
 
 
 def _verb(arguments: "Sequence[str]") -> str | None:

@@ -40,6 +40,8 @@ class Settings:
     """Whether this one command trusts the agents and MCP servers of the directory (`--trust`)."""
     trust_file: Path | None = None
     """The file that lists the trusted directories, or None if there is no home."""
+    token_file: Path | None = None
+    """The file with the tokens of parents that come over HTTP, or None if there is no home."""
     home: Path | None = None
     """The home of the user, or None if the environment names none."""
     max_runs: int = DEFAULT_MAX_RUNS
@@ -60,6 +62,8 @@ class Settings:
     """How long the zygote stays without work."""
     runtime_directory: Path | None = None
     """The directory of the zygote, or None for the usual one."""
+    contract_model: str | None = None
+    """The model of agents that are started by a contract; None: the lifecycle tools are not offered."""
 
     @property
     def agents_by_default(self) -> bool:
@@ -112,6 +116,7 @@ def read_settings(
         project=None if named else cwd,
         trusts_all=trust,
         trust_file=_trust_file(environment, home),
+        token_file=_token_file(environment, home),
         home=home,
         max_runs=max_runs or _number(environment, "SUBAGENT_MAX_RUNS", DEFAULT_MAX_RUNS),
         max_wait_seconds=max_wait_seconds,
@@ -150,6 +155,12 @@ def _trust_file(environment: Mapping[str, str], home: Path | None) -> Path | Non
     """Return the trust file; a configuration directory that is not absolute counts as not set (XDG)."""
     configuration = _absolute(environment.get("XDG_CONFIG_HOME")) or (home and home / ".config")
     return configuration and configuration / "subagent" / "trust.json"
+
+
+def _token_file(environment: Mapping[str, str], home: Path | None) -> Path | None:
+    """Return the token file, in the state directory of the user (XDG)."""
+    state = _absolute(environment.get("XDG_STATE_HOME")) or (home and home / ".local" / "state")
+    return state and state / "subagent" / "http-tokens"
 
 
 def _absolute(text: str | None) -> Path | None:

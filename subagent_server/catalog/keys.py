@@ -19,7 +19,10 @@ from subagent_server.domain.definitions import (
 )
 
 _NOT_FOR_FILES = frozenset(
-    {"source", "distinct_tool", "faults", "warnings", "unknown", "named_servers", "read_from", "lines"}
+    {
+        *("source", "distinct_tool", "by_contract", "faults", "warnings", "unknown", "named_servers"),
+        *("read_from", "lines"),
+    }
 )
 _FILES_ONLY = ("system_prompt_path", "output_schema_path")
 

@@ -1,4 +1,4 @@
-"""`subagent serve`: the MCP server on stdin and stdout."""
+"""`subagent serve`: the MCP server, on stdin and stdout or over HTTP."""
 
 import fnmatch
 import gc
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NoReturn
 
 import click
 
@@ -16,6 +16,7 @@ from subagent_server.catalog.loading import load_config
 from subagent_server.catalog.problems import AgentFileError
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import DIRECTORY, SECONDS, trust_option
+from subagent_server.cli.console.http_options import HttpOptions, announce, http_options, opened
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, choices, shorten
@@ -23,6 +24,7 @@ from subagent_server.service.access import Caller
 from subagent_server.service.agents import AgentRegistry
 from subagent_server.service.check_agent import AgentChecker
 from subagent_server.service.context import Service, open_service
+from subagent_server.service.lifecycle.contract_agent import DEFAULT_CONTRACT_MODEL
 from subagent_server.service.origin import may_serve
 from subagent_server.settings import Role, Settings
 
@@ -60,28 +62,45 @@ from subagent_server.settings import Role, Settings
     help="The longest wait of one call, in seconds.  [default: the known limit of the client]",
 )
 @click.option(
+    "--lifecycle",
+    is_flag=True,
+    help="Offer `agent_start`, `agent_status`, `agent_complete` and `agent_stop` too: agents by a contract.  "
+    "[default: over HTTP]",
+)
+@click.option(
+    "--model",
+    metavar="M",
+    help=f"The model of agents that are started by a contract.  [default: {DEFAULT_CONTRACT_MODEL}]",
+)
+@click.option(
     "--cwd",
     type=DIRECTORY,
     metavar="DIR",
     help="Work there, as if started there: for clients that start servers elsewhere than in the project.",
 )
+@http_options
 @trust_option
 @pass_session
 def serve(
     session: Session,
+    /,
     config: Path | None,
     role: Literal["parent", "child"] | None,
     patterns: tuple[str, ...],
     max_tools: int | None,
     max_wait: float | None,
+    lifecycle: bool,
+    model: str | None,
     cwd: Path | None,
+    **values: Any,
 ) -> int:
-    """Serve the agents to an MCP client on stdin and stdout.
+    """Serve the agents to an MCP client on stdin and stdout, or to several over HTTP.
 
     It exits at the end of input, on SIGINT and on SIGTERM; the runs go on.
     """
     for number in (signal.SIGTERM, signal.SIGINT):  # the event loop takes over after the imports
         signal.signal(number, lambda *_: session.leave(0))
+    http = HttpOptions.taken_from(values)
     if cwd is not None:
         _enter(cwd)
     settings = replace(
@@ -89,16 +108,40 @@ def serve(
         agent_patterns=patterns,
         max_tools=max_tools or session.settings.max_tools,
         max_wait_seconds=max_wait,
+        contract_model=_contract_model(model, is_offered=lifecycle or http.is_wanted),
     )
     service = _service(settings, config)
     check_patterns(patterns, service.registry)
     caller = session.caller
-    gc.disable()  # collections, which find nothing, are an eighth of the imports
-    app = import_module("subagent_server.server.app")  # imports `mcp`, which takes most of a second
-    gc.freeze()  # a collection that walks the imported modules would delay a call by 100 ms
-    gc.enable()
+    if http.is_wanted:
+        session.check_is_user()
+        _serve_http(session, service, _role(role, caller), http)
+        return ExitCode.OK
+    app = _imported("subagent_server.server.app")
     app.serve_stdio(service, _role(role, caller), caller, session.leave)
     return ExitCode.OK
+
+
+def _serve_http(session: Session, service: Service, role: Role, options: HttpOptions) -> None:
+    door = opened(options, service.settings)
+    http = _imported("subagent_server.server.http.app")
+    access = http.Access(door.hosts, None if door.tokens is None else door.tokens.parent_of)
+    announce(door)
+
+    def leave() -> NoReturn:
+        door.close()
+        session.leave(0)
+
+    http.serve_http(service, role, session.caller, door.listener, access, leave)
+
+
+def _imported(module: str) -> Any:
+    """Import a server, and with it `mcp`, which takes most of a second."""
+    gc.disable()  # collections, which find nothing, are an eighth of the imports
+    app = import_module(module)
+    gc.freeze()  # a collection that walks the imported modules would delay a call by 100 ms
+    gc.enable()
+    return app
 
 
 def _enter(directory: Path) -> None:
@@ -115,6 +158,19 @@ def _enter(directory: Path) -> None:
             f"--cwd {shorten(str(directory))} cannot be entered ({why}): name another."
         ) from error
     os.environ["PWD"] = str(Path.cwd())
+
+
+def _contract_model(model: str | None, *, is_offered: bool) -> str | None:
+    """Return the model of agents that are started by a contract, or None if there shall be none.
+
+    Raises:
+        BadArgument.
+    """
+    if model is not None and not is_offered:
+        raise BadArgument("--model is for agents that are started by a contract: add --lifecycle.")
+    if model is not None and not model.strip():
+        raise BadArgument("--model is empty: name a model, or leave it out.")
+    return model or DEFAULT_CONTRACT_MODEL if is_offered else None
 
 
 def _service(settings: Settings, config: Path | None) -> Service:

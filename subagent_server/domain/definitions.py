@@ -97,12 +97,15 @@ class AgentDefinition(Record):
     execute what lies there, or although agents lie there.
     `sandbox_read` are files and directories elsewhere that a sandbox shows besides.
     `distinct_tool` says that another agent has the plain tool name of this one.
+    `by_contract` says that it is the agent of `agent_start`, which has no file: its run ends by
+    `agent_complete`.
     `read_from` says which files the values of keys such as `systemPromptPath` were read from, links resolved.
     `lines` are the lines of the file's keys, as people write them (`maxTurns`, `mcpServers.github`).
     """
 
     name: str
     distinct_tool: bool = False
+    by_contract: bool = False
     description: str = ""
     system_prompt: str = ""
     runner: RunnerName = "messages"
@@ -138,6 +141,11 @@ class AgentDefinition(Record):
     warnings: list[str] = Field(default_factory=list)
     unknown: dict[str, object] = Field(default_factory=dict)
     lines: dict[str, int] = Field(default_factory=dict, exclude=True)
+
+    @property
+    def enabled_code_mode(self) -> CodeMode | None:
+        """Code mode, if it is on."""
+        return self.code_mode if self.code_mode is not None and self.code_mode.enabled else None
 
     @property
     def tool_name(self) -> str:

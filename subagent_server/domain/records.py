@@ -171,9 +171,13 @@ class WorkerIdentity(Record):
 
 
 class StartedBy(Record):
-    """The process through which the first run of a tree was started, and the name of its client."""
+    """The process through which the first run of a tree was started, and the name of its client.
+
+    `parent` is the name of the token of a parent that came over HTTP.
+    """
 
     client: str | None = None
+    parent: str | None = None
     host: str
     pid: int
     start_time: int

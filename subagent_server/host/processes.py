@@ -5,6 +5,7 @@ Standard library only: the shim imports this module. Everything here reads `/pro
 """
 
 import os
+import select
 import signal
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -128,6 +129,34 @@ def send_signal(identity: Identity, number: int) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+def wait_for_exit(identity: Identity, seconds: float) -> None:
+    """Wait until this very process and all its threads have exited, at most `seconds`: its locks are free.
+
+    A killed process loses its memory first and its files later, and a zombie may have threads that live.
+    """
+    if not _is_there(identity):
+        return
+    try:
+        descriptor = os.pidfd_open(identity.pid)
+    except (ProcessLookupError, PermissionError):
+        return
+    try:
+        if _is_there(identity):  # else the pid has come again
+            poller = select.poll()
+            poller.register(descriptor, select.POLLIN)
+            poller.poll(seconds * 1000)
+    finally:
+        os.close(descriptor)
+
+
+def _is_there(identity: Identity) -> bool:
+    """Whether it lives or is a zombie."""
+    if identity.boot_id != boot_id() or identity.host != host_name():
+        return False
+    stat = stat_of(identity.pid)
+    return stat is not None and stat.start_time == identity.start_time
 
 
 def reap_children() -> dict[int, int]:

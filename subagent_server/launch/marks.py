@@ -42,6 +42,15 @@ def recorded_worker(run: RunPaths) -> Identity | None:
     return _proven(run, "worker", lambda command: run.run_id in (_worker_of(command), _shim_of(command)))
 
 
+def dying_worker(run: RunPaths) -> Identity | None:
+    """Return the worker on record if it shows no command line: its memory is gone, its locks may not be."""
+    record = _record(run)
+    identity = Identity.from_json(record.get("worker"))
+    if identity is None or not _is_written_in(run, record):
+        return None
+    return None if process_scan.command_of(identity.pid) else identity
+
+
 def is_original(run: RunPaths) -> bool:
     """Whether the record was written in this very directory: the processes of a copy are the original's."""
     return _is_written_in(run, _record(run))

@@ -23,6 +23,7 @@ from subagent_server.sandbox.environment import box_environment
 from subagent_server.sandbox.git_identity import git_identity
 from subagent_server.sandbox.program import find_program
 from subagent_server.sandbox.refusal import BoxRefused
+from subagent_server.sandbox.system_calls import filter_of_calls
 from subagent_server.sandbox.visible import program_mounts, shows_too_much, system_mounts, tool_chains
 
 _NAMESPACES = (
@@ -93,18 +94,19 @@ class Box:
         return replace(self, environment={**self.environment, **own})
 
     @contextmanager
-    def command(self, argv: Sequence[str], more: Sequence[str] = ()) -> Iterator[tuple[list[str], int]]:
-        """Yield the command line that starts `argv` inside, and the descriptor that it has to inherit.
+    def command(
+        self, argv: Sequence[str], more: Sequence[str] = ()
+    ) -> Iterator[tuple[list[str], tuple[int, ...]]]:
+        """Yield the command line that starts `argv` inside, and the descriptors that it has to inherit.
 
         `more` are arguments of bubblewrap for this start alone.
         """
         last = ("--remount-ro", "/", "--chdir", str(self.start_directory))
-        words = [*self.arguments, *more, *last, *_setting(self.environment)]
-        with os.fdopen(os.memfd_create("box"), "wb") as file:
-            file.write(b"\0".join(map(os.fsencode, words)) + b"\0")
-            file.flush()
-            file.seek(0)
-            yield [str(self.program), "--args", str(file.fileno()), "--", *argv], file.fileno()
+        with _in_memory(filter_of_calls()) as calls:
+            ways = ("--seccomp", str(calls))
+            words = [*self.arguments, *more, *last, *ways, *_setting(self.environment)]
+            with _in_memory(b"\0".join(map(os.fsencode, words)) + b"\0") as arguments:
+                yield [str(self.program), "--args", str(arguments), "--", *argv], (arguments, calls)
 
     def start(
         self, argv: Sequence[str], *, more: Sequence[str] = (), pass_fds: Sequence[int] = (), **how: Any
@@ -116,28 +118,38 @@ class Box:
         Raises:
             OSError: bubblewrap cannot be started.
         """
-        with self.command(argv, more) as (command, descriptor):
+        with self.command(argv, more) as (command, descriptors):
             return subprocess.Popen(
-                command, env={}, cwd="/", pass_fds=(*pass_fds, descriptor), start_new_session=True, **how
+                command, env={}, cwd="/", pass_fds=(*pass_fds, *descriptors), start_new_session=True, **how
             )
 
 
-def build_box(rules: Rules) -> Box:
-    """Return a box by these rules.
+def find_box_program(rules: Rules) -> Path:
+    """Return the bubblewrap for a box by these rules, without the cost of building it.
 
     Raises:
         BoxRefused: bubblewrap is missing, or the working directory is too much to be shown.
     """
     program = find_program(rules.environment, rules.cwd)
-    homes = _homes(rules.environment)
-    if shows_too_much(rules.cwd, homes):
+    filter_of_calls()
+    if shows_too_much(rules.cwd, _homes(rules.environment)):
         raise BoxRefused(
             f"the working directory {rules.cwd} is the home directory, a part of the system, or above one: "
             "start the run in the directory of a project"
         )
     if rules.cwd in rules.hidden:
         raise BoxRefused(f"the working directory {rules.cwd} holds the runs: start the run elsewhere")
-    home = homes[0]
+    return program
+
+
+def build_box(rules: Rules) -> Box:
+    """Return a box by these rules. Some milliseconds: it asks git who commits.
+
+    Raises:
+        BoxRefused: bubblewrap is missing, or the working directory is too much to be shown.
+    """
+    program = find_box_program(rules)
+    home = _homes(rules.environment)[0]
     identity = {} if rules.cwd_read_only else git_identity(rules.environment, rules.cwd)
     shown = [*tool_chains(home, rules.cwd, rules.environment), *rules.read]
     over = {how: [path for given, path in rules.over if given == how] for how in ("--bind", "--ro-bind")}
@@ -236,6 +248,16 @@ def _in_order(mounts: Iterable[_Mount]) -> Iterator[str]:
     last = {mount.place: mount for mount in mounts}
     for place in sorted(last, key=lambda path: len(path.parts)):
         yield from (*last[place].arguments, str(place))
+
+
+@contextmanager
+def _in_memory(content: bytes) -> Iterator[int]:
+    """Yield a descriptor that reads `content`."""
+    with os.fdopen(os.memfd_create("box"), "wb") as file:
+        file.write(content)
+        file.flush()
+        file.seek(0)
+        yield file.fileno()
 
 
 def _setting(environment: Mapping[str, str]) -> Iterator[str]:

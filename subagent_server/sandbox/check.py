@@ -21,7 +21,7 @@ def check_box(leader: int, box: Box) -> int:
         BoxRefused: the box is not as it was asked for; the first fault is named.
     """
     program = _only_child(_only_child(leader))
-    fault = _fault(program, box)
+    fault = _fault(program, box) or _fault_of_filter(program)
     if fault is not None:
         raise BoxRefused(f"the started box is not closed: {fault}")
     return program
@@ -47,6 +47,12 @@ def _fault(pid: int, box: Box) -> str | None:
         raise BoxRefused(f"the started box could not be looked at ({error})") from error
 
 
+def _fault_of_filter(pid: int) -> str | None:
+    """Return the fault if no filter looks at the calls of a program. Bubblewrap sets it last of all."""
+    has_filter = _status(pid).get("Seccomp") == "2"
+    return None if has_filter else "its programs may make every system call"
+
+
 def _only_child(pid: int) -> int:
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
@@ -61,7 +67,7 @@ def _faults(pid: int, box: Box) -> Iterator[str]:
     for space in (*_SPACES, *(() if box.network else ("net",))):
         if Path(f"/proc/{pid}/ns/{space}").readlink() == Path(f"/proc/self/ns/{space}").readlink():
             yield f"it shares the {space} namespace of the host"
-    status = _fields(Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace"))
+    status = _status(pid)
     for name, wanted in _NO_RIGHTS.items():
         if int(status[name], 16) != wanted:
             yield f"its programs have capabilities ({name} {status[name]})"
@@ -100,5 +106,6 @@ def _mounts(pid: int) -> dict[str, bool]:
     return found
 
 
-def _fields(text: str) -> dict[str, str]:
+def _status(pid: int) -> dict[str, str]:
+    text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}

@@ -51,9 +51,9 @@ def rehearse_box(environment: Mapping[str, str]) -> None:
         _PROVEN.add(_tried_elsewhere(environment).program)
 
 
-def is_proven(box: Box) -> bool:
-    """Whether such boxes have worked here. Each box is looked at before its first command all the same."""
-    return box.program in _PROVEN
+def is_proven(program: Path) -> bool:
+    """Whether this bubblewrap has made a closed box here. Each box is looked at all the same."""
+    return program in _PROVEN
 
 
 def outlook(environment: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from typing import NoReturn
 import anyio
 from mcp.shared.message import SessionMessage
 
-from subagent_server.server.connection import ClientConnection, build_server, initialization_options
+from subagent_server.server.connection import ClientConnection, Watches, build_server
 from subagent_server.server.stdio import Incoming, Outgoing, claim
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
@@ -39,7 +39,7 @@ def serve_stdio(service: Service, role: Role, caller: Caller, leave: Callable[[i
 async def _serve(service: Service, role: Role, caller: Caller, leave: Callable[[int], NoReturn]) -> None:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="verb"))
-    connection = ClientConnection(service, role, caller)
+    connection = ClientConnection(service, role, caller, Watches(service))
     loop.add_signal_handler(signal.SIGCHLD, service.launcher.reap)
     loop.call_later(WARM_UP_SECONDS, service.launcher.warm_up)
     leaving = asyncio.Event()
@@ -73,12 +73,12 @@ async def _serve_client(
         leaving.set()
         await anyio.sleep_forever()  # a stream that ends would cut the calls off that are being worked on
 
-    server = build_server(connection)
+    server = build_server(lambda _: connection, connection)
     noted = connection.unanswered.note_read
     incoming = Incoming(
         stdin, at_end=leave, answer=outgoing.send, noted=noted, is_full=lambda: connection.is_full
     )
-    await server.run(incoming, outgoing, initialization_options(server, connection))
+    await server.run(incoming, outgoing, server.create_initialization_options())
 
 
 async def _let_finish(connection: ClientConnection) -> None:

@@ -22,6 +22,11 @@ class Background:
         task.add_done_callback(self._ended)
         return task
 
+    def close(self) -> None:
+        """Cancel all tasks."""
+        for task in list(self._tasks):
+            task.cancel()
+
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if task.cancelled():

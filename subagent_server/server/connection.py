@@ -1,6 +1,7 @@
 """The connection of one client: its handlers put together, and the protocol server around them."""
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import mcp_types as types
 from mcp.server.caching import CacheHint
@@ -27,6 +28,8 @@ from subagent_server.service.context import Service
 from subagent_server.settings import Role
 
 Context = ServerRequestContext[Any, Any]
+Params = TypeVar("Params")
+Result = TypeVar("Result")
 
 PARENT_INSTRUCTIONS = (
     "Hand focused work to subagents: run_<agent> (of many: run_agent, with a name from list_agents) "
@@ -41,29 +44,40 @@ CHILD_INSTRUCTIONS = (
     "You are a subagent. Ask your parent with ask_parent what only it can decide; update_status says how far "
     "you are."
 )
+LIFECYCLE_INSTRUCTIONS = (
+    "agent_start(contract) starts an agent without a file and returns its agent_id, which is a runId too; "
+    "agent_status looks at several."
+)
 MAX_AT_WORK = 128
 """How many requests may have no answer, or one that nobody has read, beside those that wait for runs."""
 FIXED_TTL_MS = 3_600_000
 """The server's description of itself stays; lists change at any time, so they go stale at once."""
 
 
+class Watches:
+    """The changes of runs and of agent files. All connections of a process hear them of one observer."""
+
+    def __init__(self, service: Service) -> None:
+        self.runs = Changes(service.store)
+        self.agents = AgentChanges(service.registry.directories, self.runs.watcher)
+
+
 class ClientConnection:
     """The connection of one client: its handlers, and the requests that have no answer yet."""
 
-    def __init__(self, service: Service, role: Role, caller: Caller) -> None:
-        background, notices, changes = Background(), ClientNotices(), Changes(service.store)
+    def __init__(self, service: Service, role: Role, caller: Caller, watches: Watches) -> None:
+        background, notices, changes = Background(), ClientNotices(), watches.runs
+        self._background = background
         self.unanswered = Unanswered()
         self.relay = EventRelay(service, changes, caller, background)
         self.tools = ToolHandlers(service, changes, role, caller, self.relay)
         self.resources = ResourceHandlers(service, caller)
-        agent_changes = AgentChanges(service.registry.directories, changes.watcher)
         self.subscriptions = SubscriptionHandlers(
             ResourceWatch(service, changes, caller, notices, background),
-            ToolWatch(service.registry, agent_changes, self.tools.digest, notices, background),
+            ToolWatch(service.registry, watches.agents, self.tools.digest, notices, background),
             notices,
         )
-        own = {"child": [CHILD_INSTRUCTIONS]}.get(role, [])
-        self.instructions = " ".join([*own, PARENT_INSTRUCTIONS] if self.tools.may_delegate else own)
+        self.instructions = _instructions(service, role, may_delegate=self.tools.may_delegate)
         self.tools_may_change = bool(service.registry.directories)
 
     @property
@@ -95,31 +109,63 @@ class ClientConnection:
         await self.subscriptions.listed_resources(context)
         return await self.resources.list_resources(context, params)
 
+    def close(self) -> None:
+        """End what goes on beside its calls: the client has gone."""
+        self._background.close()
 
-def build_server(connection: ClientConnection) -> Server:
-    """Return the protocol server around the connection."""
-    server: Server = Server(
+
+def _instructions(service: Service, role: Role, *, may_delegate: bool) -> str:
+    offers_contracts = role != "child" and service.settings.contract_model is not None
+    parts = {
+        CHILD_INSTRUCTIONS: role == "child",
+        PARENT_INSTRUCTIONS: may_delegate,
+        LIFECYCLE_INSTRUCTIONS: offers_contracts,
+    }
+    return " ".join(text for text, is_wanted in parts.items() if is_wanted)
+
+
+class ProtocolServer(Server[Any]):
+    """The protocol server. `changing`: the lists whose changes an older client is told to listen for."""
+
+    changing = NotificationOptions()
+
+    def create_initialization_options(
+        self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
+    ) -> InitializationOptions:
+        """Return what the handshake tells an older client."""
+        return super().create_initialization_options(notification_options or self.changing, *args, **kwargs)
+
+
+def build_server(find: Callable[[Context], ClientConnection], alike: ClientConnection) -> ProtocolServer:
+    """Return the protocol server. `find` gives the connection of a request; all of them are like `alike`."""
+
+    def of(
+        pick: Callable[[ClientConnection], Callable[[Context, Params], Awaitable[Result]]],
+    ) -> Callable[[Context, Params], Awaitable[Result]]:
+        async def handle(context: Context, params: Params) -> Result:
+            return await pick(find(context))(context, params)
+
+        return handle
+
+    server = ProtocolServer(
         "subagent-server",
         version=__version__,
         title="Subagents",
-        instructions=connection.instructions,
+        instructions=alike.instructions,
         cache_hints={"server/discover": CacheHint(FIXED_TTL_MS, "private")},
-        on_list_tools=connection.list_tools,
-        on_call_tool=connection.tools.call_tool,
-        on_list_resources=connection.list_resources,
-        on_list_resource_templates=connection.resources.list_templates,
-        on_read_resource=connection.resources.read,
-        on_subscribe_resource=connection.subscriptions.subscribe,
-        on_unsubscribe_resource=connection.subscriptions.unsubscribe,
-        on_subscriptions_listen=connection.subscriptions.listen,
+        on_list_tools=of(lambda client: client.list_tools),
+        on_call_tool=of(lambda client: client.tools.call_tool),
+        on_list_resources=of(lambda client: client.list_resources),
+        on_list_resource_templates=of(lambda client: client.resources.list_templates),
+        on_read_resource=of(lambda client: client.resources.read),
+        on_subscribe_resource=of(lambda client: client.subscriptions.subscribe),
+        on_unsubscribe_resource=of(lambda client: client.subscriptions.unsubscribe),
+        on_subscriptions_listen=of(lambda client: client.subscriptions.listen),
     )
+    server.changing = NotificationOptions(tools_changed=alike.tools_may_change, resources_changed=True)
     server.middleware += [explain_bad_parameters, refuse_second_initialize]
     # Not by the constructor, which warns on stderr of what only newer clients do without.
-    server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, connection.relay.set_level)
+    server.add_request_handler(
+        "logging/setLevel", types.SetLevelRequestParams, of(lambda client: client.relay.set_level)
+    )
     return server
-
-
-def initialization_options(server: Server, connection: ClientConnection) -> InitializationOptions:
-    """Return what the handshake tells an older client."""
-    changing = NotificationOptions(tools_changed=connection.tools_may_change, resources_changed=True)
-    return server.create_initialization_options(changing)

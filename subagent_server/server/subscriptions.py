@@ -72,6 +72,10 @@ class SubscriptionHandlers:
             self._resources.remove(params.uri)
         return types.EmptyResult()
 
+    def end_streams(self) -> None:
+        """End all streams of changes, as the protocol does it: each client hears that it was meant."""
+        self._listen.close()
+
     async def listen(
         self, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:

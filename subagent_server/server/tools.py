@@ -10,6 +10,7 @@ from typing import Any
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
+from starlette.requests import Request
 
 from subagent_server.domain import trace_context
 from subagent_server.domain.errors import SubagentError
@@ -22,7 +23,7 @@ from subagent_server.service.progress import progress_words
 from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.dispatch import ToolDispatcher
 from subagent_server.service.tools.pages import page_of
-from subagent_server.service.tools.spec import Answer, ToolSpec
+from subagent_server.service.tools.spec import LIST, Answer, ToolSpec
 from subagent_server.service.tools.table import PAGE_TOOLS, PARENT_TOOLS, tools_of
 from subagent_server.settings import Role
 
@@ -101,7 +102,9 @@ class ToolHandlers:
             await context.session.report_progress(elapsed, None, words)
 
         beside, trace = partial(self._relay.beside, context), trace_context.checked(context.meta)
-        return Call(_arguments(params), longest, progress, beside, trace, name)
+        request = context.request
+        url = str(request.base_url) if isinstance(request, Request) else None
+        return Call(_arguments(params), longest, progress, beside, trace, name, url)
 
 
 def _tool(spec: ToolSpec) -> types.Tool:
@@ -143,7 +146,8 @@ def _arguments(params: types.CallToolRequestParams) -> dict[str, Any]:
 
 
 def _presented(answer: Answer) -> types.CallToolResult:
-    text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+    shown = answer[LIST] if answer.keys() == {LIST} else answer
+    text = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=text)], structured_content=answer
     )

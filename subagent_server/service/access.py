@@ -28,12 +28,14 @@ class Caller:
 
     `carries_on` are the earlier runs whose conversation this run continues: the runs they had started are
     open to the child too. `process` is the process through which the user's side calls: the runs that it
-    starts are that parent's as long as it lives.
+    starts are that parent's as long as it lives. `parent` tells the parents of one process apart: the name
+    of a token.
     """
 
     run_id: str | None = None
     carries_on: frozenset[str] = frozenset()
     process: Identity | None = None
+    parent: str | None = None
 
     @property
     def is_child(self) -> bool:

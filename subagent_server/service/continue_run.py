@@ -18,6 +18,7 @@ from subagent_server.domain.secrets import MASK
 from subagent_server.domain.states import Status
 from subagent_server.service.access import USER, Caller, NotAllowed
 from subagent_server.service.context import Service
+from subagent_server.service.lifecycle.contract_agent import contract_agent
 from subagent_server.service.open_run import open_run
 from subagent_server.service.places import cwd_of_agent
 from subagent_server.service.reconcile import Observed
@@ -127,6 +128,8 @@ def _agent_now(
 ) -> tuple[AgentDefinition, Continuation]:
     """Return the agent as its file is now; without a file, and only on request, as stored in the old run.
 
+    The agent of a contract has no file and is known here.
+
     A definition stored in a run directory decides nothing by itself. A run may not ask for the stored
     definition: its agents come from the same place as all agents of its tree.
 
@@ -136,6 +139,8 @@ def _agent_now(
         NotAllowed, BadArgument: a run asked for the stored definition, or the definition cannot be used.
     """
     name = str(request.agent.get("name", ""))
+    if request.agent.get("byContract") is True:
+        return contract_agent(service.settings.contract_model), Continuation(request.run_id)
     try:
         return service.registry.get(name), Continuation(request.run_id)
     except UnknownAgent as error:

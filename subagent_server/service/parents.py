@@ -33,9 +33,12 @@ class OtherParents:
         It is nobody's if no process is on record, or if that process is not proved to live here. Which runs a
         child reaches is decided by their parent run alone.
         """
-        if starter is None or self._caller.is_child or starter.process == self._caller.process:
+        if starter is None or self._caller.is_child or self._is_caller(starter):
             return False
         return self.is_alive(starter)
+
+    def _is_caller(self, starter: Starter) -> bool:
+        return (starter.process, starter.parent) == (self._caller.process, self._caller.parent)
 
     def is_alive(self, starter: Starter) -> bool:
         """Whether the process of a starter lives on this host."""
@@ -52,9 +55,11 @@ class OtherParents:
         """Return the words for the process through which a tree was started, and its client."""
         if starter is None:
             return None
-        if starter.process == self._caller.process:
+        if self._is_caller(starter):
             return "you"
         client = visible(cut(starter.client or "a client", MAX_LABEL_CHARACTERS))
+        if starter.parent is not None:
+            client = f"{client} as {visible(cut(starter.parent, MAX_LABEL_CHARACTERS))}"
         if starter.process.host != processes.host_name():
             return f"{client} on another host"
         return f"{client}, process {starter.process.pid}" if self.is_alive(starter) else f"{client}, gone"
@@ -65,7 +70,7 @@ def starter_of(meta: "RunMeta") -> Starter | None:
     by = meta.started_by
     if by is None:
         return None
-    return Starter(Identity(by.host, by.pid, by.start_time, by.boot_id), by.client)
+    return Starter(Identity(by.host, by.pid, by.start_time, by.boot_id), by.client, by.parent)
 
 
 def others_sentence(working: int, asking: int) -> str | None:

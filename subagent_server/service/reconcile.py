@@ -37,6 +37,8 @@ from subagent_server.store.runs import RunStore
 OVERDUE_SECONDS = 5.0
 EXIT_STORAGE = 74
 """The exit code of a worker that could not write its end: that of sysexits.h for faults of files."""
+_EXIT_SECONDS = 5.0
+"""How long a killed worker may take to give back its locks, by which it holds placeholders."""
 _HINT_LOGS = "Its log shows how far it came; continue it, or start it again."
 
 
@@ -248,6 +250,9 @@ def sweep_orphans(run: RunPaths) -> None:
         left += process_scan.descendants([identity.pid for identity in left], spare=is_spared)
         sent = [processes.send_signal(identity, signal.SIGKILL) for identity in dict.fromkeys(left)]
         quiet = 0 if any(sent) else quiet + 1  # what another user owns cannot be ended, and is not waited for
+    worker = marks.dying_worker(run)
+    if worker is not None:
+        processes.wait_for_exit(worker, _EXIT_SECONDS)
     _remove_placeholders(run)
 
 

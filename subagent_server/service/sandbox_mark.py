@@ -1,5 +1,7 @@
 """Where the programs of a run work, as its journal says."""
 
+from itertools import islice
+
 from subagent_server.host import journal
 from subagent_server.store.paths import RunPaths
 
@@ -10,13 +12,11 @@ _UNSANDBOXED = "unsandboxed"
 def sandbox_mark(run: RunPaths) -> str | None:
     """Return the sandbox that the start of a run names; None before the start, or if nobody can read it."""
     try:
-        lines = journal.read_from(run.events, 0, _FIRST_EVENTS).lines
+        for event in islice(journal.records(run.events), _FIRST_EVENTS):
+            if event.get("type") == "run_started":
+                return str(event.get("sandbox") or "") or None
     except OSError:
-        return None  # a journal is data: one that is damaged keeps nobody from seeing the run
-    for line in lines:
-        event = journal.parse(line)
-        if event is not None and event.get("type") == "run_started":
-            return str(event.get("sandbox") or "") or None
+        pass  # a journal is data: one that is damaged keeps nobody from seeing the run
     return None
 
 

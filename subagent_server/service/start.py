@@ -241,7 +241,7 @@ def _started_by(caller: Caller, client: str | None) -> StartedBy | None:
     if process is None:
         return None
     name = None if client is None else cut(client, MAX_LABEL_CHARACTERS)
-    return StartedBy(client=name, **asdict(process))
+    return StartedBy(client=name, parent=caller.parent, **asdict(process))
 
 
 def _first_state(service: Service, request: RunRequest, token: str, started_by: StartedBy | None) -> RunMeta:

@@ -31,10 +31,11 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """The process through which the first run of a tree was started, and the name of its client."""
+    """The process through which the first run of a tree was started, its client, and the parent's token."""
 
     process: Identity
     client: str | None
+    parent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ def _starter(data: dict[str, Any] | None) -> Starter | None:
     process = Identity.from_json(data)
     if process is None:
         raise TypeError
-    return Starter(process, _maybe_text(data.get("client")))
+    return Starter(process, _maybe_text(data.get("client")), _maybe_text(data.get("parent")))
 
 
 def _expires(message: dict[str, Any]) -> bool:

@@ -30,7 +30,7 @@ _NAMES = frozenset(
             "payload.gz",
         ),
         *("events.jsonl", "run.log", "transcript.jsonl", "live.lock", "shim.claim", "shim.json", "exit.json"),
-        *("worker.out", "children", "tree.lock", "calls.lock", "call.lock", "outputs", "mcp"),
+        *("worker.out", "children", "tree.lock", "calls.lock", "call.lock", "outputs", "mcp", "code"),
     }
 )
 _TEMPORARY = re.compile(r"\..+\.tmp|wake\.[0-9]+")
@@ -156,6 +156,11 @@ class RunPaths:
         """The output of its MCP servers, a file each."""
         return self.files.below("mcp")
 
+    @property
+    def code(self) -> Directory:
+        """The programs that it has run, a directory each."""
+        return self.files.below("code")
+
     def other_names(self) -> list[str]:
         """The names in its directory that no run has. A directory with such a name may be the user's."""
         return [name for name in self.files.names() if name not in _NAMES and not _TEMPORARY.fullmatch(name)]
@@ -188,7 +193,7 @@ class RootPaths:
         return self._kept or RootDirectory(self.root)
 
     def kept_open(self) -> "RootPaths":
-        """Return the same for a single look at many runs: the root is opened and checked only once."""
+        """Return the same for a single look, however many runs: the root is opened and checked only once."""
         root = RootDirectory(self.root)
         return RootPaths(self.root, root if root.exists() else None)
 

@@ -44,7 +44,7 @@ class RunStore:
         self.paths = paths or RootPaths(root)
 
     def kept_open(self) -> "RunStore":
-        """Return the same store for one look at many runs (`RootPaths.kept_open`)."""
+        """Return the same store for a single look (`RootPaths.kept_open`)."""
         return RunStore(self.paths.root, self.paths.kept_open())
 
     def make_root(self) -> None:

@@ -32,6 +32,7 @@ from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.service.inputs import copied_inputs
 from subagent_server.service.tool_names import missing_tools
 from subagent_server.store.root import is_marked
+from subagent_server.toolkit.agent_complete import AgentComplete
 from subagent_server.toolkit.ask_parent import AskParent
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.nested import nested_tools
@@ -43,7 +44,7 @@ from subagent_server.toolkit.workspace.bash import BashTool
 from subagent_server.toolkit.workspace.off_loop import off_loop
 from subagent_server.toolkit.workspace.search_scope import SearchScope
 from subagent_server.toolkit.workspace.tools import make_workspace_tools
-from subagent_server.worker.boxes import Place, entered, planned_place, without_box
+from subagent_server.worker.boxes import Place, entered, get_ready, planned_place, without_box
 from subagent_server.worker.past import read_past
 from subagent_server.worker.run_context import WorkerRun
 from subagent_server.worker.runner_setup import RunnerSetup
@@ -60,12 +61,18 @@ class MessagesRunner:
     """Implements `runners.runner.Runner` with a loop that can start, and the start of its conversation."""
 
     def __init__(
-        self, loop: Loop, start: ConversationStart, servers: "ConnectedServers | None", place: Place
+        self,
+        loop: Loop,
+        start: ConversationStart,
+        servers: "ConnectedServers | None",
+        place: Place,
+        first_request: asyncio.Event,
     ) -> None:
-        self._place = place
         self._loop = loop
         self._start = start
         self._servers = servers
+        self._place = place
+        self._first_request = first_request
 
     @property
     def usage(self) -> Usage:
@@ -74,7 +81,22 @@ class MessagesRunner:
 
     async def work(self) -> Outcome:
         """Carry the conversation on to its end. Raises as `Loop.work` does."""
-        return self._start.outcome or await self._loop.work(self._start.messages)
+        if self._start.outcome is not None:
+            return self._start.outcome
+        getting_ready = asyncio.create_task(self._get_ready())
+        try:
+            return await self._loop.work(self._start.messages)
+        finally:
+            getting_ready.cancel()
+            await asyncio.gather(getting_ready, return_exceptions=True)
+
+    async def _get_ready(self) -> None:
+        """Get the place of the programs ready, from when the first request of the model is on its way."""
+        await self._first_request.wait()
+        await get_ready(self._place, self._loop.tools)
+        for name in self._place.open:
+            message = f"What other programs execute is not protected in the sandbox: {name}"
+            self._loop.run.record("warning", message=message)
 
     def cut_short(self, failure: Failure) -> Outcome:
         """Return the outcome of a run that something else ends."""
@@ -107,6 +129,7 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
     settings = _model_settings(agent, setup.environment, meter.prices)
     request = run.store.read_request(run.run_id)
     final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
+    completion = AgentComplete(run.run_id) if agent.by_contract else None
     selection = select(agent.tools, agent.disallowed_tools)
     offer = web_offer(agent, selection)
     workspace, place = await _entered_workspace(setup, selection)
@@ -114,42 +137,45 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
         whatever_fails.push_async_callback(_leave, workspace, place)
         # 2. Record the start: whatever is refused from here on stands in the journal behind it.
         setup.record_start(request, place.mark, settings.model)
-        for name in place.open:
-            run.record(
-                "warning", message=f"What other programs execute is not protected in the sandbox: {name}"
-            )
         todos = todo_tools(selection.todos, run.record)
-        own_tools = [*workspace, *todos, *_companions(setup), *([final] if final else [])]
+        ending: list[Tool] = [tool for tool in (final, completion) if tool is not None]
+        own_tools = [*workspace, *todos, *_companions(setup), *ending]
         # 3. Begin the transcript, before any server is started: a kill from here on loses no conversation.
         task = _task(agent, request, run, place)
         delegates = setup.delegation is not None
         opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, delegates)
         start = await _start(run, request, opening)
         # 4. Connect the servers. If one fails, this closes them all itself.
-        servers = await _servers(setup, [*(tool.name for tool in own_tools), *offer.names], place.server_box)
+        own_names = [*(tool.name for tool in own_tools), *offer.names]
+        servers = await _servers(setup, own_names, place.server_box)
+        if servers is not None:
+            whatever_fails.push_async_callback(servers.aclose)
+        foreign = _foreign_tools(setup, servers, own_tools, place)
         # 5. Nothing may be refused from here on.
-        tools = [*own_tools, *(servers.tools if servers else [])]
+        tools = [*own_tools, *foreign]
         may_ask = any(tool.name == AskParent.name for tool in tools)
+        first_request = asyncio.Event()
         loop = Loop(
             run=run,
-            model=_model(setup, settings),
+            model=_model(setup, settings, first_request),
             system=system_blocks(task, may_ask=may_ask, structured=final is not None),
             tools=tools,
             max_turns=agent.limits.max_turns,
             final=final,
+            completion=completion,
             tracer=setup.tracer,
             meter=meter,
             outputs=KeptOutputs(run.paths.outputs, run.masker),
             text=start.text,
             web=make_web_tools(offer),
         )
-        _warn(setup, selection, tools, servers)
+        _warn(setup, selection, [*tools, *(servers.tools if servers else [])], servers)
         if meter.prices is None:
             run.record(
                 "warning", message=f"No price is known for {settings.model}, so its cost is not counted."
             )
         whatever_fails.pop_all()
-        return MessagesRunner(loop, start, servers, place)
+        return MessagesRunner(loop, start, servers, place, first_request)
 
 
 # -- step 1: without an effect
@@ -208,7 +234,7 @@ def _workspace(setup: RunnerSetup, selection: Selection, place: Place) -> list[T
         lifted=setup.agent.sandbox_write,
         masker=setup.run.masker,
         spare=marks.shims_on_record(setup.run.store.paths),  # no run ends the shim of another
-        box=place.box,
+        box=None if place.box is None else place.box.built,
     )
 
 
@@ -245,6 +271,7 @@ def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun, place: Pl
         cwd=request.cwd,
         inputs=copied_inputs(run.paths),
         continues=request.continues_run_id,
+        by_contract=agent.by_contract,
         place=place.words,
     )
 
@@ -258,6 +285,24 @@ async def _start(run: WorkerRun, request: RunRequest, opening: Opening) -> Conve
 # -- steps 4 and 5: servers and model
 
 
+def _foreign_tools(
+    setup: RunnerSetup, servers: "ConnectedServers | None", own: Sequence[Tool], place: Place
+) -> Sequence[Tool]:
+    """Return the tools of MCP servers; in code mode, the tool whose programs call them.
+
+    Raises:
+        RunRefused: `config`; in code mode, names clash.
+    """
+    listed = servers.tools if servers is not None else []
+    if (code_mode := setup.agent.enabled_code_mode) is None:
+        return listed
+    from subagent_server.worker.code_mode import with_programs  # imports the SDK of the protocol
+
+    ask = next((tool for tool in own if isinstance(tool, AskParent)), None)
+    spare = marks.shims_on_record(setup.run.store.paths)
+    return with_programs(setup, code_mode, listed, ask, None if place.box is None else place.box.built, spare)
+
+
 async def _servers(setup: RunnerSetup, own_names: list[str], box: Box | None) -> "ConnectedServers | None":
     if not setup.agent.mcp_servers:
         return None
@@ -266,12 +311,17 @@ async def _servers(setup: RunnerSetup, own_names: list[str], box: Box | None) ->
     return await connect_servers(setup, own_names, box)
 
 
-def _model(setup: RunnerSetup, settings: ModelSettings) -> Model:
+def _model(setup: RunnerSetup, settings: ModelSettings, first_request: asyncio.Event) -> Model:
     run = setup.run
+
+    def on_sent() -> None:
+        run.request_sent()
+        first_request.set()
+
     pace = SharedPace(run.store.paths.backoff, settings.base_url or "", setup.agent.api_key_env)
     if setup.tracer is NO_TRACER:
-        return Model(settings, pace, run.request_sent)
-    return TracedModel(settings, run.run_id, setup.tracer, pace, run.request_sent)
+        return Model(settings, pace, on_sent)
+    return TracedModel(settings, run.run_id, setup.tracer, pace, on_sent)
 
 
 def _warn(

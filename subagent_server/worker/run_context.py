@@ -97,13 +97,15 @@ class WorkerRun:
         failpoint("worker.started")
         return True
 
-    def apply(self, event: RunEvent, result: RunResult | None = None) -> RunMeta:
-        """Write an event into the state of the run, and with a terminal one its result.
+    def apply(
+        self, event: RunEvent, result: RunResult | None = None, payload: bytes | None = None
+    ) -> RunMeta:
+        """Write an event into the state of the run, and with a terminal one its result and payload.
 
         Raises:
             SubagentError: IllegalTransition, MessageClosed, or the state cannot be written.
         """
-        return self.store.update(self.run_id, event, now(), result=result)
+        return self.store.update(self.run_id, event, now(), result=result, payload=payload)
 
     def meta(self) -> RunMeta:
         """Return the state of the run. Raises UnreadableMeta."""

@@ -84,7 +84,7 @@ def _written(run: WorkerRun, outcome: Outcome, usage: Usage | None, executed: Se
     else:
         event = events.RunFailed(failure=result.error, usage=usage)
     try:
-        return run.apply(event, result)
+        return run.apply(event, result, _payload(run, outcome))
     except SubagentError as error:
         failure = Failure(code="storage", message=error.sentence)
         return run.apply(events.RunFailed(failure=failure, usage=usage))
@@ -102,8 +102,15 @@ def _cut(failure: Failure) -> Failure:
     return failure.model_copy(update={"message": cut(failure.message), "hint": hint})
 
 
+def _payload(run: WorkerRun, outcome: Outcome) -> bytes | None:
+    """Return the payload without secrets, as a file holds it."""
+    return None if outcome.payload is None else run.masker.text(outcome.payload).encode("utf-8", "replace")
+
+
 def _summary(outcome: Outcome) -> str | None:
-    """Return the first line of the agent's result, for lists."""
+    """Return the agent's own summary, else the first line of its result, for lists."""
+    if outcome.summary is not None:
+        return outcome.summary
     if isinstance(outcome.output, dict) and isinstance(outcome.output.get("summary"), str):
         return str(outcome.output["summary"])[:300]
     line = outcome.text.strip().split("\n", 1)[0]

@@ -16,6 +16,7 @@ from subagent_server.service.changes import Changes
 from subagent_server.service.context import open_service
 from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.dispatch import ToolDispatcher
+from subagent_server.service.tools.lifecycle_tools import LIFECYCLE_TOOLS
 from subagent_server.service.tools.many_agents import MANY_AGENTS
 from subagent_server.service.tools.run_tools import RUN_SHOWN
 from subagent_server.service.tools.table import TOOLS
@@ -27,7 +28,8 @@ pytestmark = pytest.mark.fuzz
 
 REFUSED = "---\nname: {}\ndescription: Never starts a process.\nrunner: codex\n---\nYou are other.\n"
 """Agents whose runs are refused with `config`, so that no example starts a worker."""
-SCHEMAS = {"run_other": RUN_SHOWN, **{tool.name: tool.arguments for tool in (*TOOLS, *MANY_AGENTS)}}
+GENERIC = (*TOOLS, *(tool for tool in LIFECYCLE_TOOLS if tool.name != "agent_start"))
+SCHEMAS = {"run_other": RUN_SHOWN, **{tool.name: tool.arguments for tool in (*GENERIC, *MANY_AGENTS)}}
 
 strange = st.sampled_from(
     [
@@ -56,7 +58,7 @@ def calls(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     known = st.sampled_from(sorted(schema["properties"]))
     arguments = draw(st.dictionaries(known | st.text(max_size=10), values, max_size=5))
     if draw(st.booleans()):
-        arguments |= {key: RUN_ID if key == "runId" else "text" for key in schema["required"]}
+        arguments |= {key: RUN_ID if key in ("runId", "agent_id") else "text" for key in schema["required"]}
     return name, arguments
 
 
@@ -79,7 +81,7 @@ async def _call_all(directory: Path, made: list[tuple[str, dict[str, Any]]]) -> 
     service = open_service(settings, LocalLauncher())
     start_run(service.store, RUN_ID, STARTED, ASKED)
     changes = Changes(service.store)
-    dispatcher = ToolDispatcher(service, changes, USER, TOOLS)
+    dispatcher = ToolDispatcher(service, changes, USER, GENERIC)
     try:
         for tool, arguments in made:
             try:

@@ -31,6 +31,7 @@ from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 from tests.helpers import bubblewrap, warm
 from tests.helpers.forking import run_command
+from tests.helpers.http_server import HttpServer, free_port
 from tests.helpers.mcp_client import Mode, Parent, connected
 from tests.helpers.raw_server import RawServer
 from tests.helpers.truth import check_ended, processes_of, read_lines
@@ -167,6 +168,12 @@ class World:
     def raw_server(self, *flags: str) -> RawServer:
         """Start the server without a client."""
         return RawServer([*PROGRAM, "serve", *flags], self.environment, self.work, self.errors)
+
+    def http_server(self, *flags: str, port: int | None = None) -> HttpServer:
+        """Start the server over HTTP, on a port of its own if none is named."""
+        port = port or free_port()
+        command = [*PROGRAM, "serve", "--http", f"127.0.0.1:{port}", *flags]
+        return HttpServer(command, self.environment, self.work, self.errors, port)
 
     def cli(self, *words: str, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
         """Run the command to its end."""

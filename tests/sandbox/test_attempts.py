@@ -31,6 +31,38 @@ READ_ONLY = (
 )
 """How the system says that something cannot be written."""
 EDITOR = "str_replace_based_edit_tool"
+CALLS = """
+import ctypes, os, platform, socket
+
+calls = {"x86_64": (248, 250, 425, 298, 321), "aarch64": (217, 219, 425, 241, 280)}[platform.machine()]
+libc = ctypes.CDLL(None, use_errno=True)
+for number in calls:
+    if libc.syscall(number, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != 38:
+        print("OPEN", number)
+for family in set(range(1, 46)) - {socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK}:
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW):
+        try:
+            socket.socket(family, kind).close()
+            print("OPEN", family)
+        except OSError:
+            pass
+made = os.open("made", os.O_CREAT | os.O_WRONLY, 0o755)
+for make_setuid in (
+    lambda: os.chmod("made", 0o4755),
+    lambda: os.fchmod(made, 0o4755),
+    lambda: os.mknod("s1", 0o104755),
+    lambda: os.open("s2", os.O_CREAT | os.O_WRONLY, 0o4755),
+    lambda: os.open(".", os.O_TMPFILE | os.O_WRONLY, 0o4755),
+    lambda: os.setxattr(".", "user.subagent.root", b"x"),
+):
+    try:
+        make_setuid()
+        print("OPEN", os.listdir("."))
+    except OSError:
+        pass
+os.unlink("made")
+"""
+"""Calls past mounts and namespaces: the keyring, io_uring, sockets of no namespace, setuid, a forged mark."""
 
 
 def script(*lines: str) -> Turn:
@@ -91,6 +123,20 @@ def attempts(home: Path, port: int) -> dict[str, Attempt]:
                 "mount -o remount,rw,bind .envrc || echo no5",
             ),
             ("no1", "no2", "no3", "no4", "no5"),
+        ),
+        "calls past the walls": Attempt(
+            script(f"python3 -c '{CALLS}'", "echo end"), ("end",), ("OPEN", "Trace")
+        ),
+        "programs that start others elsewhere": Attempt(
+            script(
+                "docker ps || echo no1",
+                "dbus-send --system --print-reply --dest=org.freedesktop.DBus / x.y || echo no2",
+                "systemd-run --user true || systemd-run true || echo no3",
+                "echo touch x | at now || echo no4",
+                "echo '* * * * * touch x' | crontab - || echo no5",
+                "ls -d /run /var/run /var/spool || echo no6",
+            ),
+            ("no1", "no2", "no3", "no4", "no5", "no6"),
         ),
         "a socket of the host": Attempt(
             script(f"python3 -c \"import socket; socket.socket(1).connect('{home}/canary.sock')\""),
@@ -190,6 +236,11 @@ def attempts(home: Path, port: int) -> dict[str, Attempt]:
             script("for name in core_pattern modprobe hostname; do echo '|x' > /proc/sys/kernel/$name; done"),
             refusals=2,
         ),
+        "a fork bomb": Attempt(
+            script("mkfifo f; (:(){ :|:& };:) & read -t 1 <> f"), ("Resource temporarily unavailable",)
+        ),
+        "a new shell": Attempt(call("bash", restart=True)),
+        "after the bomb": Attempt(script("rm f; nice"), ("5",)),
     }
 
 

@@ -16,7 +16,7 @@ FULL = 0.6
 WORTH_IT = 0.1
 """The part of the window that has to become free: each clearing costs the prompt cache all behind it."""
 KEPT_USES = 5
-NEVER_CLEARED = ("ask_parent", "final_answer")
+NEVER_CLEARED = ("ask_parent", "final_answer", "agent_complete")
 
 _NAME = re.compile(r"claude-[a-z]+-(\d+)(?:-(\d{1,2})(?!\d))?")
 _FIRST = (4, 5)

@@ -20,6 +20,7 @@ from subagent_server.runners.messages.reply import ModelReply, ToolCall
 from subagent_server.runners.messages.web_results import record_server_use
 from subagent_server.runners.messages.web_tools import WebTools
 from subagent_server.runners.outcome import Outcome
+from subagent_server.toolkit.agent_complete import AgentComplete, before_marker
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.outputs import KeptOutputs, Shortener, is_too_long
 from subagent_server.toolkit.run_context import RunContext
@@ -57,6 +58,7 @@ class Loop:
     text: str = ""
     tracer: Tracer = NO_TRACER
     web: WebTools = field(default_factory=WebTools)
+    completion: AgentComplete | None = None
     _before_pause: str = ""
 
     @property
@@ -98,6 +100,13 @@ class Loop:
                 self._say(messages, {"role": "user", "content": [*results, *self.web.notices()]})
             if self.final is not None and self.final.given:
                 return Outcome(self.text, self.final.answer, has_output=True)
+            if self.completion is not None and self.completion.given:
+                return self._completed(self.completion.summary, self.completion.payload)
+
+    @staticmethod
+    def _completed(summary: str, payload: str | None = None) -> Outcome:
+        """Return the outcome of a fulfilled contract."""
+        return Outcome(summary, summary=summary, payload=payload)
 
     async def _turn(self, messages: list[Message]) -> ModelReply:
         self.run.checkpoint()
@@ -163,6 +172,8 @@ class Loop:
                 code="agent_error", message="The agent ended without a word.", hint="Look at run.log."
             )
             return Outcome("", failure=failure)
+        if self.completion is not None:
+            return self._completed(before_marker(self.text))
         return Outcome(self.text)
 
     # -- tools

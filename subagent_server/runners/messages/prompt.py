@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from subagent_server.domain.past import StoredFile
+from subagent_server.toolkit.agent_complete import CONTRACT_COMPLETE
 
 Block = dict[str, Any]
 LARGEST_INPUT = 32 << 20
@@ -23,6 +24,7 @@ class Task:
     cwd: str
     inputs: tuple[tuple[StoredFile, str], ...] = ()
     continues: str | None = None
+    by_contract: bool = False
     place: str = ""
     """What the model has to know of the place where its programs work; empty if they may do everything."""
 
@@ -42,7 +44,7 @@ def system_blocks(task: Task, *, may_ask: bool, structured: bool) -> list[Block]
 def preamble(task: Task, *, may_ask: bool, structured: bool) -> str:
     """Return the few lines that every run gets: its name and place, how to ask, how to finish."""
     lines = [
-        f"You are run {task.run_id} of the subagent {task.agent_name}, working in {task.cwd}.",
+        _who(task),
         "Another agent, your parent, gave you the task and sees only your final result, not your steps.",
     ]
     if task.continues is not None:
@@ -57,11 +59,23 @@ def preamble(task: Task, *, may_ask: bool, structured: bool) -> str:
             "If you need a decision or a fact that only the parent has, call ask_parent; "
             "otherwise decide yourself."
         )
-    if structured:
+    if task.by_contract:
+        lines.append(
+            "When you have fulfilled the contract, call agent_complete once, with your agent_id and a "
+            "summary of the result: that ends your work. A message whose last line is "
+            f"{CONTRACT_COMPLETE} does the same."
+        )
+    elif structured:
         lines.append("When you are done, call final_answer once with the whole result: that ends your work.")
     else:
         lines.append("When you are done, end with one message that holds the whole result.")
     return "\n".join(lines)
+
+
+def _who(task: Task) -> str:
+    if task.by_contract:
+        return f"Your agent_id is {task.run_id}. You work by a contract, which is the message, in {task.cwd}."
+    return f"You are run {task.run_id} of the subagent {task.agent_name}, working in {task.cwd}."
 
 
 def task_blocks(prompt: str, inputs: Sequence[tuple[StoredFile, str]]) -> list[Block]:

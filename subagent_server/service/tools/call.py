@@ -32,6 +32,8 @@ class Call:
     beside: Callable[[Collection[str]], AbstractAsyncContextManager[None]] | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
     client: str | None = None
+    http_url: str | None = None
+    """The address under which the client reaches this server by HTTP, with a slash at its end."""
 
     @property
     def next_calls(self) -> ToolCalls:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from subagent_server.domain.errors import BadArgument
+from subagent_server.domain.records import RunMeta
 from subagent_server.domain.states import MessageStatus
 from subagent_server.service.access import Caller
 from subagent_server.service.changes import Changes, Wait, wait_until
@@ -59,9 +60,7 @@ class ToolContext:
 
     async def view_after_start(self, run_id: str, call: Call) -> RunView:
         """Return the view of a just started run once the run has ended or asks, or the wait is over."""
-        self.shown.note(run_id)
-        if not self.caller.is_child:
-            await asyncio.to_thread(unseen.mark, self.service.store.paths.run(run_id))
+        await self.note_start(run_id)
         observed = await asyncio.to_thread(open_run, self.service, run_id, self.caller)
         return await self.view_after_wait(observed, call)
 
@@ -81,7 +80,13 @@ class ToolContext:
         await self.note(view)
         return view if has_ended_or_asks(observed.meta) else with_note(view, call.wait_note())
 
-    async def note(self, view: RunView) -> None:
+    async def note_start(self, run_id: str) -> None:
+        """Note that the caller has started a run: its end is news until the caller is shown it."""
+        self.shown.note(run_id)
+        if not self.caller.is_child:
+            await asyncio.to_thread(unseen.mark, self.service.store.paths.run(run_id))
+
+    async def note(self, view: RunView | RunMeta) -> None:
         """Note that the caller was shown a run."""
         self.shown.note(view.run_id, view.revision, ended=view.status.is_terminal)
         if view.status.is_terminal and not self.caller.is_child:

@@ -9,6 +9,8 @@ from subagent_server.service.tools.context import ToolContext
 from subagent_server.service.tools.schema import Schema
 
 Answer = dict[str, Any]
+LIST = "result"
+"""The only key of an answer that is a list: structured content has to be an object."""
 Handler = Callable[[ToolContext, Call], Awaitable[Answer]]
 ToolRole = Literal["parent", "child"]
 """`parent`: whoever may start runs; `child`: a run that may start none."""

@@ -10,6 +10,7 @@ from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 from subagent_server.service.nesting import agents_of
 from subagent_server.service.tools.child_tools import ASK_PARENT, UPDATE_STATUS
+from subagent_server.service.tools.lifecycle_tools import LIFECYCLE_TOOLS
 from subagent_server.service.tools.many_agents import MANY_AGENTS
 from subagent_server.service.tools.offer import OfferedAgents
 from subagent_server.service.tools.pages import digest_of
@@ -74,21 +75,31 @@ def table_of(offered: OfferedAgents, generic: Sequence[ToolSpec], max_tools: int
 
 
 def tools_of(service: Service, role: Role, caller: Caller) -> tuple[ToolSpec, ...]:
-    """Return the generic tools of a role; a child has the parent's only if the child may start others.
+    """Return the generic tools of a role, and those of the lifecycle if they are offered.
+
+    A child has the parent's tools only if the child may start others. It never starts or stops agents by
+    contract: its agents are those that its file names.
 
     Raises:
         UnreadableMeta: the request of the child's run cannot be read.
     """
+    lifecycle = LIFECYCLE_TOOLS if service.settings.contract_model is not None else ()
     if role == "parent":
-        return PARENT_TOOLS
-    if role == "child" and caller.run_id is not None and not agents_of(service, caller.run_id):
-        return tuple(tool for tool in TOOLS if "child" in tool.roles)
-    return TOOLS
+        return (*PARENT_TOOLS, *lifecycle)
+    if role == "child":
+        lifecycle = tuple(filter(_is_for_children, lifecycle))
+        if caller.run_id is not None and not agents_of(service, caller.run_id):
+            return (*filter(_is_for_children, TOOLS), *lifecycle)
+    return (*TOOLS, *lifecycle)
 
 
 def _as_seen(tool: ToolSpec) -> str:
     answer = None if tool.answer is None else tool.answer()
     return json.dumps([tool.name, tool.title, tool.description, tool.in_sight, tool.shown_arguments, answer])
+
+
+def _is_for_children(tool: ToolSpec) -> bool:
+    return "child" in tool.roles
 
 
 def _are_few(agents: Sequence[AgentDefinition]) -> bool:

@@ -204,8 +204,8 @@ async def _started_in_box(
     """Start a program that begins when its box is found closed. Raises OSError."""
     gate, opener = os.pipe()
     try:
-        with box.command(argv, ["--block-fd", str(gate)]) as (command, arguments):
-            started = await _started(command, env={}, cwd="/", pass_fds=(arguments, gate))
+        with box.command(argv, ["--block-fd", str(gate)]) as (command, descriptors):
+            started = await _started(command, env={}, cwd="/", pass_fds=(*descriptors, gate))
         try:
             await asyncio.to_thread(closed_child, started[0].get_pid(), box)
             os.write(opener, b"!")

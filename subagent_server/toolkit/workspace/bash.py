@@ -69,10 +69,12 @@ class BashTool:
         kept_bytes: int = KEPT_BYTES,
         masker: Masker | None = None,
         spare: Spare = spare_none,
-        box: Box | None = None,
+        box: Callable[[], Box] | None = None,
     ) -> None:
+        """`box` returns the box that the shell starts in; it is asked beside the event loop."""
         self._cwd = cwd
-        self._box = box
+        self._new_box = box
+        self._box: Box | None = None
         self._spare = spare
         self._environment = dict(environment)
         self._new_capture = lambda: OutputCapture(
@@ -100,23 +102,27 @@ class BashTool:
                 return ToolResult.failure("The shell is closed because the run is ending: finish now.")
             return await self._interruptible(lambda cancel: self._serve(wanted, cancel))
 
-    async def begin(self, *, wait: bool = True) -> None:
+    async def begin(self, *, wait: bool) -> None:
         """Start the shell in its box before the first command, and `wait` until it is known to be closed.
 
-        Without that, the first command waits for it. Call it in the main thread: the box ends with the thread
-        that has started it.
+        Without that, the first command waits for it.
 
         Raises:
             BoxRefused: there is no box as it was asked for; nothing is left running.
         """
+        async with self._turn:
+            if self._shell is None and not self._closed:
+                await self._interruptible(lambda cancel: self._begin(cancel, wait=wait))
+
+    def _begin(self, cancel: int, *, wait: bool) -> None:
         try:
             shell = self._shell = self._start()
             if wait:
-                await self._interruptible(shell.get_ready)
+                shell.get_ready(cancel)
         except OSError as error:
             raise not_started(error) from error
         except BoxRefused:
-            await off_loop(self._drop_shell)
+            self._drop_shell()
             raise
 
     async def aclose(self) -> None:
@@ -142,15 +148,16 @@ class BashTool:
         if wanted.command is None:
             return ToolResult.of_text(f"The shell was ended; the next command gets a new one in {self._cwd}.")
         try:
-            shell = self._shell = self._shell or self._start()
-        except (OSError, ValueError) as error:
-            return ToolResult.failure(f"bash could not be started in {self._cwd} ({error}): use other tools.")
-        notes += _late_output(shell.take_output())
-        try:
+            try:
+                shell = self._shell = self._shell or self._start()
+            except (OSError, ValueError) as error:
+                why = f"bash could not be started in {self._cwd} ({error}): use other tools."
+                return ToolResult.failure(why)
+            notes += _late_output(shell.take_output())
             ending = shell.run(wanted.command, self._timeout, cancel)
         except BoxRefused as refusal:
             self._drop_shell()
-            sentence = f"The shell could not be started in its sandbox again: {refusal.reason}."
+            sentence = f"The shell could not be started in its sandbox: {refusal.reason}."
             raise RunRefused("config", sentence, _ANEW) from refusal
         remark = self._remark(ending)
         text = shell.take_output().finish().rstrip("\n")
@@ -201,6 +208,8 @@ class BashTool:
         return ""
 
     def _start(self) -> Shell:
+        """Start a shell, in a thread that stays as long as the event loop: its box ends with the thread."""
+        self._box = None if self._new_box is None else self._new_box()
         return Shell.start(
             cwd=self._cwd, environment=self._environment, new_capture=self._new_capture, box=self._box
         )

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.check import check_box
-from subagent_server.sandbox.limits import bounding_processes, limits_as_shell
+from subagent_server.sandbox.limits import GIVING_WAY, bounding_processes, limits_as_shell
 from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.sandbox.trial import last_words
 from subagent_server.toolkit.workspace.output import OutputCapture
@@ -120,7 +120,7 @@ class Shell:
             bash = ["bash", "--noprofile", "--norc", "-c", _driver(token, status_end, box)]
             if box is not None:
                 process = box.start(
-                    bash,
+                    [*GIVING_WAY, *bash],
                     stdin=subprocess.PIPE,
                     stdout=output_end,
                     stderr=subprocess.PIPE,

@@ -1,6 +1,6 @@
 """The tools of a run on files and programs, as its agent's file selects them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from subagent_server.domain.secrets import Masker
@@ -27,7 +27,7 @@ def make_workspace_tools(
     lifted: Sequence[str] = (),
     masker: Masker | None = None,
     spare: Spare = spare_none,
-    box: Box | None = None,
+    box: Callable[[], Box] | None = None,
 ) -> list[Tool]:
     """Return the selected tools for a run that works in the `cwd` of `scope`; none starts anything yet.
 
@@ -35,7 +35,7 @@ def make_workspace_tools(
     in a `read_only` root, and what other programs execute, is not written by the editor (the shell is held
     back by the sandbox alone), except for the paths that are `lifted`. Long outputs of the shell go to files
     in `output_dir`, without the secrets that `masker` knows. What `spare` names outlives the shell. With a
-    `box`, the shell runs in it, with the environment of the box.
+    `box`, which is built when it is first needed, the shell runs in it, with the environment of the box.
     """
     tools: list[Tool] = []
     if selection.bash:

@@ -1,0 +1,176 @@
+"""The options of `serve` for clients that come over HTTP, and the socket and the guards that they ask for."""
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from subagent_server.cli.console.output import err
+from subagent_server.domain.errors import BadArgument, shorten
+from subagent_server.host.listening import (
+    is_loopback,
+    listen_on_path,
+    listen_on_port,
+    passed_socket,
+    remove_path,
+)
+from subagent_server.service.parent_tokens import DEFAULT_PARENT, ParentTokens, read_tokens, token_of
+from subagent_server.settings import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+DEFAULT_ADDRESS = "127.0.0.1:8101"
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class HttpOptions:
+    """The options as they were given."""
+
+    http: str | None
+    unix: Path | None
+    token_file: Path | None
+    no_token: bool
+    hosts: tuple[str, ...]
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the server is to serve over HTTP."""
+        return self.http is not None or self.unix is not None
+
+    @classmethod
+    def taken_from(cls, values: dict[str, Any]) -> "HttpOptions":
+        """Take the options out of the values of a command. Raises UsageError: they do not fit together."""
+        options = cls(
+            http=values.pop("http"),
+            unix=values.pop("unix"),
+            token_file=values.pop("token_file"),
+            no_token=values.pop("no_token"),
+            hosts=values.pop("hosts"),
+        )
+        if options.http is not None and options.unix is not None:
+            raise click.UsageError("--http and --unix are two places: name one.")
+        if options.no_token and options.token_file is not None:
+            raise click.UsageError("--no-token and --token-file exclude each other: leave one out.")
+        if not options.is_wanted and (options.no_token or options.token_file or options.hosts):
+            raise click.UsageError("--no-token, --token-file and --allow-host are for --http and --unix.")
+        return options
+
+
+def http_options(command: F) -> F:
+    """Add the options to a command."""
+    for option in reversed(
+        [
+            click.option(
+                "--http",
+                is_flag=False,
+                flag_value=DEFAULT_ADDRESS,
+                metavar="[HOST:PORT]",
+                help=f"Serve over HTTP, to several clients at once: at /mcp of {DEFAULT_ADDRESS} if no place "
+                "is named, or on the socket that systemd passes.",
+            ),
+            click.option(
+                "--unix",
+                type=click.Path(path_type=Path),
+                metavar="PATH",
+                help="Serve over HTTP on a Unix socket, in a directory that only you may enter.",
+            ),
+            click.option(
+                "--token-file",
+                type=click.Path(path_type=Path),
+                metavar="FILE",
+                help="The parents that may come, on each line a name and a token.  "
+                "[default: ~/.local/state/subagent/http-tokens, made at the first start]",
+            ),
+            click.option(
+                "--no-token",
+                is_flag=True,
+                help="Let every program of this machine in, those of other users too.",
+            ),
+            click.option(
+                "--allow-host",
+                "hosts",
+                multiple=True,
+                metavar="NAME",
+                help="A further name under which clients reach this, such as a proxy's; may be repeated.",
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True)
+class HttpDoor:
+    """A place that is listened on.
+
+    `hosts` are its names, `tokens` say who may come in (None: everybody), and `close` removes what was made.
+    """
+
+    listener: socket.socket
+    hosts: tuple[str, ...]
+    tokens: ParentTokens | None
+    close: Callable[[], None] = lambda: None
+
+
+def opened(options: HttpOptions, settings: Settings) -> HttpDoor:
+    """Listen as the options say.
+
+    Raises:
+        BadArgument, HostError, TokensNotUsable.
+    """
+    host, port = _address(options.http or DEFAULT_ADDRESS)
+    is_local = options.unix is not None or is_loopback(host)
+    if options.no_token and not is_local:
+        raise BadArgument(f"--no-token is for this machine only: name a --token-file to serve on {host}.")
+    if options.token_file is None and not is_local:
+        raise BadArgument(f"Others than this machine reach {host}: name a --token-file.")
+    tokens = None if options.no_token else _tokens(options, settings)
+    hosts = tuple(dict.fromkeys((*_LOOPBACK_NAMES, host, *options.hosts)))
+    if options.unix is not None:
+        listener = listen_on_path(options.unix)
+        made = options.unix.lstat()
+        return HttpDoor(listener, hosts, tokens, partial(remove_path, options.unix, made))
+    return HttpDoor(passed_socket() or listen_on_port(host, port), hosts, tokens)
+
+
+def announce(door: HttpDoor) -> None:
+    """Say on stderr where the server listens, and who may come in."""
+    err(f"Serving MCP at {_place(door.listener)}.")
+    if door.tokens is None:
+        err(
+            "--no-token: every program of this machine, of every user and of runs too, may start agents with "
+            "your rights here."
+        )
+    else:
+        err(f"Each request needs a token of {door.tokens.file}; `subagent init CLIENT --http` writes it.")
+
+
+def _tokens(options: HttpOptions, settings: Settings) -> ParentTokens:
+    if options.token_file is not None:
+        file = settings.cwd / options.token_file
+        if not read_tokens(file):
+            raise BadArgument(f"{shorten(str(file))} names no parent: add a line with a name and a token.")
+        return ParentTokens(file)
+    token_of(settings.token_file, DEFAULT_PARENT)
+    assert settings.token_file is not None
+    return ParentTokens(settings.token_file)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
+        raise BadArgument(f"--http {shorten(text)} is no HOST:PORT: write it as {DEFAULT_ADDRESS}.")
+    return host, int(port)
+
+
+def _place(listener: socket.socket) -> str:
+    if listener.family == socket.AF_UNIX:
+        return os.fsdecode(listener.getsockname())
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}/mcp" if ":" in host else f"http://{host}:{port}/mcp"

@@ -1,0 +1,136 @@
+"""The MCP server over HTTP: it serves until it is told to leave, and then ends streams first."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import NoReturn
+
+import anyio
+import uvicorn
+from starlette.types import ASGIApp
+
+from subagent_server.server.app import WARM_UP_SECONDS
+from subagent_server.server.connection import build_server
+from subagent_server.server.http.assembly import Access, assemble
+from subagent_server.server.http.calls import OpenCalls
+from subagent_server.server.http.clients import HttpClients
+from subagent_server.server.http.log_lines import log_as_json
+from subagent_server.server.http.payload import payload_route
+from subagent_server.server.http.sessions import McpSessions
+from subagent_server.server.http.short_calls import is_short
+from subagent_server.server.http.socket_bounds import MAX_HEADER_BYTES, BoundedProtocol
+from subagent_server.server.http.traffic import Traffic, note_call
+from subagent_server.service.access import Caller
+from subagent_server.service.context import Service
+from subagent_server.settings import Role
+
+THREADS = 32
+FINISH_SECONDS = 1.0
+"""How long calls that do not wait may still be answered when the server leaves."""
+CLOSE_SECONDS = 2.5
+"""How long clients may take to read their last answers before their connections are cut."""
+KEEP_ALIVE_SECONDS = 65
+_POLL_SECONDS = 0.02
+
+
+def serve_http(
+    service: Service,
+    role: Role,
+    caller: Caller,
+    listener: socket.socket,
+    access: Access,
+    leave: Callable[[], NoReturn],
+) -> None:
+    """Serve clients on a socket until SIGINT or SIGTERM, then `leave`, within 5 s of that.
+
+    Nothing of a run lives here, so nobody waits for threads that are still in the middle of a verb.
+    """
+    log_as_json()
+    asyncio.run(_serve(service, role, caller, listener, access, leave))
+
+
+async def _serve(
+    service: Service,
+    role: Role,
+    caller: Caller,
+    listener: socket.socket,
+    access: Access,
+    leave: Callable[[], NoReturn],
+) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="verb"))
+    loop.add_signal_handler(signal.SIGCHLD, service.launcher.reap)
+    loop.call_later(WARM_UP_SECONDS, service.launcher.warm_up)
+    leaving = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, leaving.set)
+    clients = HttpClients(service, role, caller)
+    server = build_server(clients.of, clients.made(None))
+    sessions = McpSessions(server, is_short, clients.end_session)
+    calls = OpenCalls(sessions.is_heard)
+    server.middleware[:0] = [note_call, calls]
+    server.get_tool_input_schema = lambda _: None  # no tool takes arguments from headers: nothing to compare
+    traffic = Traffic({"sessions": lambda: sessions.count, "calls_open": lambda: calls.count})
+    http = HttpServer(assemble(sessions, access, traffic, [payload_route(service, clients.caller_of)]))
+    async with sessions.run():
+        watching = asyncio.create_task(calls.watch())
+        serving = asyncio.create_task(http.serve([listener]))
+        left = asyncio.create_task(leaving.wait())
+        await asyncio.wait([serving, left], return_when=asyncio.FIRST_COMPLETED)
+        http.accept_no_more()
+        clients.end_streams()
+        with anyio.move_on_after(FINISH_SECONDS):
+            while calls.count > clients.waiting:
+                await anyio.sleep(_POLL_SECONDS)
+        calls.end_all()
+        with anyio.move_on_after(FINISH_SECONDS):
+            while calls.count:
+                await anyio.sleep(_POLL_SECONDS)
+        await sessions.end_all()
+        await http.close(CLOSE_SECONDS)
+        watching.cancel()
+        await serving
+    leave()
+
+
+class HttpServer(uvicorn.Server):
+    """The HTTP server, without handlers of signals: it ends when it is told to."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=BoundedProtocol,
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+                loop="asyncio",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            )
+        )
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to the caller."""
+        yield
+
+    def accept_no_more(self) -> None:
+        """Close the listeners; connections stay."""
+        for server in self.servers:
+            server.close()
+
+    async def close(self, seconds: float) -> None:
+        """Let the open answers end, for at most this long, then cut what is left."""
+        self.should_exit = True
+        with anyio.move_on_after(seconds):
+            while self.server_state.tasks:
+                await anyio.sleep(_POLL_SECONDS)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()

@@ -1,0 +1,47 @@
+"""The routes, and the layers around all of them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from subagent_server.server.http.bad_messages import BadMessages
+from subagent_server.server.http.bodies import BodyBounds
+from subagent_server.server.http.gates import HostGate, ParentOf, TokenGate
+from subagent_server.server.http.sessions import McpSessions
+from subagent_server.server.http.traffic import Traffic
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may come in: for these hosts, with a token that `parent_of` knows (None: without any)."""
+
+    hosts: Iterable[str]
+    parent_of: ParentOf | None
+
+
+def assemble(
+    sessions: McpSessions, access: Access, traffic: Traffic, routes: Sequence[BaseRoute] = ()
+) -> ASGIApp:
+    """Return the application: MCP at `/mcp`, the routes, and the layers that look at each request first."""
+    app: ASGIApp = Starlette(
+        routes=[
+            Route("/mcp", BadMessages(StreamableHTTPASGIApp(sessions))),
+            Route("/healthz", _health, methods=["GET"]),
+            Route("/metrics", traffic.metrics, methods=["GET"]),
+            *routes,
+        ]
+    )
+    app = BodyBounds(app)
+    if access.parent_of is not None:
+        app = TokenGate(app, access.parent_of)
+    return traffic.around(HostGate(app, access.hosts))
+
+
+async def _health(_: Request) -> JSONResponse:
+    return JSONResponse({"status": "ok"})

@@ -1,0 +1,1 @@
+"""Tests of agents that are started by a contract."""

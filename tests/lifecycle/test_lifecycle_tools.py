@@ -1,0 +1,141 @@
+"""The lifecycle of the seed `agent_mcp_server.txt` over stdio: its four tools, on runs like all others."""
+
+import json
+from typing import Any
+
+from subagent_server.domain.definitions import AgentDefinition
+from tests.helpers.mcp_client import Parent
+from tests.helpers.turns import asks, call, says, shell
+from tests.helpers.world import World
+
+TOOLS = ["agent_start", "agent_status", "agent_complete", "agent_stop"]
+OWN_ID = {"agent": r"you are (\S+)\."}
+"""What a scripted model learns of itself from the refusal of a wrong id."""
+
+
+def start(parent: Parent, contract: str = "Count to three.") -> str:
+    """Start an agent and return its id."""
+    agent_id: str = parent.call("agent_start", contract=contract)["agent_id"]
+    return agent_id
+
+
+def status(parent: Parent, *agent_ids: str) -> Any:
+    """Return the status of an agent, or the statuses of several."""
+    found = parent.call("agent_status", agent_ids=list(agent_ids))["result"]
+    return found if len(agent_ids) > 1 else found[0]
+
+
+def test_an_agent_fulfils_its_contract_and_completes_with_summary_and_payload(world: World) -> None:
+    payload = "one\ntwo\nthrée\n"
+    done = call("agent_complete", agent_id="${agent}", summary="Counted.", payload=payload)
+    model = world.play(call("agent_complete", agent_id="x", summary="Mine?"), done | {"capture": OWN_ID})
+    with world.serve("--lifecycle", "--model", "haiku", "--role", "parent") as parent:
+        assert [tool.name for tool in parent.tools()][-4:] == TOOLS
+        started = parent.call("agent_start", contract="Count to three.")
+        agent_id = started["agent_id"]
+        assert started == {"agent_id": agent_id, "status": "running", "started_at": started["started_at"]}
+        world.gone(agent_id)
+        shown = status(parent, agent_id)
+        assert shown == {
+            "agent_id": agent_id,
+            "status": "completed",
+            "started_at": started["started_at"],
+            "completed_at": shown["completed_at"],
+            "summary": "Counted.",
+            "payload_size": len(payload) + 1,
+        }
+        assert parent.call("get_logs", runId=agent_id, stream="payload")["text"] == payload
+        as_it_is = {key: shown[key] for key in ("status", "started_at", "completed_at")}
+        assert parent.call("agent_stop", agent_id=agent_id) == as_it_is
+        assert parent.call("agent_complete", agent_id=agent_id, summary="Again.") == as_it_is
+        assert status(parent, agent_id) == shown
+    request = model.requests[0].body
+    assert request["model"] == "claude-haiku-5-5"
+    assert agent_id in request["system"][-1]["text"] and "agent_complete" in request["system"][-1]["text"]
+    offered = {tool["name"] for tool in request["tools"]}
+    assert offered >= {"agent_complete", "ask_parent", "bash", "grep"}
+
+
+def test_the_last_line_contract_complete_completes_with_the_text_before_it(world: World) -> None:
+    world.play(says("It is three.\n\nReally.\n[CONTRACT COMPLETE]\n"))
+    with world.serve("--lifecycle") as parent:
+        agent_id = start(parent)
+        assert world.completed(agent_id) == "It is three.\n\nReally."
+        assert status(parent, agent_id)["summary"] == "It is three.\n\nReally."
+
+
+def test_each_unknown_agent_is_an_error_in_its_own_object_and_a_stopped_one_stays_stopped(
+    world: World,
+) -> None:
+    world.play(shell("echo counting"), asks("How far?"), says("Done."))
+    with world.serve("--lifecycle") as parent:
+        agent_id = start(parent)
+        world.asking(agent_id)
+        wrong = ["../../etc", "20990101-000000-000-aaaaaa", "x" * 100_000, ""]
+        works, *errors = status(parent, agent_id, *wrong)
+        assert works["status"] == "running" and "How far?" in works["preview"]
+        assert [error.keys() for error in errors] == [{"agent_id", "error"}] * len(wrong)
+        assert len(json.dumps(errors)) < 3_000
+
+        stopped = parent.call("agent_stop", agent_id=agent_id)
+        assert stopped.keys() == {"status", "started_at", "stopped_at"} and stopped["status"] == "stopped"
+        assert parent.call("agent_complete", agent_id=agent_id, summary="Done all the same.") == stopped
+        assert "There is no run" in parent.refused("agent_stop", agent_id=wrong[1])
+        assert "is empty" in parent.refused("agent_start", contract=" \n")
+
+
+def test_an_agent_that_cannot_start_is_stopped_with_the_reason(world: World) -> None:
+    del world.environment["ANTHROPIC_API_KEY"]
+    with world.serve("--lifecycle") as parent:
+        started = parent.call("agent_start", contract="Count.")
+        assert started["status"] == "stopped" and "ANTHROPIC_API_KEY is not set" in started["error"]
+        assert status(parent, started["agent_id"])["error"] == started["error"]
+
+
+def test_an_agent_is_completed_from_outside_and_makes_no_further_request(world: World) -> None:
+    model = world.play(asks("Shall I?"), says("Done."))
+    with world.serve("--lifecycle") as parent:
+        agent_id = start(parent)
+        world.asking(agent_id)
+        done = parent.call("agent_complete", agent_id=agent_id, summary="Enough.", payload="all of it")
+        assert done.keys() == {"status", "started_at", "completed_at"} and done["status"] == "completed"
+        world.gone(agent_id)
+        assert len(model.requests) == 1
+        assert status(parent, agent_id)["payload_size"] == 9
+
+
+def test_a_contract_is_carried_on_by_the_same_agent_whatever_file_has_its_name(world: World) -> None:
+    world.agent("contract", prompt="You are another.", tools="Read")
+    model = world.play(says("Three.\n[CONTRACT COMPLETE]"), says("Four.\n[CONTRACT COMPLETE]"))
+    with world.serve("--lifecycle") as parent:
+        agent_id = start(parent)
+        world.gone(agent_id)
+        on = parent.call("continue_run", runId=agent_id, prompt="One more.", waitSeconds=60)
+        assert on["summary"] == "Four."
+    assert "another" not in json.dumps(model.requests[-1].body)
+
+
+def test_a_program_of_a_run_looks_and_completes_and_starts_nothing_by_contract(world: World) -> None:
+    world.agent(agents=["contract", "worker"])
+    world.play(asks("Well?"), says("Done."))
+    run_id = world.start()
+    world.asking(run_id)
+    with world.serve("--lifecycle", env=world.given_to(run_id)) as child:
+        names = {tool.name for tool in child.tools()}
+        assert names & set(TOOLS) == {"agent_status", "agent_complete"}
+        assert "There is no tool" in child.refused("agent_start", contract="Mine.")
+        assert "not open" in status(child, world.start())["error"]
+        assert child.call("agent_complete", agent_id=run_id, summary="Done.")["status"] == "completed"
+
+
+def test_no_agent_file_makes_itself_an_agent_by_contract(world: World) -> None:
+    world.agent(byContract=True)
+    assert world.service.registry.get("worker").by_contract is False
+    assert AgentDefinition(name="contract", by_contract=True).by_contract
+
+
+def test_a_model_without_lifecycle_is_refused_in_one_line(world: World) -> None:
+    for flags in (["--model", "opus"], ["--lifecycle", "--model", " "]):
+        done = world.cli("serve", *flags)
+        assert done.returncode == 2 and done.stdout == ""
+        assert "--model" in done.stderr and "Traceback" not in done.stderr
