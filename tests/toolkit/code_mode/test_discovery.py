@@ -15,7 +15,7 @@ def test_with_many_tools_the_model_reads_names_and_programs_look_up_the_rest(wor
         "help('price')": WHOLE,
         "help(shop)": "shop.price(item)  # Says what an item costs.\nshop.photo(...)",
         "search_tools('costs')": "shop.price(item)  # Says what an item costs.",
-        "help('shop.prize')": "There is no function or server 'shop.prize': did you mean shop.price?",
+        "help('shop.prize')": "There is no function or server 'shop.prize': did you mean shop.price or ",
         "help(len)": "Help on built-in function len in module builtins:",
     }
     world.agent(codeMode={"enabled": True, "stubCharacters": 100}, mcpServers={"shop": SHOP})
