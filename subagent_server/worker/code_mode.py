@@ -60,6 +60,7 @@ async def with_programs(
         masker=run.masker,
         version=version,
         most_seconds=code_mode.max_timeout_seconds,
+        stub_characters=code_mode.stub_characters,
     )
     return [ExecutePythonCode(Functions(catalogue, by_origin, attachments, ask), setting), *ordinary]
 
