@@ -40,12 +40,16 @@ class ServerDefinition(Record):
 
 
 class CodeMode(Record):
-    """Whether the run's MCP tools are offered as functions of one program (SPEC section 9)."""
+    """Whether the run's MCP tools are offered as functions of one program (SPEC section 9).
+
+    With more than `stub_characters` of stubs the model is shown names alone, and a program looks the rest up.
+    """
 
     enabled: bool = False
     excluded_tools: list[str] = Field(default_factory=list)
     max_timeout_seconds: int = 300
     python: str | None = None
+    stub_characters: int = Field(default=16_000, ge=0)
 
 
 class Limits(Record):
