@@ -102,7 +102,6 @@ def test_code_mode_has_its_own_keys(agent: Load) -> None:
         ("budgetUsd: lots", "limits.budgetUsd"),
         ("onAskTimeout: wait", "limits.onAskTimeout"),
         ("runner: gpt", "runner"),
-        ("runner: command", "command"),
         ("effort: ultra", "effort"),
         ("sandbox: docker", "sandbox"),
         ("isolation: remote", "isolation"),
