@@ -56,6 +56,7 @@ def with_programs(
         masker=run.masker,
         version=".".join(map(str, sys.version_info[:3])),
         most_seconds=code_mode.max_timeout_seconds,
+        stub_characters=code_mode.stub_characters,
     )
     return [ExecutePythonCode(Functions(catalogue, by_origin, attachments, ask), setting), *ordinary]
 
