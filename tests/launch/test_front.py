@@ -24,7 +24,8 @@ from tests.helpers.world import BOUND, PROGRAM, World, kill
 
 def forked_by(zygote: processes.Identity) -> processes.Identity:
     """Return the one fork of a zygote that has work, as soon as those of before have left."""
-    (identity,) = wait_for(lambda: len(found := forks_of(zygote)) == 1 and found, BOUND, "one fork")
+    wait_for(lambda: len(forks_of(zygote)) == 1, BOUND, "one fork")
+    (identity,) = forks_of(zygote)
     return identity
 
 
