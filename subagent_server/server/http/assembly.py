@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from subagent_server.server.http.gates import HostGate, ParentOf, TokenGate
+from subagent_server.server.http.large_payload import LargePayloads
 from subagent_server.server.http.sessions import McpSessions
 
 
@@ -26,7 +27,7 @@ def assemble(sessions: McpSessions, access: Access, routes: Sequence[BaseRoute] 
     """Return the application: MCP at `/mcp`, the routes, and the layers that look at each request first."""
     app: ASGIApp = Starlette(
         routes=[
-            Route("/mcp", StreamableHTTPASGIApp(sessions)),
+            Route("/mcp", LargePayloads(StreamableHTTPASGIApp(sessions))),
             Route("/healthz", _health, methods=["GET"]),
             *routes,
         ]
