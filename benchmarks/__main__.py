@@ -35,6 +35,7 @@ MODULES = (
     "delegation",
     "mcp_servers",
     "boxes",
+    "http_calls",
 )
 """The benchmarks, in the order in which they are measured."""
 RESULTS = Path(__file__).with_name("RESULTS.md")

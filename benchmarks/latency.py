@@ -36,8 +36,8 @@ async def _measured(world: BenchWorld, scale: Scale) -> list[Line]:
     async with world.client([sys.executable, str(BARE_SERVER)]) as bare, world.client() as client:
         for waiting in scale.live:
             while len(run_ids) < waiting:
-                run_ids.append(await _start(client))
-            await _until_all_ask(world)
+                run_ids.append(await start_run(client))
+            await until_all_ask(world)
             lines += await _calls(bare, client, run_ids, waiting, scale)
     return lines
 
@@ -48,7 +48,7 @@ async def _calls(bare: Client, client: Client, run_ids: list[str], waiting: int,
     status = await timed(lambda: client.call_tool("check_status", {"runId": watched}), scale.times(CALLS))
 
     async def start() -> None:
-        run_ids.append(await _start(client))
+        run_ids.append(await start_run(client))
 
     starts = await timed(start, scale.times(STARTS))
     alive = f"{waiting} alive"
@@ -59,14 +59,16 @@ async def _calls(bare: Client, client: Client, run_ids: list[str], waiting: int,
     ]
 
 
-async def _start(client: Client) -> str:
+async def start_run(client: Client) -> str:
+    """Start a run that asks its parent, and return its id."""
     result = await client.call_tool("run_asker", {"prompt": "Ask."})
     if result.is_error or not result.structured_content:
         raise RuntimeError(f"the run was not started: {result.content}")
     return str(result.structured_content["runId"])
 
 
-async def _until_all_ask(world: BenchWorld) -> None:
+async def until_all_ask(world: BenchWorld) -> None:
+    """Return when all runs of a world wait for their parent."""
     store = world.service.store
     waiting = set(store.run_ids())
     async with asyncio.timeout(60 + READY_SECONDS_A_RUN * len(waiting)):

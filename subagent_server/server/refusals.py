@@ -47,6 +47,16 @@ def bad_line(line: bytes) -> BadLine | None:
     return _refused(number if _is_id(number) else None, types.INVALID_REQUEST, _why(said))
 
 
+def is_message(line: bytes) -> bool:
+    """Whether a line is a message of the protocol."""
+    text = line.decode("utf-8", "replace")
+    try:
+        message = types.jsonrpc_message_adapter.validate_json(text, by_name=False)
+    except ValueError:
+        return False
+    return not is_request_in_disguise(message, text)
+
+
 def is_request_in_disguise(message: types.JSONRPCMessage, line: str) -> bool:
     """Whether a message is taken for a notification only because its id cannot be one."""
     return isinstance(message, types.JSONRPCNotification) and '"id"' in line and "id" in json.loads(line)

@@ -17,8 +17,12 @@ from subagent_server.server.connection import build_server
 from subagent_server.server.http.assembly import Access, assemble
 from subagent_server.server.http.calls import OpenCalls
 from subagent_server.server.http.clients import HttpClients
+from subagent_server.server.http.log_lines import log_as_json
 from subagent_server.server.http.payload import payload_route
 from subagent_server.server.http.sessions import McpSessions
+from subagent_server.server.http.short_calls import is_short
+from subagent_server.server.http.socket_bounds import MAX_HEADER_BYTES, BoundedProtocol
+from subagent_server.server.http.traffic import Traffic, note_call
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 from subagent_server.settings import Role
@@ -44,6 +48,7 @@ def serve_http(
 
     Nothing of a run lives here, so nobody waits for threads that are still in the middle of a verb.
     """
+    log_as_json()
     asyncio.run(_serve(service, role, caller, listener, access, leave))
 
 
@@ -64,11 +69,12 @@ async def _serve(
         loop.add_signal_handler(number, leaving.set)
     clients = HttpClients(service, role, caller)
     server = build_server(clients.of, clients.made(None))
-    sessions = McpSessions(server, clients.end_session)
+    sessions = McpSessions(server, is_short, clients.end_session)
     calls = OpenCalls(sessions.is_heard)
-    server.middleware.insert(0, calls)
+    server.middleware[:0] = [note_call, calls]
     server.get_tool_input_schema = lambda _: None  # no tool takes arguments from headers: nothing to compare
-    http = HttpServer(assemble(sessions, access, [payload_route(service, clients.caller_of)]))
+    traffic = Traffic({"sessions": lambda: sessions.count, "calls_open": lambda: calls.count})
+    http = HttpServer(assemble(sessions, access, traffic, [payload_route(service, clients.caller_of)]))
     async with sessions.run():
         watching = asyncio.create_task(calls.watch())
         serving = asyncio.create_task(http.serve([listener]))
@@ -97,7 +103,8 @@ class HttpServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http="h11",  # httptools leaves blanks at the end of header values
+                http=BoundedProtocol,
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 loop="asyncio",
                 ws="none",
                 lifespan="off",

@@ -10,9 +10,11 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
+from subagent_server.server.http.bad_messages import BadMessages
+from subagent_server.server.http.bodies import BodyBounds
 from subagent_server.server.http.gates import HostGate, ParentOf, TokenGate
-from subagent_server.server.http.large_payload import LargePayloads
 from subagent_server.server.http.sessions import McpSessions
+from subagent_server.server.http.traffic import Traffic
 
 
 @dataclass(frozen=True)
@@ -23,18 +25,22 @@ class Access:
     parent_of: ParentOf | None
 
 
-def assemble(sessions: McpSessions, access: Access, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
+def assemble(
+    sessions: McpSessions, access: Access, traffic: Traffic, routes: Sequence[BaseRoute] = ()
+) -> ASGIApp:
     """Return the application: MCP at `/mcp`, the routes, and the layers that look at each request first."""
     app: ASGIApp = Starlette(
         routes=[
-            Route("/mcp", LargePayloads(StreamableHTTPASGIApp(sessions))),
+            Route("/mcp", BadMessages(StreamableHTTPASGIApp(sessions))),
             Route("/healthz", _health, methods=["GET"]),
+            Route("/metrics", traffic.metrics, methods=["GET"]),
             *routes,
         ]
     )
+    app = BodyBounds(app)
     if access.parent_of is not None:
         app = TokenGate(app, access.parent_of)
-    return HostGate(app, access.hosts)
+    return traffic.around(HostGate(app, access.hosts))
 
 
 async def _health(_: Request) -> JSONResponse:

@@ -1,6 +1,5 @@
 """Who may come in: requests for this very server, from no foreign page, with the token of a parent."""
 
-import sys
 from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
@@ -11,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from subagent_server.domain.errors import SubagentError
+from subagent_server.server.http.log_lines import write_line
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 OPEN_PATHS = frozenset({"/healthz"})
@@ -91,7 +91,7 @@ class TokenGate:
         try:
             parent = self._parent(Headers(scope=scope).getlist("authorization"))
         except SubagentError as error:  # the file of tokens: its owner has to hear of it
-            print(error.sentence, file=sys.stderr, flush=True)
+            write_line({"level": "error", "message": error.sentence})
             parent = None
         if parent is None:
             answer = refusal(

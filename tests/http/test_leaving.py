@@ -1,0 +1,102 @@
+"""The end of a server over HTTP: streams end first, calls are answered, and no run is touched."""
+
+import signal
+import socket
+import stat
+import subprocess
+import time
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from subagent_server.host import locks
+from tests.helpers.mcp_client import Mode
+from tests.helpers.raw_server import MODERN, tool_call
+from tests.helpers.turns import asks, says
+from tests.helpers.wait import wait_for
+from tests.helpers.world import PROGRAM, World
+from tests.http.test_streams import Session
+
+
+def test_a_server_that_is_told_to_leave_ends_streams_and_calls_within_5_s(world: World) -> None:
+    world.agent()
+    world.play(asks("Which colour?"), says("Painted."))
+    with world.http_server() as server, socket.create_connection(("127.0.0.1", server.port)) as dead:
+        session = Session(server)
+        dead.sendall(b"POST /mcp HTTP/1.1\r\nHost: localhost\r\n")
+        run_id = session.ask(tool_call(1, "run_worker", prompt="Paint.")).json["result"]["structuredContent"][
+            "runId"
+        ]
+        world.asking(run_id)
+        assert session.ask(tool_call(2, "check_status", runId=run_id)).status == 200
+        waits = tool_call(3, "wait_for_runs", runIds=[run_id], cursor=f"{run_id}.9", waitSeconds=60)
+        listen = {**MODERN, "notifications": {"toolsListChanged": True}}
+        changes = {"jsonrpc": "2.0", "id": 4, "method": "subscriptions/listen", "params": listen}
+        with session.stream(waits) as call, session.stream() as news, session.modern(changes) as listening:
+            assert call.next() is not None and "acknowledged" in str(listening.next())
+            began = time.monotonic()
+            server.signal(signal.SIGTERM)
+            left = str(call.next())
+            assert "The server left before this call was answered. Runs go on" in left
+            assert call.next() is None and news.next() is None
+            assert '"id":4' in str(listening.next()) and listening.next() is None
+            assert server.leaves(10) == 0
+            assert time.monotonic() - began < 5
+        assert "Traceback" not in server.said and '"level"' not in server.said
+    assert locks.is_held(world.paths(run_id).live_lock), "the run goes on"
+    with world.http_server(port=server.port) as again, again.parent("default") as parent:
+        (view,) = parent.call("wait_for_runs", waitSeconds=30)["runs"]
+        assert view["runId"] == run_id and view["messages"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_after_a_killed_server_a_new_connection_finds_its_runs_and_waits_again(
+    world: World, mode: Mode
+) -> None:
+    world.agent()
+    world.play(asks("Which colour?"), says("Painted."))
+    with world.http_server() as server:
+        session = Session(server)
+        started = session.ask(tool_call(1, "run_worker", prompt="Paint it."))
+        run_id = started.json["result"]["structuredContent"]["runId"]
+        with session.stream(tool_call(2, "wait_for_runs", waitSeconds=60)):
+            pass
+    with world.http_server() as server, server.parent("another", mode) as parent:
+        (view,) = parent.call("wait_for_runs", waitSeconds=30)["runs"]
+        assert view["runId"] == run_id and view["messages"], "its server has gone, so all parents hear it"
+        parent.call("reply_subagent", runId=run_id, answer="Red.")
+        assert parent.call("check_status", runId=run_id, waitSeconds=30)["result"] == "Painted."
+
+
+def test_a_unix_socket_is_for_this_user_alone_and_goes_with_its_server(world: World) -> None:
+    place = world.home / "private" / "http.sock"
+    command = [*PROGRAM, "serve", "--unix", str(place)]
+    for _ in range(2):  # the second finds what a killed one left behind
+        process = subprocess.Popen(command, env=world.environment, cwd=world.work, stderr=subprocess.DEVNULL)
+        try:
+            wait_for(lambda: _answers(place), 60, "the server on its socket")
+            assert stat.S_IMODE(place.stat().st_mode) == 0o600
+            assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
+            refused = world.cli("serve", "--unix", str(place))
+            assert refused.returncode == 2 and "listens" in refused.stderr
+        finally:
+            process.kill()
+            process.wait(60)
+    process = subprocess.Popen(command, env=world.environment, cwd=world.work, stderr=subprocess.DEVNULL)
+    wait_for(lambda: _answers(place), 60, "the server on its socket")
+    process.terminate()
+    assert process.wait(10) == 0 and not place.exists()
+
+
+def _answers(place: Path) -> bool:
+    connection = HTTPConnection("localhost")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    try:
+        connection.sock.connect(str(place))
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()

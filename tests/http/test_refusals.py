@@ -1,0 +1,156 @@
+"""Requests that are refused: wrong hosts and origins, no token, bodies and messages that are none."""
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.helpers.http_server import HttpServer
+from tests.helpers.raw_server import HELLO
+from tests.helpers.wait import wait_for
+from tests.helpers.world import World
+
+LARGE = 97 << 20
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
+    """One server for all of these requests: each of them leaves the others unaffected."""
+    world = World(tmp_path_factory.mktemp("refusals"))
+    world.agent()
+    with world.http_server() as server:
+        yield server
+        assert server.ask_modern("tools/list").status == 200, "after all of this it answers as ever"
+        assert "Traceback" not in server.said
+    world.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (421, {"Host": "evil.example"}),
+        (421, {"Host": "127.0.0.1.evil.example:8101"}),
+        (421, {"Host": "user@localhost"}),
+        (421, {"Host": ""}),
+        (403, {"Origin": "http://evil.example"}),
+        (403, {"Origin": "null"}),
+        (403, {"Origin": "http://127.0.0.1:1"}),
+        (401, {"Authorization": "Bearer " + "x" * 32}),
+        (401, {"Authorization": "Bearer \u00ff"}),
+        (401, {"Authorization": "Bearer " + "x" * 5_000}),
+        (401, {"Authorization": "Basic eDp5"}),
+        (401, {"Authorization": ""}),
+    ],
+)
+@pytest.mark.parametrize("path", ["/mcp", "/metrics", "/healthz", "/nothing"])
+def test_every_route_looks_at_host_origin_and_token_first(
+    server: HttpServer, path: str, status: int, headers: dict[str, str]
+) -> None:
+    if status == 401 and path == "/healthz":
+        status = 200
+    answer = server.ask("GET", path, **headers)
+    assert answer.status == status
+    assert not [name for name in answer.headers if name.startswith("access-control-")]
+    if status != 200:
+        assert answer.json["error"].endswith(".") and answer.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1", "[::1]:8101"])
+def test_the_names_of_this_machine_are_taken_with_any_port(server: HttpServer, host: str) -> None:
+    assert server.ask("GET", "/metrics", Host=host).status == 200
+    assert server.ask("GET", "/metrics", Host=host, Origin=f"http://{host}").status == 200
+
+
+BAD_BODIES: dict[str, bytes] = {
+    "empty": b"",
+    "not JSON": b"{",
+    "not text": b"\xff\xfe",
+    "a batch": b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]',
+    "a number": b"7",
+    "no version": b'{"id":1,"method":"tools/list"}',
+    "an id that is an object": b'{"jsonrpc":"2.0","id":{},"method":"tools/list"}',
+    "half a character": b'{"jsonrpc":"2.0","id":1,"method":"\\ud800"}',
+    "deep": b"[" * 100_000,
+    "a long number": b'{"jsonrpc":"2.0","id":' + b"9" * 5_000 + b',"method":"tools/list"}',
+    "params that are a list": b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":[]}',
+}
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28", "1999-01-01", None])
+@pytest.mark.parametrize("name", BAD_BODIES)
+def test_what_is_no_message_gets_one_clear_error(server: HttpServer, name: str, version: str | None) -> None:
+    headers = {} if version is None else {"MCP_Protocol_Version": version}
+    answer = server.ask(body=BAD_BODIES[name], **headers)
+    assert 400 <= answer.status < 500, answer.body
+    error: dict[str, Any] = answer.json["error"]
+    assert error["code"] < 0 and error["message"].endswith(".") and "\n" not in error["message"]
+    assert len(answer.body) < 1_000
+    if name == "half a character":
+        assert answer.json["id"] == 1, "its request hears of it"
+
+
+def test_a_message_of_no_session_or_of_anothers_is_refused(server: HttpServer) -> None:
+    session = server.ask(body=HELLO).headers["mcp-session-id"]
+    listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+    assert server.ask(body=listing).status == 400
+    assert server.ask(body=listing, Mcp_Session_Id="f" * 32).status == 404
+    assert server.ask(body=listing, Mcp_Session_Id=session, token="another").status == 404
+    assert server.ask("DELETE", Mcp_Session_Id=session, token="another").status == 404
+    assert server.ask(body=listing, Mcp_Session_Id=session).status == 200
+
+
+def test_a_body_that_is_too_large_is_refused(server: HttpServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as peer:
+        lines = ["POST /mcp HTTP/1.1", "Host: localhost", f"Authorization: Bearer {server.token()}"]
+        peer.sendall("\r\n".join([*lines, f"Content-Length: {LARGE}", "", ""]).encode())
+        assert peer.recv(100).startswith(b"HTTP/1.1 413 "), "its length says it before anything is read"
+    padded = json.dumps(HELLO).encode().rstrip() + b" " * (9 << 20)
+    answer = server.ask(body=padded)
+    assert answer.status == 413 and "A payload may have 64 MiB" in answer.json["error"]
+
+
+def test_silent_and_slow_connections_are_closed_while_others_are_answered(server: HttpServer) -> None:
+    said = [b"", b"GET /healthz HTT", _head(server) + b"Content-Length: 9\r\n\r\n{"]
+    peers = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in said]
+    for peer, words in zip(peers, said, strict=True):
+        peer.sendall(words)
+    assert server.ask("GET", "/healthz", token=None).status == 200
+    silent, half, slow = (peer.recv(200) for peer in peers)
+    assert silent == half == b"" and slow.startswith(b"HTTP/1.1 408 ")
+    for peer in peers:
+        peer.close()
+
+
+def test_more_connections_than_there_may_be_are_closed_and_the_first_go_on(server: HttpServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as first:
+        first.sendall(_head(server).replace(b"POST /mcp", b"GET /metrics") + b"\r\n")
+        assert first.recv(20).startswith(b"HTTP/1.1 200 ")
+        peers = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(900)]
+        closed = [peer for peer in peers[-50:] if _is_closed(peer)]
+        assert len(closed) == 50
+        first.sendall(_head(server).replace(b"POST /mcp", b"GET /metrics") + b"\r\n")
+        assert b"HTTP/1.1 200 " in first.recv(10_000) + first.recv(10_000)
+        for peer in peers:
+            peer.close()
+    wait_for(lambda: _answers(server), 30, "the server to have room again")
+
+
+def _head(server: HttpServer) -> bytes:
+    lines = ["POST /mcp HTTP/1.1", "Host: localhost", f"Authorization: Bearer {server.token()}", ""]
+    return "\r\n".join(lines).encode()
+
+
+def _is_closed(peer: socket.socket) -> bool:
+    try:
+        return peer.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def _answers(server: HttpServer) -> bool:
+    try:
+        return server.ask("GET", "/healthz", token=None).status == 200
+    except OSError:
+        return False

@@ -1,0 +1,131 @@
+"""Streams over HTTP: what breaks is resumed by its own session alone; a client that goes ends no run."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from typing import Any
+
+from tests.helpers.http_server import ACCEPT, BOUND, MODERN_VERSION, HttpServer
+from tests.helpers.raw_server import HELLO, READY, tool_call
+from tests.helpers.turns import asks, says
+from tests.helpers.world import World
+
+
+class Session:
+    """A session of the older era, whose streams can be broken."""
+
+    def __init__(self, server: HttpServer, parent: str = "default") -> None:
+        self._server, self._parent = server, parent
+        hello = server.ask(body=HELLO, token=parent)
+        assert hello.status == 200 and hello.headers["content-type"] == "application/json"
+        self.id = hello.headers["mcp-session-id"]
+        assert self.ask(READY).status == 202
+
+    def ask(self, message: Any, method: str = "POST") -> Any:
+        """Send a message and return the whole answer."""
+        return self._server.ask(method, body=message, token=self._parent, Mcp_Session_Id=self.id)
+
+    @contextmanager
+    def modern(self, message: Any) -> Iterator["Events"]:
+        """Open the stream of a request of the newer era, which has no session."""
+        newer = {"MCP-Protocol-Version": MODERN_VERSION, "Mcp-Method": message["method"]}
+        with self._opened(message, newer) as events:
+            yield events
+
+    @contextmanager
+    def stream(self, message: Any = None, last: str | None = None) -> Iterator["Events"]:
+        """Open a stream: of a request, or the one that an event id names, or the one for all else."""
+        older = {"Mcp-Session-Id": self.id, "MCP-Protocol-Version": "2025-11-25"}
+        with self._opened(message, older if last is None else {**older, "Last-Event-ID": last}) as events:
+            yield events
+
+    @contextmanager
+    def _opened(self, message: Any, more: dict[str, str]) -> Iterator["Events"]:
+        headers = {
+            "Accept": ACCEPT,
+            "Content-Type": "application/json",
+            "Authorization": f"Bearer {self._server.token(self._parent)}",
+            **more,
+        }
+        connection = HTTPConnection("127.0.0.1", self._server.port, timeout=BOUND)
+        try:
+            if message is None:
+                connection.request("GET", "/mcp", None, headers)
+            else:
+                connection.request("POST", "/mcp", json.dumps(message).encode(), headers)
+            answer = connection.getresponse()
+            assert answer.status == 200 and answer.headers["content-type"].startswith("text/event-stream")
+            yield Events(answer)
+        finally:
+            connection.close()
+
+
+class Events:
+    """The events of a stream."""
+
+    def __init__(self, answer: HTTPResponse) -> None:
+        self._answer = answer
+
+    def next(self) -> dict[str, str] | None:
+        """Return the fields of the next event, or None at the end. Comments are passed over."""
+        fields: dict[str, str] = {}
+        while line := self._answer.readline().decode().rstrip("\n"):
+            line = line.rstrip("\r")
+            if line and not line.startswith(":"):
+                name, _, value = line.partition(":")
+                fields[name] = value.removeprefix(" ")
+            elif not line and fields:
+                return fields
+        return fields or None
+
+    def answer(self) -> dict[str, Any]:
+        """Return the message that is the answer, passing over what comes before it."""
+        while (event := self.next()) is not None:
+            if event.get("data") and "result" in (message := json.loads(event["data"])):
+                found: dict[str, Any] = message["result"]["structuredContent"]
+                return found
+        raise AssertionError("the stream has ended without an answer")
+
+
+def test_a_broken_stream_is_resumed_by_its_own_session_and_by_no_other(world: World) -> None:
+    world.agent()
+    world.play(asks("Which colour?"), says("Painted."))
+    with world.http_server() as server:
+        mine, other = Session(server), Session(server)
+        started = mine.ask(tool_call(1, "run_worker", prompt="Paint it."))
+        assert started.headers["content-type"] == "application/json", "what does not wait is plain JSON"
+        run_id = started.json["result"]["structuredContent"]["runId"]
+        world.asking(run_id)
+        view = tool_call(2, "check_status", runId=run_id, waitSeconds=60)
+        world.reply(run_id, "Red.")
+        with mine.stream(view) as stream:
+            first = stream.next()
+        assert first is not None and first["retry"] and first["id"]
+        world.completed(run_id)
+        with other.stream(last=first["id"]) as stream:
+            assert stream.next() is None, "the other session has a stream of this name too"
+        for _ in range(2):  # a client may lose the connection again
+            with mine.stream(last=first["id"]) as stream:
+                assert stream.answer()["result"] == "Painted."
+
+
+def test_a_client_that_comes_back_before_the_answer_gets_it_when_it_comes(world: World) -> None:
+    world.agent()
+    world.play(asks("Which colour?"), says("Painted."))
+    with world.http_server() as server:
+        session = Session(server)
+        run_id = session.ask(tool_call(1, "run_worker", prompt="Paint.")).json["result"]["structuredContent"][
+            "runId"
+        ]
+        world.asking(run_id)
+        seen = session.ask(tool_call(2, "check_status", runId=run_id)).json["result"]["structuredContent"]
+        assert seen["messages"]
+        waits = tool_call(3, "wait_for_runs", runIds=[run_id], waitSeconds=60, cursor=run_id + ".9")
+        with session.stream(waits) as stream:
+            first = stream.next()
+        assert first is not None
+        with session.stream(last=first["id"]) as stream:
+            world.reply(run_id, "Red.")
+            (run,) = stream.answer()["runs"]
+            assert run["result"] == "Painted."
