@@ -36,6 +36,8 @@ MODULES = (
     "mcp_servers",
     "boxes",
     "http_calls",
+    "code_programs",
+    "code_tokens",
 )
 """The benchmarks, in the order in which they are measured."""
 RESULTS = Path(__file__).with_name("RESULTS.md")

@@ -1,6 +1,8 @@
 """Fixtures that tests of several rooms share, and the processes that a session shares."""
 
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_WARM] = warm.begin()
         config.stash[_FORKER] = Forker(config.stash[_WARM])
         os.environ[ADDRESS] = config.stash[_FORKER].address
+        if config.getoption("numprocesses", None):  # else the first run has it started, and starts plainly
+            warm.spawn(config.stash[_WARM])
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -32,6 +36,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[_FORKER].close()
     if _WARM in config.stash:
         warm.end(config.stash[_WARM])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for no garbage among what is imported and collected: nothing of it is, now or later."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

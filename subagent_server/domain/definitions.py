@@ -40,12 +40,16 @@ class ServerDefinition(Record):
 
 
 class CodeMode(Record):
-    """Whether the run's MCP tools are offered as functions of one program (SPEC section 9)."""
+    """Whether the run's MCP tools are offered as functions of one program (SPEC section 9).
+
+    With more than `stub_characters` of stubs the model is shown names alone, and a program looks the rest up.
+    """
 
     enabled: bool = False
     excluded_tools: list[str] = Field(default_factory=list)
     max_timeout_seconds: int = 300
     python: str | None = None
+    stub_characters: int = Field(default=16_000, ge=0)
 
 
 class Limits(Record):
@@ -137,6 +141,11 @@ class AgentDefinition(Record):
     warnings: list[str] = Field(default_factory=list)
     unknown: dict[str, object] = Field(default_factory=dict)
     lines: dict[str, int] = Field(default_factory=dict, exclude=True)
+
+    @property
+    def enabled_code_mode(self) -> CodeMode | None:
+        """Code mode, if it is on."""
+        return self.code_mode if self.code_mode is not None and self.code_mode.enabled else None
 
     @property
     def tool_name(self) -> str:

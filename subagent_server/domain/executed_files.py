@@ -16,13 +16,15 @@ class Executed:
     """A program that executes files unasked. Each of `paths` may lie at any depth; all below it counts too.
 
     A part of a path may be a glob. `files` are names of files alone: a directory may be called so. With
-    `in_home`, the program looks in home directories only.
+    `in_home`, the program looks in home directories only. With `if_set_up`, it is set up for a project by
+    these files: nobody executes one that has been missing.
     """
 
     by: str
     paths: tuple[str, ...]
     files: tuple[str, ...] = ()
     in_home: bool = False
+    if_set_up: bool = False
 
 
 GIT = Executed("git", (".git", "git~1", ".gitmodules"), files=("HEAD", "commondir"))
@@ -41,11 +43,14 @@ EXECUTED_FILES: tuple[Executed, ...] = (
             "lefthook.yaml",
             ".lefthook.yml",
             ".lefthook.yaml",
+            "lefthook-local.yml",
             ".overcommit.yml",
         ),
+        if_set_up=True,
     ),
     Executed("Mercurial", (".hg",)),
     Executed("Jujutsu", (".jj",)),
+    Executed("Sapling", (".sl",)),
     Executed("whatever starts MCP servers", (".mcp.json",)),
     Executed("Claude Code", (".claude", ".claude.json")),
     Executed("Codex", (".codex",)),
@@ -54,13 +59,21 @@ EXECUTED_FILES: tuple[Executed, ...] = (
     Executed(
         "another coding agent",
         (
+            ".aider.conf.yml",
             ".amazonq",
             ".continue",
+            ".crush.json",
+            "crush.json",
+            ".factory",
+            ".junie",
+            ".kilocode",
             ".kiro",
             ".opencode",
             "opencode.json",
             "opencode.jsonc",
+            ".qwen",
             ".roo",
+            ".trae",
             ".windsurf",
         ),
     ),
@@ -68,11 +81,13 @@ EXECUTED_FILES: tuple[Executed, ...] = (
     Executed("whatever opens development containers", (".devcontainer", ".devcontainer.json")),
     Executed("JetBrains IDEs", (".idea", ".fleet")),
     Executed("Zed", (".zed",)),
+    Executed("Helix", (".helix",)),
     Executed("Vim", (".exrc", ".vimrc", ".nvimrc", ".nvim.lua", ".lvimrc")),
     Executed("Vim", (".gvimrc", ".vim", ".config/nvim"), in_home=True),
     Executed("Emacs", (".dir-locals.el", ".dir-locals-2.el")),
     Executed("Emacs", (".emacs", ".emacs.d"), in_home=True),
-    Executed("a debugger", (".gdbinit", ".lldbinit")),
+    Executed("a debugger", (".gdbinit", ".lldbinit", ".pdbrc")),
+    Executed("an interactive interpreter", (".Rprofile", ".ghci")),
     Executed("direnv", (".envrc",)),
     Executed(
         "Bash", (".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases"), in_home=True
@@ -94,11 +109,14 @@ EXECUTED_FILES: tuple[Executed, ...] = (
 def names_to_hold() -> list[str]:
     """Return the names that a program executes at the top of any project: a sandbox holds them if missing.
 
-    Globs cannot be held, and `git~1` names nothing that is missing. `commondir` stands for `HEAD` beside it:
+    Each is a mount, and seen by people: none is here that nobody executes if it has been missing. Globs
+    cannot be held, and `git~1` names nothing that is missing. `commondir` stands for `HEAD` beside it:
     with a directory of that name git refuses the place as a repository, and a `HEAD` that is held would make
     `git show HEAD` ambiguous.
     """
-    held = [path for entry in EXECUTED_FILES if not entry.in_home for path in entry.paths]
+    held = [
+        path for entry in EXECUTED_FILES if not entry.in_home and not entry.if_set_up for path in entry.paths
+    ]
     return [*(path for path in held if path.isascii() and not set("*?[~/") & set(path)), "commondir"]
 
 

@@ -21,10 +21,22 @@ class StoredFile(Protocol):
 
 
 @dataclass(frozen=True)
+class PastProgramCall:
+    """A call that a program had begun, with the beginning of its result in `text` if it had `finished`."""
+
+    function: str
+    arguments: Any = None
+    finished: bool = False
+    text: str = ""
+    is_error: bool = False
+
+
+@dataclass(frozen=True)
 class PastCall:
     """A tool call that had begun. `text` is its result in the journal, if it had `finished`.
 
-    `whole` says whether `text` is complete: a long text is cut, and an image leaves only its name.
+    `whole` says whether `text` is complete: a long text is cut, and an image leaves only its name. A call
+    that ran a program has the calls of the program in `made`, by their numbers.
     """
 
     call_id: str
@@ -35,6 +47,7 @@ class PastCall:
     text: str = ""
     is_error: bool = False
     whole: bool = True
+    made: dict[int, PastProgramCall] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -175,9 +175,12 @@ class _Look:
             (self._tree if is_directory else self._file)(_joined(path, name))
 
     def _entries(self, path: str) -> dict[str, bool]:
-        """Return the names in a directory, and whether each is a directory; nothing past a bound."""
+        """Return the names in a directory, and whether each is a directory; nothing past a bound.
+
+        A directory that cannot be listed may hide a repository in which git works, so it is seen itself.
+        """
         found: dict[str, bool] = {}
-        with suppress(OSError):
+        try:
             descriptor = self._open(path)
             try:
                 with os.scandir(descriptor) as entries:
@@ -189,6 +192,10 @@ class _Look:
                         found[entry.name] = entry.is_dir(follow_symlinks=False)
             finally:
                 os.close(descriptor)
+        except PermissionError:
+            self._directory(path)
+        except OSError:
+            pass
         return found
 
     def _open(self, path: str) -> int:

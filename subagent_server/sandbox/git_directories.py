@@ -14,6 +14,7 @@ READ_ONLY = ("hooks", "config", "info", COMMONDIR)
 """In every git directory, also while missing. `commondir` turns git to another one, with its own `config`."""
 READ_ONLY_IF_THERE = ("modules", "worktrees")
 """These hold git directories again."""
+WORKTREE_CONFIG = "config.worktree"
 _OF_A_REPOSITORY = ("HEAD", "objects", "refs", COMMONDIR)
 _WRITTEN = ("objects", "refs", "logs")
 _LONGEST_POINTER = 8192
@@ -25,9 +26,13 @@ _SEEN_BY_GIT = ("PATH", "HOME", "XDG_CONFIG_HOME")
 
 @dataclass(frozen=True)
 class LinkedWorktree:
-    """The parts of a worktree's repository outside of it: read-only, written, and read-only in those."""
+    """The parts of a worktree's repository outside of it: read-only, written, and read-only in those.
+
+    `own` is what the repository keeps for this worktree alone.
+    """
 
     common: Path
+    own: Path
     written: tuple[Path, ...]
     kept: tuple[Path, ...]
 
@@ -78,10 +83,8 @@ def linked_worktree(cwd: Path) -> LinkedWorktree | None:
     written = tuple(
         path for path in (*(common / name for name in _WRITTEN), own) if _is_plain_directory(path)
     )
-    kept = tuple(
-        own / name for name in (COMMONDIR, "gitdir", "config.worktree") if _is_plain_file(own / name)
-    )
-    return LinkedWorktree(common, written, kept)
+    kept = tuple(own / name for name in (COMMONDIR, "gitdir", WORKTREE_CONFIG) if _is_plain_file(own / name))
+    return LinkedWorktree(common, own, written, kept)
 
 
 def named_in_configuration(git_directory: Path, top: Path) -> tuple[list[Path], list[Path]]:
@@ -100,10 +103,19 @@ def named_in_configuration(git_directory: Path, top: Path) -> tuple[list[Path], 
             hooks.append(top / Path(value).expanduser())
         elif key.startswith("include") and key.endswith(".path") and value:
             files.append(file.parent / Path(value).expanduser())
-        elif key == _WORKTREE_CONFIG and value != "false":
-            files.append(git_directory / "config.worktree")
+        elif _is_worktree_config(key, value):
+            files.append(git_directory / WORKTREE_CONFIG)
     usual = {git_directory / name for name in READ_ONLY}
     return _below(top, files, usual), _below(top, hooks, usual)
+
+
+def reads_worktree_config(git_directory: Path) -> bool:
+    """Whether git reads a `config.worktree` of each worktree. Raises OSError: git could not say."""
+    return any(_is_worktree_config(key, value) for _, key, value in _settings(git_directory))
+
+
+def _is_worktree_config(key: str, value: str) -> bool:
+    return key == _WORKTREE_CONFIG and value != "false"
 
 
 def _below(top: Path, paths: Iterable[Path], usual: set[Path]) -> list[Path]:

@@ -71,3 +71,14 @@ def limits_as_text(limits: SandboxLimits) -> str:
 
 def _size(size: int) -> str:
     return f"{size / (1 << 30):g} GiB" if size >= 1 << 30 else f"{size / (1 << 20):g} MiB"
+
+
+def limits_as_resources(limits: SandboxLimits) -> dict[str, int]:
+    """Return the same bounds by the names that Python's module `resource` has for them."""
+    return {
+        "RLIMIT_NPROC": max(limits.processes, 0),
+        "RLIMIT_DATA": max(limits.memory_bytes, 0),
+        "RLIMIT_FSIZE": max(limits.file_bytes, 0),
+        "RLIMIT_CORE": 0,
+        "RLIMIT_NOFILE": _OPEN_FILES,
+    }

@@ -24,6 +24,8 @@ from subagent_server.sandbox.placeholders import COMMONDIR, Placeholders, remove
 MAX_ENTRIES = 20_000
 """How many names of the directory are compared with the table. Literal names are asked for one by one."""
 
+_MISSING_CONFIGURATION = "it is a missing file that the configuration of git includes (an empty one helps)"
+
 
 @dataclass
 class ProtectedNames:
@@ -123,7 +125,14 @@ class _Protection:
             for kept in worktree.kept:
                 self._mount("--ro-bind", kept)
             self._configured(worktree.common)
+            self._own_configuration(worktree)
         self._read_only(path)
+
+    def _own_configuration(self, worktree: git_directories.LinkedWorktree) -> None:
+        file = worktree.own / git_directories.WORKTREE_CONFIG
+        with suppress(OSError):  # said already
+            if file not in worktree.kept and git_directories.reads_worktree_config(worktree.common):
+                self._open(file, _MISSING_CONFIGURATION)
 
     def _repository(self, directory: Path) -> None:
         for name in git_directories.READ_ONLY:
@@ -144,7 +153,7 @@ class _Protection:
             if is_lifted(path.relative_to(self.cwd).parts, self.lifted):
                 continue
             if path in files and _mode(path) is None:  # git could not work with a directory in its place
-                self._open(path, "it is a missing file that the configuration of git includes")
+                self._open(path, _MISSING_CONFIGURATION)
             else:
                 self._read_only_below(path)
 

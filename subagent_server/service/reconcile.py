@@ -25,6 +25,7 @@ from subagent_server.launch import marks
 from subagent_server.sandbox.protected_names import remove_left_placeholders
 from subagent_server.service.access import USER, Caller, check_open
 from subagent_server.service.ending import signal_shim, stop_children
+from subagent_server.service.left_behind import left_behind, left_facts
 from subagent_server.service.run_case import RunCase, case_of, case_of_processes, is_here
 from subagent_server.service.shim_record import read_exit, read_shim
 from subagent_server.service.tree_usage import record_tree_usage
@@ -110,7 +111,7 @@ def reconcile_after_worker(store: RunStore, run_id: str, ended: dict[str, Any] |
         meta = _fail(store, run, _verdict(run, read_exit(run) or ended))
     failpoint("reconcile.judged")
     _remove_placeholders(run)
-    _close_journal(run, meta)
+    _close_journal(store, run, meta)
     stop_children(store, run_id)
     record_tree_usage(store, run_id)
     return meta
@@ -205,7 +206,7 @@ def _end_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
         return False
     sweep_orphans(run)
     failpoint("reconcile.swept")
-    _close_journal(run, meta)
+    _close_journal(store, run, meta)
     stop_children(store, run.run_id)
     record_tree_usage(store, run.run_id)
     atomic.remove_leftovers(run.files)
@@ -262,11 +263,19 @@ def _remove_placeholders(run: RunPaths) -> None:
         remove_left_placeholders(Path(os.path.realpath(read_request(run).cwd)))
 
 
-def _close_journal(run: RunPaths, meta: RunMeta) -> None:
+def _close_journal(store: RunStore, run: RunPaths, meta: RunMeta) -> None:
     """Write the end of the run into the journal if the worker did not: it is provably gone."""
+    if has_ended(run):
+        return
+    left: list[str] = []
+    with suppress(UnreadableMeta, OSError):
+        left = left_behind(store, meta)
     with exclusive(run.meta_lock):
         if not has_ended(run):
-            RunJournal(run).append("run_ended", now(), ending_facts(meta))
+            journal = RunJournal(run)
+            if left:
+                journal.append("warning", now(), left_facts(left))
+            journal.append("run_ended", now(), ending_facts(meta))
 
 
 def ending_facts(meta: RunMeta) -> dict[str, Any]:

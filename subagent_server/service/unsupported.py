@@ -15,7 +15,6 @@ from subagent_server.sandbox.refusal import BoxRefused
 
 _NOT_BUILT: dict[str, Callable[[AgentDefinition], str | None]] = {
     "runner": lambda agent: agent.runner if agent.runner not in BUILT_RUNNERS else None,
-    "codeMode": lambda agent: "enabled" if agent.code_mode is not None and agent.code_mode.enabled else None,
     "isolation": lambda agent: agent.isolation if agent.isolation != "none" else None,
     "command": lambda agent: (
         shorten(agent.command) if agent.command and agent.runner in BUILT_RUNNERS else None
@@ -53,7 +52,8 @@ def why_no_box(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path
     if agent.sandbox == "none":
         return "the agent file says `sandbox: none`"
     selection = select(agent.tools, agent.disallowed_tools)
-    if not (selection.bash or selection.grep or selection.glob or selection.ls):
+    programs = selection.bash or agent.enabled_code_mode is not None
+    if not (programs or selection.grep or selection.glob or selection.ls):
         return None  # no program is started
     try:
         find_program(environment, cwd)

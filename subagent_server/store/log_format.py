@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from subagent_server.domain.code_mode import CODE_TOOL_NAME
 from subagent_server.domain.money import dollars
 from subagent_server.domain.visible import visible
 
@@ -13,6 +14,7 @@ _INDENT = " " * 11
 _KEPT = "\t"
 _PREVIEW_LINES = 8
 _PREVIEW_WIDTH = 160
+_PROGRAM_LINES = 200
 
 
 def render(event: Event) -> str:
@@ -90,7 +92,11 @@ def _text(e: Event) -> str:
 
 
 def _call(e: Event) -> str:
-    return f"→ {e.get('toolName')} {one_line(e.get('arguments'))}".rstrip()
+    arguments = e.get("arguments")
+    if e.get("toolName") == CODE_TOOL_NAME and isinstance(arguments, dict):
+        code = preview(str(arguments.get("code", "")), _PROGRAM_LINES)
+        return f"→ {CODE_TOOL_NAME} ({arguments.get('executionTimeout')} s)\n```python\n{code}\n```"
+    return f"→ {e.get('toolName')} {one_line(arguments)}".rstrip()
 
 
 def _result(e: Event) -> str:
@@ -100,6 +106,15 @@ def _result(e: Event) -> str:
     took = f" ({seconds:.1f} s)" if isinstance(seconds, int | float) else ""
     head = f"{mark} {e.get('toolName')}{took}"
     return f"{head}\n{preview(text, 4)}" if text.strip() else head
+
+
+def _program_call(e: Event) -> str:
+    return f"  → {e.get('call')}. {e.get('function')} {one_line(e.get('arguments'))}".rstrip()
+
+
+def _program_result(e: Event) -> str:
+    mark = "✗" if e.get("isError") else "←"
+    return f"  {mark} {e.get('call')}. {e.get('function')} {one_line({'': str(e.get('text', ''))})}".rstrip()
 
 
 def _todos(e: Event) -> str:
@@ -210,6 +225,8 @@ _RENDERERS: dict[str, Callable[[Event], str]] = {
     "no_reply": _no_reply,
     "warning": _warning,
     "context_edited": _edited,
+    "program_call": _program_call,
+    "program_result": _program_result,
     "todos": _todos,
     "server_log": _server_log,
     "tool_progress": _progress,

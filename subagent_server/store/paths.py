@@ -30,7 +30,7 @@ _NAMES = frozenset(
             "payload.gz",
         ),
         *("events.jsonl", "run.log", "transcript.jsonl", "live.lock", "shim.claim", "shim.json", "exit.json"),
-        *("worker.out", "children", "tree.lock", "calls.lock", "call.lock", "outputs", "mcp"),
+        *("worker.out", "children", "tree.lock", "calls.lock", "call.lock", "outputs", "mcp", "code"),
     }
 )
 _TEMPORARY = re.compile(r"\..+\.tmp|wake\.[0-9]+")
@@ -155,6 +155,11 @@ class RunPaths:
     def server_logs(self) -> Directory:
         """The output of its MCP servers, a file each."""
         return self.files.below("mcp")
+
+    @property
+    def code(self) -> Directory:
+        """The programs that it has run, a directory each."""
+        return self.files.below("code")
 
     def other_names(self) -> list[str]:
         """The names in its directory that no run has. A directory with such a name may be the user's."""

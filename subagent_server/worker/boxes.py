@@ -62,13 +62,14 @@ def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
         RunRefused: `config`, if the agent insists on a box and there can be none.
     """
     agent = setup.agent
-    tools = selection.bash or selection.grep or selection.glob or selection.ls
+    writes = selection.bash or agent.enabled_code_mode is not None
+    tools = writes or selection.grep or selection.glob or selection.ls
     servers = [server for server in agent.mcp_servers.values() if server.sandbox]
     is_boxed = tools and agent.sandbox != "none"
     if not is_boxed and not servers:
         return without_box(agent, _SAYS_NONE) if agent.sandbox == "none" else Place(None, NO_PROGRAMS)
     try:
-        box = RunBox(setup, protects=bool(selection.bash or servers))
+        box = RunBox(setup, protects=bool(writes or servers))
     except BoxRefused as refusal:
         return without_box(agent, refusal.reason)
     try:
@@ -86,7 +87,7 @@ def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
     if not is_boxed:
         mark = without_box(agent, _SAYS_NONE).mark if tools else NO_PROGRAMS
         return Place(None, mark, "", server_box, box)
-    return Place(box, _mark(box), _words(box) if selection.bash else "", server_box, box)
+    return Place(box, _mark(box), _words(box) if writes else "", server_box, box)
 
 
 async def entered(place: Place, tools: Sequence[Tool]) -> None:
@@ -108,9 +109,11 @@ async def entered(place: Place, tools: Sequence[Tool]) -> None:
 async def get_ready(place: Place, tools: Sequence[Tool]) -> None:
     """Start the shell in the box if it was not started to enter it: beside the first model call."""
     shell = _shell_of(tools)
-    if place.box is not None and shell is not None:
-        with suppress(BoxRefused, OSError):  # the first command meets it again, and says it
+    with suppress(BoxRefused, OSError):  # the first command meets it again, and says it
+        if place.box is not None and shell is not None:
             await shell.begin(wait=False)
+        elif place.box is not None and place.box.protects:
+            await off_loop(place.box.built)
 
 
 def _shell_of(tools: Sequence[Tool]) -> BashTool | None:
@@ -156,7 +159,7 @@ def _words(box: RunBox) -> str:
         "pip or npm cannot find may well exist."
     )
     return (
-        "Your shell works in a sandbox. It can write the working directory and /tmp; everything else is "
+        "What you start works in a sandbox. It can write the working directory and /tmp; everything else is "
         "read-only or not there, on purpose, and so are files that other programs execute (.git/hooks, "
         f".git/config, .mcp.json, .envrc and their kind). {'' if box.network else network}"
     ).strip()

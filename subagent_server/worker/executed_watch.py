@@ -1,25 +1,14 @@
 """What a run leaves that other programs execute: looked at before its tools work, and when they rest."""
 
 import asyncio
-import os
 import time
 from pathlib import Path
-from typing import Any
 
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import UnreadableMeta
-from subagent_server.domain.executed_files import can_run_code
 from subagent_server.domain.tool_selection import select
-from subagent_server.host.clock import now
-from subagent_server.host.inside import printable
-from subagent_server.sandbox.executed_changes import Seen, changes, look
-from subagent_server.store.logs import RunJournal
-from subagent_server.store.runs import RunStore
+from subagent_server.sandbox.executed_changes import Seen
+from subagent_server.service.left_behind import left_facts, left_since, look_for_run
 from subagent_server.worker.run_context import WorkerRun
-
-MAX_SHOWN = 20
-"""How many files are named; of more, the number is said."""
-MAX_PATH_CHARACTERS = 300
 
 
 class ExecutedWatch:
@@ -36,46 +25,15 @@ class ExecutedWatch:
         """Look for the first time, beside the first call of the model."""
         if self._needed:
             self._since = time.time()
-            self._before = asyncio.create_task(asyncio.to_thread(_look, Path.cwd(), self._run.store))
+            self._before = asyncio.create_task(asyncio.to_thread(look_for_run, self._run.store, Path.cwd()))
 
     async def found(self) -> list[str]:
         """Return what can run code since then, for people, and record it in the journal."""
         if self._before is None:
             return []
         before = await self._before
-        after = await asyncio.to_thread(_look, Path.cwd(), self._run.store, before)
-        found = _shown(before, after, self._since)
+        after = await asyncio.to_thread(look_for_run, self._run.store, Path.cwd(), before)
+        found = left_since(before, after, self._since)
         if found:
-            self._run.record("warning", **_facts(found))
+            self._run.record("warning", **left_facts(found))
         return found
-
-
-def record_left_behind(store: RunStore, run_id: str) -> None:
-    """Record what a run whose worker died has left that can run code. Only times tell what is new."""
-    try:
-        cwd = Path(os.path.realpath(store.read_request(run_id).cwd))
-        started = store.read(run_id).started_at
-    except UnreadableMeta:
-        return
-    if started is not None:
-        found = _shown(None, _look(cwd, store), started.timestamp())
-        if found:
-            RunJournal(store.paths.run(run_id)).append("warning", now(), _facts(found))
-
-
-def _look(cwd: Path, store: RunStore, before: Seen | None = None) -> Seen:
-    return look(cwd, None if before is None else before.places, leave_out=store.paths.root)
-
-
-def _shown(before: Seen | None, after: Seen, since: float) -> list[str]:
-    found = changes(before, after, since)
-    shown = [printable(path[:MAX_PATH_CHARACTERS]) for path in found[:MAX_SHOWN]]
-    if len(found) > MAX_SHOWN:
-        shown.append(f"and {len(found) - MAX_SHOWN} more")
-    if after.cut and not (before is not None and before.cut):
-        shown.append("and maybe more (the directory has grown too large to be looked at)")
-    return shown
-
-
-def _facts(found: list[str]) -> dict[str, Any]:
-    return {"message": can_run_code(found), "canRunCode": found}

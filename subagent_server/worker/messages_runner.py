@@ -146,9 +146,13 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
         opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, delegates)
         start = await _start(run, request, opening)
         # 4. Connect the servers. If one fails, this closes them all itself.
-        servers = await _servers(setup, [*(tool.name for tool in own_tools), *offer.names], place.server_box)
+        own_names = [*(tool.name for tool in own_tools), *offer.names]
+        servers = await _servers(setup, own_names, place.server_box)
+        if servers is not None:
+            whatever_fails.push_async_callback(servers.aclose)
+        foreign = _foreign_tools(setup, servers, own_tools, place)
         # 5. Nothing may be refused from here on.
-        tools = [*own_tools, *(servers.tools if servers else [])]
+        tools = [*own_tools, *foreign]
         may_ask = any(tool.name == AskParent.name for tool in tools)
         first_request = asyncio.Event()
         loop = Loop(
@@ -165,7 +169,7 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
             text=start.text,
             web=make_web_tools(offer),
         )
-        _warn(setup, selection, tools, servers)
+        _warn(setup, selection, [*tools, *(servers.tools if servers else [])], servers)
         if meter.prices is None:
             run.record(
                 "warning", message=f"No price is known for {settings.model}, so its cost is not counted."
@@ -279,6 +283,24 @@ async def _start(run: WorkerRun, request: RunRequest, opening: Opening) -> Conve
 
 
 # -- steps 4 and 5: servers and model
+
+
+def _foreign_tools(
+    setup: RunnerSetup, servers: "ConnectedServers | None", own: Sequence[Tool], place: Place
+) -> Sequence[Tool]:
+    """Return the tools of MCP servers; in code mode, the tool whose programs call them.
+
+    Raises:
+        RunRefused: `config`; in code mode, names clash.
+    """
+    listed = servers.tools if servers is not None else []
+    if (code_mode := setup.agent.enabled_code_mode) is None:
+        return listed
+    from subagent_server.worker.code_mode import with_programs  # imports the SDK of the protocol
+
+    ask = next((tool for tool in own if isinstance(tool, AskParent)), None)
+    spare = marks.shims_on_record(setup.run.store.paths)
+    return with_programs(setup, code_mode, listed, ask, None if place.box is None else place.box.built, spare)
 
 
 async def _servers(setup: RunnerSetup, own_names: list[str], box: Box | None) -> "ConnectedServers | None":

@@ -1,12 +1,14 @@
 """Reading the files of a run for its continuation. The files are data: any may be damaged."""
 
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from subagent_server.domain.code_mode import CODE_TOOL_NAME
 from subagent_server.domain.definitions import tool_name
 from subagent_server.domain.errors import SubagentError, UnreadableMeta
-from subagent_server.domain.past import PastCall, PastChild, PastRun
+from subagent_server.domain.past import PastCall, PastChild, PastProgramCall, PastRun
 from subagent_server.domain.records import RunMeta
 from subagent_server.host import journal, processes
 from subagent_server.service.inputs import copied_inputs
@@ -80,6 +82,8 @@ def _of_journal(run: RunPaths) -> tuple[str | None, dict[str, PastCall]]:
                 call = _call(event, calls)
                 if call is not None:
                     calls[call.call_id] = call
+            case "program_call" | "program_result":
+                _add_call_of_program(event, calls)
     return model, calls
 
 
@@ -101,6 +105,20 @@ def _call(event: Event, known: dict[str, PastCall]) -> PastCall | None:
         is_error=event.get("isError") is True,
         whole=event.get("cut") is not True,
     )
+
+
+def _add_call_of_program(event: Event, calls: dict[str, PastCall]) -> None:
+    """Add a call to the program that made it: programs run one after the other, so it is the last begun."""
+    programs = [call for call in calls.values() if call.name == CODE_TOOL_NAME and not call.finished]
+    number, function = event.get("call"), event.get("function")
+    if not programs or not isinstance(number, int) or not isinstance(function, str):
+        return
+    made = programs[-1].made
+    if event["type"] == "program_call":
+        made[number] = PastProgramCall(function, event.get("arguments"))
+    elif number in made:
+        text, is_error = str(event.get("text", "")), event.get("isError") is True
+        made[number] = replace(made[number], finished=True, text=text, is_error=is_error)
 
 
 def _moment(event: Event) -> datetime | None:

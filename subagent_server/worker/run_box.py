@@ -1,12 +1,13 @@
 """The box of a run: its rules, and the names in the working directory that are held as long as it is used."""
 
 import os
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from subagent_server.domain.definitions import SandboxLimits, ServerDefinition
+from subagent_server.domain.definitions import AgentDefinition, SandboxLimits, ServerDefinition
 from subagent_server.sandbox.box import Box, Rules, build_box, find_box_program
 from subagent_server.sandbox.placeholders import Placeholders
 from subagent_server.sandbox.protected_names import protect
@@ -23,7 +24,7 @@ class RunBox:
     def __init__(self, setup: RunnerSetup, *, protects: bool) -> None:
         """Raise BoxRefused if there can be no box; nothing is held yet."""
         self._setup = setup
-        self._protects = protects
+        self.protects = protects
         self._lock = threading.Lock()
         self._placeholders = Placeholders()
         self._rules = _unprotected(setup)
@@ -51,7 +52,7 @@ class RunBox:
         """
         with self._lock:
             if self._box is None:
-                self._rules = self._protected() if self._protects else self._rules
+                self._rules = self._protected() if self.protects else self._rules
                 self._box = build_box(self._rules)
             return self._box
 
@@ -62,11 +63,9 @@ class RunBox:
         """
         self.built()
         programs = [Path(server.command or "") for server in servers]
-        directories = [path.parent for path in programs if path.is_absolute()]
-        directories += [Path(os.path.realpath(path)).parent for path in programs if path.is_absolute()]
-        path = os.pathsep.join([self._rules.environment.get("PATH", os.defpath), *map(str, directories)])
-        environment = {**self._rules.environment, "PATH": path}
-        return build_box(replace(self._rules, environment=environment, own={}))
+        return build_box(
+            replace(self._rules, environment=_showing(programs, self._rules.environment), own={})
+        )
 
     def release(self) -> None:
         """Give back the names that were held, when the last program has ended."""
@@ -91,7 +90,7 @@ def _unprotected(setup: RunnerSetup) -> Rules:
     cwd = Path.cwd()
     return Rules(
         cwd=cwd,
-        environment=setup.environment,
+        environment=_showing(_interpreters(agent), setup.environment),
         own=agent.env,
         network=agent.network,
         limits=agent.sandbox_limits or SandboxLimits(),
@@ -102,12 +101,30 @@ def _unprotected(setup: RunnerSetup) -> Rules:
     )
 
 
+def _showing(programs: Sequence[Path], environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment with the directories of programs in PATH, which a box shows."""
+    directories = [path.parent for path in programs if path.is_absolute()]
+    directories += [Path(os.path.realpath(path)).parent for path in programs if path.is_absolute()]
+    if not directories:
+        return environment
+    return {
+        **environment,
+        "PATH": os.pathsep.join([environment.get("PATH", os.defpath), *map(str, directories)]),
+    }
+
+
 def _root(setup: RunnerSetup) -> Path:
     return Path(os.path.realpath(setup.run.store.paths.root))
 
 
 def _outputs(setup: RunnerSetup) -> Path:
     return _root(setup) / setup.run.run_id / setup.run.paths.outputs.path.name
+
+
+def _interpreters(agent: AgentDefinition) -> list[Path]:
+    """Return the interpreter of the agent's programs, if it has programs."""
+    code_mode = agent.enabled_code_mode
+    return [] if code_mode is None else [Path(code_mode.python or sys.executable)]
 
 
 def _places(named: Sequence[str]) -> list[Path]:

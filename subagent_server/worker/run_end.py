@@ -17,7 +17,6 @@ from subagent_server.service.ending import stop_children
 from subagent_server.service.reconcile import ending_facts, observe, reconcile_after_worker
 from subagent_server.service.tree_usage import record_tree_usage
 from subagent_server.store.runs import RunStore
-from subagent_server.worker.executed_watch import record_left_behind
 from subagent_server.worker.run_context import WorkerRun
 
 
@@ -62,9 +61,7 @@ def exit_worker() -> NoReturn:
 
 def reconcile_directory(directory: Path, ended: dict[str, Any]) -> None:
     """Write how the run in `directory` ended, whose worker is gone; `ended` is what its shim saw."""
-    store = RunStore(directory.parent)
-    record_left_behind(store, directory.name)
-    reconcile_after_worker(store, directory.name, ended)
+    reconcile_after_worker(RunStore(directory.parent), directory.name, ended)
 
 
 def observe_directory(directory: Path) -> None:

@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -74,11 +74,16 @@ class Users:
         os.chown(agents, one.uid, -1)
 
     def call(
-        self, one: User, *words: str, umask: int = 0o022, root: Path | None = None, **env: str
+        self,
+        one: User,
+        *words: str,
+        umask: int = 0o022,
+        root: Path | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> "subprocess.CompletedProcess[str]":
-        """Run the command as a user, on the root of the first."""
-        more = {"SUBAGENT_RUNS": str(root or self.root), "ANTHROPIC_API_KEY": "the-key-of-the-tests", **env}
-        more |= {"SUBAGENT_AGENTS": str(one.home / "agents")}
+        """Run the command as a user, on the root of the first; plainly, unless `env` says otherwise."""
+        more = {"SUBAGENT_RUNS": str(root or self.root), "ANTHROPIC_API_KEY": "the-key-of-the-tests"}
+        more |= {"SUBAGENT_AGENTS": str(one.home / "agents"), "SUBAGENT_WARM": "0", **(env or {})}
         done = one.run([*PROGRAM, *words], umask=umask, env=more)
         assert "Traceback" not in done.stderr, done.stderr
         return done
@@ -104,6 +109,7 @@ def test_whatever_the_umask_nobody_else_reaches_anything_of_a_root(users: Users,
     note.chmod(0o644)
     turns = [calls(use("bash", command="seq 20000")), says("It is done.")]
     with Simulator({"turns": turns}) as simulator:
+        env = {"ANTHROPIC_BASE_URL": simulator.base_url, "SUBAGENT_WARM": str(int(umask == WARM_UMASK))}
         done = users.call(
             first,
             "run",
@@ -112,8 +118,7 @@ def test_whatever_the_umask_nobody_else_reaches_anything_of_a_root(users: Users,
             "--input",
             str(note),
             umask=umask,
-            ANTHROPIC_BASE_URL=simulator.base_url,
-            SUBAGENT_WARM="1" if umask == WARM_UMASK else "0",
+            env=env,
         )
         assert done.stdout == "It is done.\n", done.stderr
         marks = users.root / ".changes"
@@ -127,7 +132,7 @@ def test_whatever_the_umask_nobody_else_reaches_anything_of_a_root(users: Users,
         for words in (["ls"], ["run", AGENT, "Do it."], ["stop", paths[-1].parent.name]):
             assert [users.call(other, *words).stdout for other in others[:1]] in ([""], [])
         unchanged(users.root, before)
-        again = users.call(first, "run", AGENT, "Again.", umask=umask, ANTHROPIC_BASE_URL=simulator.base_url)
+        again = users.call(first, "run", AGENT, "Again.", umask=umask, env=env)
     assert again.returncode == 0, again.stderr
 
 
@@ -171,7 +176,8 @@ def test_in_a_directory_that_all_may_write_to_nothing_is_done_in_the_runs_of_ano
     before = tree(users.place)
     work = ["sh", "-c", f'cd {users.place} && exec "$@"', "sh", *PROGRAM]
     for words in (["run", AGENT, "Do it.", "--detach"], ["stop", "20260101-theirs"], ["prune"]):
-        done = first.run([*work, *words], env={"SUBAGENT_AGENTS": str(first.home / "agents")})
+        env = {"SUBAGENT_AGENTS": str(first.home / "agents"), "SUBAGENT_WARM": "0"}
+        done = first.run([*work, *words], env=env)
         assert done.returncode != 0 and done.stdout == "" and "Traceback" not in done.stderr, done
     unchanged(users.place, before)
 

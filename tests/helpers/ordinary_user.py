@@ -74,25 +74,17 @@ class User:
             check=False,
         )
 
-    def play(
-        self,
-        scenario: "Callable[[World], None]",
-        *,
-        umask: int = 0o022,
-        env: Mapping[str, str] | None = None,
-    ) -> None:
-        """Let this user call `scenario`, a function of a module, with a world that is checked at its end.
+    def play(self, *scenarios: "Callable[[World], None]") -> None:
+        """Let this user call functions of modules, each with a world that is checked at its end.
 
         Raises:
-            AssertionError: it failed; with what it said.
+            AssertionError: one failed; with what it said.
         """
-        code = f"""
-            from tests.helpers.ordinary_user import play_here
-            from {scenario.__module__} import {scenario.__qualname__} as scenario
-            play_here(scenario)
-        """
-        done = self.run(code, umask=umask, env=env)
-        assert done.returncode == 0, f"{scenario.__qualname__} as user {self.uid}: {done.stderr}"
+        lines = ["from tests.helpers.ordinary_user import play_here"]
+        for each in scenarios:
+            lines += [f"from {each.__module__} import {each.__qualname__}", f"play_here({each.__qualname__})"]
+        done = self.run("\n".join(lines))
+        assert done.returncode == 0, f"as user {self.uid}: {done.stderr}"
 
     def run_tests(self, *which: str) -> None:
         """Let this user run tests of this suite: files or node ids, relative to the repository.

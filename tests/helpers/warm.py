@@ -7,12 +7,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from subagent_server.forkserver.starter import WarmStart
 from subagent_server.host import locks, processes
 from subagent_server.host.directory import Entry
 
 PLACE = "SUBAGENT_RUNTIME_DIR"
 _PATIENCE = {"SUBAGENT_WARM_IDLE": "120"}
 """It leaves by itself if a session is killed."""
+_BOUND = 60.0
 
 
 def begin() -> Path:
@@ -20,6 +22,13 @@ def begin() -> Path:
     directory = Path(tempfile.mkdtemp(prefix="subagent-tests-"))
     os.environ.update({PLACE: str(directory), **_PATIENCE})
     return directory
+
+
+def spawn(directory: Path, idle_seconds: float = 120) -> None:
+    """Have the zygote of a directory started, as a starter does that has found none."""
+    starting = WarmStart(directory, idle_seconds).spawn()
+    assert starting is not None
+    assert starting.wait(_BOUND) == 0
 
 
 def settings() -> dict[str, str]:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.forkserver.starter import WarmStart
 from subagent_server.host import processes
 from tests.helpers import warm
 from tests.helpers.wait import wait_for
@@ -35,9 +34,7 @@ class WarmPlace:
 
     def spawn(self, idle_seconds: float = IDLE_SECONDS) -> None:
         """Do as a starter that has found no zygote."""
-        starting = WarmStart(self.directory, idle_seconds).spawn()
-        assert starting is not None
-        assert starting.wait(BOUND) == 0
+        warm.spawn(self.directory, idle_seconds)
 
     def zygote(self) -> processes.Identity:
         """Return the zygote as soon as it listens."""

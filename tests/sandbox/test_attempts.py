@@ -6,7 +6,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.helpers.ordinary_user import user
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import Turn, call, says, shell, tool_results
 from tests.helpers.world import API_KEY, World
@@ -316,8 +315,3 @@ def processes_named(words: str) -> list[str]:
 
 def test_no_attempt_leaves_the_box(world: World) -> None:
     every_attempt_fails(world)
-
-
-def test_no_attempt_of_an_ordinary_user_leaves_the_box() -> None:
-    with user() as somebody:
-        somebody.play(every_attempt_fails)

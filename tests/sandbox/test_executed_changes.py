@@ -11,7 +11,9 @@ from subagent_server.sandbox import executed_changes
 from subagent_server.sandbox.executed_changes import changes, look
 from subagent_server.sandbox.placeholders import Placeholders
 from subagent_server.sandbox.protected_names import protect
+from tests.helpers.ordinary_user import user
 from tests.helpers.repositories import git, make_repository
+from tests.helpers.world import World
 
 
 @pytest.fixture
@@ -71,6 +73,22 @@ def test_what_can_run_code_after_a_change_is_found(
     change(cwd)
     found = changes(before, look(cwd, before.places), time.time())
     assert path in found and set(found) <= {path, "HEAD"}
+
+
+def hide_a_repository(world: World) -> None:
+    """Let a directory be entered and not be listed."""
+    before = look(world.work)
+    hidden = world.work / "plain" / "hidden"
+    git("init", "--quiet", hidden / "below")
+    hidden.chmod(0o300)
+    found = changes(before, look(world.work, before.places), time.time())
+    hidden.chmod(0o700)
+    assert found == ["plain/hidden/"]
+
+
+def test_a_directory_that_cannot_be_listed_is_said() -> None:
+    with user() as somebody:
+        somebody.play(hide_a_repository)
 
 
 def test_without_a_first_look_times_tell_what_is_new(cwd: Path) -> None:

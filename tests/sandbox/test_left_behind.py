@@ -45,7 +45,7 @@ def test_a_run_that_leaves_nothing_of_the_kind_says_nothing(world: World) -> Non
     assert run_view(world.store, world.look(run_id), AS_TOOLS).warnings is None
 
 
-@pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.parametrize("end", ["stop", "kill", "kill all"])
 def test_a_run_that_is_ended_says_what_it_has_left_too(world: World, end: str) -> None:
     make_repository(world.work)
     world.agent(tools="Bash")
@@ -55,7 +55,10 @@ def test_a_run_that_is_ended_says_what_it_has_left_too(world: World, end: str) -
     if end == "stop":
         world.stop(run_id)
     else:
+        if end == "kill all":
+            kill(world.shim(run_id))
         kill(world.worker(run_id))
+        wait_for(lambda: world.look(run_id).live is False, BOUND, "the end of the run")
     world.ended(run_id)
     world.gone(run_id)
     (warning,) = run_view(world.store, world.look(run_id), AS_TOOLS).warnings or []

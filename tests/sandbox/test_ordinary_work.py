@@ -3,7 +3,6 @@
 import os
 import sys
 
-from tests.helpers.ordinary_user import user
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import calls, says, tool_results, use
 from tests.helpers.world import World
@@ -80,8 +79,3 @@ def ordinary_work(world: World) -> None:
 
 def test_git_pytest_npm_and_make_work_in_a_box(world: World) -> None:
     ordinary_work(world)
-
-
-def test_they_work_for_an_ordinary_user() -> None:
-    with user() as somebody:
-        somebody.play(ordinary_work)

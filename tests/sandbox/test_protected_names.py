@@ -146,6 +146,21 @@ def test_a_linked_worktree_shows_its_repository_and_writes_only_data_there(cwd: 
         assert found[path] == "--ro-bind"
 
 
+def test_a_missing_configuration_of_a_linked_worktree_alone_is_said(cwd: Path) -> None:
+    make_repository(cwd)
+    worktree = cwd.parent / "worktree"
+    git("-C", cwd, "worktree", "add", "--quiet", worktree)
+    git("-C", cwd, "config", "extensions.worktreeConfig", "true")
+    own = cwd / ".git" / "worktrees" / "worktree" / "config.worktree"
+    placeholders = Placeholders()
+    opened = protect(worktree, placeholders).open
+    own.touch()
+    protected = protect(worktree, placeholders)
+    placeholders.release()
+    assert [line.partition(":")[0] for line in opened] == [str(own)]
+    assert protected.open == [] and ("--ro-bind", own) in protected.mounts
+
+
 def test_a_file_that_claims_to_be_a_worktree_shows_no_other_directory(cwd: Path) -> None:
     other = cwd.parent / "other"
     make_repository(other)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from subagent_server.domain.states import Status
-from tests.helpers.ordinary_user import user
 from tests.helpers.turns import calls, says, shell, tool_results, use
 from tests.helpers.world import API_KEY, World
 
@@ -52,11 +51,6 @@ def a_shell_in_a_box(world: World) -> None:
 
 def test_a_shell_in_a_box_writes_its_directory_and_sees_no_home_no_key_and_no_run(world: World) -> None:
     a_shell_in_a_box(world)
-
-
-def test_an_ordinary_user_has_the_same_box() -> None:
-    with user() as somebody:
-        somebody.play(a_shell_in_a_box)
 
 
 def test_without_network_nothing_is_reached_and_the_model_is_given_the_reason(world: World) -> None:

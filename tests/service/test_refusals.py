@@ -16,7 +16,6 @@ from tests.helpers.world import World
         ("runner", {"runner": "codex"}),
         ("runner", {"runner": "command", "command": "true"}),
         ("isolation", {"isolation": "worktree"}),
-        ("codeMode", {"codeMode": {"enabled": True}}),
         ("maxTurns", {"maxTurns": 0}),
         ("maxTurns", {"maxTurns": "many"}),
         ("outputSchemaPath", {"outputSchemaPath": "nowhere.json"}),

@@ -8,8 +8,9 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from subagent_server.domain.code_mode import CODE_TOOL_NAME
 from subagent_server.domain.definitions import RUN_AGENT_NAME
-from subagent_server.domain.past import PastCall, PastChild, PastRun
+from subagent_server.domain.past import PastCall, PastChild, PastProgramCall, PastRun
 from subagent_server.domain.records import Message
 from subagent_server.domain.states import MessageStatus
 from subagent_server.toolkit.ask_parent import NO_ANSWER, AskParent
@@ -27,10 +28,15 @@ NOT_STORED = (
     "The run ended before this answer was stored. Call final_answer again with the whole result when you are "
     "done."
 )
+CUT_PROGRAM = (
+    "The run ended while this program was under way, and it was not run again. What it did besides its tool "
+    "calls is not known. "
+)
 _LOST_RESULT = "This call has ended {how}, but the run ended before its whole result was stored."
 _UNANSWERED = "The run ended before an answer to this question came. Ask again if you still need to know."
 _MOST_LOST_CALLS = 50
 _LOST_CHARACTERS = 2_000
+_LINE_CHARACTERS = 300
 
 
 class DanglingCalls:
@@ -85,6 +91,8 @@ class DanglingCalls:
         if recorded is None and self._past.tells_all:
             return NOT_BEGUN, True
         self.unknown.append(call["name"])
+        if recorded is not None and recorded.name == CODE_TOOL_NAME:
+            return CUT_PROGRAM + calls_of_program(recorded), True
         return UNKNOWN + self._started_by(call), True
 
     def _result_of_finished(self, call: PastCall) -> tuple[str, bool]:
@@ -125,9 +133,29 @@ class DanglingCalls:
         head = f"- {call.name} {_shortened(arguments)}: "
         if not call.finished:
             self.unknown.append(call.name)
+            if call.name == CODE_TOOL_NAME:
+                return f"{head}{CUT_PROGRAM}{calls_of_program(call)}"
             return head + "it is not known what it did; find out before you make it again."
         how = "ended with an error" if call.is_error else "ended without an error"
         return head + (f"{how}: {_shortened(call.text)}" if call.text.strip() else f"{how}.")
+
+
+def calls_of_program(program: PastCall) -> str:
+    """Return what is known of the calls that a program had made, for the model."""
+    if not program.made:
+        return "It had called no tool."
+    lines = [f"{number}. {_line_of(made)}" for number, made in sorted(program.made.items())]
+    more = len(lines) - _MOST_LOST_CALLS
+    shown = [*lines[:_MOST_LOST_CALLS], *([f"... and {more} more calls"] if more > 0 else [])]
+    return "\n".join(["It had made these tool calls, and none was repeated:", *shown])
+
+
+def _line_of(made: PastProgramCall) -> str:
+    arguments = json.dumps(made.arguments, ensure_ascii=False, default=str)
+    head = f"{made.function} {arguments[:_LINE_CHARACTERS]}"
+    if not made.finished:
+        return f"{head}: it is not known what it did; find out before you make it again."
+    return f"{head}: {'failed' if made.is_error else 'done'}: {made.text[:_LINE_CHARACTERS]}"
 
 
 def _starts(call: Block, child: PastChild) -> bool:

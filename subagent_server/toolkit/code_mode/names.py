@@ -12,7 +12,9 @@ import unicodedata
 from collections.abc import Collection
 from hashlib import sha256
 
-TOOL_NAME = "execute_python_code"
+from subagent_server.domain.code_mode import CODE_TOOL_NAME
+
+TOOL_NAME = CODE_TOOL_NAME
 """The tool that runs a program. In code mode no MCP tool may have this name."""
 PROGRAM_NAMES = frozenset(
     {"Text", "ToolError", "ToolResult", "ask_parent", "gather", "help", "run", "search_tools", "show"}

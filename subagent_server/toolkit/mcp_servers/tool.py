@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from subagent_server.toolkit.mcp_servers.connection import ServerConnection
+from subagent_server.toolkit.mcp_servers.connection import CallAnswer, ServerConnection
 from subagent_server.toolkit.mcp_servers.input_schema import input_schema
 from subagent_server.toolkit.mcp_servers.naming import is_named
 from subagent_server.toolkit.mcp_servers.offer import Offered
@@ -55,6 +55,14 @@ class McpTool:
         result = converted(answer.result, self._attachments)
         remarks = [{"type": "text", "text": f"[{remark}]"} for remark in answer.remarks]
         return ToolResult([*remarks, *result.content], result.is_error)
+
+    async def answer(self, arguments: dict[str, Any]) -> CallAnswer:
+        """Call the tool with arguments in the server's own names, and return the whole result.
+
+        Raises:
+            ServerTrouble: the call failed.
+        """
+        return await self.connection.call(self.offered.tool.name, _sendable(arguments))
 
     async def aclose(self) -> None:
         """Do nothing: the worker closes the connection."""

@@ -1,0 +1,147 @@
+"""What three tasks cost with direct tool calls and in code mode: tokens, turns and time.
+
+`python -m benchmarks.code_tokens`. The tasks are a single look-up, a join of two tools, and a fan-out over
+50 items; the agent has 10, 50 or 250 tools. The scripted model does what a good one does: directly it makes
+up to 10 calls in a turn; in code mode it writes one program, after a look at the functions where the
+description lists their names alone. Tokens are estimated from sizes, four characters each; a cache would make
+those of the input cheaper on both sides. Lines in which code mode costs more are printed like the others.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcp import Client
+
+from benchmarks.bench_world import BenchWorld, bench_world
+from benchmarks.scale import Scale
+from benchmarks.shop_server import ITEMS
+from benchmarks.table import Line, table
+from tests.helpers.turns import Turn, calls, says, use
+
+TITLE = "Code mode beside direct calls"
+TOOLS = (10, 50, 250)
+AT_ONCE = 10
+"""How many calls the model makes directly in one turn."""
+CODE_TOOL = "execute_python_code"
+SERVER = Path(__file__).with_name("shop_server.py")
+WAIT_SECONDS = 300
+
+PROGRAMS = {
+    "look-up": "shop.get_item(item=7).json()['price']",
+    "join": (
+        "names = {each['owner']: each['name'] for each in shop.list_owners().json()}\n"
+        "owned = {}\n"
+        "for each in shop.list_items().json():\n"
+        "    owned[names[each['owner']]] = owned.get(names[each['owner']], 0) + 1\n"
+        "owned"
+    ),
+    "fan-out": (
+        "items = [each['item'] for each in shop.list_items().json()]\n"
+        "found = gather(*(lambda item=item: shop.get_item(item=item) for item in items))\n"
+        "sum(each.json()['price'] for each in found)"
+    ),
+}
+"""The tasks, with the program of each."""
+LOOK = "help(shop.list_items)\nhelp(shop.list_owners)\nhelp(shop.get_item)"
+DIRECT_CALLS = {
+    "look-up": [[use("get_item", item=7)]],
+    "join": [[use("list_owners"), use("list_items")]],
+    "fan-out": [
+        [use("list_items")],
+        *(
+            [use("get_item", item=item) for item in range(first, first + AT_ONCE)]
+            for first in range(0, ITEMS, AT_ONCE)
+        ),
+    ],
+}
+"""The calls of each task, turn by turn."""
+
+
+def model(body: dict[str, Any]) -> Turn:
+    """Do the task that the prompt names, by a program if there is the tool for it."""
+    messages = body["messages"]
+    task = messages[0]["content"][-1]["text"]
+    done = sum(message["role"] == "assistant" for message in messages)
+    code_tool = next((tool for tool in body["tools"] if tool["name"] == CODE_TOOL), None)
+    turns = DIRECT_CALLS[task] if code_tool is None else list(_programs(task, code_tool))
+    if done == len(turns):
+        return says("Done.")
+    return calls(*turns[done])
+
+
+def _programs(task: str, code_tool: dict[str, Any]) -> Iterator[list[Turn]]:
+    if "def get_item" not in code_tool["description"]:
+        yield [use(CODE_TOOL, code=LOOK, executionTimeout=60)]
+    yield [use(CODE_TOOL, code=PROGRAMS[task], executionTimeout=60)]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a task has cost."""
+
+    tokens_in: int
+    tokens_out: int
+    turns: int
+    seconds: float
+
+
+def measure(scale: Scale) -> list[Line]:
+    """Return four lines for each task and number of tools.
+
+    Raises:
+        RuntimeError: a run did not complete.
+    """
+    with bench_world(model, []) as world:
+        for tools in TOOLS:
+            write_agent(world, f"direct-{tools}", tools, {})
+            write_agent(world, f"code-{tools}", tools, {"codeMode": {"enabled": True}})
+        return asyncio.run(_measured(world))
+
+
+def write_agent(world: BenchWorld, name: str, tools: int, keys: dict[str, Any]) -> None:
+    """Write an agent that has so many tools of the shop."""
+    server = {"shop": {"command": sys.executable, "args": ["-S", str(SERVER), str(tools)]}}
+    front = {"name": name, "description": "Shops.", "tools": "mcp__shop", "mcpServers": server, **keys}
+    lines = [f"{key}: {json.dumps(value)}" for key, value in front.items()]
+    text = "\n".join(["---", *lines, "---", "You find things out."])
+    (world.directory / "agents" / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+async def _measured(world: BenchWorld) -> list[Line]:
+    lines: list[Line] = []
+    async with world.client() as client:
+        for task in PROGRAMS:
+            for tools in TOOLS:
+                direct = await _cost(client, f"run_direct_{tools}", task)
+                code = await _cost(client, f"run_code_{tools}", task)
+                lines += _lines(f"{task}, {tools} tools", direct, code)
+    return lines
+
+
+async def _cost(client: Client, tool: str, task: str) -> Cost:
+    result = await client.call_tool(tool, {"prompt": task, "waitSeconds": WAIT_SECONDS})
+    view: dict[str, Any] = result.structured_content or {}
+    if view.get("status") != "completed":
+        raise RuntimeError(f"{tool}, {task}: {result.content}")
+    usage = view["usage"]
+    read = sum(usage.get(name, 0) for name in ("inputTokens", "cacheReadTokens", "cacheWriteTokens"))
+    return Cost(read, usage["outputTokens"], usage["turns"], view["elapsedSeconds"])
+
+
+def _lines(what: str, direct: Cost, code: Cost) -> Sequence[Line]:
+    baseline = "direct calls"
+    return [
+        Line(f"{what}: tokens in", [code.tokens_in], baseline, [direct.tokens_in], unit="tokens"),
+        Line(f"{what}: tokens out", [code.tokens_out], baseline, [direct.tokens_out], unit="tokens"),
+        Line(f"{what}: turns", [code.turns], baseline, [direct.turns], unit="turns"),
+        Line(f"{what}: time", [code.seconds], baseline, [direct.seconds], unit="s"),
+    ]
+
+
+if __name__ == "__main__":
+    print(table(measure(Scale())))

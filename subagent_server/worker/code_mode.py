@@ -1,0 +1,79 @@
+"""Code mode of a run: which of its MCP tools become functions of programs, and where programs run.
+
+Imports the SDK of the protocol, so it is imported for agents in code mode alone.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from subagent_server.domain.definitions import CodeMode
+from subagent_server.sandbox.box import Box
+from subagent_server.sandbox.environment import box_environment
+from subagent_server.toolkit.ask_parent import AskParent
+from subagent_server.toolkit.code_mode.calls import Functions
+from subagent_server.toolkit.code_mode.catalogue import catalogue_of
+from subagent_server.toolkit.code_mode.process import ProgramPlace
+from subagent_server.toolkit.code_mode.records import ProgramRecords
+from subagent_server.toolkit.code_mode.stubs import ServerTool
+from subagent_server.toolkit.code_mode.tool import ExecutePythonCode, ProgramSetting
+from subagent_server.toolkit.mcp_servers.results import Attachments
+from subagent_server.toolkit.mcp_servers.tool import McpTool
+from subagent_server.toolkit.tool import Tool
+from subagent_server.toolkit.workspace.process_tree import Spare
+from subagent_server.worker.runner_setup import RunnerSetup
+
+
+def with_programs(
+    setup: RunnerSetup,
+    code_mode: CodeMode,
+    tools: Sequence[McpTool],
+    ask: AskParent | None,
+    box: Callable[[], Box] | None,
+    spare: Spare,
+) -> list[Tool]:
+    """Return the tool that runs programs, before the MCP tools that stay ordinary ones.
+
+    Raises:
+        RunRefused: `config`; names clash.
+    """
+    ordinary = [tool for tool in tools if any(map(tool.answers_to, code_mode.excluded_tools))]
+    functions = [tool for tool in tools if tool not in ordinary]
+    run = setup.run
+    for name in code_mode.excluded_tools:
+        if not any(tool.answers_to(name) for tool in tools):
+            run.record("warning", message=f"codeMode.excludedTools names {name}, which no server offers.")
+    catalogue = catalogue_of([_server_tool(tool) for tool in functions])
+    by_origin = {(tool.offered.server, tool.offered.tool.name): tool for tool in functions}
+    attachments = Attachments(run.paths.outputs, run.masker)
+    setting = ProgramSetting(
+        run=run,
+        place=ProgramPlace(sys.executable, Path.cwd(), _environment(setup), box, spare),
+        records=ProgramRecords(
+            run.paths.code, run.masker, lambda message: run.record("warning", message=message)
+        ),
+        outputs=run.paths.outputs,
+        masker=run.masker,
+        version=".".join(map(str, sys.version_info[:3])),
+        most_seconds=code_mode.max_timeout_seconds,
+        stub_characters=code_mode.stub_characters,
+    )
+    return [ExecutePythonCode(Functions(catalogue, by_origin, attachments, ask), setting), *ordinary]
+
+
+def _server_tool(tool: McpTool) -> ServerTool:
+    listed = tool.offered.tool
+    return ServerTool(
+        server=tool.offered.server,
+        name=listed.name,
+        description=listed.description or listed.title or "",
+        input_schema=listed.input_schema,
+        output_schema=listed.output_schema,
+    )
+
+
+def _environment(setup: RunnerSetup) -> dict[str, str]:
+    """Return the environment of programs without a box: the allow-list of boxes, and the mark of the run."""
+    home = Path(setup.environment.get("HOME") or "/")
+    kept = box_environment(setup.environment, setup.agent.env, home, network=True)
+    return {**kept, "SUBAGENT_RUN_ID": setup.run.run_id}
