@@ -231,7 +231,7 @@ def _workspace(setup: RunnerSetup, selection: Selection, place: Place) -> list[T
         environment=_shell_environment(setup.agent, setup.environment),
         read_only=setup.read_only,
         output_dir=setup.run.paths.outputs,
-        lifted=setup.agent.sandbox_write,
+        lifted=setup.agent.lifted,
         masker=setup.run.masker,
         spare=marks.shims_on_record(setup.run.store.paths),  # no run ends the shim of another
         box=None if place.box is None else place.box.built,

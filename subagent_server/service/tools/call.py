@@ -5,15 +5,15 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sized
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, cast
-
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError, best_match
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from subagent_server.domain.errors import BadArgument
 from subagent_server.service.given_payload import Payload
 from subagent_server.service.next_calls import ToolCalls
 from subagent_server.service.tools.schema import Schema
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
 
 Arguments = dict[str, Any]
 MAX_FAULT_CHARACTERS = 300
@@ -75,6 +75,9 @@ def check_arguments(tool: str, arguments: Arguments, schema: Schema) -> None:
     Raises:
         BadArgument.
     """
+    from jsonschema import Draft202012Validator  # a twelfth of a start, and no list of tools needs it
+    from jsonschema.exceptions import best_match
+
     _take_numbers(arguments, schema)
     for name, value in arguments.items():
         if isinstance(value, float) and math.isnan(value):  # it passes every bound of a schema
@@ -105,7 +108,7 @@ _SIZES = {
 """How an excess is described; the validator would quote the whole of it."""
 
 
-def _fault(error: ValidationError) -> str:
+def _fault(error: "ValidationError") -> str:
     where = ".".join(str(part) for part in error.absolute_path)
     if error.validator in _SIZES:
         unit, instead = _SIZES[str(error.validator)]
