@@ -27,6 +27,7 @@ from subagent_server.catalog.values import (
 )
 from subagent_server.catalog.web import read_web_bounds
 from subagent_server.domain.definitions import (
+    BUILT_RUNNERS,
     AgentDefinition,
     CodeMode,
     JsonSchema,
@@ -327,7 +328,8 @@ def _check(definition: AgentDefinition, job: _Job) -> None:
         job.notes.fault(f"apiKeyEnv {rule}", lines.get("api_key_env"))
     if any(not name or "=" in name for name in definition.env):
         job.notes.fault("env has a variable without a proper name", lines.get("env"))
-    if definition.runner == "command" and not definition.command and "command" not in lines:
+    needs_command = definition.runner == "command" and "command" in BUILT_RUNNERS
+    if needs_command and not definition.command and "command" not in lines:
         job.notes.fault("command is missing, and runner: command needs one", lines.get("runner"))
     if not definition.description:
         job.notes.warn("there is no description, so nobody can tell when to use this agent")

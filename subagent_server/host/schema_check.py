@@ -1,17 +1,18 @@
 """The check of a value against a JSON Schema, in a process that can be killed."""
 
-from typing import Any
-
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError, best_match
+from typing import TYPE_CHECKING, Any
 
 from subagent_server.host.killable import WorkDied, killable
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import ValidationError
 
 CHECK_SECONDS = 5.0
 """How long a check may take: a pattern in a schema can take for ever over a few characters."""
 
 
-async def misfit(validator: Draft202012Validator, value: Any, seconds: float = CHECK_SECONDS) -> str | None:
+async def misfit(validator: "Draft202012Validator", value: Any, seconds: float = CHECK_SECONDS) -> str | None:
     """Return why `value` is refused, as the end of a sentence about it; None if it fits. In the main thread.
 
     A value that cannot be checked within `seconds` is refused.
@@ -25,7 +26,9 @@ async def misfit(validator: Draft202012Validator, value: Any, seconds: float = C
     return None if problem is None else f"does not fit its schema: {problem}"
 
 
-def _problem(validator: Draft202012Validator, value: Any) -> str | None:
+def _problem(validator: "Draft202012Validator", value: Any) -> str | None:
+    from jsonschema.exceptions import best_match
+
     try:
         error = best_match(validator.iter_errors(value))
     except RecursionError:
@@ -33,7 +36,7 @@ def _problem(validator: Draft202012Validator, value: Any) -> str | None:
     return None if error is None else _sentence(error)
 
 
-def _sentence(error: ValidationError) -> str:
+def _sentence(error: "ValidationError") -> str:
     return f"{_cut(error.json_path, 200)}: {_cut(error.message, 500)}"
 
 

@@ -1,16 +1,26 @@
 """Lines that are not messages: what is wrong with each, and the error for a sender that may wait for one."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import mcp_types as types
 
+from subagent_server.server.lines import MAX_LINE_BYTES, LongLine
+
 _NOT_JSON = "the line is not JSON, or is nested too deeply: send one JSON-RPC message on each line"
 _NOT_ONE = "the line is not a JSON-RPC message: send one object on each line; batches are not taken"
 _LARGEST_ID = 1 << 63
 _MOST_DIGITS = 1_000
+_ID = rb'"id"\s*:\s*("[^"\\]{0,200}"|-?[0-9]{1,19})\s*'
+_VERSION = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
+_ID_AT_AN_END = (
+    re.compile(rb"\s*\{\s*(?:%s,\s*)?%s," % (_VERSION, _ID)),
+    re.compile(rb".*,\s*%s(?:,\s*%s)?\}\s*" % (_ID, _VERSION), re.DOTALL),
+)
+"""The id of a request as clients write it, at the beginning or at the end; no id of something inside fits."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +36,13 @@ class BadLine:
         return self.answer is None or self.answer.id is None
 
 
-def bad_line(line: bytes) -> BadLine | None:
+def bad_line(line: bytes | LongLine) -> BadLine | None:
     """Return what is wrong with a line that is not a message, or None if the line is empty.
 
     The answer names the request if that has a readable id, and the value to blame if there is one.
     """
+    if isinstance(line, LongLine):
+        return _refused(_id_at_an_end(line), types.INVALID_REQUEST, _too_long(line))
     if not line.strip():
         return None
     try:
@@ -55,6 +67,20 @@ def is_message(line: bytes) -> bool:
     except ValueError:
         return False
     return not is_request_in_disguise(message, text)
+
+
+def _too_long(line: LongLine) -> str:
+    return (
+        f"the line has {line.size:,} of at most {MAX_LINE_BYTES:,} bytes: leave the material in a file, and "
+        "name that"
+    )
+
+
+def _id_at_an_end(line: LongLine) -> int | str | None:
+    first, last = _ID_AT_AN_END
+    found = first.match(line.head) or last.fullmatch(line.tail)
+    number = None if found is None else json.loads(found[1].decode("utf-8", "replace"))
+    return number if _is_id(number) else None
 
 
 def is_request_in_disguise(message: types.JSONRPCMessage, line: str) -> bool:

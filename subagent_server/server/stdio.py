@@ -12,7 +12,6 @@ import os
 import select
 import stat
 import sys
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, suppress
 from types import TracebackType
@@ -22,6 +21,7 @@ import anyio
 import mcp_types as types
 from mcp.shared.message import SessionMessage
 
+from subagent_server.server.lines import LineCutter, LongLine
 from subagent_server.server.refusals import bad_line, is_request_in_disguise
 
 CHUNK_BYTES = 1 << 16
@@ -97,8 +97,7 @@ class Incoming(_Stream):
         self._noted = noted
         self._answer = answer
         self._answering: set[asyncio.Task[None]] = set()
-        self._lines: deque[bytes] = deque()
-        self._begun: list[bytes] = []
+        self._cutter = LineCutter()
         self._ended = False
 
     def __aiter__(self) -> Self:
@@ -116,16 +115,19 @@ class Incoming(_Stream):
         Raises:
             anyio.EndOfStream: there will be none.
         """
-        while not self._lines:
+        lines = self._cutter.lines
+        while not lines:
             if self._ended:
                 await self._at_end()
                 raise anyio.EndOfStream
             await self._until_readable()
-            self._take(os.read(self._descriptor, CHUNK_BYTES))
+            data = os.read(self._descriptor, CHUNK_BYTES)
+            self._ended = not data
+            self._cutter.take(data)
         if not await self._has_room():
             await self._at_end()
             raise anyio.EndOfStream
-        line = self._lines.popleft()
+        line = lines.popleft()
         message = _parsed(line)
         if isinstance(message, Exception):
             self._refuse(line)
@@ -149,7 +151,7 @@ class Incoming(_Stream):
         poll.register(self._descriptor, select.POLLRDHUP)
         return bool(poll.poll(0))
 
-    def _refuse(self, line: bytes) -> None:
+    def _refuse(self, line: bytes | LongLine) -> None:
         """Answer a line that is not a message; what no request learns is reported on stderr."""
         bad = bad_line(line)
         if bad is None:
@@ -168,7 +170,7 @@ class Incoming(_Stream):
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
-    def _report(self, line: bytes, why: str) -> None:
+    def _report(self, line: bytes | LongLine, why: str) -> None:
         """Say on stderr why a line was dropped. The line itself may hold a secret, and is not shown."""
         self._reports += 1
         if self._reports <= MAX_REPORTS:
@@ -187,20 +189,6 @@ class Incoming(_Stream):
             await readable
         finally:
             loop.remove_reader(self._descriptor)
-
-    def _take(self, data: bytes) -> None:
-        """Cut what has come into lines. A last line without an end is one too."""
-        *whole, rest = data.split(b"\n")
-        if whole:
-            self._lines.append(b"".join((*self._begun, whole[0])))
-            self._lines.extend(whole[1:])
-            self._begun = []
-        if rest:
-            self._begun.append(rest)
-        self._ended = not data
-        if self._ended and self._begun:
-            self._lines.append(b"".join(self._begun))
-            self._begun = []
 
 
 class Outgoing(_Stream):
@@ -260,7 +248,9 @@ def _settle(readable: "asyncio.Future[None]") -> None:
         readable.set_result(None)
 
 
-def _parsed(line: bytes) -> Message:
+def _parsed(line: bytes | LongLine) -> Message:
+    if isinstance(line, LongLine):
+        return ValueError("a line that is too long")
     text = line.decode("utf-8", "replace")
     try:
         message = types.jsonrpc_message_adapter.validate_json(text, by_name=False)

@@ -15,7 +15,7 @@ from subagent_server.cli.console.interrupts import interrupts_held, watching
 from subagent_server.cli.console.output import OutputClosed, err, is_terminal, out, out_json, report
 from subagent_server.cli.console.session import Session
 from subagent_server.cli.console.text import escape_lines
-from subagent_server.cli.console.verdict import exit_of_run, report_run
+from subagent_server.cli.console.verdict import exit_of_run, exit_of_started, report_run
 from subagent_server.domain.records import RunMeta
 from subagent_server.domain.states import Status
 from subagent_server.service.open_run import open_run
@@ -110,21 +110,22 @@ def _wait(session: Session, run_id: str, seconds: float) -> Observed:
 def _detached(session: Session, observed: Observed, as_json: bool) -> ExitCode:
     """Print the id or view of a detached run; a run that was refused has failed already."""
     view = session.view(observed)
-    code = exit_of_run(observed.meta)
+    code = exit_of_started(observed.meta)
+    has_failed = code in (ExitCode.FAILED, ExitCode.ENVIRONMENT)
     with suppress(OutputClosed):
         if as_json:
             out_json(view.to_wire())
         else:
             out(view.run_id)
-        if code is ExitCode.FAILED:
+        if has_failed:
             report_run(session, view)
-    return ExitCode.FAILED if code is ExitCode.FAILED else ExitCode.OK
+    return code if code is not None and has_failed else ExitCode.OK
 
 
 def _finished(session: Session, observed: Observed, as_json: bool, seconds: float | None) -> ExitCode:
     """Print the result and remarks, and return the exit code."""
     view = session.view(observed)
-    code = exit_of_run(observed.meta)
+    code = exit_of_started(observed.meta)
     with suppress(OutputClosed):  # a closed output does not change how the run ended
         if as_json:
             out_json(view.to_wire())

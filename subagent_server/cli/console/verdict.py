@@ -24,6 +24,13 @@ def exit_of_run(meta: RunMeta) -> ExitCode | None:
     return ExitCode.NEEDS_ANSWER if meta.pending_questions else _ENDINGS.get(meta.status)
 
 
+def exit_of_started(meta: RunMeta) -> ExitCode | None:
+    """Return the same for the command that started the run: 6 if the machine had no room for its process."""
+    if meta.error is not None and meta.error.code == "launch_failed":
+        return ExitCode.ENVIRONMENT
+    return exit_of_run(meta)
+
+
 def worst(codes: Iterable[ExitCode | None]) -> ExitCode:
     """Return the code of several runs: a question (5) before a failure (1) before a stop (4) before 0."""
     found = set(codes)

@@ -26,6 +26,8 @@ MOST_MEDIA = 20
 _MOST_LISTED = 50
 _SHOWN = 300
 _KEPT = 2_000
+_LOOK_UPS = {"help": Catalogue.help, "search_tools": Catalogue.search}
+"""What a program asks about its tools, which is no call of one."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,10 @@ class ProgramCalls:
             RunOver: the run has ended.
             RunRefused: no answer of the parent came, and this ends the run.
         """
+        if function in _LOOK_UPS:
+            look_up = _LOOK_UPS[function]
+            about = str(arguments.get("about", ""))
+            return {"value": await asyncio.to_thread(look_up, self.functions.catalogue, about)}
         work = self._work(function, arguments)
         if work is None:
             return {"error": f"There is no function {function[:_SHOWN]!r} here."}

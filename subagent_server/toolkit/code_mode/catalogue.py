@@ -3,12 +3,23 @@
 One table feeds the text that the model reads, the checks before a program runs, and the calls.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import accumulate
 
-from subagent_server.domain.errors import RunRefused, shorten
+from subagent_server.domain.errors import MAX_COMPARED, RunRefused, shorten
 from subagent_server.toolkit.code_mode.names import RESERVED, STUB_NAMES, TOOL_NAME, python_name
 from subagent_server.toolkit.code_mode.stubs import Parameter, ServerTool, Stub, StubWriter
+from subagent_server.toolkit.code_mode.words import comment, shortened
+
+_INDEX_CHARACTERS = 1_000
+_MOST_SERVERS = 40
+_MOST_LISTED = 200
+_MOST_FOUND = 20
+_SUMMARY_CHARACTERS = 120
+_LONGEST_QUERY = 200
 
 
 @dataclass(frozen=True)
@@ -26,6 +37,18 @@ class ToolFunction:
         return f"{self.namespace}.{self.name}"
 
     @property
+    def call(self) -> str:
+        """A call of it in short: optional arguments have `=...`."""
+        names = [each.name if each.required else f"{each.name}=..." for each in self.parameters]
+        return f"{self.qualified}({', '.join([*names, *(['...'] if self.stub.takes_more else [])])})"
+
+    @property
+    def summary(self) -> str:
+        """The beginning of its description."""
+        first = self.tool.description.strip().partition("\n")[0]
+        return shortened(first, _SUMMARY_CHARACTERS)
+
+    @property
     def parameters(self) -> Sequence[Parameter]:
         """The parameters, each with the key that the server knows it by."""
         return self.stub.parameters
@@ -39,8 +62,90 @@ class Catalogue:
     flat: Mapping[str, ToolFunction]
 
     def text(self, budget: int) -> str:
-        """Return what the model reads: the stubs, or within fewer characters an index of names."""
-        return "\n\n".join(f"# {each.namespace}\n{each.stub.text}" for each in self.functions)
+        """Return what the model reads: all stubs, or an index if they have more than `budget` characters."""
+        if not self.functions:
+            return ""
+        parts = [f"# Call each with its server: {self.functions[0].qualified}(...)"]
+        for namespace, functions in self._by_namespace().items():
+            parts.append(f"# --- {namespace} ---")
+            parts += [each.stub.text.rstrip() for each in functions]
+        whole = "\n".join(parts)
+        return whole if len(whole) <= budget else self._index()
+
+    def knows(self, name: str) -> bool:
+        """Whether a function or a server has this name."""
+        return name in self._by_namespace() or name in self._by_name()
+
+    def help(self, name: str) -> str:
+        """Return the stub of a function, or the functions of a server, a line each."""
+        by_namespace, every = self._by_namespace(), self._by_name()
+        if name in by_namespace:
+            return _listed(by_namespace[name], _MOST_LISTED)
+        if name in every:
+            found = every[name]
+            return f"# {found.namespace}\n{found.stub.text}"
+        known = [*(each.qualified for each in self.functions), *by_namespace]
+        near = get_close_matches(name[:MAX_COMPARED], known, 3, 0.5)
+        todo = f"did you mean {' or '.join(near)}?" if near else 'search_tools("words") finds some.'
+        return f"There is no function or server {shorten(name)}: {todo}"
+
+    def search(self, query: str) -> str:
+        """Return the functions that have words of the query in name or description, the best first."""
+        wanted = list(dict.fromkeys(re.findall(r"[^\W_]+", query[:_LONGEST_QUERY].lower())))
+        scored = [(sum(_score(each, word) for word in wanted), each) for each in self.functions]
+        found = [each for score, each in sorted(scored, key=lambda pair: -pair[0]) if score]
+        if found:
+            return _listed(found, _MOST_FOUND)
+        return f"No function has a word of {shorten(query)}.\n{self._index()}"
+
+    def _by_name(self) -> dict[str, ToolFunction]:
+        return {**self.flat, **{each.qualified: each for each in self.functions}}
+
+    def _by_namespace(self) -> dict[str, list[ToolFunction]]:
+        found: dict[str, list[ToolFunction]] = {}
+        for each in self.functions:
+            found.setdefault(each.namespace, []).append(each)
+        return found
+
+    def _index(self) -> str:
+        """Return the servers, each with the beginning of its names."""
+        by_namespace = self._by_namespace()
+        first = self.functions[0]
+        lines = [
+            f"# {len(self.functions)} functions. In a program, help({first.qualified}) prints one whole,",
+            f'# help({first.namespace}) lists those of a server, search_tools("words") finds some.',
+        ]
+        share = _INDEX_CHARACTERS // min(len(by_namespace), _MOST_SERVERS)
+        for namespace, functions in list(by_namespace.items())[:_MOST_SERVERS]:
+            names = _within(share, [each.name for each in functions])
+            lines.append(f"# {namespace} ({len(functions)}): {names}")
+        if len(by_namespace) > _MOST_SERVERS:
+            lines.append(f"# and {len(by_namespace) - _MOST_SERVERS} more servers")
+        return "\n".join(lines)
+
+
+def _within(characters: int, names: Sequence[str]) -> str:
+    """Return the first of the names, as many as have room, at least one."""
+    ends = accumulate(len(name) + 2 for name in names)
+    shown = max(1, sum(end <= characters for end in ends))
+    return ", ".join([*names[:shown], *(["..."] if shown < len(names) else [])])
+
+
+def _listed(functions: Sequence[ToolFunction], most: int) -> str:
+    lines = [f"{each.call}{comment([each.summary])}" for each in functions[:most]]
+    if len(functions) > most:
+        lines.append(f"and {len(functions) - most} more: search_tools with other words finds them")
+    return "\n".join(lines)
+
+
+def _score(function: ToolFunction, word: str) -> int:
+    """Return how well a function fits a word: its name counts most."""
+    name = function.name.lower()
+    if word in re.split(r"[\W_]+", name):
+        return 8
+    about = f"{function.tool.description} {' '.join(each.name for each in function.parameters)}".lower()
+    places = ((name, 4), (function.namespace.lower(), 2), (about, 1))
+    return next((score for text, score in places if word in text), 0)
 
 
 def catalogue_of(tools: Sequence[ServerTool]) -> Catalogue:
@@ -76,10 +181,14 @@ def _namespaces(tools: Sequence[ServerTool]) -> dict[str, str]:
 
 
 def _functions(tools: Sequence[ServerTool], namespaces: Mapping[str, str]) -> Iterator[ToolFunction]:
-    writers = {server: StubWriter() for server in namespaces}
+    names = {id(tool): python_name(tool.name, "tool", STUB_NAMES) for tool in tools}
+    writers = {
+        server: StubWriter([names[id(tool)] for tool in tools if tool.server == server])
+        for server in namespaces
+    }
     known: dict[tuple[str, str], ServerTool] = {}
     for tool in tools:
-        name = python_name(tool.name, "tool", STUB_NAMES)
+        name = names[id(tool)]
         other = known.setdefault((tool.server, name), tool)
         if other.name == tool.name and other is not tool:
             continue  # listed twice: the first is used, as in the loop

@@ -2,9 +2,6 @@
 
 from subagent_server.toolkit.code_mode.calls import Functions
 
-STUB_BUDGET = 16_000
-"""With more characters of stubs, the model sees an index of names, and programs look the rest up."""
-
 _RULES = """\
 Run a program in Python {version}. One program does what would take many tool calls: it loops, filters and \
 joins results, and only what it prints comes back to you.
@@ -21,8 +18,8 @@ _ASK = """
 meanwhile."""
 
 
-def described(functions: Functions, version: str) -> str:
-    """Return the description of the tool."""
+def described(functions: Functions, version: str, stub_characters: int) -> str:
+    """Return the description of the tool, with at most so many characters of stubs."""
     rules = _RULES.format(version=version, ask=_ASK if functions.ask is not None else "")
-    text = functions.catalogue.text(STUB_BUDGET)
+    text = functions.catalogue.text(stub_characters)
     return f"{rules}\n```python\n{text}\n```" if text else rules

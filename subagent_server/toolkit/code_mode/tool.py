@@ -44,6 +44,7 @@ class ProgramSetting:
     masker: Masker
     version: str
     most_seconds: int
+    stub_characters: int
 
 
 class ExecutePythonCode:
@@ -64,7 +65,7 @@ class ExecutePythonCode:
         most = self._setting.most_seconds
         return {
             "name": self.name,
-            "description": described(self._functions, self._setting.version),
+            "description": described(self._functions, self._setting.version, self._setting.stub_characters),
             "input_schema": {
                 "type": "object",
                 "properties": {

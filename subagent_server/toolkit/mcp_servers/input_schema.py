@@ -7,7 +7,9 @@ server, which knows its own rules, judges the rest.
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from subagent_server.toolkit.mcp_servers.schema_repair import repaired, resolved, without_dead_references
@@ -15,6 +17,8 @@ from subagent_server.toolkit.mcp_servers.schema_repair import repaired, resolved
 _PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _CHOICES = ("anyOf", "oneOf", "allOf")
 _DEEPEST = 20
+_MOST_PARTS = 1_000
+"""At the root, references followed: a few that multiply would take for ever."""
 _LONGEST_RULE = 2_000
 
 
@@ -39,7 +43,7 @@ def input_schema(given: Any) -> InputSchema:
     root = _unpacked(given) if isinstance(given, dict) else {}
     whole = repaired(root)
     whole = without_dead_references(whole, whole)
-    flat = _flat(whole, whole, _DEEPEST)
+    flat = _flat(whole, whole, _DEEPEST, count())
     flat["type"] = "object"
     names = _rename(flat)
     # the shape has changed, so a reference into the root may lead elsewhere now
@@ -57,17 +61,20 @@ def _unpacked(given: dict[str, Any]) -> dict[str, Any]:
 # -- the root
 
 
-def _flat(schema: Any, root: dict[str, Any], depth: int) -> dict[str, Any]:
-    """Return an object schema that allows at least what `schema` allows, with no choice at its root."""
-    if not isinstance(schema, dict) or depth == 0:
+def _flat(schema: Any, root: dict[str, Any], depth: int, parts: Iterator[int]) -> dict[str, Any]:
+    """Return an object schema that allows at least what `schema` allows, with no choice at its root.
+
+    `parts` counts the calls.
+    """
+    if not isinstance(schema, dict) or depth == 0 or next(parts) > _MOST_PARTS:
         return {}
     flat = {key: value for key, value in schema.items() if key not in (*_CHOICES, "$ref")}
     if isinstance(reference := schema.get("$ref"), str):
-        _add(flat, _flat(resolved(reference, root), root, depth - 1))
+        _add(flat, _flat(resolved(reference, root), root, depth - 1, parts))
     for part in schema.get("allOf", []):
-        _add(flat, _flat(part, root, depth - 1))
+        _add(flat, _flat(part, root, depth - 1, parts))
     for choice in ("anyOf", "oneOf"):
-        branches = [_flat(branch, root, depth - 1) for branch in schema.get(choice, [])]
+        branches = [_flat(branch, root, depth - 1, parts) for branch in schema.get(choice, [])]
         if branches:
             _add(flat, _either(branches))
     return flat

@@ -156,6 +156,15 @@ def test_a_choice_at_the_root_allows_each_branch_and_the_description_holds_the_r
     take(schema)
 
 
+@pytest.mark.parametrize("choice", ["allOf", "anyOf"])
+@pytest.mark.timeout(60)
+def test_references_at_the_root_that_multiply_take_no_time(choice: str) -> None:
+    levels: dict[str, Any] = {
+        f"n{level}": {choice: [{"$ref": f"#/$defs/n{level + 1}"}] * 10} for level in range(15)
+    }
+    take(input_schema({"$defs": levels, "$ref": "#/$defs/n0"}))
+
+
 def test_names_of_properties_that_the_api_refuses_are_changed_and_changed_back() -> None:
     names = ["$filter", "_filter", "user name", "ünï", "x" * 70, "fine.name-1"]
     given_schema = {"properties": {name: {} for name in names}, "required": names}

@@ -109,11 +109,11 @@ def names_of(line: Line, table: list[Any]) -> dict[str, Any]:
         return answer
 
     def search_tools(query: str) -> None:
-        print(line.call("search_tools", {"query": query}))
+        print(line.call("search_tools", {"about": query}))
 
     def help(*about: Any) -> None:
-        if about and isinstance(about[0], (Tool, Namespace)):
-            print(line.call("help", {"name": about[0].__name__}))
+        if about and isinstance(about[0], (Tool, Namespace, str)):
+            print(line.call("help", {"about": getattr(about[0], "__name__", about[0])}))
         else:
             builtins.help(*about)
 
