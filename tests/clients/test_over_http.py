@@ -74,7 +74,14 @@ def test_the_sdk_for_typescript_is_asked_answers_from_another_connection_and_sto
 ) -> None:
     scene.plays(*ASKS)
     with scene.world.http_server() as server:
-        words = [clients.node, SCRIPT, clients.typescript, server.url, server.token("typescript"), era]
+        words = [
+            clients.node,
+            str(SCRIPT),
+            str(clients.typescript),
+            server.url,
+            server.token("typescript"),
+            era,
+        ]
         done = subprocess.run(words, capture_output=True, encoding="utf-8", timeout=BOUND, check=False)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
