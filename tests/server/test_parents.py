@@ -45,6 +45,7 @@ def test_events_and_the_list_of_resources_leave_out_the_runs_of_another_parent(w
             run_id = another.call("run_worker", prompt="Go.")["runId"]
             world.asking(run_id)
             another.hears_of("resources/list_changed")
+            assert client.ask("resources/list")["resources"] == []
             assert client.hears_of("resources/list_changed", 0) == []
             own = client.call("run_worker", prompt="Go.")["runId"]
             client.hears_event("question", own)
