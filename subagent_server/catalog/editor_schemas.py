@@ -48,7 +48,7 @@ MEANINGS: Mapping[str, str] = {
     "network": "Whether programs of a run reach the network.",
     "sandbox_limits": "Bounds of the programs of a run: bytes of memory, processes, bytes of one file.",
     "sandbox_read": "More files and directories that a sandbox shows, for reading.",
-    "sandbox_write": "Protected paths below cwd that the editor may write.",
+    "sandbox_write": "Protected paths below cwd, and places elsewhere, that may be written.",
     "web_search": "Bounds of WebSearch in a run: how many searches, and in which domains.",
     "web_fetch": "Bounds of WebFetch in a run: how many pages, how long, and from which domains.",
     "output_schema": "JSON Schema 2020-12 of the result.",

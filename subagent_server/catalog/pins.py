@@ -47,6 +47,7 @@ def pins_of_agent(agent: AgentDefinition, project: Path) -> Pins:
         api_key_env=agent.api_key_env,
         sandbox=agent.sandbox,
         sandbox_read=agent.sandbox_read,
+        sandbox_write=agent.sandbox_write,
         code_mode=agent.code_mode,
         mcp_servers=agent.mcp_servers,
     )
@@ -86,8 +87,7 @@ def _values(data: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     yield from ((f"env.{name}", value) for name, value in data["env"].items())
     if data["sandbox"] == "none":
         yield "sandbox", "none"
-    if data["sandboxRead"]:
-        yield "sandboxRead", data["sandboxRead"]
+    yield from ((key, data[key]) for key in ("sandboxRead", "sandboxWrite") if data[key])
     if data["codeMode"] and data["codeMode"]["python"]:
         yield "codeMode.python", data["codeMode"]["python"]
     for name, server in data["mcpServers"].items():

@@ -122,16 +122,19 @@ def as_names(value: Value) -> list[str]:
 
 
 def as_paths(value: Value) -> list[str]:
-    """Return paths below a directory, given as a list or as a text with commas between them.
+    """Return paths below a directory, or places elsewhere, from a list or a text with commas.
 
     Raises:
-        WrongValue: the value is a mapping, a list of anything but text, or a path outside the directory.
+        WrongValue: the value is a mapping, a list of anything but text, or a path that leaves the directory.
     """
-    given = value if isinstance(value, list) else [Plain(item) for item in as_text(value).split(",")]
-    paths = [PurePosixPath(as_text(item).strip()) for item in given if not is_null(item)]
+    paths = _listed_paths(value)
     for path in paths:
-        if path.is_absolute() or not path.parts or ".." in path.parts or path.parts[0] == "~":
-            raise WrongValue(f"must be paths below the working directory, not {shorten(str(path))}")
+        is_below = bool(path.parts) and ".." not in path.parts and path.parts[0] not in ("/", "~")
+        if not is_below and not _is_place(path):
+            raise WrongValue(
+                "must be paths below the working directory, or paths that begin with / or ~/, "
+                f"not {shorten(str(path))}"
+            )
     return list(dict.fromkeys(str(path) for path in paths))
 
 
@@ -141,12 +144,20 @@ def as_places(value: Value) -> list[str]:
     Raises:
         WrongValue: the value is a mapping, a list of anything but text, or another kind of path.
     """
-    given = value if isinstance(value, list) else [Plain(item) for item in as_text(value).split(",")]
-    paths = [PurePosixPath(as_text(item).strip()) for item in given if not is_null(item)]
+    paths = _listed_paths(value)
     for path in paths:
-        if not (path.is_absolute() or path.parts[:1] == ("~",)) or ".." in path.parts or len(path.parts) < 2:
+        if not _is_place(path):
             raise WrongValue(f"must be paths that begin with / or ~/, not {shorten(str(path))}")
     return list(dict.fromkeys(str(path) for path in paths))
+
+
+def _listed_paths(value: Value) -> list[PurePosixPath]:
+    given = value if isinstance(value, list) else [Plain(item) for item in as_text(value).split(",")]
+    return [PurePosixPath(as_text(item).strip()) for item in given if not is_null(item)]
+
+
+def _is_place(path: PurePosixPath) -> bool:
+    return len(path.parts) > 1 and path.parts[0] in ("/", "~") and ".." not in path.parts
 
 
 def _names_of(item: Value) -> list[str]:

@@ -93,9 +93,9 @@ class AgentDefinition(Record):
     `tools` is None where the file has no such key: everything is offered. `faults` are mistakes in the file
     that make its run be refused with `config`; `warnings` are worth telling and stop nothing; `unknown`
     keeps the keys nobody here knows. `named_servers` are defined elsewhere and looked up when a run starts.
-    `sandbox_write` are paths below the working directory that the editor writes although other programs
-    execute what lies there, or although agents lie there.
-    `sandbox_read` are files and directories elsewhere that a sandbox shows besides.
+    `sandbox_write` are paths below the working directory that are written although other programs execute
+    what lies there, or although agents lie there (`lifted`), and places elsewhere that the programs of a
+    sandbox write (`write_elsewhere`). `sandbox_read` are places elsewhere that a sandbox shows besides.
     `distinct_tool` says that another agent has the plain tool name of this one.
     `by_contract` says that it is the agent of `agent_start`, which has no file: its run ends by
     `agent_complete`.
@@ -146,6 +146,16 @@ class AgentDefinition(Record):
     def enabled_code_mode(self) -> CodeMode | None:
         """Code mode, if it is on."""
         return self.code_mode if self.code_mode is not None and self.code_mode.enabled else None
+
+    @property
+    def lifted(self) -> list[str]:
+        """The protected paths below the working directory that may be written all the same."""
+        return [path for path in self.sandbox_write if not path.startswith(("/", "~/"))]
+
+    @property
+    def write_elsewhere(self) -> list[str]:
+        """The places outside the working directory that programs in a sandbox may write."""
+        return [path for path in self.sandbox_write if path.startswith(("/", "~/"))]
 
     @property
     def tool_name(self) -> str:

@@ -22,7 +22,7 @@ from subagent_server.domain.definitions import SandboxLimits
 from subagent_server.sandbox.environment import box_environment
 from subagent_server.sandbox.git_identity import git_identity
 from subagent_server.sandbox.program import find_program
-from subagent_server.sandbox.refusal import BoxRefused
+from subagent_server.sandbox.refusal import BoxRefused, PlaceRefused
 from subagent_server.sandbox.system_calls import filter_of_calls
 from subagent_server.sandbox.visible import program_mounts, shows_too_much, system_mounts, tool_chains
 
@@ -129,16 +129,21 @@ def find_box_program(rules: Rules) -> Path:
 
     Raises:
         BoxRefused: bubblewrap is missing, or the working directory is too much to be shown.
+        PlaceRefused: a place is too much to be written.
     """
     program = find_program(rules.environment, rules.cwd)
     filter_of_calls()
-    if shows_too_much(rules.cwd, _homes(rules.environment)):
+    homes = _homes(rules.environment)
+    if shows_too_much(rules.cwd, homes):
         raise BoxRefused(
             f"the working directory {rules.cwd} is the home directory, a part of the system, or above one: "
             "start the run in the directory of a project"
         )
     if rules.cwd in rules.hidden:
         raise BoxRefused(f"the working directory {rules.cwd} holds the runs: start the run elsewhere")
+    for path in rules.write:
+        if shows_too_much(path, homes) or any(map(path.is_relative_to, rules.hidden)):
+            raise PlaceRefused(path)
     return program
 
 

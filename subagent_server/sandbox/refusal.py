@@ -1,4 +1,6 @@
-"""The one error of this room."""
+"""The errors of this room."""
+
+from pathlib import Path
 
 
 class BoxRefused(Exception):
@@ -7,3 +9,11 @@ class BoxRefused(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class PlaceRefused(Exception):
+    """The author of an agent asks for a place that no box may write."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(str(place))
+        self.place = place

@@ -16,7 +16,7 @@ from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.tool_selection import Selection
 from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.limits import limits_as_text
-from subagent_server.sandbox.refusal import BoxRefused
+from subagent_server.sandbox.refusal import BoxRefused, PlaceRefused
 from subagent_server.sandbox.trial import is_proven, try_box
 from subagent_server.service.unsupported import asked_of_box
 from subagent_server.toolkit.tool import Tool
@@ -72,6 +72,13 @@ def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
         box = RunBox(setup, protects=bool(writes or servers))
     except BoxRefused as refusal:
         return without_box(agent, refusal.reason)
+    except PlaceRefused as refusal:
+        raise RunRefused(
+            "config",
+            f"sandboxWrite cannot be kept: {refusal.place} is the home directory, a part of the system, "
+            "above one, or belongs to the runs.",
+            "Name a directory below it, such as ~/.cache/pip.",
+        ) from refusal
     try:
         if servers or agent.sandbox == "bwrap" or not is_proven(box.program):
             box.built()
@@ -154,12 +161,13 @@ def _mark(box: RunBox) -> str:
 
 def _words(box: RunBox) -> str:
     """Return what the model has to know, to take the walls of the box for rules and not for faults."""
+    elsewhere = "".join(f", {path}" for path in box.write_elsewhere)
     network = (
         "There is no network in it, so nothing can be downloaded or installed from elsewhere: a package that "
         "pip or npm cannot find may well exist."
     )
     return (
-        "What you start works in a sandbox. It can write the working directory and /tmp; everything else is "
-        "read-only or not there, on purpose, and so are files that other programs execute (.git/hooks, "
-        f".git/config, .mcp.json, .envrc and their kind). {'' if box.network else network}"
+        f"What you start works in a sandbox. It can write the working directory{elsewhere} and /tmp; "
+        "everything else is read-only or not there, on purpose, and so are files that other programs execute "
+        f"(.git/hooks, .git/config, .mcp.json, .envrc and their kind). {'' if box.network else network}"
     ).strip()

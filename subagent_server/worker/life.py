@@ -143,7 +143,7 @@ class Life:
     def _may_write(self, path: Path) -> bool:
         """Whether the author of the agent names this directory, below the run's own, in `sandboxWrite`."""
         here, real = Path.cwd(), Path(os.path.realpath(path))
-        return real.is_relative_to(here) and is_lifted(real.relative_to(here).parts, self.agent.sandbox_write)
+        return real.is_relative_to(here) and is_lifted(real.relative_to(here).parts, self.agent.lifted)
 
     # -- the watch beside the work
 

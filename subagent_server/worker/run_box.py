@@ -22,7 +22,7 @@ class RunBox:
     """
 
     def __init__(self, setup: RunnerSetup, *, protects: bool) -> None:
-        """Raise BoxRefused if there can be no box; nothing is held yet."""
+        """Raise BoxRefused if there can be no box, and PlaceRefused; nothing is held yet."""
         self._setup = setup
         self.protects = protects
         self._lock = threading.Lock()
@@ -42,6 +42,11 @@ class RunBox:
     def limits(self) -> SandboxLimits:
         """What its programs may use."""
         return self._rules.limits
+
+    @property
+    def write_elsewhere(self) -> Sequence[Path]:
+        """The places outside the working directory that its programs may write."""
+        return self._rules.write
 
     def built(self) -> Box:
         """Return the box; the first caller builds it. Blocking, for any thread.
@@ -74,7 +79,7 @@ class RunBox:
 
     def _protected(self) -> Rules:
         self._setup.run.paths.outputs.make()
-        protected = protect(self._rules.cwd, self._placeholders, self._setup.agent.sandbox_write)
+        protected = protect(self._rules.cwd, self._placeholders, self._setup.agent.lifted)
         self.open = protected.open
         return replace(
             self._rules,
@@ -95,6 +100,7 @@ def _unprotected(setup: RunnerSetup) -> Rules:
         network=agent.network,
         limits=agent.sandbox_limits or SandboxLimits(),
         read=_places(agent.sandbox_read),
+        write=_places(agent.write_elsewhere),
         over=[("--ro-bind", path) for path in _agents_inside(setup, cwd)],
         hidden=[_root(setup), *_runtime_directory(setup.environment, cwd)],
         cwd_read_only=True,
@@ -128,7 +134,7 @@ def _interpreters(agent: AgentDefinition) -> list[Path]:
 
 
 def _places(named: Sequence[str]) -> list[Path]:
-    """Return the places of `sandboxRead` that are there, links resolved."""
+    """Return the places elsewhere that the agent names and that are there, links resolved."""
     real = (Path(os.path.realpath(Path(name).expanduser())) for name in named)
     return [path for path in real if path.exists()]
 

@@ -43,7 +43,7 @@ def test_every_key_of_the_table_is_read(agent: Load) -> None:
     definition = agent(
         "runner: command\nmodel: opus\nbaseUrl: https://gate.example/v1\napiKeyEnv: MY_KEY\nmaxTokens: 4096\n"
         "effort: High\ntools: Read\ndisallowedTools: Bash, Write\nagents: scout, reviewer\ncodeMode: true\n"
-        "sandbox: none\nnetwork: off\nsandboxWrite: [.claude/agents/, ./my notes]\n"
+        "sandbox: none\nnetwork: off\nsandboxWrite: [.claude/agents/, ./my notes, ~/.cache/pip, /var/x]\n"
         "sandboxLimits: {memoryBytes: 1024, processes: 2, file_bytes: 3}\n"
         "outputSchema: {type: object}\nmaxConcurrent: 2\nisolation: worktree\nenv: {A: 1, B: yes, C: ~}\n"
         "cwd: ./sub/${DIR}\ncommand: ./run.sh\nargs: [--n, 3, yes]"
@@ -58,7 +58,7 @@ def test_every_key_of_the_table_is_read(agent: Load) -> None:
     assert (definition.sandbox, definition.network) == ("none", False)
     assert definition.sandbox_limits is not None
     assert definition.sandbox_limits.memory_bytes == 1024
-    assert definition.sandbox_write == [".claude/agents", "my notes"]
+    assert definition.sandbox_write == [".claude/agents", "my notes", "~/.cache/pip", "/var/x"]
     assert definition.output_schema == {"type": "object"}
     assert (definition.max_concurrent, definition.isolation) == (2, "worktree")
     assert definition.env == {"A": "1", "B": "yes", "C": ""}
@@ -126,7 +126,7 @@ def test_code_mode_has_its_own_keys(agent: Load) -> None:
         ("codeMode: {maxTimeoutSeconds: 0}", "codeMode.maxTimeoutSeconds"),
         ("sandboxLimits: {processes: -1}", "sandboxLimits.processes"),
         ("sandboxLimits: none", "sandboxLimits"),
-        ("sandboxWrite: /etc", "sandboxWrite"),
+        ("sandboxWrite: /", "sandboxWrite"),
         ("sandboxWrite: [sub, ../sub]", "sandboxWrite"),
         ("sandboxWrite: [.]", "sandboxWrite"),
         ("sandboxWrite: {a: b}", "sandboxWrite"),

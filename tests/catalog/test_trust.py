@@ -98,6 +98,7 @@ PINNED = {
     "baseUrl": ("baseUrl: https://a.example", "baseUrl: https://b.example"),
     "apiKeyEnv": ("apiKeyEnv: A_KEY", "apiKeyEnv: B_KEY"),
     "sandbox": ("sandbox: auto", "sandbox: none"),
+    "sandboxWrite": ("sandboxWrite: [notes]", "sandboxWrite: [notes, .git]"),
     "codeMode.python": ("codeMode: {enabled: true}", "codeMode: {enabled: true, python: ./p}"),
     "mcpServers.s.command": ("mcpServers: {s: {command: a}}", "mcpServers: {s: {command: b}}"),
     "mcpServers.s.url": (

@@ -53,6 +53,19 @@ def test_a_shell_in_a_box_writes_its_directory_and_sees_no_home_no_key_and_no_ru
     a_shell_in_a_box(world)
 
 
+def test_places_elsewhere_are_written_if_the_agent_names_them_and_are_not_too_much(world: World) -> None:
+    cache = world.home / "cache"
+    cache.mkdir()
+    places = ["~/cache", "/missing", ".claude/agents"]
+    (wrote,) = results_of(world, "echo kept > ~/cache/new; mkdir ~/other", sandboxWrite=places)
+    assert wrote == "(no output)" and (cache / "new").read_text(encoding="utf-8") == "kept\n"
+    assert not (world.home / "other").exists()
+    for place in ("/usr", str(world.home), str(world.runs)):
+        world.agent("greedy", sandbox="auto", sandboxWrite=[place])
+        code, message = world.failed(world.start("Go.", agent="greedy"))
+        assert code == "config" and message.startswith(f"sandboxWrite cannot be kept: {place} is ")
+
+
 def test_without_network_nothing_is_reached_and_the_model_is_given_the_reason(world: World) -> None:
     port = world.play(says("Nothing.")).base_url.rpartition(":")[2]
     (result,) = results_of(world, f"echo > /dev/tcp/127.0.0.1/{port}; pip download six", network=False)

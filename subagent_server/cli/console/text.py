@@ -133,12 +133,17 @@ def line_width() -> int:
 
 
 def coloured(text: str, colour: str) -> str:
-    """Return `text` in a colour if stdout is a terminal with colours and NO_COLOR is not set.
+    """Return `text` in a colour if stdout has colours."""
+    return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if has_colours() else text
+
+
+def has_colours() -> bool:
+    """Whether stdout is a terminal with colours and NO_COLOR is not set.
 
     https://no-color.org: any non-empty value of NO_COLOR switches colours off.
     """
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not is_terminal(sys.stdout)
-    return text if plain else f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return not plain and is_terminal(sys.stdout)
 
 
 def duration(seconds: float) -> str:
