@@ -13,7 +13,7 @@ from subagent_server.store.runs import RunStore
 from tests.helpers.forking import fork_command, is_for_forking, run_forked
 from tests.helpers.wait import wait_for
 
-BOUND = 60.0
+BOUND = 120.0
 
 
 @pytest.fixture

@@ -10,12 +10,14 @@ from subagent_server.catalog.loading import load_file
 from subagent_server.catalog.problems import AgentFileError, Problem
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import TEXT, json_option
+from subagent_server.cli.console.http_options import EVERYBODY
 from subagent_server.cli.console.output import err, out, out_json, report
 from subagent_server.cli.console.problems import problem_line, problem_wire
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import one_line
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import SubagentError
+from subagent_server.host.process_scan import with_words
 from subagent_server.sandbox.trial import outlook
 from subagent_server.service.check_agent import AgentChecker, CheckedAgent
 from subagent_server.service.context import warm_start
@@ -55,7 +57,9 @@ def doctor(session: Session, file: str | None, name: str | None, as_json: bool) 
     if file is not None:
         return _check_agents(session, *_of_file(session.settings.cwd / file), as_json)
     agents, problems = session.service.registry.agents(), session.service.registry.catalog().problems
-    surroundings = _Surroundings(_warm_start(session), outlook(session.settings.environment))
+    surroundings = _Surroundings(
+        _warm_start(session), outlook(session.settings.environment), with_words(b"serve", b"--no-token")
+    )
     return _check_agents(session, agents, problems, as_json, surroundings)
 
 
@@ -65,6 +69,8 @@ class _Surroundings:
 
     warm_start: str
     sandbox: str
+    open_servers: list[int]
+    """The pids of this user's servers that let in whoever comes (`serve --no-token`)."""
 
 
 def _warm_start(session: Session) -> str:
@@ -148,17 +154,25 @@ def _check_agents(
     findings = [problem for problem in every if problem.kind not in _REMARKS]
     if as_json:
         wire = {"checked": len(agents), "problems": [problem_wire(problem) for problem in every]}
-        out_json(
-            wire if around is None else {**wire, "warmStart": around.warm_start, "sandbox": around.sandbox}
-        )
+        out_json(wire if around is None else {**wire, **_wire(around)})
     else:
         if around is not None:
             err(one_line(f"Warm start: {around.warm_start}."))
             err(one_line(f"Sandbox: {around.sandbox}."))
+            for pid in around.open_servers:
+                err(f"HTTP: server {pid} runs with --no-token. {EVERYBODY}")
         for problem in every:
             out(problem_line(session, problem))
         err(_summary(len(agents), "agent", len(findings)))
     return ExitCode.FAILED if findings else ExitCode.OK
+
+
+def _wire(around: _Surroundings) -> dict[str, object]:
+    return {
+        "warmStart": around.warm_start,
+        "sandbox": around.sandbox,
+        "serversWithoutToken": around.open_servers,
+    }
 
 
 def _problems(checked: CheckedAgent) -> Iterator[Problem]:

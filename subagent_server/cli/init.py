@@ -1,7 +1,7 @@
 """`subagent init`: register this server with an MCP client."""
 
+import json
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +10,7 @@ import click
 from subagent_server.cli.clients.client_configs import (
     CLIENTS,
     SERVER,
-    Client,
     ClientPlace,
-    Entry,
-    Permissions,
     Scope,
 )
 from subagent_server.cli.clients.config_change import (
@@ -24,11 +21,12 @@ from subagent_server.cli.clients.config_change import (
     snippet,
     write,
 )
-from subagent_server.cli.clients.own_command import own_command
+from subagent_server.cli.clients.init_order import InitOrder, order_of
 from subagent_server.cli.console.ask_trust import coverage_lines
 from subagent_server.cli.console.asking import has_person
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
-from subagent_server.cli.console.flags import Flags, json_option
+from subagent_server.cli.console.flags import json_option
+from subagent_server.cli.console.http_options import DEFAULT_ADDRESS
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import coloured, escape_lines, one_line
@@ -54,6 +52,15 @@ _COLOURS = {"+": "green", "-": "red"}
     metavar="PATTERN",
     help="Offer the client only agents with such a name, as `serve --agent` does; may be repeated.",
 )
+@click.option(
+    "--http",
+    "url",
+    is_flag=False,
+    flag_value=f"http://{DEFAULT_ADDRESS}/mcp",
+    metavar="[URL]",
+    help="Let the client come over HTTP, with a token of its own, to a server that runs: `serve --http`.  "
+    f"[default of URL: http://{DEFAULT_ADDRESS}/mcp]",
+)
 @click.option("--print", "only_print", is_flag=True, help="Print what to paste; read and write no file.")
 @click.option("--yes", "-y", is_flag=True, help="Write without asking.")
 @click.option("--force", is_flag=True, help=f"Replace another server that is called {SERVER}.")
@@ -70,6 +77,7 @@ def init(
     client: str,
     scope: Scope | None,
     patterns: tuple[str, ...],
+    url: str | None,
     only_print: bool,
     yes: bool,
     force: bool,
@@ -85,8 +93,7 @@ def init(
     known = CLIENTS[client]
     if patterns:
         check_patterns(patterns, session.service.registry)
-    entry = known.entry(_command(session.settings, known, patterns), approved=approve)
-    order = InitOrder(known, scope or known.scopes[0], entry, approve)
+    order = order_of(session.settings, known, patterns, scope, url, approved=approve)
     if only_print:
         out(snippet(known, order.entry).rstrip("\n"))
         _print_permissions(session, order)
@@ -112,21 +119,6 @@ def init(
 
 
 @dataclass(frozen=True)
-class InitOrder:
-    """What is to be registered: the entry of a client, in the file of a scope. `approved`: see --approve."""
-
-    client: Client
-    scope: Scope
-    entry: Entry
-    approved: bool
-
-    @property
-    def permissions(self) -> Permissions | None:
-        """The settings to write beside the entry, if any."""
-        return self.client.permissions.get(self.scope) if self.approved else None
-
-
-@dataclass(frozen=True)
 class Registration:
     """An order and all that it changes: the client's file, its settings, and the trust in the directory."""
 
@@ -147,24 +139,6 @@ class Registration:
 
 
 # -- the entry and its file
-
-
-def _command(settings: Settings, client: Client, patterns: Sequence[str]) -> list[str]:
-    """Return the command of the server, with absolute paths for a client that starts it elsewhere."""
-    flags = click.get_current_context().ensure_object(Flags)
-    words = [*own_command(settings.environment, from_shell=client.knows_project), "serve", "--role", "parent"]
-    if not client.knows_project:
-        words += ["--cwd", str(settings.cwd)]
-    if flags.agents or not (client.knows_project or settings.agents_by_default):
-        for directory in settings.agent_directories:
-            words += ["--agents", str(directory)]
-    if flags.runs or not client.knows_project:
-        words += ["--runs", str(settings.runs_root)]
-    if flags.max_runs:
-        words += ["--max-runs", str(flags.max_runs)]
-    for pattern in patterns:
-        words += ["--agent", pattern]
-    return words
 
 
 def _to_be_trusted(settings: Settings) -> Coverage | None:
@@ -213,7 +187,8 @@ def _planned(session: Session, order: InitOrder, as_json: bool) -> Registration:
             settings = plan_permissions(path, permissions)
         except NotEditable as error:
             raise _left_as_it_is(session, path, error, "add --no-approve") from error
-    return Registration(order, change, settings, _to_be_trusted(session.settings))
+    covered = _to_be_trusted(session.settings) if order.token is None else None
+    return Registration(order, change, settings, covered)
 
 
 def _check_inside(place: ClientPlace, path: Path, scope: Scope) -> None:
@@ -279,7 +254,7 @@ def _carry_out(session: Session, registration: Registration) -> None:
 def _show(session: Session, registration: Registration) -> None:
     for change in registration.changes:
         for line in change.diff(session.shown(change.path)):
-            shown = escape_lines(line)
+            shown = escape_lines(registration.order.without_token(line))
             out(coloured(shown, _COLOURS[shown[0]]) if shown[:1] in _COLOURS else shown)
     order = registration.order
     if registration.changes and order.approved and order.client.can_be_approved:
@@ -296,6 +271,8 @@ def _conclusion(session: Session, registration: Registration) -> str:
     paths = " and ".join(one_line(session.shown(change.path)) for change in files)
     asked = client.still_asks if order.approved or not client.can_be_approved else client.asks
     words = [f"{paths} {'is' if len(files) == 1 else 'are'} written.", client.next_step, asked]
+    if order.token is not None:
+        words.append("It comes with a token of its own; keep `subagent serve --http` running.")
     if order.scope == "project" and Path(order.entry["command"]).is_absolute():
         words.append(
             "The entry names paths of this machine, so that its file is of no use to a colleague"
@@ -322,6 +299,6 @@ def _wire_of(order: InitOrder, path: Path, state: str, diff: list[str]) -> dict[
         "client": order.client.name,
         "file": str(path),
         "state": state,
-        "entry": order.entry,
-        "diff": diff,
+        "entry": json.loads(order.without_token(json.dumps(order.entry))),
+        "diff": [order.without_token(line) for line in diff],
     }

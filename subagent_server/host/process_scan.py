@@ -88,6 +88,11 @@ def marked(entry: str, *, or_command: Callable[[Command], bool] = _never) -> lis
     return [identity for identity in found if identity is not None and is_alive(identity)]
 
 
+def with_words(*words: bytes) -> list[int]:
+    """Return the pids of the processes of this user whose command lines have all of these words."""
+    return sorted(pid for pid in _pids() if set(words) <= set(command_of(pid)) and _is_of_this_user(pid))
+
+
 def _carries(pid: int, mark: bytes, or_command: Callable[[Command], bool]) -> bool:
     environment = _words(pid, "environ")
     if environment is None:

@@ -155,7 +155,7 @@ def _signature(file: Path) -> tuple[int, int, int] | None:
         facts = file.stat()
     except OSError:
         return None
-    return facts.st_ino, facts.st_mtime_ns, facts.st_size
+    return facts.st_ino, facts.st_ctime_ns, facts.st_size
 
 
 def _not_usable(file: Path, why: str) -> TokensNotUsable:

@@ -49,7 +49,9 @@ async def connect_servers(
         agent.mcp_servers, ServerContext(place, run.record, run.masker, run.paths.server_logs), agent.name
     )
     try:
-        wanted = ToolChoice(agent.tools, agent.disallowed_tools)
+        code_mode = agent.enabled_code_mode
+        excluded = None if code_mode is None else code_mode.excluded_tools
+        wanted = ToolChoice(agent.tools, agent.disallowed_tools, excluded)
         tools, warnings = servers.tools(wanted, set(own_names), Attachments(run.paths.outputs, run.masker))
     except BaseException:
         await servers.aclose(hurry=True)

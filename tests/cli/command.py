@@ -2,6 +2,8 @@
 
 import json
 import os
+import pty
+import re
 import select
 import signal
 import subprocess
@@ -29,7 +31,7 @@ from tests.helpers.runs import STARTED, make_meta, make_request
 from tests.helpers.wait import wait_for
 
 COMMAND = (sys.executable, "-m", "subagent_server")
-BOUND = 60.0
+BOUND = 120.0
 """How long one command may take, in seconds, on a machine that has much else to do."""
 
 Completed = subprocess.CompletedProcess[str]
@@ -89,6 +91,21 @@ class Cli:
         done = self(*words, "--json", env=env)
         assert done.returncode == code, done.stderr
         return json.loads(done.stdout)
+
+    def on_screen(self, *words: str, columns: int = 80) -> str:
+        """Run the command with its stdout on a terminal, and return what that shows, without colours."""
+        outer, inner = pty.openpty()
+        shown = b""
+        try:
+            with self.start(*words, stdout=inner, env={"COLUMNS": str(columns)}) as command:
+                os.close(inner)
+                with suppress(OSError):  # the terminal has no other end any more
+                    while part := os.read(outer, 1 << 16):
+                        shown += part
+                command.end()
+        finally:
+            os.close(outer)
+        return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).replace("\r\n", "\n")
 
     def start(self, *words: str, **options: Any) -> "Running":
         """Start the command and return while it runs."""

@@ -25,7 +25,8 @@ def test_an_installation_without_its_repository_demonstrates_itself_and_no_agent
     cli: Cli, tmp_path: Path
 ) -> None:
     place = repository(cli.home.with_name(f"{cli.home.name}.repository"))
-    shutil.copytree(PACKAGE, tmp_path / "installed" / PACKAGE.name, ignore=shutil.ignore_patterns("*.pyc"))
+    half_written = shutil.ignore_patterns("*.pyc.*")  # caches that are whole spare it to compile every module
+    shutil.copytree(PACKAGE, tmp_path / "installed" / PACKAGE.name, ignore=half_written)
     (cli.home / "agents" / "reviewer.md").write_text("---\nname: reviewer\n---\nSay no.", encoding="utf-8")
     environment = {
         "ANTHROPIC_API_KEY": "",

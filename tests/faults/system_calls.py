@@ -17,7 +17,7 @@ from tests.helpers.processes import REPOSITORY
 STRACE = shutil.which("strace")
 CALLS = ("openat", "write", "fsync", "renameat")
 _LINE = re.compile(r"^(\d+) +(\w+)\((.*)\) += ")
-_BOUND = 60.0
+_BOUND = 120.0
 _FORKING = """
     import os, sys
     from contextlib import suppress

@@ -23,7 +23,7 @@ from tests.helpers.processes import REPOSITORY
 from tests.helpers.wait import wait_for
 from tests.helpers.warm import zygotes
 
-BOUND = 60.0
+BOUND = 120.0
 ROOM = "-" * (32 << 10)
 IDLE_SECONDS = 600.0
 OLDER_KERNEL = "TINY_OLDER_KERNEL"

@@ -12,6 +12,7 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from venv import EnvBuilder
 
@@ -114,6 +115,7 @@ def _marked(name: str, content: bytes, version: str) -> bytes:
     return b"".join([*lines[:at], _MARK.format(version=version).encode(), *lines[at:]])
 
 
+@cache
 def _first_statement(content: bytes) -> int:
     """Return before which line a module does anything, with its docstring left behind."""
     body = ast.parse(content).body

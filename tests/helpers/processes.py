@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 """How long a process may take for its next word, on a machine that has much else to do."""
 
 

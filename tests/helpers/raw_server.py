@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-BOUND = 60.0
+BOUND = 120.0
 HELLO = {
     "jsonrpc": "2.0",
     "id": "hello",

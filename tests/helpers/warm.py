@@ -14,7 +14,7 @@ from subagent_server.host.directory import Entry
 PLACE = "SUBAGENT_RUNTIME_DIR"
 _PATIENCE = {"SUBAGENT_WARM_IDLE": "120"}
 """It leaves by itself if a session is killed."""
-_BOUND = 60.0
+_BOUND = 120.0
 
 
 def begin() -> Path:

@@ -12,7 +12,7 @@ from subagent_server.host.directory import Entry
 from subagent_server.host.sleeper import Sleeper
 
 FOREVER = 3_600.0
-BOUND = 15.0
+BOUND = 60.0
 
 
 @asynccontextmanager

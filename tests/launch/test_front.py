@@ -23,7 +23,8 @@ from tests.helpers.world import BOUND, PROGRAM, World, kill
 
 
 def forked_by(zygote: processes.Identity) -> processes.Identity:
-    """Return the one fork of a warm process that has work."""
+    """Return the one fork of a zygote that has work, as soon as those of before have left."""
+    wait_for(lambda: len(forks_of(zygote)) == 1, BOUND, "one fork")
     (identity,) = forks_of(zygote)
     return identity
 
@@ -40,9 +41,11 @@ def gone(identity: processes.Identity) -> None:
     wait_for(lambda: not processes.is_alive(identity), BOUND, f"the end of {identity.pid}")
 
 
-def test_a_server_is_forked_and_stands_where_its_client_started_it(world: World, place: WarmPlace) -> None:
+def test_a_server_is_forked_and_stands_where_its_client_started_it(
+    world: World, shared_place: WarmPlace
+) -> None:
     world.agent()
-    zygote = place.start()
+    zygote = shared_place.zygote()
     for leave in (RawServer.end_input, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         with world.raw_server("--role", "parent") as server:
             tools = greeted(server)
@@ -59,7 +62,6 @@ def test_a_server_is_forked_and_stands_where_its_client_started_it(world: World,
             assert server.leaves(BOUND) == 0
             server.rest()
         gone(fork)
-    kill(zygote)
 
 
 def test_the_fork_ends_with_its_front_and_the_front_as_the_fork_and_both_outlive_the_zygote(
@@ -90,9 +92,9 @@ def forked_by_greeting(server: RawServer, zygote: processes.Identity) -> process
     return forked_by(zygote)
 
 
-def test_a_server_is_stopped_and_goes_on_with_its_front(world: World, place: WarmPlace) -> None:
+def test_a_server_is_stopped_and_goes_on_with_its_front(world: World, shared_place: WarmPlace) -> None:
     world.agent()
-    zygote = place.start()
+    zygote = shared_place.zygote()
     with world.raw_server() as server:
         fork = forked_by_greeting(server, zygote)
         server.signal(signal.SIGTSTP)

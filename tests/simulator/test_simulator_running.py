@@ -21,7 +21,7 @@ from subagent_server.simulator import Simulator
 from tests.simulator.clients import post
 
 SCRIPT = {"turns": [{"text": "ok"}]}
-BOUND = 60.0
+BOUND = 120.0
 
 
 @contextmanager

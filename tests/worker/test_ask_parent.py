@@ -22,9 +22,12 @@ def test_two_questions_of_one_turn_are_answered_in_the_other_order(world: World)
     simulator = world.play(turn, says("Done."))
     run_id = world.start()
     meta = world.asking(run_id, 2)
-    by_text = {message.question_content: message.message_id for message in meta.pending}
-    world.reply(run_id, "L", by_text["Which size?"])
-    meta = world.until(run_id, lambda meta: "acknowledged" in str(meta.messages[1].message_status.value))
+    size = next(each.message_id for each in meta.pending if each.question_content == "Which size?")
+    world.reply(run_id, "L", size)
+    done = (size, MessageStatus.ACKNOWLEDGED)
+    meta = world.until(
+        run_id, lambda meta: done in [(each.message_id, each.message_status) for each in meta.messages]
+    )
     assert meta.status is Status.WAITING and meta.pending_questions == 1
     world.reply(run_id, "blue")
     assert world.completed(run_id) == "Done."

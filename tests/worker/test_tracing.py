@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers.processes import run_python
 
-BOUND = 60.0
+BOUND = 120.0
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
 NOT_WANTED = {
     "nothing said": {},

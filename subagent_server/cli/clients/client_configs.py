@@ -24,6 +24,7 @@ _PASSED_ON_BY_CODEX = (
 
 
 _APPROVALS = frozenset({"default_tools_approval_mode", "trust"})
+_WAYS = frozenset({"command", "url", "httpUrl"})
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class Client:
     """One client. The first scope of `files` is the default.
 
     `approval` is the part of the entry, and `permissions` the settings, by which the client calls the tools
-    without asking. `asks` says what a person is asked without it, `still_asks` what with it.
+    without asking. `over_http` makes the entry for a server at a URL, with a header Authorization; None: the
+    client does not come over HTTP. `asks` says what a person is asked without it, `still_asks` what with it.
     `knows_project` says whether it starts servers in the directory of the project with the environment of a
     shell. For another client the entry names every directory.
     """
@@ -69,6 +71,7 @@ class Client:
     knows_project: bool = True
     extras: Entry = field(default_factory=dict)
     approval: Entry = field(default_factory=dict)
+    over_http: Callable[[str, str], Entry] | None = None
     permissions: Mapping[Scope, Permissions] = field(default_factory=dict)
     asks: str = ""
     still_asks: str = ""
@@ -83,19 +86,14 @@ class Client:
         """The scopes it has, the usual one first."""
         return tuple(self.files)
 
-    def entry(self, command: list[str], *, approved: bool) -> Entry:
+    def starting(self, command: list[str]) -> Entry:
         """Return the entry that makes the client start `command` as its server."""
-        return {
-            "command": command[0],
-            "args": command[1:],
-            **self.extras,
-            **(self.approval if approved else {}),
-        }
+        return {"command": command[0], "args": command[1:], **self.extras}
 
 
 def is_current(entry: Any, wanted: Entry) -> bool:
     """Whether an entry does all that the wanted one does. What a person has added to it is theirs."""
-    if not isinstance(entry, dict) or entry.keys() & {"url", "httpUrl"}:
+    if not isinstance(entry, dict) or entry.keys() & _WAYS != wanted.keys() & _WAYS:
         return False
     return all(key in entry and _serves(key, entry[key], value) for key, value in wanted.items())
 
@@ -137,6 +135,16 @@ def _claude_desktop(place: ClientPlace) -> Path:
     return folder / "Claude" / "claude_desktop_config.json"
 
 
+def _with_headers(key: str, **more: Any) -> Callable[[str, str], Entry]:
+    """Return the maker of an entry with the URL under this key, and the header."""
+    return lambda url, authorization: {**more, key: url, "headers": {"Authorization": authorization}}
+
+
+def _codex_over_http(url: str, authorization: str) -> Entry:
+    bounds = {"required": True, "startup_timeout_sec": 30, "tool_timeout_sec": 300}
+    return {"url": url, "http_headers": {"Authorization": authorization}, **bounds}
+
+
 _ALL = (
     Client(
         name="claude",
@@ -144,6 +152,7 @@ _ALL = (
         files={"project": lambda place: place.cwd / ".mcp.json", "user": _claude_user},
         # The first turn waits for a server only if its tools are always loaded; else it lacks them.
         extras={"alwaysLoad": True},
+        over_http=_with_headers("url", type="http", alwaysLoad=True),
         permissions={
             # Beside the answers that Claude Code itself keeps of a person for a project.
             "project": Permissions(
@@ -172,6 +181,7 @@ _ALL = (
             "env_vars": list(_PASSED_ON_BY_CODEX),
         },
         approval={"default_tools_approval_mode": "approve"},
+        over_http=_codex_over_http,
         asks="It asks before each call of a tool that does something; `codex exec` cannot ask, and refuses.",
         next_step="Start Codex anew. It keeps other variables than those of env_vars from its servers: "
         "add what your agents need.",
@@ -183,6 +193,7 @@ _ALL = (
         # Variables with KEY in their name do not reach a server unless its entry names them.
         extras={"env": {"ANTHROPIC_API_KEY": "${ANTHROPIC_API_KEY:-}"}},
         approval={"trust": True},
+        over_http=_with_headers("httpUrl"),
         asks="It asks before each call, unless it was started with `--approval-mode yolo`.",
         next_step="Start Gemini CLI anew, in a folder that it trusts. It keeps variables that look like "
         "secrets from its servers: add to env what your agents need.",
@@ -195,6 +206,7 @@ _ALL = (
             "user": lambda place: place.home / ".cursor" / "mcp.json",
         },
         knows_project=False,
+        over_http=_with_headers("url"),
         still_asks="It asks before calls as its own settings say.",
         next_step="Switch the server on in Cursor's settings under MCP. Started from a menu, Cursor has no "
         "ANTHROPIC_API_KEY: start it from a shell, or add the key to env.",

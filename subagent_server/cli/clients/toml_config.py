@@ -55,7 +55,9 @@ def snippet(server: str, entry: dict[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return a text, number or truth, or a list of them: as in JSON, but for one character."""
+    """Return a text, number or truth, or a list of them: as in JSON, but for one character; or a table."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_value(key)} = {_value(each)}" for key, each in value.items()) + " }"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

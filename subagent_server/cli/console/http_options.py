@@ -24,6 +24,11 @@ from subagent_server.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_ADDRESS = "127.0.0.1:8101"
+EVERYBODY = (
+    "Every program of this machine may start agents with your rights and read your runs there: those of "
+    "other users too, and those of runs with network."
+)
+"""What `--no-token` opens."""
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -142,10 +147,7 @@ def announce(door: HttpDoor) -> None:
     """Say on stderr where the server listens, and who may come in."""
     err(f"Serving MCP at {_place(door.listener)}.")
     if door.tokens is None:
-        err(
-            "--no-token: every program of this machine, of every user and of runs too, may start agents with "
-            "your rights here."
-        )
+        err(f"--no-token: {EVERYBODY}")
     else:
         err(f"Each request needs a token of {door.tokens.file}; `subagent init CLIENT --http` writes it.")
 

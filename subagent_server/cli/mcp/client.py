@@ -113,7 +113,7 @@ def _connected(chosen: Chosen, ask: Callable[[ServerConnection], Awaitable[T]]) 
 
 async def _asked(chosen: Chosen, ask: Callable[[ServerConnection], Awaitable[T]]) -> T:
     masker = Masker(chosen.secrets)
-    around = ServerContext(ServerEnvironment(chosen.environment, chosen.cwd), _pass_on, masker)
+    around = ServerContext(ServerEnvironment(chosen.environment, chosen.cwd), pass_on, masker)
     connection = ServerConnection(chosen.name, chosen.definition, around)
     try:
         try:
@@ -126,7 +126,7 @@ async def _asked(chosen: Chosen, ask: Callable[[ServerConnection], Awaitable[T]]
         await connection.aclose()
 
 
-def _pass_on(kind: str, **facts: Any) -> None:
+def pass_on(kind: str, **facts: Any) -> None:
     """Print log lines of the server, and warnings."""
     if kind == "server_log":
         err(one_line(f"[{facts['server']}] {facts['text']}"))

@@ -29,6 +29,16 @@ class Chosen:
     secrets: frozenset[str]
 
 
+@dataclass(frozen=True)
+class ReadyServers:
+    """Servers with their variables expanded, by name. `secrets` are masked on a terminal."""
+
+    servers: Mapping[str, ServerDefinition]
+    environment: Mapping[str, str]
+    cwd: Path
+    secrets: frozenset[str]
+
+
 def all_servers(session: Session, agent: str | None, config: Path | None) -> dict[str, ServerDefinition]:
     """Return the servers of an agent or a file, as the file writes them.
 
@@ -52,17 +62,23 @@ def one_server(session: Session, name: str, agent: str | None, config: Path | No
         near = get_close_matches(name, whole.mcp_servers, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise BadArgument(f"There is no MCP server {shorten(name)}{hint}: the servers here are {known}.")
+    ready = _ready(session, whole, {name: server})
+    return Chosen(name, ready.servers[name], ready.environment, ready.cwd, ready.secrets)
+
+
+def agent_with_servers(session: Session, agent: str) -> tuple[AgentDefinition, ReadyServers]:
+    """Return an agent with all its servers, ready to be connected. Raises as `one_server`."""
+    whole = _definition(session, agent, None, Judge(session.service))
+    return whole, _ready(session, whole, whole.mcp_servers)
+
+
+def _ready(session: Session, whole: AgentDefinition, servers: Mapping[str, ServerDefinition]) -> ReadyServers:
     environment = session.settings.environment
-    alone = AgentDefinition(name=whole.name, env=whole.env, cwd=whole.cwd, mcp_servers={name: server})
+    alone = AgentDefinition(name=whole.name, env=whole.env, cwd=whole.cwd, mcp_servers=dict(servers))
     ready = expand_definition(alone, environment)
     cwd = session.settings.cwd / Path(ready.cwd).expanduser() if ready.cwd else session.settings.cwd
-    return Chosen(
-        name,
-        ready.mcp_servers[name],
-        {**environment, **ready.env},
-        cwd,
-        frozenset(hidden_values(ready)),
-    )
+    secrets = frozenset(hidden_values(ready))
+    return ReadyServers(ready.mcp_servers, {**environment, **ready.env}, cwd, secrets)
 
 
 def _definition(

@@ -72,12 +72,15 @@ class Catalogue:
         whole = "\n".join(parts)
         return whole if len(whole) <= budget else self._index()
 
+    def knows(self, name: str) -> bool:
+        """Whether a function or a server has this name."""
+        return name in self._by_namespace() or name in self._by_name()
+
     def help(self, name: str) -> str:
         """Return the stub of a function, or the functions of a server, a line each."""
-        by_namespace = self._by_namespace()
+        by_namespace, every = self._by_namespace(), self._by_name()
         if name in by_namespace:
             return _listed(by_namespace[name], _MOST_LISTED)
-        every = {**self.flat, **{each.qualified: each for each in self.functions}}
         if name in every:
             found = every[name]
             return f"# {found.namespace}\n{found.stub.text}"
@@ -94,6 +97,9 @@ class Catalogue:
         if found:
             return _listed(found, _MOST_FOUND)
         return f"No function has a word of {shorten(query)}.\n{self._index()}"
+
+    def _by_name(self) -> dict[str, ToolFunction]:
+        return {**self.flat, **{each.qualified: each for each in self.functions}}
 
     def _by_namespace(self) -> dict[str, list[ToolFunction]]:
         found: dict[str, list[ToolFunction]] = {}

@@ -1,5 +1,6 @@
 """The text of a tool's function, as the model reads it: types, signature, docstring. Pure."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from subagent_server.toolkit.mcp_servers.schema_repair import repaired, without_
 MAX_STUB_CHARACTERS = 60_000
 _LONGEST_LINE = 100
 _SHORT = 200
+_OBJECT = re.compile(r"^(?:class )?(\w+)(?:\(TypedDict\)| = TypedDict\()", re.MULTILINE)
 _TEXT = PythonType(("Text",))
 
 
@@ -48,6 +50,11 @@ class Stub:
     parameters: Sequence[Parameter] = ()
     takes_more: bool = False
     unwraps: bool = False
+
+    @property
+    def objects(self) -> list[str]:
+        """The names of the types of objects that it defines."""
+        return _OBJECT.findall(self.text)
 
 
 class StubWriter:

@@ -33,16 +33,25 @@ class Offered:
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """The keys `tools` (None: everything) and `disallowedTools` of an agent file, as written."""
+    """The keys `tools` (None: everything) and `disallowedTools` of an agent file, as written.
+
+    `excluded` is `codeMode.excludedTools`, None without code mode.
+    """
 
     tools: Collection[str] | None = None
     disallowed: Collection[str] = ()
+    excluded: Collection[str] | None = None
 
     def includes(self, offered: Offered) -> bool:
         """Whether the run may use this tool."""
         facts = (offered.server, offered.tool.name, offered.name)
         allowed = self.tools is None or is_named(self.tools, *facts)
         return allowed and not is_named(self.disallowed, *facts)
+
+    def is_function(self, offered: Offered) -> bool:
+        """Whether programs call this tool, by its server, so that its name alone need not be unique."""
+        facts = (offered.server, offered.tool.name, offered.name)
+        return self.excluded is not None and not is_named(self.excluded, *facts)
 
 
 @dataclass
@@ -99,7 +108,7 @@ def make_offer(listings: Sequence[ToolListing], wanted: ToolChoice, own: Collect
         if listing.tools and not named:
             offer.warnings.append(_unused(listing))
         offer.tools += named
-    _check_unique(offer.tools, own)
+    _check_unique([each for each in offer.tools if not wanted.is_function(each)], own)
     return offer
 
 

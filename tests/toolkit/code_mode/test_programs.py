@@ -1,55 +1,12 @@
 """Programs of a model that call the tools of a run's MCP servers (SPEC section 9)."""
 
 import json
-from typing import Any
 
 import pytest
 
-from tests.helpers.mcp_servers import scripted
-from tests.helpers.turns import call, says, tool_results
+from tests.helpers.turns import says
 from tests.helpers.world import World
-
-NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-TEXTS = {"type": "object", "properties": {"from": {"type": "string"}, "size": {"type": "integer"}}}
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
-SHOP = scripted(
-    {"name": "price", "inputSchema": NUMBER},
-    {"name": "mail", "inputSchema": TEXTS},
-    {"name": "bad", "does": {"content": [{"type": "text", "text": "sold out"}], "isError": True}},
-    {
-        "name": "sizes",
-        "outputSchema": {
-            "type": "object",
-            "properties": {"result": {"type": "array"}},
-            "required": ["result"],
-        },
-        "does": {"content": [], "structuredContent": {"result": [1, 2]}},
-    },
-    {
-        "name": "photo",
-        "does": {
-            "content": [
-                {"type": "text", "text": "a photo"},
-                {"type": "image", "data": PIXEL, "mimeType": "image/png"},
-            ]
-        },
-    },
-    {"name": "hangs", "does": {"hang": True}},
-)
-
-
-def program(code: str, seconds: int = 30) -> dict[str, Any]:
-    """Return a turn that runs a program."""
-    return call("execute_python_code", code=code, executionTimeout=seconds)
-
-
-def outcomes(world: World, *programs: Any, **keys: Any) -> list[str]:
-    """Return the results of programs that one run runs, as its model sees them."""
-    world.agent(**{"codeMode": {"enabled": True}, "mcpServers": {"shop": SHOP}, **keys})
-    turns = [each if isinstance(each, dict) else program(each) for each in programs]
-    simulator = world.play(*turns, says("Done."))
-    assert world.completed(world.start()) == "Done."
-    return [tool_results(request.body)[0] for request in simulator.requests[1:]]
+from tests.toolkit.code_mode.shop import SHOP, outcomes, program
 
 
 @pytest.mark.parametrize("sandbox", ["none", "bwrap"])
@@ -59,12 +16,13 @@ def test_a_program_calls_the_tools_of_a_server_and_its_output_is_the_result(
     codes = {
         "sum(shop.price(n=n).json()['n'] for n in range(3))": "3",
         "```python\nprice(n=4)\n```": '{"n": 4}',
-        "def run():\n    print('a')\n    return ['b']": "a\n['b']",
+        "def run():\n    print('a')\n    return [shop.sizes(), 'b']": "a\n[[1, 2], 'b']",
         "import asyncio\nasync def run():\n    await asyncio.sleep(0)\n    return 'later'": "later",
         "import asyncio\nawait asyncio.sleep(0)\n'top'": "top",
         "def run():\n    print('once')\nif __name__ == '__main__':\n    run()": "once",
         "gather(*[lambda n=n: shop.price(n=n).json()['n'] for n in range(40)]) == list(range(40))": "True",
-        "shop.mail(from_='me')": '{"from": "me"}',
+        "shop.mail(from_='me', box=MailBox(name='in')).json()": "{'from': 'me', 'box': {'name': 'in'}}",
+        "help(price)": "# shop\ndef price(*, n: int) -> Text:\n    ...",
         "try:\n    shop.bad()\nexcept ToolError as error:\n    print('caught', error)": "caught sold out",
         "import os, subprocess, sys\nprint('1')\nsubprocess.run(['echo', '2'])\nprint('3', file=sys.stderr)\n"
         "os.write(1, b'4\\xff\\n')\nprint('\\ud800')": "1\n2\n3\n4\ufffd\n\\ud800",
@@ -129,6 +87,8 @@ def test_images_come_back_to_the_model_and_each_program_is_kept_with_its_calls(w
     assert [line["function"] for line in lines if "function" in line] == ["shop.photo"]
     log = world.paths(run_id).log.path.read_text(encoding="utf-8")
     assert "```python" in log and "→ 1. shop.photo" in log
+    shown = world.cli("show", run_id, "--code").stdout
+    assert "✔ done" in shown and "print(shop.photo())" in shown and "→ 1. shop.photo {}  ← a photo" in shown
 
 
 def test_a_program_whose_time_is_over_is_ended_with_all_that_it_started(world: World) -> None:

@@ -18,7 +18,7 @@ from subagent_server.toolkit.mcp_servers.session import ServerEnvironment
 from subagent_server.toolkit.mcp_servers.tool import McpTool
 from subagent_server.toolkit.tool import ToolResult
 
-BOUND = 60.0
+BOUND = 120.0
 
 
 class Field:

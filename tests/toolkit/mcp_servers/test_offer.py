@@ -57,6 +57,13 @@ def test_a_prefix_a_filter_or_the_agent_file_leads_out_of_a_clash() -> None:
     assert [each.server for each in offer(one, plain, tools=["mcp__two__search"]).tools] == ["two"]
 
 
+def test_functions_of_programs_are_called_by_their_server_so_only_ordinary_tools_may_not_clash() -> None:
+    listings = [listing("one", "search", "draw", "bash"), listing("two", "search", "draw")]
+    assert len(make_offer(listings, ToolChoice(excluded=["mcp__two__draw"]), {"bash"}).tools) == 5
+    with pytest.raises(RunRefused, match="both offer a tool draw"):
+        make_offer(listings, ToolChoice(excluded=["draw"]), {"bash"})
+
+
 def test_a_name_that_the_api_refuses_is_changed_with_a_warning_and_no_two_become_one() -> None:
     made = offer(listing("s", "get status", "get_status", "get.status", "x" * 200, ""))
     assert names(made)[:3] == ["get_status_2", "get_status", "get_status_3"]

@@ -1,0 +1,109 @@
+"""The tools of an agent's MCP servers as functions. It imports the MCP SDK, so it is imported late."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from subagent_server.cli.console.exits import EarlyExit, ExitCode
+from subagent_server.cli.console.output import err, out, out_json
+from subagent_server.cli.console.session import Session
+from subagent_server.cli.console.text import one_line
+from subagent_server.cli.mcp.client import pass_on
+from subagent_server.cli.mcp.config import ReadyServers, agent_with_servers
+from subagent_server.domain.definitions import AgentDefinition, CodeMode
+from subagent_server.domain.errors import RunRefused
+from subagent_server.domain.secrets import Masker
+from subagent_server.toolkit.code_mode.catalogue import ToolFunction
+from subagent_server.toolkit.code_mode.division import DividedTools, divided
+from subagent_server.toolkit.mcp_servers.connection import ServerContext
+from subagent_server.toolkit.mcp_servers.offer import ToolChoice
+from subagent_server.toolkit.mcp_servers.results import Attachments
+from subagent_server.toolkit.mcp_servers.servers import connect
+from subagent_server.toolkit.mcp_servers.session import ServerEnvironment
+
+
+def show_functions(session: Session, name: str, about: str | None, *, whole: bool, as_json: bool) -> ExitCode:
+    """Print what the model of an agent reads of its functions, or what a program reads of one.
+
+    Raises:
+        EarlyExit: a server could not be connected (6), names clash or `about` names nothing (2).
+    """
+    agent, ready = agent_with_servers(session, name)
+    division = asyncio.run(_divided(agent, ready))
+    catalogue, code_mode = division.catalogue, agent.code_mode or CodeMode()
+    if about is not None and not catalogue.knows(about):
+        raise EarlyExit(ExitCode.USAGE, catalogue.help(about))
+    most = sys.maxsize if whole else code_mode.stub_characters
+    text = catalogue.text(most) if about is None else catalogue.help(about).rstrip()
+    if as_json:
+        out_json(
+            {
+                "agent": agent.name,
+                "codeMode": code_mode.enabled,
+                "text": text,
+                "functions": list(map(_wire, catalogue.functions)),
+                "ordinaryTools": [tool.name for tool in division.ordinary],
+                "warnings": list(division.warnings),
+            }
+        )
+        return ExitCode.OK
+    if text:
+        out(text)
+    for remark in _remarks(agent, code_mode, division):
+        err(one_line(remark))
+    return ExitCode.OK
+
+
+async def _divided(agent: AgentDefinition, ready: ReadyServers) -> DividedTools:
+    """Connect, divide the tools as a run does, and disconnect.
+
+    Raises:
+        EarlyExit: a server could not be connected (6), or names clash (2).
+    """
+    masker = Masker(ready.secrets)
+    around = ServerContext(ServerEnvironment(ready.environment, ready.cwd), pass_on, masker)
+    try:
+        servers = await connect(ready.servers, around, agent.name)
+    except RunRefused as refusal:
+        raise EarlyExit(ExitCode.ENVIRONMENT, masker.text(_sentence(refusal))) from refusal
+    try:
+        excluded = (agent.code_mode or CodeMode()).excluded_tools
+        wanted = ToolChoice(agent.tools, agent.disallowed_tools, excluded)
+        tools, warnings = servers.tools(wanted, (), Attachments())
+        for warning in warnings:
+            pass_on("warning", message=warning)
+        return divided(tools, excluded)
+    except RunRefused as refusal:
+        raise EarlyExit(ExitCode.USAGE, _sentence(refusal)) from refusal
+    finally:
+        await servers.aclose()
+
+
+def _sentence(refusal: RunRefused) -> str:
+    return f"{refusal.sentence} {refusal.hint or ''}".rstrip()
+
+
+def _remarks(agent: AgentDefinition, code_mode: CodeMode, division: DividedTools) -> Sequence[str]:
+    remarks = [f"Warning: {warning}" for warning in division.warnings]
+    if not division.catalogue.functions:
+        remarks.append(
+            f"{agent.name} has no MCP tools that a program could call: add a server to mcpServers."
+        )
+    if division.ordinary:
+        remarks.append(f"Ordinary tools: {', '.join(tool.name for tool in division.ordinary)}")
+    if not code_mode.enabled:
+        remarks.append(f"Code mode is off: `codeMode: true` in the file of {agent.name} switches it on.")
+    return remarks
+
+
+def _wire(function: ToolFunction) -> dict[str, Any]:
+    return {
+        "name": function.qualified,
+        "server": function.tool.server,
+        "tool": function.tool.name,
+        "parameters": [
+            {"name": each.name, "key": each.key, "required": each.required} for each in function.parameters
+        ],
+        "stub": function.stub.text,
+    }

@@ -1,0 +1,137 @@
+"""Who may come in over HTTP: tokens in a file, made at the first start, and counted as they are now."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.http_server import HttpServer, free_port
+from tests.helpers.turns import asks, says
+from tests.helpers.wait import wait_for
+from tests.helpers.world import PROGRAM, World
+
+
+def allowed(server: HttpServer, token: str) -> bool:
+    """Whether this token lets a request in."""
+    return server.ask("GET", "/metrics", token=None, Authorization=f"Bearer {token}").status == 200
+
+
+def test_two_servers_that_start_first_at_once_make_one_token_which_nobody_else_reads(world: World) -> None:
+    with world.http_server() as one, world.http_server() as other:
+        file = world.home / ".local" / "state" / "subagent" / "http-tokens"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        token = one.token()
+        assert len(token) >= 32 and allowed(one, token) and allowed(other, token)
+        assert token not in one.said
+
+
+def test_a_line_that_is_removed_and_a_file_that_is_opened_to_others_count_at_once(world: World) -> None:
+    file = world.home / "tokens"
+    file.write_text("# ours\nalice alices-own-secret-token\nbob bobs-very-own-secret-token\n")
+    file.chmod(0o600)
+    with world.http_server("--token-file", str(file)) as server:
+        assert allowed(server, "alices-own-secret-token") and allowed(server, "bobs-very-own-secret-token")
+        file.write_text("bob bobs-very-own-secret-token\n")
+        assert not allowed(server, "alices-own-secret-token")
+        assert allowed(server, "bobs-very-own-secret-token")
+        file.chmod(0o644)
+        assert not allowed(server, "bobs-very-own-secret-token")
+        assert "others may read it" in server.said and "bobs-very" not in server.said
+
+
+def test_without_tokens_the_log_and_the_doctor_say_what_is_open(world: World) -> None:
+    world.agent()
+    with world.http_server("--no-token") as server:
+        answer = server.ask("GET", "/metrics", token=None)
+        assert answer.status == 200 and b"subagent_http_sessions 0" in answer.body
+        assert server.ask("GET", "/metrics", token=None, Host="evil.example").status == 421
+        opened = "Every program of this machine may start agents with your rights"
+        assert opened in server.said
+        said = world.cli("doctor").stderr
+        assert f"HTTP: server {server.pid} runs with --no-token. {opened}" in said
+        assert json.loads(world.cli("doctor", "--json").stdout)["serversWithoutToken"] == [server.pid]
+
+
+BAD_FILES = {
+    "": "names no parent",
+    "alice short\n": "line 1: the token has fewer than 16",
+    "a b c\n": "line 1 is not a name and a token",
+    "x aaaaaaaaaaaaaaaaaaaa\nx bbbbbbbbbbbbbbbbbbbb\n": "line 2 repeats",
+    "\udcff\n": "line 1 is not a name and a token",
+}
+
+
+@pytest.mark.parametrize("content", BAD_FILES)
+def test_a_token_file_that_cannot_be_meant_is_refused(world: World, content: str) -> None:
+    file = world.home / "tokens"
+    file.write_bytes(content.encode("utf-8", "surrogateescape"))
+    file.chmod(0o600)
+    done = world.cli("serve", "--http", f"127.0.0.1:{free_port()}", "--token-file", str(file))
+    assert done.returncode in (2, 6) and BAD_FILES[content] in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--http", "0.0.0.0:0"), "name a --token-file"),
+        (("--http", "0.0.0.0:0", "--no-token"), "--no-token is for this machine only"),
+        (("--http", "8101"), "is no HOST:PORT"),
+        (("--http", "127.0.0.1:99999"), "is no HOST:PORT"),
+        (("--http", "no.such.host.invalid:80", "--token-file", "/nothing"), "cannot be used"),
+        (("--http", "--unix", "x"), "name one"),
+        (("--no-token",), "are for --http and --unix"),
+        (("--http", "--no-token", "--token-file", "x"), "exclude each other"),
+        (("--unix", "/tmp/http.sock"), "name a socket in a directory of your own"),
+    ],
+)
+def test_a_door_that_cannot_be_opened_is_refused_in_a_sentence(
+    world: World, words: tuple[str, ...], sentence: str
+) -> None:
+    done = world.cli("serve", *words)
+    assert done.returncode in (2, 6) and sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_opens_no_door(world: World) -> None:
+    world.agent()
+    world.play(asks("Go on?"), says("Done."))
+    run_id = world.start()
+    world.asking(run_id)
+    given = {"SUBAGENT_RUN_ID": run_id, "SUBAGENT_RUN_TOKEN": world.given_to(run_id)["SUBAGENT_RUN_TOKEN"]}
+    done = world.cli("serve", "--http", f"127.0.0.1:{free_port()}", env=given)
+    assert done.returncode == 2 and "is a subagent" in done.stderr
+
+
+def test_it_serves_on_the_socket_that_is_passed_to_it(world: World) -> None:
+    port = free_port()
+    words = json.dumps([*PROGRAM, "serve", "--http"])
+    passing = f"""
+import os, socket
+listener = socket.create_server(("127.0.0.1", {port}))
+os.dup2(listener.fileno(), 3)
+os.set_inheritable(3, True)
+os.environ |= {{"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}}
+words = {words}
+os.execv(words[0], words)
+"""
+    log = world.home / "passed.err"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", passing], env=world.environment, cwd=world.work, stderr=errors
+        )
+    server = HttpServer([], world.environment, world.work, Path(os.devnull), port)
+    try:
+        wait_for(lambda: b"Serving MCP" in log.read_bytes(), 60, "the server")
+        assert server.ask("GET", "/healthz", token=None).status == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait(60)
