@@ -60,10 +60,11 @@ def test_a_model_does_not_see_what_holds_the_names_and_reads_refusals_of_git_as_
     world.agent(sandbox="bwrap", tools="Bash, Read, LS")
     view = use("str_replace_based_edit_tool", command="view", path=".")
     simulator = world.play(
-        calls(use("bash", command="touch mine; test -d .envrc && git gc"), view, use("ls")), says("Done.")
+        shell("touch mine; test -d .envrc && git gc"), calls(view, use("ls")), says("Done.")
     )
     assert world.completed(world.start(cwd=str(world.work / "tree"))) == "Done."
-    refused, viewed, listed = tool_results(simulator.requests[-1].body)
+    (refused,) = tool_results(simulator.requests[1].body)
+    viewed, listed = tool_results(simulator.requests[2].body)
     assert "gc.pid.lock': Read-only file system" in refused
     assert "[read-only in this sandbox, on purpose" in refused and "clean-ups such as `git gc`" in refused
     assert viewed.splitlines()[1:] == ["mine"] and listed.splitlines() == [".git", "mine"]
