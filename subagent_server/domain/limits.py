@@ -62,11 +62,11 @@ def check_reason(reason: str | None) -> None:
     _check("The reason", reason or "", MAX_SUMMARY_CHARACTERS, "shorten it.")
 
 
-def check_payload(payload: bytes | None) -> None:
-    """Refuse a payload that is too large. Raises BadArgument."""
-    if payload is not None and len(payload) > MAX_PAYLOAD_BYTES:
+def check_payload_size(size: int) -> None:
+    """Refuse a payload of so many bytes if they are too many. Raises BadArgument."""
+    if size > MAX_PAYLOAD_BYTES:
         raise BadArgument(
-            f"The payload has {len(payload):,} of at most {MAX_PAYLOAD_BYTES:,} bytes: leave it in a file, "
+            f"The payload has {size:,} of at most {MAX_PAYLOAD_BYTES:,} bytes: leave it in a file, "
             "and name that in the summary."
         )
 

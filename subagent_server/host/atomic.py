@@ -6,6 +6,7 @@ Standard library only: the shim imports this module.
 import errno
 import os
 import secrets
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from subagent_server.host.directory import Directory, Entry
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
-def prepare(file: Entry, data: bytes) -> Entry:
-    """Write `data` durably under a temporary name beside `file` and return that name.
+def prepare(file: Entry, data: bytes | Iterable[bytes]) -> Entry:
+    """Write `data`, or its pieces, durably under a temporary name beside `file` and return that name.
 
     Raises:
         StorageFailed: the disk refused; nothing is left behind.
@@ -63,7 +64,7 @@ def write_new(file: Entry, data: bytes) -> None:
     _make(file, data, file)
 
 
-def _make(made: Entry, data: bytes, file: Entry) -> None:
+def _make(made: Entry, data: bytes | Iterable[bytes], file: Entry) -> None:
     """Make a file, durably, which is or will be `file`; an existing file stays. Raises StorageFailed."""
     try:
         _write(made, data)
@@ -133,10 +134,11 @@ def remove_leftovers(directory: Directory) -> None:
                 discard(directory.entry(name))
 
 
-def _write(file: Entry, data: bytes) -> None:
+def _write(file: Entry, data: bytes | Iterable[bytes]) -> None:
     descriptor = file.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
-        _write_all(descriptor, data)
+        for piece in [data] if isinstance(data, bytes) else data:
+            _write_all(descriptor, piece)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

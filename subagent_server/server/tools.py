@@ -31,6 +31,8 @@ Context = ServerRequestContext[Any, Any]
 DEFAULT_WAIT_SECONDS = 50.0
 WAIT_SECONDS = {"claude-code": 1500.0, "codex": 280.0, "gemini-cli": 570.0}
 """How long a call of a client may take before the client gives it up (measured; see `docs/tools.md`)."""
+LARGE_PAYLOAD = "subagent.payload"
+"""Under this key the scope of an HTTP request has the file with its argument `payload`."""
 ADDED_BY_CLIENTS = frozenset({"wait_for_previous"})
 """Arguments that a client adds to every tool's schema for itself and passes on all the same: Gemini CLI's."""
 
@@ -102,9 +104,10 @@ class ToolHandlers:
             await context.session.report_progress(elapsed, None, words)
 
         beside, trace = partial(self._relay.beside, context), trace_context.checked(context.meta)
-        request = context.request
-        url = str(request.base_url) if isinstance(request, Request) else None
-        return Call(_arguments(params), longest, progress, beside, trace, name, url)
+        call = Call(_arguments(params), longest, progress, beside, trace, name)
+        if isinstance(request := context.request, Request):
+            call.http_url, call.large_payload = str(request.base_url), request.scope.get(LARGE_PAYLOAD)
+        return call
 
 
 def _tool(spec: ToolSpec) -> types.Tool:

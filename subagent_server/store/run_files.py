@@ -3,13 +3,18 @@
 import gzip
 import json
 import zlib
+from collections.abc import Callable
+from typing import BinaryIO, TypeVar
 
 from pydantic import ValidationError
 
 from subagent_server.domain.errors import UnknownRun, UnreadableMeta
 from subagent_server.domain.records import RunMeta, RunRequest, RunResult
 from subagent_server.store.migrate import upgraded
+from subagent_server.store.packing import unpacked_size
 from subagent_server.store.paths import STATE_BYTES, RunPaths
+
+T = TypeVar("T")
 
 RESULT_BYTES = PAYLOAD_BYTES = 64 << 20
 """How much of a result, and of an unpacked payload, is read."""
@@ -57,17 +62,34 @@ def read_result(run: RunPaths) -> RunResult | None:
 
 def read_payload(run: RunPaths) -> bytes | None:
     """Return the payload of a run, uncompressed, or None if it has no payload. Raises UnreadableMeta."""
+    payload = _of_payload(run, lambda file: gzip.GzipFile(fileobj=file).read(PAYLOAD_BYTES + 1))
+    if payload is not None:
+        _check_size(run, len(payload))
+    return payload
+
+
+def payload_size(run: RunPaths) -> int | None:
+    """Return the uncompressed size of the payload of a run; None and UnreadableMeta as `read_payload`."""
+    size = _of_payload(run, lambda file: unpacked_size(file, PAYLOAD_BYTES))
+    if size is not None:
+        _check_size(run, size)
+    return size
+
+
+def _of_payload(run: RunPaths, take: Callable[[BinaryIO], T]) -> T | None:
     try:
-        with run.payload.reader() as file, gzip.GzipFile(fileobj=file) as unpacked:
-            payload = unpacked.read(PAYLOAD_BYTES + 1)
+        with run.payload.reader() as file:
+            return take(file)
     except FileNotFoundError:
         return None
     except (OSError, EOFError, zlib.error) as error:
         raise UnreadableMeta(run.run_id, run.payload.path, _reason(error)) from error
-    if len(payload) > PAYLOAD_BYTES:
+
+
+def _check_size(run: RunPaths, size: int) -> None:
+    if size > PAYLOAD_BYTES:
         why = f"unpacked it has more than the {PAYLOAD_BYTES:,} bytes that are read of it"
         raise UnreadableMeta(run.run_id, run.payload.path, why)
-    return payload
 
 
 def _reason(error: Exception) -> str:

@@ -1,9 +1,9 @@
 """The run directories: making, reading, listing, and the only function that changes a run's state."""
 
-import gzip
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from subagent_server.host.failpoints import failpoint
 from subagent_server.host.removing import remove_tree
 from subagent_server.store import change_marks, run_files
 from subagent_server.store.logs import recorded_usage
+from subagent_server.store.packing import Packed
 from subagent_server.store.paths import RootPaths, RunPaths
 from subagent_server.store.root import make_root
 from subagent_server.store.stored import StoredRuns
@@ -143,7 +144,7 @@ class RunStore:
         now: datetime,
         *,
         result: RunResult | None = None,
-        payload: bytes | None = None,
+        payload: bytes | Iterable[bytes] | None = None,
     ) -> RunMeta:
         """Apply `event` to a run: the only function that writes `run.meta.json` after its first state.
 
@@ -158,20 +159,15 @@ class RunStore:
             LockTimeout, StorageFailed, UnreadableMeta: the machine refused; the old state is whole.
         """
         run = self._existing(run_id)
-        files = [(run.payload, gzip.compress(payload))] if payload is not None else []
-        if payload is not None and isinstance(event, events.Finished):
-            event = events.Finished(
-                summary=event.summary,
-                usage=event.usage,
-                payload=PayloadInfo(size=len(payload), path=run.payload.name),
-            )
-        if result is not None:
-            files.append((run.result, result.to_json()))
+        packed = None if payload is None else Packed(payload)
         prepared: list[tuple[Entry, Entry]] = []
         below = self.usage_below(run_id)
         try:
-            for file, data in files:
-                prepared.append((atomic.prepare(file, data), file))
+            if packed is not None:
+                prepared.append((atomic.prepare(run.payload, packed), run.payload))
+                event = _with_payload(event, PayloadInfo(size=packed.size, path=run.payload.name))
+            if result is not None:
+                prepared.append((atomic.prepare(run.result, result.to_json()), run.result))
             with exclusive(run.meta_lock):
                 before = self.rolled_forward(run, now)
                 after = apply(before, event, now, below)
@@ -278,13 +274,18 @@ class RunStore:
         """Return the event of a stored result, with the cost of the run by its journal."""
         usage = recorded_usage(run)
         if result.outcome is Status.COMPLETED:
-            payload = run_files.read_payload(run)
-            stored = None if payload is None else PayloadInfo(size=len(payload), path=run.payload.name)
+            size = run_files.payload_size(run)
+            stored = None if size is None else PayloadInfo(size=size, path=run.payload.name)
             return events.Finished(summary=result.summary, payload=stored, usage=usage)
         if result.outcome is Status.STOPPED:
             return events.StopRequested(usage=usage)
         silent = Failure(code="agent_error", message="The run failed without saying why.")
         return events.RunFailed(failure=result.error or silent, usage=usage)
+
+
+def _with_payload(event: RunEvent, payload: PayloadInfo) -> RunEvent:
+    """Return an event that says which payload is stored with it, if it is one that has a payload."""
+    return replace(event, payload=payload) if isinstance(event, events.Finished) else event
 
 
 @contextmanager

@@ -13,17 +13,19 @@ from subagent_server.sandbox.environment import box_environment
 from subagent_server.toolkit.ask_parent import AskParent
 from subagent_server.toolkit.code_mode.calls import Functions
 from subagent_server.toolkit.code_mode.division import divided
+from subagent_server.toolkit.code_mode.interpreter import own_version, version_of
 from subagent_server.toolkit.code_mode.process import ProgramPlace
 from subagent_server.toolkit.code_mode.records import ProgramRecords
 from subagent_server.toolkit.code_mode.tool import ExecutePythonCode, ProgramSetting
 from subagent_server.toolkit.mcp_servers.results import Attachments
 from subagent_server.toolkit.mcp_servers.tool import McpTool
 from subagent_server.toolkit.tool import Tool
+from subagent_server.toolkit.workspace.off_loop import off_loop
 from subagent_server.toolkit.workspace.process_tree import Spare
 from subagent_server.worker.runner_setup import RunnerSetup
 
 
-def with_programs(
+async def with_programs(
     setup: RunnerSetup,
     code_mode: CodeMode,
     tools: Sequence[McpTool],
@@ -34,22 +36,24 @@ def with_programs(
     """Return the tool that runs programs, before the MCP tools that stay ordinary ones.
 
     Raises:
-        RunRefused: `config`; names clash.
+        RunRefused: `config`; names clash, or there is no such interpreter.
     """
     run, division = setup.run, divided(tools, code_mode.excluded_tools)
     for warning in division.warnings:
         run.record("warning", message=warning)
     by_origin = {(tool.offered.server, tool.offered.tool.name): tool for tool in division.functions}
     attachments = Attachments(run.paths.outputs, run.masker)
+    python = code_mode.python
+    version = own_version() if python is None else await off_loop(lambda: version_of(python, box and box()))
     setting = ProgramSetting(
         run=run,
-        place=ProgramPlace(sys.executable, Path.cwd(), _environment(setup), box, spare),
+        place=ProgramPlace(python or sys.executable, Path.cwd(), _environment(setup), box, spare),
         records=ProgramRecords(
             run.paths.code, run.masker, lambda message: run.record("warning", message=message)
         ),
         outputs=run.paths.outputs,
         masker=run.masker,
-        version=".".join(map(str, sys.version_info[:3])),
+        version=version,
         most_seconds=code_mode.max_timeout_seconds,
         stub_characters=code_mode.stub_characters,
     )

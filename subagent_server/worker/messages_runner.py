@@ -150,7 +150,7 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
         servers = await _servers(setup, own_names, place.server_box)
         if servers is not None:
             whatever_fails.push_async_callback(servers.aclose)
-        foreign = _foreign_tools(setup, servers, own_tools, place)
+        foreign = await _foreign_tools(setup, servers, own_tools, place)
         # 5. Nothing may be refused from here on.
         tools = [*own_tools, *foreign]
         may_ask = any(tool.name == AskParent.name for tool in tools)
@@ -285,7 +285,7 @@ async def _start(run: WorkerRun, request: RunRequest, opening: Opening) -> Conve
 # -- steps 4 and 5: servers and model
 
 
-def _foreign_tools(
+async def _foreign_tools(
     setup: RunnerSetup, servers: "ConnectedServers | None", own: Sequence[Tool], place: Place
 ) -> Sequence[Tool]:
     """Return the tools of MCP servers; in code mode, the tool whose programs call them.
@@ -300,7 +300,9 @@ def _foreign_tools(
 
     ask = next((tool for tool in own if isinstance(tool, AskParent)), None)
     spare = marks.shims_on_record(setup.run.store.paths)
-    return with_programs(setup, code_mode, listed, ask, None if place.box is None else place.box.built, spare)
+    return await with_programs(
+        setup, code_mode, listed, ask, None if place.box is None else place.box.built, spare
+    )
 
 
 async def _servers(setup: RunnerSetup, own_names: list[str], box: Box | None) -> "ConnectedServers | None":

@@ -1,6 +1,7 @@
 """Payloads over HTTP: passed on as they are stored, to whoever may see the run and takes gzip."""
 
 import gzip
+import json
 import os
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from subagent_server.server.http.payload import takes_gzip
 from tests.helpers.http_server import HttpServer, Reply
 from tests.helpers.mcp_client import Parent
 from tests.helpers.turns import asks, says
-from tests.helpers.world import World
+from tests.helpers.world import API_KEY, World
 
 PAYLOAD = "onè\n" * 5_000
 
@@ -27,6 +28,12 @@ def completed(world: World, parent: Parent, payload: str | None) -> str:
 def get(server: HttpServer, agent_id: str, coding: str = "gzip", **headers: str) -> Reply:
     """Ask for the payload of an agent."""
     return server.ask("GET", f"/api/agents/{agent_id}/payload", Accept_Encoding=coding, **headers)
+
+
+def peak(server: HttpServer) -> int:
+    """Return the most memory that a server has had, in bytes."""
+    status = Path(f"/proc/{server.pid}/status").read_text(encoding="utf-8")
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
 
 def test_a_payload_is_passed_on_as_it_is_stored(world: World) -> None:
@@ -50,6 +57,26 @@ def test_a_payload_is_passed_on_as_it_is_stored(world: World) -> None:
         assert (head.status, head.headers["content-length"]) == (200, str(len(whole.body)))
         without = server.ask("GET", f"/api/agents/{agent_id}/payload", token=None, Accept_Encoding="gzip")
         assert without.status == 401
+
+
+def test_a_large_payload_comes_and_goes_without_being_in_memory_and_without_secrets(world: World) -> None:
+    block = "".join(chr(32 + (n * n) % 90) for n in range(1 << 10)).replace("\\", "é")
+    begin = "x" * ((1 << 20) - 10)
+    payload = f"{begin}{API_KEY} {block * (20 << 10)}"
+    world.play(asks("Shall I?"), says("Done."))
+    with world.http_server() as server, server.parent() as parent:
+        agent_id: str = parent.call("agent_start", contract="Count.")["agent_id"]
+        world.asking(agent_id)
+        before = peak(server)
+        arguments = {"agent_id": agent_id, "summary": "Done.", "payload": payload}
+        bad = json.dumps({"params": {"arguments": arguments}}).replace("xxx", r"x\q", 1)
+        answer = server.ask(body=bad.encode())
+        assert answer.status == 400 and "not JSON" in answer.json["error"]
+        done = server.ask_modern("tools/call", name="agent_complete", arguments=arguments)
+        assert done.status == 200 and b'"status":"completed"' in done.body.replace(b'\\"', b'"')
+        whole = get(server, agent_id)
+        assert peak(server) - before < len(payload) // 2
+        assert gzip.decompress(whole.body).decode() == payload.replace(API_KEY, "***")
 
 
 def test_what_is_not_there_is_404_with_the_reason(world: World) -> None:

@@ -1,22 +1,32 @@
 """The bodies of requests: read whole before anybody else looks, within bounds of size and time.
 
-A body that is still coming lies on the disk as soon as it is large, so slow senders cost no memory.
+A body that is still coming lies on the disk as soon as it is large, so slow senders cost no memory. The
+payload of a large body stays there, and the application gets the rest.
 """
 
 import asyncio
-from tempfile import SpooledTemporaryFile
+from dataclasses import dataclass
+from tempfile import SpooledTemporaryFile, TemporaryFile
+from typing import BinaryIO
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from subagent_server.domain.limits import MAX_PAYLOAD_BYTES
 from subagent_server.server.http.gates import refusal
+from subagent_server.server.http.payload_scan import PayloadScan, TooLarge
+from subagent_server.server.tools import LARGE_PAYLOAD
 
 MAX_BODY_BYTES = 96 << 20
 """A payload of 64 MiB and its framing: JSON writes some characters as several."""
 MAX_BYTES_AT_ONCE = 256 << 20
 """How much the bodies of all requests may hold together while these are being answered."""
+MAX_REST_BYTES = 8 << 20
+"""The same without the payload: this much is in memory."""
 IN_MEMORY_BYTES = 1 << 20
+PIECE_BYTES = 64 << 10
 PAUSE_SECONDS = 10.0
 BODY_SECONDS = 120.0
 """How long a body may pause, and how long all of it may take."""
@@ -53,11 +63,14 @@ class BodyBounds:
             if self._held + size > MAX_BYTES_AT_ONCE:
                 answer = refusal(503, "Too many large requests at once: send it again.", {"retry-after": "1"})
                 return await answer(scope, receive, send)
-            spool.seek(0)
-            body = spool.read()
-        self._held += size
+            self._held += size
+            try:
+                body = await asyncio.to_thread(_without_payload, spool, size)
+            except (TooLarge, ValueError) as error:
+                self._held -= size
+                return await _unfit(error)(scope, receive, send)
         try:
-            return await self._app(scope, _replayed(body, receive), send)
+            return await self._app(_with(scope, body), _replayed(body.rest, receive), send)
         finally:
             self._held -= size
 
@@ -65,6 +78,48 @@ class BodyBounds:
 def _declared_size(scope: Scope) -> int:
     declared = Headers(scope=scope).get("content-length", "")
     return int(declared) if declared.isdecimal() and len(declared) < 20 else 0
+
+
+@dataclass(frozen=True)
+class _Body:
+    """A body, or the rest of a large one beside its payload, which its last user closes: a call goes on."""
+
+    rest: bytes
+    payload: BinaryIO | None = None
+
+
+def _without_payload(spool: "SpooledTemporaryFile[bytes]", size: int) -> _Body:
+    """Return a body. Raises TooLarge, ValueError."""
+    spool.seek(0)
+    if size <= IN_MEMORY_BYTES:
+        return _Body(spool.read())
+    file = TemporaryFile()  # noqa: SIM115 - see `_Body`
+    scan = PayloadScan(file, MAX_PAYLOAD_BYTES)
+    while piece := spool.read(PIECE_BYTES):
+        scan.feed(piece)
+        if len(scan.rest) > MAX_REST_BYTES:
+            raise TooLarge
+    file.flush()
+    return _Body(bytes(scan.rest), file if scan.found else None)
+
+
+def _with(scope: Scope, body: _Body) -> Scope:
+    """Return the scope of a request that has this body."""
+    if body.payload is None:
+        return scope
+    inner = {**scope, "headers": list(scope["headers"]), LARGE_PAYLOAD: body.payload}
+    MutableHeaders(scope=inner)["content-length"] = str(len(body.rest))
+    return inner
+
+
+def _unfit(error: TooLarge | ValueError) -> Response:
+    if isinstance(error, ValueError):
+        return refusal(400, f"The body is not JSON ({error}): mend it.")
+    return refusal(
+        413,
+        f"A payload may have {MAX_PAYLOAD_BYTES >> 20} MiB, and the rest of a body "
+        f"{MAX_REST_BYTES >> 20} MiB: leave more in files, and name them.",
+    )
 
 
 _too_large = refusal(413, f"The body is larger than {MAX_BODY_BYTES >> 20} MiB: send less at once.")

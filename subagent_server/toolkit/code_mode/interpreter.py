@@ -1,12 +1,21 @@
-"""How a program is started: the command of its interpreter, and the modules that it gets as text."""
+"""The interpreter of programs: its version, its command, and the modules that it gets as text."""
 
 import os
+import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from subagent_server.domain.errors import RunRefused, shorten
+from subagent_server.sandbox.box import Box
 from subagent_server.toolkit.code_mode import inside
 
 _MODULES = ("line", "functions", "preflight", "main")
+OLDEST = (3, 9)
+_VERSION = "import sys; print('Python', *sys.version_info[:3])"
+_VERSION_SECONDS = 30.0
 _LOADER = """\
 import sys
 for name, text in eval(open(int(sys.argv[2]), encoding="utf-8").read()):
@@ -14,6 +23,51 @@ for name, text in eval(open(int(sys.argv[2]), encoding="utf-8").read()):
     exec(compile(text, "<code mode>", "exec"), vars(module))
 module.main(int(sys.argv[1]))
 """
+
+
+def version_of(python: str, box: Box | None) -> str:
+    """Return the version of the interpreter that an agent file names, asked where programs run. Blocking.
+
+    Raises:
+        RunRefused: `config`; it cannot be used.
+    """
+    command = [python, "-I", "-c", _VERSION]
+    streams: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+    }
+    try:
+        process = subprocess.Popen(command, **streams) if box is None else box.start(command, **streams)
+        with process:
+            try:
+                said = process.communicate(timeout=_VERSION_SECONDS)[0].decode("utf-8", "replace").strip()
+            finally:
+                process.kill()
+    except (OSError, ValueError) as error:
+        raise _unusable(python, str(error)) from error
+    except subprocess.TimeoutExpired as error:
+        raise _unusable(python, f"it does not say its version within {_VERSION_SECONDS:g} s") from error
+    found = re.fullmatch(r"Python (\d+) (\d+) (\d+)", said)
+    if found is None:
+        raise _unusable(python, f"asked for its version, it said: {shorten(said.partition(chr(10))[0])}")
+    if (int(found[1]), int(found[2])) < OLDEST:
+        raise _unusable(python, f"it is Python {found[1]}.{found[2]}")
+    return ".".join(found.groups())
+
+
+def own_version() -> str:
+    """Return the version of the interpreter that this process runs in."""
+    return ".".join(map(str, sys.version_info[:3]))
+
+
+def _unusable(python: str, why: str) -> RunRefused:
+    oldest = ".".join(map(str, OLDEST))
+    return RunRefused(
+        "config",
+        f"codeMode.python: {shorten(python)} cannot be used: {why.rstrip('.')}.",
+        f"Name a Python since {oldest}, or leave the key out to use {sys.executable}.",
+    )
 
 
 def program_command(python: str, line: int, modules: int) -> list[str]:
