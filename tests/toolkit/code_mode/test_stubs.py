@@ -98,7 +98,7 @@ def test_the_example_of_the_documents_is_what_the_model_reads() -> None:
         {"type": "object", "properties": properties, "required": ["query"]},
     )
     page = (REPOSITORY / "docs" / "code-mode.md").read_text(encoding="utf-8")
-    assert f"```python\n{catalogue_of([tool]).text(10_000)}\n```" in page
+    assert f"```text\n{catalogue_of([tool]).text(10_000)}\n```" in page
 
 
 @pytest.mark.parametrize(
