@@ -9,6 +9,7 @@ import click
 from subagent_server.cli.console.commands import for_people
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.output import out, out_json
+from subagent_server.cli.console.programs import program_text
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import (
     coloured,
@@ -23,6 +24,7 @@ from subagent_server.cli.console.text import (
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import Message, RunMeta
 from subagent_server.domain.states import MessageStatus
+from subagent_server.service.kept_programs import kept_programs
 from subagent_server.service.open_run import open_run
 from subagent_server.service.parents import OtherParents, starter_of
 from subagent_server.service.reconcile import Observed
@@ -36,15 +38,19 @@ _PROMPT_LINES = 12
 
 @click.command()
 @click.argument("run")
+@click.option("--code", is_flag=True, help="Its programs of code mode, each with its calls and its output.")
 @json_option
 @pass_session
-def show(session: Session, run: str, as_json: bool) -> None:
+def show(session: Session, run: str, code: bool, as_json: bool) -> None:
     """Show everything about a run.
 
     What it was asked, how it stands, what it asked and what it was answered, what it cost, how it ended, and
     where its files are. With --json: its view, as the MCP tools answer it.
     """
     observed = open_run(session.service, session.run_id(run), session.caller)
+    if code:
+        _show_code(session, observed.meta.run_id, as_json)
+        return
     view = session.view(observed)
     if as_json:
         out_json(view.to_wire())
@@ -56,6 +62,15 @@ def show(session: Session, run: str, as_json: bool) -> None:
         _ending(session, view),
     ]
     out("\n\n".join(part for part in parts if part))
+
+
+def _show_code(session: Session, run_id: str, as_json: bool) -> None:
+    programs = kept_programs(session.service.store.paths.run(run_id))
+    if as_json:
+        out_json([program.to_wire() for program in programs])
+        return
+    texts = [program_text(program) for program in programs]
+    out("\n\n".join(texts) or f"Run {run_id} has run no programs: only agents with `codeMode` do.")
 
 
 def _state(session: Session, observed: Observed, view: RunView) -> str:

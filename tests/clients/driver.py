@@ -75,6 +75,8 @@ class ParentClient(ABC):
         self.installed = installed
         self.home, self.work = scene.world.home, scene.world.work
         self.impatient = False
+        self.url: str | None = None
+        """Where it comes over HTTP, or None if it starts a server of its own."""
 
     @abstractmethod
     def configure(self) -> None:
@@ -130,7 +132,8 @@ class ParentClient(ABC):
 
     def init(self, *words: str) -> None:
         """Register the server with the client by `subagent init`."""
-        done = self.scene.world.cli("init", self.name, "--yes", *words)
+        http = [] if self.url is None else ["--http", self.url]
+        done = self.scene.world.cli("init", self.name, "--yes", *http, *words)
         assert done.returncode == 0, done.stderr
 
     def server_is_gone(self) -> None:

@@ -44,6 +44,11 @@ class Installed:
         launcher = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
         return [self.node, self._program(launcher), "--cli"]
 
+    @property
+    def typescript(self) -> Path:
+        """The SDK for clients in TypeScript, as a module."""
+        return Path(self._program("@modelcontextprotocol/client/dist/index.mjs"))
+
     def _program(self, pattern: str) -> str:
         found = sorted(self.modules.glob(pattern))
         assert found, f"{self.modules / pattern} is missing: `make test-clients` installs it"

@@ -70,6 +70,10 @@ class HttpServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """End it as nothing else can."""
         self._process.kill()
         self._process.wait(BOUND)
 

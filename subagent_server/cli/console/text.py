@@ -114,15 +114,20 @@ def padded(text: str, width: int) -> str:
 def table(rows: Sequence[Sequence[str]], limits: Sequence[int]) -> list[str]:
     """Return `rows` as aligned lines.
 
-    A column is as wide as its widest cell, at most its limit; the last column takes the rest of the line.
+    A column is as wide as its widest cell. On a terminal it is at most its limit, and the last column takes
+    the rest of the line; a program that reads the table gets all of it.
     """
-    widths = [
-        min(limit, max((width_of(row[column]) for row in rows), default=0))
-        for column, limit in enumerate(limits)
-    ]
+    is_whole = not is_terminal(sys.stdout)
+    widest = [max((width_of(row[column]) for row in rows), default=0) for column in range(len(limits))]
+    widths = widest if is_whole else list(map(min, widest, limits))
     rest = max(8, line_width() - sum(widths) - len(GAP) * len(widths))
     return [
-        GAP.join([*(padded(cell, widths[i]) for i, cell in enumerate(row[:-1])), cut(row[-1], rest)]).rstrip()
+        GAP.join(
+            [
+                *(padded(cell, widths[i]) for i, cell in enumerate(row[:-1])),
+                row[-1] if is_whole else cut(row[-1], rest),
+            ]
+        ).rstrip()
         for row in rows
     ]
 
@@ -133,12 +138,17 @@ def line_width() -> int:
 
 
 def coloured(text: str, colour: str) -> str:
-    """Return `text` in a colour if stdout is a terminal with colours and NO_COLOR is not set.
+    """Return `text` in a colour if stdout has colours."""
+    return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if has_colours() else text
+
+
+def has_colours() -> bool:
+    """Whether stdout is a terminal with colours and NO_COLOR is not set.
 
     https://no-color.org: any non-empty value of NO_COLOR switches colours off.
     """
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not is_terminal(sys.stdout)
-    return text if plain else f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return not plain and is_terminal(sys.stdout)
 
 
 def duration(seconds: float) -> str:

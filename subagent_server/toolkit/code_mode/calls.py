@@ -25,6 +25,7 @@ MOST_MEDIA = 20
 """How many images and documents of its tools the model sees after a program."""
 _MOST_LISTED = 50
 _SHOWN = 300
+_UNKNOWN = "it is not known what it did: the program ended before its answer"
 _KEPT = 2_000
 _LOOK_UPS = {"help": Catalogue.help, "search_tools": Catalogue.search}
 """What a program asks about its tools, which is no call of one."""
@@ -42,6 +43,10 @@ class Functions:
     def by_name(self) -> dict[str, ToolFunction]:
         """Return the functions of tools by their names with the namespace."""
         return {each.qualified: each for each in self.catalogue.functions}
+
+    def types(self) -> list[str]:
+        """Return the names of the types of objects that the stubs define."""
+        return sorted({name for each in self.catalogue.functions for name in each.stub.objects})
 
     def table(self) -> list[Any]:
         """Return what a program needs to make its functions."""
@@ -64,7 +69,7 @@ class _Call:
     number: int
     function: str
     arguments: str
-    outcome: str = "it is not known what it did: the program ended before its answer"
+    outcome: str = _UNKNOWN
 
     def __str__(self) -> str:
         return f"{self.number}. {self.function}({self.arguments}): {self.outcome}"
@@ -111,7 +116,7 @@ class ProgramCalls:
         self.run.checkpoint()
         call = self._begun(function, arguments)
         began = time.monotonic()
-        reply: Reply = {"error": "The program ended before the answer came."}
+        reply: Reply = {"error": _UNKNOWN}
         try:
             reply = await work()
             call.outcome = _outcome(reply)

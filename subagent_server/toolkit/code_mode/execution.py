@@ -88,6 +88,7 @@ class Execution:
             {
                 "code": self._code,
                 "functions": self._calls.functions.table(),
+                "types": self._calls.functions.types(),
                 "limits": limits,
                 "mostBytes": MOST_REQUEST_BYTES,
             }

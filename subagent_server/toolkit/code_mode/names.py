@@ -54,9 +54,9 @@ def python_name(name: str, otherwise: str, taken: Collection[str] = ()) -> str:
 
 
 def type_name(*words: str) -> str:
-    """Return the words as one name in the form of a class."""
+    """Return the words as one name in the form of a class; in a program it hides no other."""
     parts = (part for word in words for part in re.split(r"[\W_]+", python_name(word, "Type")) if part)
-    return python_name("".join(part[:1].upper() + part[1:] for part in parts), "Type", STUB_NAMES)
+    return python_name("".join(part[:1].upper() + part[1:] for part in parts), "Type", RESERVED)
 
 
 def _digest(name: str) -> str:

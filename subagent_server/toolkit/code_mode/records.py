@@ -5,10 +5,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from subagent_server.domain.code_mode import CALLS_FILE, END_FILE, OUTPUT_FILE, PROGRAM_FILE
 from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory, Entry
-
-PROGRAM, CALLS, OUTPUT, RESULT = "program.py", "calls.jsonl", "output.txt", "result.json"
 
 
 class ProgramRecords:
@@ -31,7 +30,7 @@ class ProgramRecords:
         except OSError as error:
             self._refuse(error)
         record = ProgramRecord(self._last, directory, self._masker, self._refuse)
-        record.write(PROGRAM, code)
+        record.write(PROGRAM_FILE, code)
         return record
 
     def _refuse(self, error: OSError) -> None:
@@ -54,7 +53,7 @@ class ProgramRecord:
     def keep_call(self, facts: dict[str, Any]) -> None:
         """Append a line about a call."""
         line = json.dumps(self._masker.data(facts), ensure_ascii=False) + "\n"
-        self._add(self._directory.entry(CALLS), line, os.O_APPEND)
+        self._add(self._directory.entry(CALLS_FILE), line, os.O_APPEND)
 
     def write(self, name: str, text: str) -> None:
         """Write a whole file."""
@@ -62,8 +61,8 @@ class ProgramRecord:
 
     def finish(self, output: str, facts: dict[str, Any]) -> None:
         """Write the output, as the model saw it, and how the program has ended."""
-        self.write(OUTPUT, output)
-        self.write(RESULT, json.dumps(facts, ensure_ascii=False, indent=2) + "\n")
+        self.write(OUTPUT_FILE, output)
+        self.write(END_FILE, json.dumps(facts, ensure_ascii=False, indent=2) + "\n")
 
     def _add(self, entry: Entry, text: str, how: int) -> None:
         try:

@@ -1,6 +1,7 @@
 """The text of a tool's function, as the model reads it: types, signature, docstring. Pure."""
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ MAX_SCHEMA_CHARACTERS = 200_000
 MAX_STUB_CHARACTERS = 60_000
 _LONGEST_LINE = 100
 _SHORT = 200
+_OBJECT = re.compile(r"^(?:class )?(\w+)(?:\(TypedDict\)| = TypedDict\()", re.MULTILINE)
 _TEXT = PythonType(("Text",))
 
 
@@ -50,6 +52,11 @@ class Stub:
     parameters: Sequence[Parameter] = ()
     takes_more: bool = False
     unwraps: bool = False
+
+    @property
+    def objects(self) -> list[str]:
+        """The names of the types of objects that it defines."""
+        return _OBJECT.findall(self.text)
 
 
 class StubWriter:

@@ -7,7 +7,8 @@ from tests.helpers.turns import call, says, tool_results
 from tests.helpers.world import World
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-TEXTS = {"type": "object", "properties": {"from": {"type": "string"}, "size": {"type": "integer"}}}
+BOX = {"type": "object", "properties": {"name": {"type": "string"}}}
+TEXTS = {"type": "object", "properties": {"from": {"type": "string"}, "box": BOX}}
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
 SHOP = scripted(
     {"name": "price", "inputSchema": NUMBER},
@@ -40,9 +41,14 @@ def program(code: str, seconds: int = 30) -> dict[str, Any]:
     return call("execute_python_code", code=code, executionTimeout=seconds)
 
 
+def in_code_mode(world: World, **keys: Any) -> None:
+    """Write an agent in code mode."""
+    world.agent(**{"codeMode": True, "mcpServers": {"shop": SHOP}, **keys})
+
+
 def outcomes(world: World, *programs: Any, **keys: Any) -> list[str]:
     """Return the results of programs that one run runs, as its model sees them."""
-    world.agent(**{"codeMode": {"enabled": True}, "mcpServers": {"shop": SHOP}, **keys})
+    in_code_mode(world, **keys)
     turns = [each if isinstance(each, dict) else program(each) for each in programs]
     simulator = world.play(*turns, says("Done."))
     assert world.completed(world.start()) == "Done."

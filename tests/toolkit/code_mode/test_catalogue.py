@@ -75,7 +75,7 @@ def test_a_name_stands_alone_if_it_is_unique_and_means_nothing_else() -> None:
 
 
 def test_the_names_that_a_program_has_anyway_are_reserved() -> None:
-    assert names_of(cast(Line, None), []).keys() <= PROGRAM_NAMES
+    assert names_of(cast(Line, None), [], []).keys() <= PROGRAM_NAMES
 
 
 def test_the_model_reads_every_stub_under_its_server() -> None:

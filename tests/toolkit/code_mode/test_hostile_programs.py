@@ -4,8 +4,9 @@ import socket
 from contextlib import closing
 
 from subagent_server.host import process_scan
+from tests.helpers.turns import says
 from tests.helpers.world import World
-from tests.toolkit.code_mode.shop import outcomes, program
+from tests.toolkit.code_mode.shop import in_code_mode, outcomes, program
 
 LIMITS = {"memoryBytes": 256 << 20, "processes": 60, "fileBytes": 64 << 20}
 EACH = "import os\nfor n in range(3, 30):\n    try:\n        os.{}\n    except OSError:\n        pass\n"
@@ -47,6 +48,15 @@ def test_records_that_a_program_fakes_end_that_program_and_nothing_else(world: W
         assert expected in result, result[:2_000]
     for result in results[: len(fakes)]:
         assert "the program was ended" in result
+
+
+def test_a_fault_of_our_own_part_is_what_that_part_reports_and_leaves_with_and_it_ends_the_run(
+    world: World,
+) -> None:
+    in_code_mode(world)
+    world.play(program(writes('b\'{"fault": "torn"}\\n\'') + "os._exit(3)"), says("Never said."))
+    code, message = world.failed(world.start())
+    assert code == "agent_error" and "fault of its own" in message and "torn" in message
 
 
 def test_a_hostile_program_in_a_box_reaches_nothing_and_leaves_nothing(world: World) -> None:

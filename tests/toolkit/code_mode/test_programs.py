@@ -16,12 +16,13 @@ def test_a_program_calls_the_tools_of_a_server_and_its_output_is_the_result(
     codes = {
         "sum(shop.price(n=n).json()['n'] for n in range(3))": "3",
         "```python\nprice(n=4)\n```": '{"n": 4}',
-        "def run():\n    print('a')\n    return ['b']": "a\n['b']",
+        "def run():\n    print('a')\n    return [shop.sizes(), 'b']": "a\n[[1, 2], 'b']",
         "import asyncio\nasync def run():\n    await asyncio.sleep(0)\n    return 'later'": "later",
         "import asyncio\nawait asyncio.sleep(0)\n'top'": "top",
         "def run():\n    print('once')\nif __name__ == '__main__':\n    run()": "once",
         "gather(*[lambda n=n: shop.price(n=n).json()['n'] for n in range(40)]) == list(range(40))": "True",
-        "shop.mail(from_='me')": '{"from": "me"}',
+        "shop.mail(from_='me', box=MailBox(name='in')).json()": "{'from': 'me', 'box': {'name': 'in'}}",
+        "help(price)": "# shop\ndef price(*, n: int) -> Text:\n    ...",
         "try:\n    shop.bad()\nexcept ToolError as error:\n    print('caught', error)": "caught sold out",
         "import os, subprocess, sys\nprint('1')\nsubprocess.run(['echo', '2'])\nprint('3', file=sys.stderr)\n"
         "os.write(1, b'4\\xff\\n')\nprint('\\ud800')": "1\n2\n3\n4\ufffd\n\\ud800",
@@ -86,6 +87,8 @@ def test_images_come_back_to_the_model_and_each_program_is_kept_with_its_calls(w
     assert [line["function"] for line in lines if "function" in line] == ["shop.photo"]
     log = world.paths(run_id).log.path.read_text(encoding="utf-8")
     assert "```python" in log and "→ 1. shop.photo" in log
+    shown = world.cli("show", run_id, "--code").stdout
+    assert "✔ done" in shown and "print(shop.photo())" in shown and "→ 1. shop.photo {}  ← a photo" in shown
 
 
 def test_a_program_whose_time_is_over_is_ended_with_all_that_it_started(world: World) -> None:

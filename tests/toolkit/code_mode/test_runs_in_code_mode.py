@@ -17,17 +17,12 @@ from tests.helpers.mcp_servers import scripted
 from tests.helpers.turns import call, says, tool_results
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
-from tests.toolkit.code_mode.shop import NUMBER, SHOP, program
+from tests.toolkit.code_mode.shop import NUMBER, in_code_mode, program
 
 WAITS = (
     "import os, pathlib, time\nshop.price(n=1)\ntry:\n    shop.bad()\nexcept ToolError:\n    pass\n"
     "pathlib.Path('pid').write_text(str(os.getpid()))\nshop.hangs()"
 )
-
-
-def in_code_mode(world: World, **keys: Any) -> None:
-    """Write an agent in code mode."""
-    world.agent(**{"codeMode": True, "mcpServers": {"shop": SHOP}, **keys})
 
 
 def offered(body: Any) -> dict[str, Any]:

@@ -83,6 +83,13 @@ def test_a_schema_becomes_a_type_that_takes_all_its_values(schema: Any, annotati
     assert "".join(found) == annotation
 
 
+@pytest.mark.parametrize("name", ["Exception", "Text", "Literal", "ToolError"])
+def test_a_type_hides_no_other_name_of_a_program(name: str) -> None:
+    defined = {name: A_OBJECT}
+    stub = stub_of({"value": {"$ref": f"#/$defs/{name}"}}, **{"$defs": defined})
+    assert f"class {name}_(TypedDict):" in stub
+
+
 def test_the_parts_of_an_all_of_are_one_type() -> None:
     base = {"allOf": [A_OBJECT, B_OBJECT, {"required": ["b"]}], "properties": {"c": {}}}
     stub = stub_of({"value": base})

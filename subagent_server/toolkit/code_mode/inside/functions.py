@@ -101,8 +101,11 @@ def gather(*calls: Any) -> list[Any]:
     return results
 
 
-def names_of(line: Line, table: list[Any]) -> dict[str, Any]:
-    """Return the names that a program has, besides those of Python."""
+def names_of(line: Line, table: list[Any], types: list[str]) -> dict[str, Any]:
+    """Return the names that a program has, besides those of Python.
+
+    The types of objects are `dict` here, so that code may use them as the stubs do.
+    """
 
     def ask_parent(*, question: str, options: list[str] | None = None) -> str:
         answer: str = line.call("ask_parent", {"question": question, "options": options})
@@ -118,9 +121,12 @@ def names_of(line: Line, table: list[Any]) -> dict[str, Any]:
             builtins.help(*about)
 
     own = (Text, ToolError, ask_parent, gather, help, search_tools)
-    names: dict[str, Any] = {each.__name__: each for each in own}
+    names: dict[str, Any] = dict.fromkeys(types, dict)
+    names.update({each.__name__: each for each in own})
     for space, name, is_flat, parameters, more in table:
-        namespace = names.setdefault(space, Namespace(space))
+        if not isinstance(names.get(space), Namespace):
+            names[space] = Namespace(space)
+        namespace = names[space]
         tool = Tool(line, f"{space}.{name}", parameters, more)
         vars(namespace)[name] = tool
         if is_flat:

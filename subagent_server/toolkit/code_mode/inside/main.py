@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 FILE = "program.py"
 _OWN = "<code mode>"
 _MOST_FAULTS = 10
+_ADJUSTMENT = "/proc/self/oom_score_adj"
 _TOP_LEVEL_AWAIT = 0x2000
 _FUTURE_ANNOTATIONS = 0x1000000
 _TREE = 0x400
@@ -132,12 +133,15 @@ def _print_error(error: BaseException) -> None:
 def _bound_resources(limits: dict[str, int]) -> None:
     """Keep the program, and all that it starts, to the limits of its box."""
     if limits:
+        import contextlib
         import resource
 
         for name, bound in limits.items():
-            resource.setrlimit(getattr(resource, name), (bound, bound))
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:  # noqa: PTH123 - no pathlib here
-            file.write("500")
+            hard = resource.getrlimit(getattr(resource, name))[1]
+            most = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
+            resource.setrlimit(getattr(resource, name), (most, most))
+        with contextlib.suppress(OSError), open(_ADJUSTMENT, "w", encoding="ascii") as file:  # noqa: PTH123
+            file.write("500")  # short of memory, the kernel ends this before the worker
 
 
 def main(descriptor: int) -> NoReturn:
@@ -151,7 +155,7 @@ def main(descriptor: int) -> NoReturn:
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         task = line.open()
         _bound_resources(task["limits"])
-        names = names_of(line, task["functions"])
+        names = names_of(line, task["functions"], task["types"])
     except Exception as error:  # noqa: BLE001 - a fault of this file, which ends the run
         line.send({"fault": f"{type(error).__name__}: {error}"})
         os._exit(3)
