@@ -153,6 +153,19 @@ def test_a_page_is_the_end_of_a_log_or_what_follows_a_cursor(run: RunPaths) -> N
     assert logs.page(run.log, 0, 1).lines == ["09:30:15 ── turn 1"]
 
 
+def test_what_a_run_does_is_its_question_its_last_words_or_its_task(run: RunPaths) -> None:
+    journal = RunJournal(run)
+    assert latest.latest_doing(run) is None
+    for kind, facts, expected in (
+        ("run_started", {"prompt": "Look at it."}, "Look at it."),
+        ("turn", {"turn": 1}, "Look at it."),
+        ("warning", {"message": "the connection failed; trying again in 6.5 s"}, "the connection failed"),
+        ("question", {"question": "Which way?"}, "Which way?"),
+    ):
+        journal.append(kind, T0, facts)
+        assert expected in (latest.latest_doing(run) or "")
+
+
 def test_the_latest_step_of_a_journal_that_anybody_may_have_written_is_one_line(run: RunPaths) -> None:
     assert latest.latest_step(run) == (None, None)
     write(run, ("turn", {"turn": 2}), ("tool_call", {"toolName": "bash", "arguments": {"command": "a\nb"}}))
