@@ -33,7 +33,7 @@ test-whole: $(VENV)/.installed-dev $(SERVERS)/.installed  ## the test suite with
 test-races: $(VENV)/.installed-dev  ## the tests of races, TIMES times, beside two busy loops a core
 	$(BIN)/python -m tests.busy --times $(TIMES) -n $(WORKERS) --dist worksteal -m race
 
-test-clients: $(VENV)/.installed-dev $(CLIENTS)/.installed  ## Claude Code, Codex, Gemini CLI and MCP Inspector as parents
+test-clients: $(VENV)/.installed-dev $(CLIENTS)/.installed  ## Claude Code, Codex, Gemini CLI and MCP Inspector as parents; real projects in a sandbox
 	CLIENTS=$(CLIENTS) $(BIN)/pytest -n 2 --timeout 300 tests/clients
 
 check: $(VENV)/.installed-dev  ## format, lint, strict types, layers, documents

@@ -4,10 +4,10 @@ import click
 
 from subagent_server.cli.console.after_start import (
     AfterStart,
-    check_after_start,
     detach_option,
     inputs_from_here,
     start_run,
+    stop_option,
     wait_option,
 )
 from subagent_server.cli.console.ask_trust import with_trust
@@ -42,6 +42,7 @@ from subagent_server.service.parents import COMMAND_LINE
 @trust_option
 @detach_option
 @wait_option
+@stop_option
 @json_option
 @pass_session
 def continue_(
@@ -53,6 +54,7 @@ def continue_(
     stored_agent: bool,
     detach: bool,
     seconds: float | None,
+    stops: bool,
     as_json: bool,
 ) -> ExitCode:
     """Carry a run that has ended on, as a new run.
@@ -61,7 +63,8 @@ def continue_(
     says what to do next; `-` reads it from stdin. Without one the run goes on where it was cut; a run that
     has completed needs one. The rest is as with `subagent run`.
     """
-    check_after_start(detach, seconds)
+    how = AfterStart(detach=detach, seconds=seconds, stops=stops, as_json=as_json)
+    how.check()
     order = ContinueOrder(
         session.run_id(run),
         None if prompt is None else argument_or_stdin(prompt, "prompt"),
@@ -70,7 +73,6 @@ def continue_(
         stored_agent,
         client=COMMAND_LINE,
     )
-    how = AfterStart(detach=detach, seconds=seconds, as_json=as_json)
 
     def started() -> ExitCode:
         return start_run(session, lambda: continue_run(session.service, order, session.caller), how)

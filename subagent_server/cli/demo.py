@@ -28,16 +28,32 @@ from subagent_server.host.journal import read_from
 from subagent_server.service.context import Service
 from subagent_server.simulator import Simulator, load_script
 
-AGENT = "reviewer"
-PROMPT = (
-    "Review the last commit of this repository (git show HEAD). Ask me once whether to look at correctness "
-    "only or at style too, before you judge."
-)
-_SCRIPT = Path(__file__).with_name("demo_review.yaml")
 _AGENTS = Path(__file__).with_name("demo_agents")
-"""The agent of the demo, a copy of the example of its name: the script fits no other reviewer."""
+"""The agents of the demo. The reviewer is a copy of the example of its name: the script fits no other."""
 _WAIT_SECONDS = 45
 _FOLLOW_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One demonstration: an agent, its task, and the words of the scripted model."""
+
+    agent: str
+    prompt: str
+    script: Path
+
+
+_REVIEW = Scene(
+    "reviewer",
+    "Review the last commit of this repository (git show HEAD). Ask me once whether to look at correctness "
+    "only or at style too, before you judge.",
+    Path(__file__).with_name("demo_review.yaml"),
+)
+_SURVEY = Scene(
+    "surveyor",
+    "Which issues of the tracker wait longest for an answer? Ask me which area comes first.",
+    Path(__file__).with_name("demo_survey.yaml"),
+)
 
 
 @dataclass(frozen=True)
@@ -72,21 +88,25 @@ class DemoParent:
     metavar="DIR",
     help="The repository whose last commit is reviewed.  [default: where you stand]",
 )
+@click.option(
+    "--code", is_flag=True, help="Show an agent in code mode instead: one program, many tool calls."
+)
 @pass_session
-def demo(session: Session, repo: Path) -> int:
+def demo(session: Session, repo: Path, code: bool) -> int:
     """Watch a parent hand a review to a subagent, answer its question, and get the result.
 
     The model is scripted unless ANTHROPIC_API_KEY is set; everything else is real.
     """
+    scene = _SURVEY if code else _REVIEW
     root = _repository(session.settings.cwd / repo)
-    with _model(session.settings.environment.get("ANTHROPIC_API_KEY")) as environment:
+    with _model(scene, session.settings.environment.get("ANTHROPIC_API_KEY")) as environment:
         parameters = StdioServerParameters(
             command=sys.executable,
             args=["-m", "subagent_server", "serve", "--role", "parent", *_places(session)],
-            env={**os.environ, **environment},
+            env={**os.environ, "SUBAGENT_DEMO_PYTHON": sys.executable, **environment},
         )
-        view = asyncio.run(_delegate(session.service, parameters, root))
-    _conclude(session, view)
+        view = asyncio.run(_delegate(session.service, parameters, scene, root))
+    _conclude(session, scene, view)
     return ExitCode.OK if view.get("status") == "completed" else ExitCode.FAILED
 
 
@@ -109,14 +129,14 @@ def _repository(path: Path) -> Path:
 
 
 @contextmanager
-def _model(key: str | None) -> Iterator[dict[str, str]]:
+def _model(scene: Scene, key: str | None) -> Iterator[dict[str, str]]:
     """Print which model is used, and yield the environment variables that select it."""
     if key:
         out("The model is the real one: ANTHROPIC_API_KEY is set, and this will cost a little.")
         yield {}
         return
     out("The model is scripted (set ANTHROPIC_API_KEY for the real one); everything else is real.")
-    with Simulator(load_script(_SCRIPT)) as simulator:
+    with Simulator(load_script(scene.script)) as simulator:
         yield {"ANTHROPIC_BASE_URL": simulator.base_url, "ANTHROPIC_API_KEY": "scripted"}
 
 
@@ -125,13 +145,15 @@ def _places(session: Session) -> list[str]:
     return ["--agents", str(_AGENTS), "--runs", str(session.settings.runs_root)]
 
 
-async def _delegate(service: Service, parameters: StdioServerParameters, repository: Path) -> dict[str, Any]:
-    """Start the review, answer its questions and return the last view; print its log as it grows."""
+async def _delegate(
+    service: Service, parameters: StdioServerParameters, scene: Scene, repository: Path
+) -> dict[str, Any]:
+    """Start the agent, answer its questions and return the last view; print its log as it grows."""
     async with Client(parameters) as client:
         tools = await client.list_tools()
         out(f"parent sees the tools: {', '.join(tool.name for tool in tools.tools)}")
         parent = DemoParent(client)
-        view = await parent.call(f"run_{AGENT}", prompt=PROMPT, cwd=str(repository))
+        view = await parent.call(f"run_{scene.agent}", prompt=scene.prompt, cwd=str(repository))
         run_id = str(view["runId"])
         following = asyncio.create_task(_follow(service, run_id))
         try:
@@ -176,7 +198,7 @@ async def _follow(service: Service, run_id: str) -> None:
         await asyncio.sleep(_FOLLOW_SECONDS)
 
 
-def _conclude(session: Session, view: dict[str, Any]) -> None:
+def _conclude(session: Session, scene: Scene, view: dict[str, Any]) -> None:
     run_id = str(view["runId"])
     if "error" in view:
         error = view["error"]
@@ -184,7 +206,8 @@ def _conclude(session: Session, view: dict[str, Any]) -> None:
         with suppress(KeyError):
             out(f"hint: {error['hint']}")
     else:
-        out(f"\nresult, as {AGENT}'s schema has it:")
+        shape = f", as {scene.agent}'s schema has it" if "output" in view else ""
+        out(f"\nresult{shape}:")
         out(json.dumps(view.get("output", view.get("result")), indent=2, ensure_ascii=False))
     run = session.service.store.paths.run(run_id)
     out(f"\nEverything is in {session.shown(run.directory)}: run.log to read, run.meta.json for programs.")

@@ -7,6 +7,7 @@ import click
 
 from subagent_server.cli.console.flags import TEXT, json_option
 from subagent_server.cli.console.output import err, is_terminal, out, out_json
+from subagent_server.cli.console.row_cells import age_cell, run_cell, what_cell
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import coloured, duration, look_of, one_line, table
 from subagent_server.domain.states import Status
@@ -17,8 +18,8 @@ from subagent_server.store.paths import RootPaths
 LAST = 10
 _SHORT = {"waiting": Status.WAITING, "replied": Status.REPLIED}
 _NAMES = [status.value for status in Status] + list(_SHORT)
-_LIMITS = (12, 32, 16, 6)
-_HEADER = ("STATUS", "RUN", "AGENT", "TIME", "WHAT")
+_LIMITS = (12, 32, 16, 4, 6)
+_HEADER = ("STATUS", "RUN", "AGENT", "AGE", "TIME", "WHAT")
 
 
 @click.command()
@@ -72,11 +73,11 @@ def ls(
 
         show_trees(session, [row.run_id for row in shown], quiet=quiet, as_json=as_json)
     elif as_json:
-        out_json([row.to_wire() for row in shown])
+        out_json([row.to_full_wire() for row in shown])
     elif quiet:
         _print("\n".join(row.run_id for row in shown))
     else:
-        _print(_table(shown))
+        _print(_table(root, shown))
         _remark(session, listing, shown)
 
 
@@ -87,10 +88,10 @@ def _shown(listing: RunList, everything: bool, count: int | None) -> list[RunRow
     return [*listing.active, *islice(listing.over(), None if everything else LAST)]
 
 
-def _table(rows: list[RunRow]) -> str:
+def _table(root: RootPaths, rows: list[RunRow]) -> str:
     if not rows:
         return ""
-    cells = [_HEADER, *(_cells(row) for row in rows)]
+    cells = [_HEADER, *(_cells(root, row) for row in rows)]
     header, *lines = table(cells, _LIMITS)
     looks = [look_of(row.status, row.pending_questions, row.live) for row in rows]
     return "\n".join(
@@ -104,14 +105,11 @@ def _table(rows: list[RunRow]) -> str:
     )
 
 
-def _cells(row: RunRow) -> tuple[str, ...]:
+def _cells(root: RootPaths, row: RunRow) -> tuple[str, ...]:
     look = look_of(row.status, row.pending_questions, row.live)
-    if row.unreadable is not None:
-        return (look.text, row.run_id, "", "", one_line(row.unreadable))
     time = "" if row.elapsed_seconds is None else duration(row.elapsed_seconds)
-    slot = "waits for a slot" if row.waiting_for_slot else None
-    what = " · ".join(one_line(text) for text in (row.label, slot, row.summary) if text)
-    return (look.text, row.run_id, one_line(row.agent or ""), time, what)
+    agent = one_line(row.agent or "")
+    return (look.text, run_cell(row.run_id), agent, age_cell(row), time, what_cell(root, row))
 
 
 def _print(text: str) -> None:

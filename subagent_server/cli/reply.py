@@ -33,6 +33,8 @@ def reply(session: Session, run: str, words: tuple[str, ...], as_json: bool) -> 
     if message_id is None:
         _refuse_a_question_for_an_answer(session, run_id, words[0])
     answer = argument_or_stdin(words[-1], "answer")
+    if not answer.strip():
+        raise BadArgument("The answer is empty, and the agent would go on with nothing: give it in quotes.")
     observed = answering.reply(
         session.service,
         run_id,

@@ -6,10 +6,10 @@ import click
 
 from subagent_server.cli.console.after_start import (
     AfterStart,
-    check_after_start,
     detach_option,
     inputs_from_here,
     start_run,
+    stop_option,
     wait_option,
 )
 from subagent_server.cli.console.ask_trust import with_trust
@@ -41,6 +41,7 @@ from subagent_server.service.start import StartOrder, start
 @trust_option
 @detach_option
 @wait_option
+@stop_option
 @json_option
 @pass_session
 def run(
@@ -52,6 +53,7 @@ def run(
     cwd: str | None,
     detach: bool,
     seconds: float | None,
+    stops: bool,
     as_json: bool,
 ) -> ExitCode:
     """Start an agent and follow it until it ends.
@@ -61,7 +63,8 @@ def run(
     is asked on the terminal; without one the command exits with 5 and says how to answer. Ctrl-C stops the
     watching, never the run.
     """
-    check_after_start(detach, seconds)
+    how = AfterStart(detach=detach, seconds=seconds, stops=stops, as_json=as_json)
+    how.check()
     order = StartOrder(
         agent=agent,
         prompt=_prompt(prompt),
@@ -70,7 +73,6 @@ def run(
         label=label,
         client=COMMAND_LINE,
     )
-    how = AfterStart(detach=detach, seconds=seconds, as_json=as_json)
 
     def started() -> ExitCode:
         return start_run(session, lambda: start(session.service, order, session.caller), how)

@@ -167,7 +167,7 @@ def _contract_model(model: str | None, *, is_offered: bool) -> str | None:
         BadArgument.
     """
     if model is not None and not is_offered:
-        raise BadArgument("--model is for agents that are started by a contract: add --lifecycle.")
+        raise BadArgument("--model is for agents by a contract: add --lifecycle, or serve over HTTP.")
     if model is not None and not model.strip():
         raise BadArgument("--model is empty: name a model, or leave it out.")
     return model or DEFAULT_CONTRACT_MODEL if is_offered else None

@@ -8,15 +8,11 @@ from subagent_server.cli.console.interrupts import watching
 from subagent_server.cli.console.output import out, out_json, report
 from subagent_server.cli.console.refused import Refused, code_of, refusal
 from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.until_gone import until_gone
 from subagent_server.cli.console.verdict import row
-from subagent_server.cli.console.watch import wait_for
 from subagent_server.domain.errors import SubagentError
 from subagent_server.service import stop as service
-from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
-
-STOP_WAIT_SECONDS = 12.0
-"""A little more than the grace between TERM and KILL."""
 
 
 @click.command()
@@ -35,7 +31,7 @@ def stop(session: Session, names: tuple[str, ...], reason: str | None, as_json: 
     stopped, refused = _stop_each(session, run_ids, reason)
     code = code_of([*unknown, *refused])
     with watching(session, *(stopped or names)):
-        observed = _until_gone(session, stopped)
+        observed = until_gone(session, stopped)
     _print(session, observed, as_json)
     living = [one.meta.run_id for one in observed if one.live]
     for run_id in living:
@@ -63,19 +59,6 @@ def _prospect(session: Session, run_id: str) -> str:
     if shim is None:
         return "they are killed soon."
     return f"its shim, which ends them, is suspended: `kill -CONT {shim}` lets it go on."
-
-
-def _until_gone(session: Session, run_ids: list[str]) -> list[Observed]:
-    def look() -> list[Observed]:
-        return [open_run(session.service, run_id, session.caller) for run_id in run_ids]
-
-    def check() -> list[Observed] | None:
-        observed = look()
-        return None if any(one.live for one in observed) else observed
-
-    if not run_ids:
-        return []
-    return wait_for(session, run_ids, check, STOP_WAIT_SECONDS) or look()
 
 
 def _print(session: Session, observed: list[Observed], as_json: bool) -> None:

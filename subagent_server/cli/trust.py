@@ -13,7 +13,7 @@ from subagent_server.cli.console.flags import DIRECTORY, json_option
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import one_line
-from subagent_server.domain.records import timestamp
+from subagent_server.domain.times import timestamp
 from subagent_server.service.adopting import Inventory, adopt, take_inventory
 from subagent_server.service.trusting import Coverage, check_may_trust, coverage, forget
 from subagent_server.service.trusting import trust as trust_now

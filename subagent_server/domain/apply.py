@@ -13,8 +13,9 @@ from subagent_server.domain.limits import (
     MAX_TALK_CHARACTERS,
     PROGRESS_SECONDS,
 )
-from subagent_server.domain.records import Message, RunMeta, Transition, Usage, timestamp
+from subagent_server.domain.records import Message, RunMeta, Transition, Usage
 from subagent_server.domain.states import Event, MessageStatus, Status, is_settled, may_follow, next_status
+from subagent_server.domain.times import timestamp
 
 _OPEN = frozenset({MessageStatus.PENDING, MessageStatus.REPLIED})
 

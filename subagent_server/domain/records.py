@@ -5,7 +5,7 @@ generator maps them. Times are ISO 8601 UTC with milliseconds, money is a decima
 """
 
 import json
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -14,13 +14,8 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticSerializationError
 
 from subagent_server.domain.states import Event, MessageStatus, Status
+from subagent_server.domain.times import timestamp
 from subagent_server.domain.versions import SCHEMA_VERSION as SCHEMA_VERSION
-
-
-def timestamp(moment: datetime) -> str:
-    """Return `moment` as this product writes times: UTC, milliseconds, `Z`."""
-    utc = moment.astimezone(UTC)
-    return f"{utc:%Y-%m-%dT%H:%M:%S}.{utc.microsecond // 1000:03d}Z"
 
 
 def _with_room(moment: datetime) -> datetime:

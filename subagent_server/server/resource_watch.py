@@ -9,7 +9,14 @@ from typing import Any
 
 from subagent_server.domain.errors import SubagentError
 from subagent_server.server.background import Background
-from subagent_server.server.documents import Address, File, Signature, open_document, signature
+from subagent_server.server.documents import (
+    Address,
+    File,
+    Signature,
+    list_documents,
+    open_document,
+    signature,
+)
 from subagent_server.server.notices import ClientNotices
 from subagent_server.service.access import Caller
 from subagent_server.service.changes import Changes, Wait, until_root_is_made, wait_until
@@ -66,6 +73,7 @@ class ResourceWatch:
         self._list_wanted = False
         self._logs_seen = self._reconciled = 0.0
         self._marks = _ListMarks()
+        self._listed: list[Address] = []
 
     # -- documents
 
@@ -135,6 +143,7 @@ class ResourceWatch:
         if not self._list_wanted:
             self._list_wanted = True
             self._marks = await asyncio.to_thread(self._list_marks)
+            self._listed = await asyncio.to_thread(self._list)
             self._background.start(self._notify_of_list())
 
     async def _notify_of_list(self) -> None:
@@ -143,6 +152,9 @@ class ResourceWatch:
             if await wait_until(self._changes, self._list_news, Wait(FOREVER)):
                 await asyncio.sleep(LIST_SETTLE_SECONDS)
                 self._marks = await asyncio.to_thread(self._list_marks)
+                before, self._listed = self._listed, await asyncio.to_thread(self._list)
+                if self._listed == before:
+                    continue  # it was a run of another parent
                 await self._notices.resources_changed()
                 await asyncio.sleep(LIST_SECONDS)
 
@@ -155,6 +167,9 @@ class ResourceWatch:
         return (
             any(self._has_result(run_id) for run_id in without) or None
         )  # it may have ended since, and be gone
+
+    def _list(self) -> list[Address]:
+        return [listed.address for listed in list_documents(self._service, self._caller)]
 
     def _list_marks(self) -> _ListMarks:
         store, own = self._service.store, self._caller.run_id

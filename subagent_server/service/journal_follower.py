@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from subagent_server.domain.records import RunMeta, timestamp
+from subagent_server.domain.records import RunMeta
+from subagent_server.domain.times import timestamp
 from subagent_server.host import journal
 from subagent_server.service.reconcile import ending_facts
 from subagent_server.store.paths import RunPaths

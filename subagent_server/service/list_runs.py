@@ -42,23 +42,32 @@ class RunFilter:
 
 
 ANY = RunFilter()
+MAX_PASSED = 1_000
+"""How many ended runs of other parents are passed over; the runs behind them are not looked at."""
 _ENDED = 2
 
 
 @dataclass(frozen=True)
 class ListedRuns:
-    """Rows of runs, and a sentence on the runs of other parents that are not among them."""
+    """Rows of runs, and sentences on the runs that are not among them."""
 
     rows: list[RunRow]
     other_parents: str | None = None
+    behind: str | None = None
+    """A sentence on runs that were not looked at."""
 
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON object of the list. Rows beyond the size of an answer are counted."""
         others = {} if self.other_parents is None else {"otherParents": self.other_parents}
         rows = those_that_fit(self.rows, RunRow.to_wire)
         left = len(self.rows) - len(rows)
-        omitted = {"omitted": f"{left} more did not fit: ask by status or agent."} if left else {}
-        return {"runs": [row.to_wire() for row in rows], **others, **omitted}
+        more = f"{left} more did not fit: ask by status or agent." if left else None
+        omitted = " ".join(filter(None, (more, self.behind)))
+        return {
+            "runs": [row.to_wire() for row in rows],
+            **others,
+            **({"omitted": omitted} if omitted else {}),
+        }
 
 
 class RunList:
@@ -66,7 +75,7 @@ class RunList:
 
     `active` are the unfinished runs: first runs that need an answer, then working runs, then runs being
     ended. `over()` yields the others, the newest first, and reads them one by one. `left_out` are the
-    unfinished runs of other parents.
+    unfinished runs of other parents, `passed` is the number of the ended ones that were met.
     """
 
     def __init__(
@@ -74,6 +83,7 @@ class RunList:
     ) -> None:
         self.root = root.kept_open()
         self.left_out: list[RunRow] = []
+        self.passed = 0
         self._wanted = wanted
         self._caller = caller
         self._others = OtherParents(caller)
@@ -93,6 +103,8 @@ class RunList:
         """Yield the runs that are over, the newest first."""
         seen = {row.run_id for row in self.active} | self._no_runs
         for run_id in self._ids():
+            if self.passed >= MAX_PASSED:
+                return
             row = None if run_id in seen else self._row(run_id)
             if row is not None and self._wanted.fits(row.status, row.agent):
                 yield row
@@ -157,7 +169,9 @@ class RunList:
         """Return the row unless the run is another parent's and only the caller's own are wanted."""
         if self._everyone or not self._others.have(starter):
             return row
-        if not row.is_over:
+        if row.is_over:
+            self.passed += 1
+        else:
             self.left_out.append(row)
         return None
 
@@ -174,14 +188,23 @@ def list_runs(
     """Return rows of runs: runs that need an answer, then live runs, then the newest of the others.
 
     A run with an unreadable state is listed as such. Without `everyone` the runs of other parents are a
-    count.
+    count, and the search ends behind 1,000 that have ended.
     """
     wanted = RunFilter(frozenset() if status is None else frozenset({status}), agent)
     listing = RunList(service.store.paths, wanted, caller, everyone=everyone)
     rows = list(islice(listing.every(), limit))
     working = [row for row in listing.left_out if row.status is not None and not row.status.is_terminal]
     asking = sum(row.pending_questions > 0 for row in working)
-    return ListedRuns(rows, others_sentence(len(working), asking))
+    return ListedRuns(rows, others_sentence(len(working), asking), _behind(listing))
+
+
+def _behind(listing: RunList) -> str | None:
+    if listing.passed < MAX_PASSED:
+        return None
+    return (
+        f"Runs older than {listing.passed:,} ended ones of other parents were not looked at: "
+        "list_runs(all=true) shows all."
+    )
 
 
 def _live_at_a_look(run: RunPaths, facts: RunFacts, *, is_marked: bool) -> bool | None:

@@ -11,7 +11,7 @@ from subagent_server.domain.records import RunMeta
 from subagent_server.domain.states import Status
 from subagent_server.domain.visible import visible
 from subagent_server.service.run_row import elapsed_seconds, waits_for_slot
-from subagent_server.store.logs import latest_step
+from subagent_server.store.latest import latest_step
 from subagent_server.store.runs import RunStore
 
 MAX_SHOWN_RUNS = 3

@@ -3,13 +3,14 @@
 `subagent ls` makes its rows from the facts of a state, without pydantic.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from types import UnionType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, cut, maybe_cut
 from subagent_server.domain.states import Status
+from subagent_server.domain.times import timestamp
 from subagent_server.launch import slots
 from subagent_server.store.facts import RunFacts
 from subagent_server.store.paths import RootPaths
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from subagent_server.domain.records import RunMeta
 
 MAX_ROW_SUMMARY_CHARACTERS = 300
+_FOR_PEOPLE = {"only": "lists of the command line"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class RunRow:
     waiting_for_slot: bool | None = None
     summary: str | None = None
     unreadable: str | None = None
+    created: datetime | None = field(default=None, metadata=_FOR_PEOPLE)
+    cost_usd: str | None = field(default=None, metadata=_FOR_PEOPLE)
 
     @property
     def is_over(self) -> bool:
@@ -42,7 +46,7 @@ class RunRow:
         return self.status is None or (self.status.is_terminal and not self.live)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the JSON object of the row, without missing facts."""
+        """Return the JSON object of the row for models, without missing facts."""
         found = ((wire, getattr(self, name)) for name, wire in _WIRE_NAMES)
         return {
             wire: value.value if isinstance(value, Status) else value
@@ -50,13 +54,21 @@ class RunRow:
             if value is not None
         }
 
+    def to_full_wire(self) -> dict[str, Any]:
+        """Return the JSON object of the row with the facts that a model would only pay for."""
+        more = {
+            "createdAt": None if self.created is None else timestamp(self.created),
+            "costUsd": self.cost_usd,
+        }
+        return self.to_wire() | {name: value for name, value in more.items() if value is not None}
+
 
 def _camel_case(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(word.capitalize() for word in others)
 
 
-_WIRE_NAMES = [(field.name, _camel_case(field.name)) for field in fields(RunRow)]
+_WIRE_NAMES = [(each.name, _camel_case(each.name)) for each in fields(RunRow) if not each.metadata]
 _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number"}
 
 
@@ -90,6 +102,8 @@ def row_of_facts(root: RootPaths, facts: RunFacts, *, live: bool, started_by: st
         elapsed_seconds=elapsed_seconds(facts.created, facts.ended),
         waiting_for_slot=waits_for_slot(root, facts.run_id, facts.status) or None,
         summary=maybe_cut(facts.what, MAX_ROW_SUMMARY_CHARACTERS),
+        created=facts.created,
+        cost_usd=facts.spent.cost_usd,
     )
 
 
@@ -108,6 +122,8 @@ def row_of_state(
         elapsed_seconds=elapsed_seconds(meta.created_at, meta.ended_at),
         waiting_for_slot=waits_for_slot(root, meta.run_id, meta.status) or None,
         summary=maybe_cut(meta.error.message if meta.error else meta.summary, MAX_ROW_SUMMARY_CHARACTERS),
+        created=meta.created_at,
+        cost_usd=None if meta.usage.cost_usd is None else str(meta.usage.cost_usd),
     )
 
 

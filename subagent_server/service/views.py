@@ -33,7 +33,8 @@ from subagent_server.service.run_row import elapsed_seconds, waits_for_slot
 from subagent_server.service.sandbox_mark import lack_of_sandbox
 from subagent_server.service.shim_record import read_shim
 from subagent_server.service.tree_usage import tree_usage
-from subagent_server.store.logs import latest_words, recorded_can_run_code, recorded_usage
+from subagent_server.store.latest import latest_words
+from subagent_server.store.logs import recorded_can_run_code, recorded_usage
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 

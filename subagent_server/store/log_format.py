@@ -21,7 +21,7 @@ def render(event: Event) -> str:
     """Return the lines of one event, each ended by a newline; control characters are made visible."""
     draw = _RENDERERS.get(event.get("type", ""), _other)
     head, *rest = draw(event).split("\n")
-    clock = str(event.get("at", ""))[11:19]
+    clock = visible(str(event.get("at", ""))[11:19])
     lines = [f"{clock} {visible(head, _KEPT)}", *(_INDENT + visible(line, _KEPT) for line in rest)]
     return "\n".join(lines) + "\n"
 

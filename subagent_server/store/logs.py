@@ -6,16 +6,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from subagent_server.domain.errors import UnreadableMeta
-from subagent_server.domain.records import Usage, timestamp
-from subagent_server.domain.subagent_events import KIND
+from subagent_server.domain.records import Usage
+from subagent_server.domain.times import timestamp
 from subagent_server.host import journal
 from subagent_server.host.directory import Entry
 from subagent_server.host.stderr import log
 from subagent_server.store.log_format import render
 from subagent_server.store.paths import RunPaths
 
-_WORDS = frozenset({"text", "tool_call", "warning", KIND})
-"""The events that show what an agent does."""
 MAX_FIELD_CHARACTERS = 64_000
 """A longer text is cut in the middle and its event says `cut`; `outputs/` has what tools printed whole."""
 
@@ -77,36 +75,6 @@ def recorded_can_run_code(run: RunPaths) -> list[str]:
         return []
     found = warning.get("canRunCode")
     return [path for path in found if isinstance(path, str)] if isinstance(found, list) else []
-
-
-def latest_words(run: RunPaths) -> str | None:
-    """Return the last text or call of the agent, for a preview; None if the journal has neither."""
-    try:
-        lines = journal.tail(run.events, 60).lines
-    except OSError:
-        return None
-    for line in reversed(lines):
-        event = journal.parse(line)
-        if event is not None and event.get("type") in _WORDS:
-            return render(event)[9:].rstrip("\n")
-    return None
-
-
-def latest_step(run: RunPaths) -> tuple[int | None, str | None]:
-    """Return the number of the agent's turn and its last text or call, on one line; None: not in the tail."""
-    turn: int | None = None
-    words: str | None = None
-    try:
-        lines = journal.tail(run.events, 60).lines
-    except OSError:
-        return None, None
-    for event in filter(None, map(journal.parse, reversed(lines))):
-        kind, number = event.get("type"), event.get("turn")
-        if words is None and kind in _WORDS:
-            words = render(event).split("\n", 1)[0].partition(" ")[2].removeprefix("→ ")
-        if turn is None and kind == "turn" and type(number) is int:
-            turn = number
-    return turn, words
 
 
 def page(file: Entry, cursor: int | None, lines: int) -> journal.Page:

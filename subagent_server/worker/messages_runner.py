@@ -129,7 +129,6 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
     settings = _model_settings(agent, setup.environment, meter.prices)
     request = run.store.read_request(run.run_id)
     final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
-    completion = AgentComplete(run.run_id) if agent.by_contract else None
     selection = select(agent.tools, agent.disallowed_tools)
     offer = web_offer(agent, selection)
     workspace, place = await _entered_workspace(setup, selection)
@@ -138,8 +137,7 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
         # 2. Record the start: whatever is refused from here on stands in the journal behind it.
         setup.record_start(request, place.mark, settings.model)
         todos = todo_tools(selection.todos, run.record)
-        ending: list[Tool] = [tool for tool in (final, completion) if tool is not None]
-        own_tools = [*workspace, *todos, *_companions(setup), *ending]
+        own_tools = [*workspace, *todos, *_companions(setup), *([final] if final else [])]
         # 3. Begin the transcript, before any server is started: a kill from here on loses no conversation.
         task = _task(agent, request, run, place)
         delegates = setup.delegation is not None
@@ -162,7 +160,6 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
             tools=tools,
             max_turns=agent.limits.max_turns,
             final=final,
-            completion=completion,
             tracer=setup.tracer,
             meter=meter,
             outputs=KeptOutputs(run.paths.outputs, run.masker),
@@ -254,6 +251,7 @@ def _companions(setup: RunnerSetup) -> list[Tool]:
     """Return the tools that come without being named, less the tools forbidden by the file."""
     tools: list[Tool] = [
         AskParent(setup.run),
+        *([AgentComplete(setup.run.run_id)] if setup.agent.by_contract else []),
         *(nested_tools(setup.delegation) if setup.delegation else []),
     ]
     return [tool for tool in tools if tool.name not in setup.agent.disallowed_tools]

@@ -1,5 +1,6 @@
 """Writing how a run ended: by its worker, or for a worker that is gone."""
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,10 +106,12 @@ def _payload(run: WorkerRun, outcome: Outcome) -> bytes | None:
 
 
 def _summary(outcome: Outcome) -> str | None:
-    """Return the agent's own summary, else the first line of its result, for lists."""
+    """Return the agent's own summary, else the first line of its result, or its output, for lists."""
     if outcome.summary is not None:
         return outcome.summary
     if isinstance(outcome.output, dict) and isinstance(outcome.output.get("summary"), str):
         return str(outcome.output["summary"])[:300]
     line = outcome.text.strip().split("\n", 1)[0]
+    if not line and outcome.has_output:
+        line = json.dumps(outcome.output, ensure_ascii=False)
     return line[:300] or None

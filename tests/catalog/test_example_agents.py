@@ -25,7 +25,7 @@ AGENTS = ROOT / "agents"
 def test_the_examples_load_without_a_remark() -> None:
     catalog = discover([AGENTS])
     assert catalog.problems == []
-    assert {"reviewer", "scout", "triage"} <= set(catalog.agents)
+    assert {"reviewer", "scout", "timekeeper", "triage"} <= set(catalog.agents)
 
 
 def test_the_agent_of_the_demo_is_the_example_of_its_name() -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pty
+import re
 import select
 import signal
 import subprocess
@@ -89,6 +91,21 @@ class Cli:
         done = self(*words, "--json", env=env)
         assert done.returncode == code, done.stderr
         return json.loads(done.stdout)
+
+    def on_screen(self, *words: str, columns: int = 80) -> str:
+        """Run the command with its stdout on a terminal, and return what that shows, without colours."""
+        outer, inner = pty.openpty()
+        shown = b""
+        try:
+            with self.start(*words, stdout=inner, env={"COLUMNS": str(columns)}) as command:
+                os.close(inner)
+                with suppress(OSError):  # the terminal has no other end any more
+                    while part := os.read(outer, 1 << 16):
+                        shown += part
+                command.end()
+        finally:
+            os.close(outer)
+        return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).replace("\r\n", "\n")
 
     def start(self, *words: str, **options: Any) -> "Running":
         """Start the command and return while it runs."""

@@ -70,24 +70,30 @@ def answer(cli: Cli) -> tuple[str | None, str | None]:
     return message.answer_content, message.answered_by
 
 
-@pytest.mark.parametrize(
-    ("typed", "recorded"),
-    [
-        ("2\n", "red"),
-        ("blue\n", "blue"),
-        ("\n  a light green \n", "a light green"),
-        ("3\n", "3"),
-        ("first line\nsecond line\n", "first line\nsecond line"),
-    ],
-)
-def test_a_person_answers_with_a_number_or_words_of_their_own(asking: Cli, typed: str, recorded: str) -> None:
-    with person(asking, "run", "asker", "Go") as terminal:
-        seen = terminal.hear(PROMPT)
-        assert "? Which\\x1b[2J colour?" in seen and "2  red" in seen
-        terminal.type(typed)
-        code, out, _ = terminal.command.end()
+TYPED = {
+    "2\n": "red",
+    "blue\n": "blue",
+    "\n  a light green \n": "a light green",
+    "3\n": "3",
+    "first line\nsecond line\n": "first line\nsecond line",
+}
+
+
+def test_a_person_answers_with_a_number_or_words_of_their_own(cli: Cli) -> None:
+    cli.agent("asker")
+    question, thanks = TURNS["turns"]
+    with Simulator({"turns": [*[question] * len(TYPED), thanks]}) as simulator:
+        cli.environment |= {"ANTHROPIC_BASE_URL": simulator.base_url, "ANTHROPIC_API_KEY": "scripted"}
+        with person(cli, "run", "asker", "Go") as terminal:
+            for typed in TYPED:
+                seen = terminal.hear(PROMPT)
+                assert "? Which\\x1b[2J colour?" in seen and "2  red" in seen
+                terminal.type(typed)
+            code, out, _ = terminal.command.end()
     assert (code, out) == (0, "Thanks.\n")
-    assert answer(asking) == (recorded, "person")
+    (run_id,) = cli.store.run_ids()
+    answers = [(each.answer_content, each.answered_by) for each in cli.meta(run_id).messages]
+    assert answers == [(recorded, "person") for recorded in TYPED.values()]
 
 
 def test_closing_the_input_leaves_the_question_open(asking: Cli) -> None:

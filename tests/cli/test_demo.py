@@ -47,3 +47,11 @@ def test_a_directory_without_a_commit_is_refused(cli: Cli) -> None:
     done = cli("demo", "--repo", ".")
     assert done.returncode == 2 and "--repo DIR" in done.stderr
     assert cli.store.run_ids() == []
+
+
+def test_the_demo_of_code_mode_makes_all_calls_in_one_program_that_asks(cli: Cli) -> None:
+    place = repository(cli.home.with_name(f"{cli.home.name}.repository"))
+    done = cli("demo", "--code", "--repo", str(place), env={"ANTHROPIC_API_KEY": ""}, seconds=4 * BOUND)
+    assert done.returncode == 0, done.stderr
+    assert "31. tracker.get_issue" in done.stdout and "parent is asked: 7 issues wait" in done.stdout
+    assert "#12 checkout shows the wrong price: 22 days waits longest" in done.stdout

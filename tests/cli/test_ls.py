@@ -2,8 +2,11 @@
 
 import shutil
 
+from subagent_server.cli.console.text import width_of
 from subagent_server.domain import events
 from subagent_server.domain.records import Failure, LaunchInfo
+from subagent_server.host.clock import now
+from subagent_server.store.logs import RunJournal
 from tests.cli.command import Cli, asked, run_name
 from tests.helpers.stored import make_stored
 
@@ -59,7 +62,7 @@ def test_runs_are_picked_by_status_and_agent(cli: Cli) -> None:
 def test_rows_for_programs_have_these_fields(cli: Cli) -> None:
     with cli.living("aaaaaa", asked(), label="the label") as run_id:
         (row,) = cli.json("ls")
-    assert row.pop("elapsedSeconds") is not None
+    assert row.pop("elapsedSeconds") is not None and row.pop("createdAt").startswith("2026-")
     assert row == {
         "runId": run_id,
         "agent": "reviewer",
@@ -76,8 +79,11 @@ def test_the_table_fits_80_columns_and_has_a_mark_and_a_word(cli: Cli) -> None:
     cli.made("bbbbbb", FAILED)
     cli.made("cccccc", STOPPED)
     with cli.living("222222"), cli.living("333333", asked()):
-        header, *rows = cli("ls").stdout.splitlines()
-    assert header.split() == ["STATUS", "RUN", "AGENT", "TIME", "WHAT"]
+        header, *rows = cli.on_screen("ls").splitlines()
+        narrow = cli.on_screen("ls", columns=60).splitlines()
+        whole = cli("ls").stdout
+    assert header.split() == ["STATUS", "RUN", "AGENT", "AGE", "TIME", "WHAT"]
+    assert rows[4].split()[2] == "aaaaaa", "the last part of the id, which every command takes"
     assert [row[:11].strip() for row in rows] == [
         "? needs you",
         "● running",
@@ -87,7 +93,21 @@ def test_the_table_fits_80_columns_and_has_a_mark_and_a_word(cli: Cli) -> None:
     ]
     assert "It broke." in rows[3]
     assert rows[4].endswith("…")
-    assert max(map(len, [header, *rows])) <= 80
+    assert max(map(width_of, [header, *rows])) <= 80
+    assert max(map(width_of, narrow)) <= 60
+    assert "漢字" * 40 in whole and run_name("aaaaaa") in whole, "a program that reads it gets all of it"
+
+
+def test_what_a_run_is_about_is_never_empty(cli: Cli) -> None:
+    agent_works = {"text": "Reading the change."}
+    with cli.living("222222") as works, cli.living("333333") as begins:
+        for run_id, kind, facts in (
+            (begins, "run_started", {"prompt": "Look."}),
+            (works, "text", agent_works),
+        ):
+            RunJournal(cli.store.paths.run(run_id)).append(kind, now(), facts)
+        rows = {row.split()[2]: row for row in cli("ls").stdout.splitlines()[1:]}
+    assert rows[works].endswith("Reading the change.") and rows[begins].endswith("Look.")
 
 
 def test_a_run_that_cannot_be_read_is_listed_as_such(cli: Cli) -> None:

@@ -60,6 +60,14 @@ def test_a_forgotten_answer_is_not_taken_for_one(cli: Cli) -> None:
         assert answers(cli, run_id) == ["q1"]
 
 
+@pytest.mark.parametrize("words", ["", "  \n"])
+def test_an_empty_answer_is_refused(cli: Cli, words: str) -> None:
+    with cli.living("aaaaaa", asked()) as run_id:
+        for given in (cli("reply", run_id, words), cli("reply", run_id, "-", stdin=words)):
+            assert given.returncode == 2 and "The answer is empty" in given.stderr
+        assert answers(cli, run_id) == [None]
+
+
 def test_the_same_answer_twice_succeeds_and_another_is_refused(cli: Cli) -> None:
     with cli.living("aaaaaa", asked()) as run_id:
         assert cli("reply", run_id, "q1", "blue").returncode == 0

@@ -85,6 +85,20 @@ def test_a_wait_that_is_over_exits_with_124_and_the_run_goes_on(cli: Cli, model:
     assert cli.json("show", run_id, code=0)["live"] is False
 
 
+def test_a_wait_that_is_over_stops_the_run_if_it_is_told_to(cli: Cli, model: Model) -> None:
+    model(SLOW)
+    assert cli("run", "worker", "Do it.", "--stop").returncode == 2
+    view = cli.json("run", "worker", "Do it.", "--wait", "0.5", "--stop", code=124)
+    assert (view["status"], view["live"]) == ("stopped", False)
+    assert view["summary"].startswith("It had not ended after 0.5 s")
+
+
+def test_a_run_that_asks_is_stopped_too_where_nobody_will_answer(cli: Cli, model: Model) -> None:
+    model(ASK)
+    view = cli.json("run", "worker", "Do it.", "--wait", "60", "--stop", code=5)
+    assert (view["status"], view["live"]) == ("stopped", False)
+
+
 def test_letting_go_prints_the_id_and_nothing_else(cli: Cli, model: Model) -> None:
     model(ANSWER)
     done = cli("run", "worker", "Do it.", "--detach")

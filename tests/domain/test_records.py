@@ -9,8 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from subagent_server.domain.definitions import tool_name
-from subagent_server.domain.records import Failure, RunMeta, RunResult, Usage, timestamp
+from subagent_server.domain.records import Failure, RunMeta, RunResult, Usage
 from subagent_server.domain.states import MessageStatus, Status
+from subagent_server.domain.times import timestamp
 from tests.helpers.runs import T0, make_message, make_meta, make_request
 
 

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from subagent_server.domain.records import timestamp
+from subagent_server.domain.times import timestamp
 from subagent_server.host import processes
 from subagent_server.host.clock import now
 from tests.faults.canaries import WORDS, Outside, with_secret

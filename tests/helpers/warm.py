@@ -12,7 +12,7 @@ from subagent_server.host import locks, processes
 from subagent_server.host.directory import Entry
 
 PLACE = "SUBAGENT_RUNTIME_DIR"
-_PATIENCE = {"SUBAGENT_WARM_IDLE": "120"}
+_PATIENCE = {"SUBAGENT_WARM_IDLE": "600"}
 """It leaves by itself if a session is killed."""
 _BOUND = 120.0
 
@@ -24,7 +24,7 @@ def begin() -> Path:
     return directory
 
 
-def spawn(directory: Path, idle_seconds: float = 120) -> None:
+def spawn(directory: Path, idle_seconds: float = 600) -> None:
     """Have the zygote of a directory started, as a starter does that has found none."""
     starting = WarmStart(directory, idle_seconds).spawn()
     assert starting is not None

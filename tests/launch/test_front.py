@@ -6,6 +6,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -115,6 +116,8 @@ def test_serve_prints_and_exits_the_same_warm_and_plain(
 
 # -- subagent run
 
+PLAIN = [sys.executable, "-X", "utf8", *PROGRAM[1:]]
+"""Not handed over, as its interpreter has an option; its run is forked all the same, which is quicker."""
 _NUMBER = re.compile(r"\d+([.:]\d+)*")
 SLOW = says("Late.", latency=600)
 
@@ -123,9 +126,9 @@ SLOW = says("Late.", latency=600)
 def running(world: World, *words: str, warm: bool, **streams: Any) -> Iterator["subprocess.Popen[bytes]"]:
     """Run `subagent run` without a terminal; it is killed at the end."""
     process = subprocess.Popen(
-        [*PROGRAM, "run", *words],
+        [*(PROGRAM if warm else PLAIN), "run", *words],
         cwd=world.work,
-        env={**world.environment, "SUBAGENT_WARM": str(int(warm))},
+        env=world.environment,
         **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams},
     )
     with process:
@@ -202,6 +205,10 @@ def test_run_is_forked_without_a_terminal_and_its_descriptors_are_those_of_its_f
             else:
                 assert Path(f"/proc/{process.pid}/fd/{number}").readlink() == Path(os.devnull)
         assert Path(f"/proc/{fork.pid}/cwd").readlink() == world.work
+    gone(fork)
+    with running(world, "worker", "Do it.", warm=False):
+        started_by(world, set(world.store.run_ids()))
+        assert not any(b"run" in process_scan.command_of(fork.pid) for fork in forks_of(zygote))
 
 
 @pytest.mark.parametrize(
@@ -234,14 +241,14 @@ def test_a_closed_stream_is_closed_for_a_forked_run_too(
 ) -> None:
     world.agent()
     world.play(says("Done."))
-    command = shlex.join([*PROGRAM, "run", "worker", "Do it.", "--wait", "60"])
     operator = f"{closed}<&-" if closed == 0 else f"{closed}>&-"
     seen = []
-    for warm in "10":
+    for program in (PROGRAM, PLAIN):
+        command = shlex.join([*program, "run", "worker", "Do it.", "--wait", "60"])
         done = subprocess.run(
             ["sh", "-c", f"{command} {operator}"],
             cwd=world.work,
-            env={**world.environment, "SUBAGENT_WARM": warm},
+            env=world.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=BOUND,

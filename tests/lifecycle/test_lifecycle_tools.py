@@ -6,7 +6,7 @@ from typing import Any
 from subagent_server.domain.definitions import AgentDefinition
 from tests.helpers.mcp_client import Parent
 from tests.helpers.turns import asks, call, says, shell
-from tests.helpers.world import World
+from tests.helpers.world import API_KEY, World
 
 TOOLS = ["agent_start", "agent_status", "agent_complete", "agent_stop"]
 OWN_ID = {"agent": r"you are (\S+)\."}
@@ -27,7 +27,7 @@ def status(parent: Parent, *agent_ids: str) -> Any:
 
 def test_an_agent_fulfils_its_contract_and_completes_with_summary_and_payload(world: World) -> None:
     payload = "one\ntwo\nthrée\n"
-    done = call("agent_complete", agent_id="${agent}", summary="Counted.", payload=payload)
+    done = call("agent_complete", agent_id="${agent}", summary="Counted.", payload=payload + API_KEY)
     model = world.play(call("agent_complete", agent_id="x", summary="Mine?"), done | {"capture": OWN_ID})
     with world.serve("--lifecycle", "--model", "haiku", "--role", "parent") as parent:
         assert [tool.name for tool in parent.tools()][-4:] == TOOLS
@@ -42,9 +42,9 @@ def test_an_agent_fulfils_its_contract_and_completes_with_summary_and_payload(wo
             "started_at": started["started_at"],
             "completed_at": shown["completed_at"],
             "summary": "Counted.",
-            "payload_size": len(payload) + 1,
+            "payload_size": len(payload.encode() + b"***"),
         }
-        assert parent.call("get_logs", runId=agent_id, stream="payload")["text"] == payload
+        assert parent.call("get_logs", runId=agent_id, stream="payload")["text"] == f"{payload}***"
         as_it_is = {key: shown[key] for key in ("status", "started_at", "completed_at")}
         assert parent.call("agent_stop", agent_id=agent_id) == as_it_is
         assert parent.call("agent_complete", agent_id=agent_id, summary="Again.") == as_it_is

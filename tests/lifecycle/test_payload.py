@@ -13,7 +13,8 @@ from tests.helpers.mcp_client import Parent
 from tests.helpers.turns import asks, says
 from tests.helpers.world import API_KEY, World
 
-PAYLOAD = "onè\n" * 5_000
+PAYLOAD = "onè\n" * 300_000
+"""More than a request has in memory."""
 
 
 def completed(world: World, parent: Parent, payload: str | None) -> str:
@@ -38,7 +39,7 @@ def peak(server: HttpServer) -> int:
 
 def test_a_payload_is_passed_on_as_it_is_stored(world: World) -> None:
     world.play(asks("Shall I?"), says("Done."))
-    with world.http_server() as server, server.parent() as parent:
+    with world.http_server() as server, server.parent(mode="legacy") as parent:
         agent_id = completed(world, parent, PAYLOAD)
         (shown,) = parent.call("agent_status", agent_ids=[agent_id])["result"]
         assert shown["payload_url"] == f"http://127.0.0.1:{server.port}/api/agents/{agent_id}/payload"

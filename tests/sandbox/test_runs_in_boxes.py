@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from subagent_server.domain.states import Status
+from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import calls, says, shell, tool_results, use
 from tests.helpers.world import API_KEY, World
 
@@ -51,6 +52,22 @@ def a_shell_in_a_box(world: World) -> None:
 
 def test_a_shell_in_a_box_writes_its_directory_and_sees_no_home_no_key_and_no_run(world: World) -> None:
     a_shell_in_a_box(world)
+
+
+def test_a_model_does_not_see_what_holds_the_names_and_reads_refusals_of_git_as_rules(world: World) -> None:
+    make_repository(world.home / "project")
+    git("-C", world.home / "project", "worktree", "add", "--quiet", world.work / "tree")
+    world.agent(sandbox="bwrap", tools="Bash, Read, LS")
+    view = use("str_replace_based_edit_tool", command="view", path=".")
+    simulator = world.play(
+        shell("touch mine; test -d .envrc && git gc"), calls(view, use("ls")), says("Done.")
+    )
+    assert world.completed(world.start(cwd=str(world.work / "tree"))) == "Done."
+    (refused,) = tool_results(simulator.requests[1].body)
+    viewed, listed = tool_results(simulator.requests[2].body)
+    assert "gc.pid.lock': Read-only file system" in refused
+    assert "[read-only in this sandbox, on purpose" in refused and "clean-ups such as `git gc`" in refused
+    assert viewed.splitlines()[1:] == ["mine"] and listed.splitlines() == [".git", "mine"]
 
 
 def test_places_elsewhere_are_written_if_the_agent_names_them_and_are_not_too_much(world: World) -> None:

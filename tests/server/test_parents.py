@@ -1,5 +1,12 @@
 """A parent hears the runs that it started; those of others are a count while their parents are there."""
 
+import json
+from pathlib import Path
+
+from subagent_server.host import processes
+from subagent_server.service.list_runs import MAX_PASSED
+from subagent_server.store.runs import RunStore
+from tests.helpers.stored import make_stored
 from tests.helpers.turns import asks, says
 from tests.helpers.world import World
 from tests.server.listening import Listener
@@ -39,14 +46,20 @@ def test_events_and_the_list_of_resources_leave_out_the_runs_of_another_parent(w
     world.play(asks("Go on?"), says("Done."))
     with Listener(world, "older") as client:
         client.ask("logging/setLevel", level="debug")
-        with world.serve() as another:
+        client.listen(resources=True)
+        with Listener(world, "older") as another:
+            another.listen(resources=True)
             run_id = another.call("run_worker", prompt="Go.")["runId"]
             world.asking(run_id)
+            another.hears_of("resources/list_changed")
+            assert client.ask("resources/list")["resources"] == []
+            assert client.hears_of("resources/list_changed", 0) == []
             own = client.call("run_worker", prompt="Go.")["runId"]
             client.hears_event("question", own)
             assert {data["runId"] for _, _, data in client.events()} == {own}
             listed = client.ask("resources/list")["resources"]
             assert {resource["uri"].split("/")[2] for resource in listed} == {own}
+            client.hears_of("resources/list_changed")
         world.reply(run_id, "yes")
         client.hears_event("run_ended", run_id)
         types = [data["type"] for _, _, data in client.events() if data["runId"] == run_id]
@@ -65,3 +78,18 @@ def test_the_run_of_a_command_is_heard_by_all_parents_when_nobody_watches_it(wor
         own = parent.call("run_worker", prompt="Paint it too.")["runId"]
     said = world.cli("show", own).stdout
     assert "client    \\x1b[2Jxxx" in said and len(max(said.split("\n"), key=len)) < 300, "a name is data"
+
+
+def test_a_list_passes_over_so_many_ended_runs_of_another_parent_and_says_so(
+    world: World, tmp_path: Path
+) -> None:
+    store = RunStore(tmp_path / "many")
+    another = json.dumps({**processes.this_process().to_json(), "client": "another"}).encode()
+    for run_id in make_stored(store.paths.root, MAX_PASSED + 1):
+        state = store.paths.run(run_id).meta.path
+        state.write_bytes(state.read_bytes().replace(b"{", b'{"startedBy": %s,' % another, 1))
+    with world.serve(env={"SUBAGENT_RUNS": str(store.paths.root)}) as parent:
+        nothing = parent.call("list_runs")
+        assert nothing["runs"] == [] and "1,000 ended ones of other parents" in nothing["omitted"]
+        everything = parent.call("list_runs", all=True)
+        assert len(everything["runs"]) == 20 and "omitted" not in everything

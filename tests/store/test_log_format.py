@@ -88,6 +88,8 @@ def test_no_event_can_move_the_cursor_of_its_reader(kind: str) -> None:
         {"arguments": {"a": HOSTILE}, "error": {"code": HOSTILE, "message": HOSTILE, "hint": HOSTILE}},
     ):
         check_harmless(render({**event, **extra}))
+    check_harmless(render({**event, "at": HOSTILE}))
+    check_harmless(render({**event, "at": "0123456789\n" + HOSTILE[::-1]}))
 
 
 def test_what_is_escaped_can_still_be_read() -> None:

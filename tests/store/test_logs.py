@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from subagent_server.domain.records import Usage
-from subagent_server.store import logs
+from subagent_server.store import latest, logs
 from subagent_server.store.logs import RunJournal
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
@@ -123,11 +123,11 @@ def test_a_damaged_usage_is_none(run: RunPaths) -> None:
 
 
 def test_the_latest_words_are_what_the_agent_said_or_did_last(run: RunPaths) -> None:
-    assert logs.latest_words(run) is None
+    assert latest.latest_words(run) is None
     write(run, ("text", {"text": "I look."}), ("tool_call", {"toolName": "grep", "arguments": {"p": "x"}}))
-    assert logs.latest_words(run) == "→ grep x"
+    assert latest.latest_words(run) == "→ grep x"
     write(run, ("text", {"text": "Found."}), ("turn", {"turn": 2}))
-    assert logs.latest_words(run) == "Found."
+    assert latest.latest_words(run) == "Found."
 
 
 def test_a_transcript_is_read_back_without_what_was_torn(run: RunPaths) -> None:
@@ -153,10 +153,23 @@ def test_a_page_is_the_end_of_a_log_or_what_follows_a_cursor(run: RunPaths) -> N
     assert logs.page(run.log, 0, 1).lines == ["09:30:15 ── turn 1"]
 
 
+def test_what_a_run_does_is_its_question_its_last_words_or_its_task(run: RunPaths) -> None:
+    journal = RunJournal(run)
+    assert latest.latest_doing(run) is None
+    for kind, facts, expected in (
+        ("run_started", {"prompt": "Look at it."}, "Look at it."),
+        ("turn", {"turn": 1}, "Look at it."),
+        ("warning", {"message": "the connection failed; trying again in 6.5 s"}, "the connection failed"),
+        ("question", {"question": "Which way?"}, "Which way?"),
+    ):
+        journal.append(kind, T0, facts)
+        assert expected in (latest.latest_doing(run) or "")
+
+
 def test_the_latest_step_of_a_journal_that_anybody_may_have_written_is_one_line(run: RunPaths) -> None:
-    assert logs.latest_step(run) == (None, None)
+    assert latest.latest_step(run) == (None, None)
     write(run, ("turn", {"turn": 2}), ("tool_call", {"toolName": "bash", "arguments": {"command": "a\nb"}}))
-    assert logs.latest_step(run) == (2, "bash a ⏎ b")
+    assert latest.latest_step(run) == (2, "bash a ⏎ b")
     odd = [
         {"type": "turn", "turn": "\ud800" * 99},
         {"type": "turn", "turn": True},
@@ -165,5 +178,5 @@ def test_the_latest_step_of_a_journal_that_anybody_may_have_written_is_one_line(
     ]
     with run.events.path.open("a", encoding="utf-8") as journal:
         journal.writelines(json.dumps(event) + "\n" for event in odd)
-    turn, words = logs.latest_step(run)
+    turn, words = latest.latest_step(run)
     assert turn == 2 and words == "\\ud83d"

@@ -14,13 +14,17 @@ from subagent_server.cli.console.follow import LogFollower
 from subagent_server.cli.console.interrupts import interrupts_held, watching
 from subagent_server.cli.console.output import OutputClosed, err, is_terminal, out, out_json, report
 from subagent_server.cli.console.session import Session
-from subagent_server.cli.console.text import escape_lines
+from subagent_server.cli.console.text import cut, escape_lines, one_line
 from subagent_server.cli.console.verdict import exit_of_run, exit_of_started, report_run
 from subagent_server.domain.records import RunMeta
 from subagent_server.domain.states import Status
 from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
+from subagent_server.service.stop import stop
 from subagent_server.service.views import RunView
+from subagent_server.store.latest import latest_doing
+
+_DOING_CHARACTERS = 200
 
 detach_option = click.option(
     "-d", "--detach", is_flag=True, help="Print the run's id and exit; the run goes on."
@@ -34,19 +38,29 @@ wait_option = click.option(
 )
 
 
+stop_option = click.option(
+    "--stop", "stops", is_flag=True, help="With --wait: stop the run if it has not ended by then."
+)
+
+
 @dataclass(frozen=True)
 class AfterStart:
-    """What to do after the start: detach, wait silently for `seconds`, or (neither) follow the log."""
+    """What to do after the start: detach, wait silently for `seconds`, or (neither) follow the log.
+
+    `stops` says to stop a run that has not ended when the wait is over.
+    """
 
     detach: bool
     seconds: float | None
+    stops: bool
     as_json: bool
 
-
-def check_after_start(detach: bool, seconds: float | None) -> None:
-    """Refuse --detach together with --wait, before anything is started. Raises UsageError."""
-    if detach and seconds is not None:
-        raise click.UsageError("--detach exits at once and --wait waits: give one of them.")
+    def check(self) -> None:
+        """Refuse options that contradict each other, before anything is started. Raises UsageError."""
+        if self.detach and self.seconds is not None:
+            raise click.UsageError("--detach exits at once and --wait waits: give one of them.")
+        if self.stops and self.seconds is None:
+            raise click.UsageError("--stop belongs to --wait SECONDS: say how long the run may take.")
 
 
 def start_run(session: Session, begin: Callable[[], RunMeta], how: AfterStart) -> ExitCode:
@@ -62,7 +76,10 @@ def start_run(session: Session, begin: Callable[[], RunMeta], how: AfterStart) -
             observed = _follow(session, run_id)
         else:
             observed = _wait(session, run_id, how.seconds)
-    return _finished(session, observed, how.as_json, how.seconds)
+        code = exit_of_started(observed.meta)
+        if how.stops and observed.meta.ended_at is None:
+            observed = _stopped(session, observed, how.seconds or 0)
+    return _finished(session, observed, how, code)
 
 
 def inputs_from_here(session: Session, inputs: tuple[str, ...]) -> list[str]:
@@ -107,6 +124,29 @@ def _wait(session: Session, run_id: str, seconds: float) -> Observed:
     return wait_for(session, [run_id], check, seconds) or _look(session, run_id)
 
 
+def _stopped(session: Session, observed: Observed, seconds: float) -> Observed:
+    """Stop a run that has not ended, and return it when its processes are gone."""
+    from subagent_server.cli.console.until_gone import until_gone  # as above
+
+    doing = _doing(session, observed)
+    stop(
+        session.service,
+        observed.meta.run_id,
+        f"It had not ended after {seconds:g} s{doing}",
+        session.leader(),
+    )
+    (gone,) = until_gone(session, [observed.meta.run_id])
+    return gone
+
+
+def _doing(session: Session, observed: Observed) -> str:
+    """Return what a run does at the moment, to be said behind that it has not ended."""
+    if observed.meta.pending:
+        return ""
+    doing = latest_doing(session.service.store.paths.run(observed.meta.run_id))
+    return f"; last: {cut(one_line(doing), _DOING_CHARACTERS)}" if doing else ""
+
+
 def _detached(session: Session, observed: Observed, as_json: bool) -> ExitCode:
     """Print the id or view of a detached run; a run that was refused has failed already."""
     view = session.view(observed)
@@ -122,20 +162,19 @@ def _detached(session: Session, observed: Observed, as_json: bool) -> ExitCode:
     return code if code is not None and has_failed else ExitCode.OK
 
 
-def _finished(session: Session, observed: Observed, as_json: bool, seconds: float | None) -> ExitCode:
-    """Print the result and remarks, and return the exit code."""
+def _finished(session: Session, observed: Observed, how: AfterStart, code: ExitCode | None) -> ExitCode:
+    """Print the result and remarks, and return the exit code; `code` is None if the wait was over first."""
     view = session.view(observed)
-    code = exit_of_started(observed.meta)
     with suppress(OutputClosed):  # a closed output does not change how the run ended
-        if as_json:
+        if how.as_json:
             out_json(view.to_wire())
         elif view.status is Status.COMPLETED:
             _print_result(session, view)
-        report_run(session, view, hint=seconds is not None)
-        if code is None:
+        report_run(session, view, hint=how.seconds is not None)
+        if code is None and not how.stops:
             report(
-                f"run {view.run_id} has not ended after {seconds or 0:g} s and goes on: "
-                f"`{session.command('logs', '-f', view.run_id)}` watches it."
+                f"run {view.run_id} has not ended after {how.seconds or 0:g} s and goes on"
+                f"{_doing(session, observed)}. `{session.command('logs', '-f', view.run_id)}` watches it."
             )
     return ExitCode.TIMED_OUT if code is None else code
 

@@ -114,15 +114,20 @@ def padded(text: str, width: int) -> str:
 def table(rows: Sequence[Sequence[str]], limits: Sequence[int]) -> list[str]:
     """Return `rows` as aligned lines.
 
-    A column is as wide as its widest cell, at most its limit; the last column takes the rest of the line.
+    A column is as wide as its widest cell. On a terminal it is at most its limit, and the last column takes
+    the rest of the line; a program that reads the table gets all of it.
     """
-    widths = [
-        min(limit, max((width_of(row[column]) for row in rows), default=0))
-        for column, limit in enumerate(limits)
-    ]
+    is_whole = not is_terminal(sys.stdout)
+    widest = [max((width_of(row[column]) for row in rows), default=0) for column in range(len(limits))]
+    widths = widest if is_whole else list(map(min, widest, limits))
     rest = max(8, line_width() - sum(widths) - len(GAP) * len(widths))
     return [
-        GAP.join([*(padded(cell, widths[i]) for i, cell in enumerate(row[:-1])), cut(row[-1], rest)]).rstrip()
+        GAP.join(
+            [
+                *(padded(cell, widths[i]) for i, cell in enumerate(row[:-1])),
+                row[-1] if is_whole else cut(row[-1], rest),
+            ]
+        ).rstrip()
         for row in rows
     ]
 

@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from subagent_server.cli.console.output import is_terminal, out, out_json
+from subagent_server.cli.console.row_cells import run_cell, what_cell
 from subagent_server.cli.console.session import Session
 from subagent_server.cli.console.text import coloured, cut, duration, line_width, look_of, one_line, table
 from subagent_server.cli.console.watch import watch
 from subagent_server.domain.money import dollars
 from subagent_server.service.trees import Node, TreeRow, trees_of
+from subagent_server.store.paths import RootPaths
 
 _HEADER = ("STATUS", "RUN", "AGENT", "TIME", "TOKENS", "COST", "WHAT")
 _LIMITS = (12, 32, 18, 6, 6, 8)
@@ -27,7 +29,7 @@ def show_trees(session: Session, run_ids: list[str], *, quiet: bool, as_json: bo
     elif quiet:
         out("\n".join(row.run.run_id for tree in trees for _, row in tree.walk()))
     else:
-        out("\n".join(drawn(trees)))
+        out("\n".join(drawn(session.service.store.paths, trees)))
 
 
 def watch_trees(session: Session, run_ids: Callable[[], list[str]], *, as_json: bool) -> NoReturn:
@@ -36,10 +38,10 @@ def watch_trees(session: Session, run_ids: Callable[[], list[str]], *, as_json: 
     watch(session, lambda: screen.show(trees_of(session.service, run_ids(), session.caller)))
 
 
-def drawn(trees: Iterable[Node]) -> list[str]:
+def drawn(root: RootPaths, trees: Iterable[Node]) -> list[str]:
     """Return a header and a line for each run, children indented below their parent."""
     lines = [line for tree in trees for line in tree.walk()]
-    header, *rows = table([_HEADER, *(_cells(depth, row) for depth, row in lines)], _LIMITS)
+    header, *rows = table([_HEADER, *(_cells(root, depth, row) for depth, row in lines)], _LIMITS)
     return [
         cut(header, line_width()),
         *(_coloured(row, text) for (_, row), text in zip(lines, rows, strict=True)),
@@ -86,7 +88,7 @@ class TreeScreen:
             if group := [tree for tree in trees if group_of(tree) == name]:
                 yield from [""] if above else []
                 yield f"{name} ({len(group)})"
-                yield from drawn(group)
+                yield from drawn(self._session.service.store.paths, group)
                 above = True
 
     def _draw(self, lines: list[str]) -> None:
@@ -99,17 +101,16 @@ class TreeScreen:
         out(start + _HOME + "\n".join(line + _TO_END_OF_LINE for line in lines) + _TO_END)
 
 
-def _cells(depth: int, of_tree: TreeRow) -> tuple[str, ...]:
+def _cells(root: RootPaths, depth: int, of_tree: TreeRow) -> tuple[str, ...]:
     row, usage = of_tree.run, of_tree.with_descendants
     look = look_of(row.status, row.pending_questions, row.live)
+    run, what = run_cell(row.run_id), what_cell(root, row)
     if row.unreadable is not None:
-        return (look.text, row.run_id, "", "", "", "", one_line(row.unreadable))
+        return (look.text, run, "", "", "", "", what)
     tokens = usage.input_tokens + usage.output_tokens + usage.cache_read_tokens + usage.cache_write_tokens
     cost = "" if usage.cost_usd is None else dollars(usage.cost_usd)
-    slot = "waits for a slot" if row.waiting_for_slot else None
-    what = " · ".join(one_line(text) for text in (row.label, slot, row.summary) if text)
     agent = _branch(depth) + one_line(row.agent or "")
-    return (look.text, row.run_id, agent, duration(row.elapsed_seconds or 0), _short(tokens), cost, what)
+    return (look.text, run, agent, duration(row.elapsed_seconds or 0), _short(tokens), cost, what)
 
 
 def _coloured(row: TreeRow, line: str) -> str:

@@ -58,7 +58,6 @@ class Loop:
     text: str = ""
     tracer: Tracer = NO_TRACER
     web: WebTools = field(default_factory=WebTools)
-    completion: AgentComplete | None = None
     _before_pause: str = ""
 
     @property
@@ -100,13 +99,13 @@ class Loop:
                 self._say(messages, {"role": "user", "content": [*results, *self.web.notices()]})
             if self.final is not None and self.final.given:
                 return Outcome(self.text, self.final.answer, has_output=True)
-            if self.completion is not None and self.completion.given:
-                return self._completed(self.completion.summary, self.completion.payload)
+            if (completion := self._completion) is not None and completion.given:
+                return _completed(completion.summary, completion.payload)
 
-    @staticmethod
-    def _completed(summary: str, payload: str | None = None) -> Outcome:
-        """Return the outcome of a fulfilled contract."""
-        return Outcome(summary, summary=summary, payload=payload)
+    @property
+    def _completion(self) -> AgentComplete | None:
+        """The tool that ends the work of an agent by contract."""
+        return next((tool for tool in self.tools if isinstance(tool, AgentComplete)), None)
 
     async def _turn(self, messages: list[Message]) -> ModelReply:
         self.run.checkpoint()
@@ -172,8 +171,8 @@ class Loop:
                 code="agent_error", message="The agent ended without a word.", hint="Look at run.log."
             )
             return Outcome("", failure=failure)
-        if self.completion is not None:
-            return self._completed(before_marker(self.text))
+        if self._completion is not None:
+            return _completed(before_marker(self.text))
         return Outcome(self.text)
 
     # -- tools
@@ -253,6 +252,11 @@ def _out_of_turns(turns: int, final: FinalAnswer | None) -> RunRefused:
         f"The agent used all of its {turns} turns{refusal and f' without a valid final_answer{refusal}'}.",
         "Raise `maxTurns` in the agent file, or give it a smaller task.",
     )
+
+
+def _completed(summary: str, payload: str | None = None) -> Outcome:
+    """Return the outcome of a fulfilled contract."""
+    return Outcome(summary, summary=summary, payload=payload)
 
 
 def _result_block(call: ToolCall, result: ToolResult) -> dict[str, Any]:

@@ -55,8 +55,7 @@ class BodyBounds:
             except ClientDisconnect:
                 return None
             except OSError as error:
-                answer = refusal(503, f"The body cannot be kept ({error.strerror}): try again later.")
-                return await answer(scope, receive, send)
+                return await _cannot_keep(error)(scope, receive, send)
             size = spool.tell()
             if not fits:
                 return await _too_large(scope, receive, send)
@@ -65,14 +64,25 @@ class BodyBounds:
                 return await answer(scope, receive, send)
             self._held += size
             try:
-                body = await asyncio.to_thread(_without_payload, spool, size)
-            except (TooLarge, ValueError) as error:
+                await self._pass_on(spool, size, scope, receive, send)
+            finally:
                 self._held -= size
-                return await _unfit(error)(scope, receive, send)
+        return None
+
+    async def _pass_on(
+        self, spool: "SpooledTemporaryFile[bytes]", size: int, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Pass a request on, without its payload if its body is large; the spool is closed before that."""
+        spool.seek(0)
         try:
-            return await self._app(_with(scope, body), _replayed(body.rest, receive), send)
-        finally:
-            self._held -= size
+            with spool:
+                is_small = size <= IN_MEMORY_BYTES
+                body = _Body(spool.read()) if is_small else await asyncio.to_thread(_without_payload, spool)
+        except (TooLarge, ValueError) as error:
+            return await _unfit(error)(scope, receive, send)
+        except OSError as error:
+            return await _cannot_keep(error)(scope, receive, send)
+        return await self._app(_with(scope, body), _replayed(body.rest, receive), send)
 
 
 def _declared_size(scope: Scope) -> int:
@@ -88,11 +98,8 @@ class _Body:
     payload: BinaryIO | None = None
 
 
-def _without_payload(spool: "SpooledTemporaryFile[bytes]", size: int) -> _Body:
-    """Return a body. Raises TooLarge, ValueError."""
-    spool.seek(0)
-    if size <= IN_MEMORY_BYTES:
-        return _Body(spool.read())
+def _without_payload(spool: "SpooledTemporaryFile[bytes]") -> _Body:
+    """Return a body whose payload is in a file. Raises TooLarge, ValueError, OSError."""
     file = TemporaryFile()  # noqa: SIM115 - see `_Body`
     scan = PayloadScan(file, MAX_PAYLOAD_BYTES)
     while piece := spool.read(PIECE_BYTES):
@@ -110,6 +117,10 @@ def _with(scope: Scope, body: _Body) -> Scope:
     inner = {**scope, "headers": list(scope["headers"]), LARGE_PAYLOAD: body.payload}
     MutableHeaders(scope=inner)["content-length"] = str(len(body.rest))
     return inner
+
+
+def _cannot_keep(error: OSError) -> Response:
+    return refusal(503, f"The body cannot be kept ({error.strerror}): try again later.")
 
 
 def _unfit(error: TooLarge | ValueError) -> Response:

@@ -18,7 +18,7 @@ from subagent_server.service.answer_size import MAX_ANSWER_CHARACTERS
 from subagent_server.service.context import Service
 from subagent_server.service.open_run import open_run
 from subagent_server.service.views import MAX_NAME_CHARACTERS, MAX_PREVIEW_CHARACTERS
-from subagent_server.store.logs import latest_words
+from subagent_server.store.latest import latest_words
 
 Lifecycle = Literal["ready", "running", "stopped", "completed"]
 _LIFECYCLE: dict[Status, Lifecycle] = {

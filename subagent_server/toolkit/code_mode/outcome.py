@@ -39,7 +39,7 @@ def judged(channel: Channel, exit_code: int | None) -> ProgramEnd:
         return ProgramEnd(Outcome.DIED, exit_code, f"[the program died: {_how(channel, exit_code)}]")
     if channel.end == 0 and exit_code == 0:
         return ProgramEnd(Outcome.DONE, exit_code)
-    return ProgramEnd(Outcome.RAISED, exit_code, f"[the program failed with exit code {exit_code}]")
+    return ProgramEnd(Outcome.RAISED, exit_code, f"[exit code {exit_code}]")
 
 
 def _how(channel: Channel, exit_code: int | None) -> str:

@@ -13,11 +13,13 @@ def joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
             properties[key] = {"allOf": [known, schema]}
     if properties:
         both["properties"] = properties
-    both["required"] = [*list_in(one, "required"), *list_in(other, "required")]
+    required = [*list_in(one, "required"), *list_in(other, "required")]
+    both["required"] = list(dict.fromkeys(key for key in required if isinstance(key, str)))
     if "items" in one and "items" in other and one["items"] != other["items"]:
         both["items"] = {"allOf": [one["items"], other["items"]]}
     if "enum" in one and "enum" in other:
-        both["enum"] = [value for value in list_in(one, "enum") if value in list_in(other, "enum")]
+        allowed = set(map(repr, list_in(other, "enum")))
+        both["enum"] = [value for value in list_in(one, "enum") if repr(value) in allowed]
     if "type" in one and "type" in other:
         both["type"] = _common_types(set(types_of(one)), set(types_of(other)))
     return both

@@ -20,11 +20,14 @@ from subagent_server.toolkit.code_mode.python_types import (
     unknown,
 )
 from subagent_server.toolkit.code_mode.schema_parts import joined, kinds_of, list_in, mapping_in, types_of
-from subagent_server.toolkit.mcp_servers.schema_repair import resolved
+from subagent_server.toolkit.mcp_servers.schema_repair import DEAD_REFERENCE, resolved
 
 MAX_DEPTH = 16
 MAX_PARTS = 2_000
 _SIMPLE = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+_LONG = ("enum", "properties", "required")
+_A_PART = 100
+"""Joining so many values, properties or names costs about as much as reading another part."""
 _SHAPES = frozenset(
     {
         "type",
@@ -39,6 +42,8 @@ _SHAPES = frozenset(
     | {"anyOf", "oneOf", "allOf", "$ref"}
 )
 """Keywords that say what a value looks like; all others only bound it."""
+_RULES = frozenset({"not", "if", "contains", "dependentSchemas", "dependentRequired", "propertyNames"})
+"""Keywords that bound values in a way that a caller should know of."""
 
 
 class TypeWriter:
@@ -87,12 +92,7 @@ class TypeWriter:
         elif choice:
             found = self._chosen(whole, choice, name, depth)
         else:
-            kinds = types_of(whole)
-            found = (
-                union([self._of(kind, whole, name, depth, reference) for kind in kinds])
-                if kinds
-                else ANYTHING
-            )
+            found = self._by_kinds(whole, name, depth, reference)
         return union([found, PythonType(("None",))]) if whole.get("nullable") is True else found
 
     # -- references and combinations
@@ -107,7 +107,7 @@ class TypeWriter:
         if isinstance(schema, dict | bool):
             found = self.type_of(schema, name, depth + 1, target)
         else:
-            found = unknown("a reference that leads nowhere")
+            found = unknown(DEAD_REFERENCE)
         self._references[target] = found
         return found
 
@@ -132,6 +132,7 @@ class TypeWriter:
             if not isinstance(found, dict) or not self._may_go_on(depth := depth + 1):
                 return {}
             whole = self._whole(found, depth)
+        self._parts += sum(len(whole.get(key) or ()) for key in _LONG) // _A_PART
         return whole
 
     def _may_go_on(self, depth: int) -> bool:
@@ -158,6 +159,13 @@ class TypeWriter:
         return literal(fitting or values)
 
     # -- one type
+
+    def _by_kinds(self, whole: dict[str, Any], name: str, depth: int, reference: str) -> PythonType:
+        if kinds := types_of(whole):
+            return union([self._of(kind, whole, name, depth, reference) for kind in kinds])
+        if whole.get("$comment") == DEAD_REFERENCE:
+            return unknown(DEAD_REFERENCE)
+        return ANYTHING if _RULES.isdisjoint(whole) else unknown("a rule that no type expresses")
 
     def _of(self, kind: str, whole: dict[str, Any], name: str, depth: int, reference: str) -> PythonType:
         if kind in _SIMPLE:
@@ -200,7 +208,7 @@ class TypeWriter:
         name = self._new_name(name)
         if reference:
             self._references[reference] = PythonType((name,), is_early=True)
-        required = list_in(whole, "required")
+        required = {key for key in list_in(whole, "required") if isinstance(key, str)}
         fields: list[Field] = []
         for key, schema in properties.items():
             found = self.type_of(schema, type_name(name, key), depth + 1)
@@ -218,7 +226,8 @@ class TypeWriter:
     def _is_field(self, key: str) -> bool:
         """Whether a key can stand in the body of a class."""
         plain = key.isidentifier() and not keyword.iskeyword(key) and not key.startswith("__")
-        return plain and unicodedata.normalize("NFKC", key) == key and key not in self._taken | STUB_NAMES
+        is_free = key not in self._taken and key not in STUB_NAMES
+        return plain and is_free and unicodedata.normalize("NFKC", key) == key
 
     def _new_name(self, name: str) -> str:
         number, free = 1, name

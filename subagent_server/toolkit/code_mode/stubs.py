@@ -1,5 +1,6 @@
 """The text of a tool's function, as the model reads it: types, signature, docstring. Pure."""
 
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from subagent_server.toolkit.code_mode.words import body
 from subagent_server.toolkit.mcp_servers.input_schema import InputSchema, input_schema
 from subagent_server.toolkit.mcp_servers.schema_repair import repaired, without_dead_references
 
+MAX_SCHEMA_CHARACTERS = 200_000
 MAX_STUB_CHARACTERS = 60_000
 _LONGEST_LINE = 100
 _SHORT = 200
@@ -67,7 +69,7 @@ class StubWriter:
         """Return the stub of a tool that is called `name` in its namespace."""
         before = set(self._taken)
         try:
-            stub = self._typed_stub(name, tool)
+            stub = self._typed_stub(name, tool) if _is_small(tool) else None
         except RecursionError:
             stub = None
         if stub is not None and len(stub.text) <= MAX_STUB_CHARACTERS:
@@ -100,15 +102,21 @@ class StubWriter:
         return Stub(text, parameters, more is not None, unwraps)
 
 
+def _is_small(tool: ServerTool) -> bool:
+    schemas = json.dumps([tool.input_schema, tool.output_schema], default=str)
+    return len(schemas) <= MAX_SCHEMA_CHARACTERS
+
+
 def _parameters(schema: InputSchema) -> list[Parameter]:
     """Return the parameters of a tool in their order. A key that is a name of Python keeps it."""
     shown = schema.schema.get("properties") or {}
-    required = schema.schema.get("required") or ()
+    required = set(schema.schema.get("required") or ())
     keys = [schema.names.get(key, key) for key in shown]
-    taken = {key for key in keys if python_name(key, "argument") == key}
+    plain = {key for key in keys if python_name(key, "argument") == key}
+    taken = set(plain)
     parameters: list[Parameter] = []
     for shown_key, key in zip(shown, keys, strict=True):
-        name = python_name(key, "argument", taken - {key})
+        name = key if key in plain else python_name(key, "argument", taken)
         taken.add(name)
         parameters.append(Parameter(name, key, shown_key in required))
     return parameters

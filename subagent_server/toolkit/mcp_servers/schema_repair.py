@@ -8,7 +8,10 @@ import math
 import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote
 
+DEAD_REFERENCE = "a reference that leads nowhere"
+"""The comment in a schema that has lost a reference."""
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 _DROP = object()
 _FOREIGN = frozenset({"$schema", "$id", "$vocabulary", "$recursiveRef", "$recursiveAnchor", "id"})
@@ -39,6 +42,8 @@ def resolved(reference: str, root: dict[str, Any]) -> Any:
     place: Any = root
     for step in reference[2:].split("/"):
         name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(place, dict) and name not in place:
+            name = unquote(name)
         if isinstance(place, list) and name.isdecimal() and int(name) < len(place):
             place = place[int(name)]
         elif isinstance(place, dict) and name in place:
@@ -49,18 +54,19 @@ def resolved(reference: str, root: dict[str, Any]) -> Any:
 
 
 def without_dead_references(schema: Any, root: dict[str, Any]) -> Any:
-    """Return a copy of `schema` without references that have no target within `root`."""
+    """Return a copy of `schema` with a comment in place of references that have no target within `root`."""
     if isinstance(schema, list):
         return [without_dead_references(item, root) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    return {
+    alive = {
         key: without_dead_references(value, root)
         for key, value in schema.items()
         if key not in ("$ref", "$dynamicRef")
         or not isinstance(value, str)
         or isinstance(resolved(value, root), dict | bool)
     }
+    return alive if len(alive) == len(schema) else {**alive, "$comment": DEAD_REFERENCE}
 
 
 def _modern(schema: dict[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,10 @@ _ANEW = "Start the run again; `subagent doctor` tries the sandbox."
 
 
 _READ_ONLY = "Read-only file system"
+_RULE_OF_GIT = (
+    ", but nothing that git executes; in a linked worktree git writes objects, branches and commits, and "
+    "clean-ups such as `git gc` are for the repository itself"
+)
 _NO_NETWORK = (
     *(
         "Network is unreachable",
@@ -202,7 +206,8 @@ class BashTool:
         if self._box is None:
             return ""
         if _READ_ONLY in text:
-            return f"[read-only in this sandbox, on purpose: it can write {self._cwd} and /tmp]"
+            git = _RULE_OF_GIT if ".git/" in text else ""
+            return f"[read-only in this sandbox, on purpose: it can write {self._cwd} and /tmp{git}]"
         if not self._box.network and any(sign in text for sign in _NO_NETWORK):
             return "[there is no network in this sandbox, on purpose]"
         return ""

@@ -2,11 +2,15 @@
 
 import builtins
 import keyword
+from typing import cast
 
 import pytest
 
 from subagent_server.domain.errors import RunRefused
 from subagent_server.toolkit.code_mode.catalogue import Catalogue, catalogue_of
+from subagent_server.toolkit.code_mode.inside.functions import names_of
+from subagent_server.toolkit.code_mode.inside.line import Line
+from subagent_server.toolkit.code_mode.names import PROGRAM_NAMES
 from subagent_server.toolkit.code_mode.stubs import ServerTool
 
 PLENTY = 1_000_000
@@ -27,7 +31,7 @@ def named(*names: str) -> Catalogue:
         ("class/import", "class_.import_"),
         ("help/list", "help_.list_"),
         ("1st/2nd", "_1st._2nd"),
-        ("a/__init__", "a._init"),
+        ("a/__init__", "a._init__"),
         ("größe/获取", "größe.获取"),
         ("!!/\ud800", "server_233d26e9.tool_91a681b9"),
         ("a/" + "x" * 300, "a." + "x" * 55 + "_0d4e2ca9"),
@@ -68,6 +72,10 @@ def test_a_name_stands_alone_if_it_is_unique_and_means_nothing_else() -> None:
         "match": "a.match",
     }
     assert not any(keyword.iskeyword(name) or hasattr(builtins, name) for name in catalogue.flat)
+
+
+def test_the_names_that_a_program_has_anyway_are_reserved() -> None:
+    assert names_of(cast(Line, None), [], []).keys() <= PROGRAM_NAMES
 
 
 def test_the_model_reads_every_stub_under_its_server() -> None:

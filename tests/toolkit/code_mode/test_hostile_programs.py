@@ -4,6 +4,7 @@ import socket
 from contextlib import closing
 
 from subagent_server.host import process_scan
+from tests.helpers.ordinary_user import user
 from tests.helpers.turns import says
 from tests.helpers.world import World
 from tests.toolkit.code_mode.shop import in_code_mode, outcomes, program
@@ -36,7 +37,7 @@ def test_records_that_a_program_fakes_end_that_program_and_nothing_else(world: W
     odd = {
         "shop.mail(from_='x' * 5_000_000)": "the arguments have more than 4,194,304 bytes",
         writes('b\'{"fault": "mine"}\\n\'') + "2": "2",
-        writes("b'{\"end\": 0}\\n'") + "os._exit(3)": "failed with exit code 3",
+        writes("b'{\"end\": 0}\\n'") + "os._exit(3)": "[exit code 3]",
         EACH.format("close(n)") + "1": "the program died",
         "print('\\0\\x1b[31m', 'ü' * 3)": "üüü",
         f"x = '{'ü' * 900_000}'\nlen(x)": "900000",
@@ -59,7 +60,8 @@ def test_a_fault_of_our_own_part_is_what_that_part_reports_and_leaves_with_and_i
     assert code == "agent_error" and "fault of its own" in message and "torn" in message
 
 
-def test_a_hostile_program_in_a_box_reaches_nothing_and_leaves_nothing(world: World) -> None:
+def hostile_programs(world: World) -> None:
+    """Let programs in a box try to get out of it, to use up the machine, and to outlive their run."""
     key = world.home / ".ssh" / "id_rsa"
     key.parent.mkdir()
     key.write_text("CANARY", encoding="utf-8")
@@ -86,3 +88,12 @@ def test_a_hostile_program_in_a_box_reaches_nothing_and_leaves_nothing(world: Wo
     world.gone(run_id)
     assert not process_scan.marked(f"SUBAGENT_RUN_ID={run_id}")
     assert not (world.home / "planted").exists() and not (world.runs / "planted").exists()
+
+
+def test_a_hostile_program_in_a_box_reaches_nothing_and_leaves_nothing(world: World) -> None:
+    hostile_programs(world)
+
+
+def test_neither_does_one_of_an_ordinary_user_whose_processes_the_kernel_counts() -> None:
+    with user() as somebody:
+        somebody.play(hostile_programs)

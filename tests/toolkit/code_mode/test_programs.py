@@ -55,7 +55,7 @@ def test_the_four_outcomes_are_told_apart_and_a_failed_program_lists_the_calls_i
     codes = {
         first + "def f():\n    1 / 0\nf()": "exit code 1",
         first + "shop.bad()": "exit code 1",
-        first + "import sys; sys.exit(3)": "failed with exit code 3",
+        first + "import sys; sys.exit(3)": "[exit code 3]",
         first + "import sys; sys.exit('enough')": "enough",
         first + "import os; os._exit(3)": "the program died: it left with exit code 3",
         first + "import os; os._exit(0)": "the program died",

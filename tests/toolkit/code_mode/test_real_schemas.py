@@ -3,17 +3,15 @@
 import json
 import os
 import random
-import typing
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from subagent_server.toolkit.code_mode.catalogue import Catalogue, ToolFunction, catalogue_of
 from subagent_server.toolkit.code_mode.stubs import ServerTool
-from tests.toolkit.code_mode.values import PREAMBLE, accepted, as_json, call, complaints
+from tests.toolkit.code_mode.values import accepted, as_json, call, check_hints, complaints
 from tests.toolkit.mcp_servers.test_input_schemas import SHAPES
 
 REAL_TOOLS = os.environ.get("REAL_TOOLS")
@@ -76,18 +74,6 @@ def real() -> Iterator[Catalogue]:
         yield catalogue_of(tools)
 
 
-def check_hints(catalogue: Catalogue) -> None:
-    """Raise if a stub does not compile, or if a type in it leads nowhere."""
-    for function in catalogue.functions:
-        module = ModuleType("stub")
-        exec(compile(PREAMBLE + function.stub.text, function.qualified, "exec"), module.__dict__)
-        hints = typing.get_type_hints(getattr(module, function.name), include_extras=True)
-        assert hints.keys() - {"return"} >= {parameter.name for parameter in function.parameters}
-        for each in vars(module).values():
-            if typing.is_typeddict(each):
-                typing.get_type_hints(each, vars(module))
-
-
 def calls(catalogue: Catalogue, dice: random.Random) -> Iterator[tuple[ToolFunction, str]]:
     """Yield calls with values that the schemas of the tools accept."""
     for function in catalogue.functions:
@@ -103,7 +89,8 @@ def _mended(schema: Any) -> Any:
 
 def test_each_kind_of_schema_becomes_types_that_resolve_and_that_its_values_have(tmp_path: Path) -> None:
     catalogue, dice = sample(), random.Random(SEED)
-    check_hints(catalogue)
+    for function in catalogue.functions:
+        check_hints(function)
     made = list(calls(catalogue, dice))
     assert len({function.name for function, _ in made}) == len(catalogue.functions)
     results = [
@@ -122,7 +109,8 @@ def test_each_kind_of_schema_becomes_types_that_resolve_and_that_its_values_have
 def test_each_real_tool_becomes_types_that_resolve_and_that_its_values_have(tmp_path: Path) -> None:
     dice, catalogues, made = random.Random(SEED), list(real()), []
     for catalogue in catalogues:
-        check_hints(catalogue)
+        for function in catalogue.functions:
+            check_hints(function)
         made += list(calls(catalogue, dice))
     tools = sum(len(catalogue.functions) for catalogue in catalogues)
     assert len({function.qualified for function, _ in made}) > 0.99 * tools, "few schemas have no value here"

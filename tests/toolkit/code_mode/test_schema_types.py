@@ -64,16 +64,30 @@ ANNOTATIONS = [
     pytest.param({"allOf": [STRING, NUMBER]}, "Any  # no value is of all the types", id="contradiction"),
     pytest.param(False, "Any  # no value is valid here", id="false"),
     pytest.param(True, "Any", id="true"),
-    pytest.param({"not": STRING}, "Any", id="what no type expresses"),
+    pytest.param({"not": STRING}, "Any  # a rule that no type expresses", id="what no type expresses"),
+    pytest.param({"$ref": "#/nowhere"}, "Any  # a reference that leads nowhere", id="dead reference"),
+    pytest.param({"$ref": "#/$defs/A%3CB%3E"}, "bool", id="reference that is quoted"),
 ]
 
 
 @pytest.mark.parametrize(("schema", "annotation"), ANNOTATIONS)
 def test_a_schema_becomes_a_type_that_takes_all_its_values(schema: Any, annotation: str) -> None:
-    defined = {"Node": NODE, "Name": STRING, "Loop": {"items": {"$ref": "#/$defs/Loop"}}}
+    defined = {
+        "Node": NODE,
+        "Name": STRING,
+        "A<B>": {"type": "boolean"},
+        "Loop": {"items": {"$ref": "#/$defs/Loop"}},
+    }
     stub = stub_of({"value": schema}, **{"$defs": defined})
     (found,) = re.findall(r"value: (.*?)(?:,(  # .*)?\n|\) -> Text)", stub)
     assert "".join(found) == annotation
+
+
+@pytest.mark.parametrize("name", ["Exception", "Text", "Literal", "ToolError"])
+def test_a_type_hides_no_other_name_of_a_program(name: str) -> None:
+    defined = {name: A_OBJECT}
+    stub = stub_of({"value": {"$ref": f"#/$defs/{name}"}}, **{"$defs": defined})
+    assert f"class {name}_(TypedDict):" in stub
 
 
 def test_the_parts_of_an_all_of_are_one_type() -> None:
@@ -120,6 +134,8 @@ def test_deep_and_large_schemas_end_in_any() -> None:
     for _ in range(40):
         deep = {"type": "array", "items": deep}
     assert "# the schema is too deep" in stub_of({"value": deep})
+    large = {"enum": [f"{number}" for number in range(20_000)]}
+    assert "# the schema is too large for types" in stub_of({"value": {"allOf": [large, large]}})
     wide = {f"p{number}": {"type": "array", "items": {"type": "string"}} for number in range(3_000)}
     stub = stub_of(wide)
     assert stub == "def take(**arguments: Any) -> Any:  # the schema is too large for types\n    ...\n"

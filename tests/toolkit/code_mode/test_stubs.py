@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from subagent_server.toolkit.code_mode.catalogue import catalogue_of
 from subagent_server.toolkit.code_mode.stubs import ServerTool, Stub
+from tests.helpers.processes import REPOSITORY
+from tests.toolkit.code_mode.values import check_hints
+from tests.toolkit.mcp_servers.test_input_schemas import SCHEMAS
 
 SEARCH = ServerTool(
     "github",
@@ -74,6 +77,30 @@ def test_a_tool_becomes_a_function_with_its_types_defaults_bounds_and_words() ->
     ]
 
 
+def test_the_example_of_the_documents_is_what_the_model_reads() -> None:
+    sort = {
+        "type": "object",
+        "properties": {
+            "by": {"enum": ["created", "updated"]},
+            "descending": {"type": "boolean", "default": True},
+        },
+        "required": ["by"],
+    }
+    properties = {
+        "query": {"type": "string", "description": "Words to find"},
+        "sort": sort,
+        "page": {"type": "integer", "minimum": 1, "default": 1},
+    }
+    tool = ServerTool(
+        "github",
+        "search_issues",
+        "Finds issues of a repository.",
+        {"type": "object", "properties": properties, "required": ["query"]},
+    )
+    page = (REPOSITORY / "docs" / "code-mode.md").read_text(encoding="utf-8")
+    assert f"```text\n{catalogue_of([tool]).text(10_000)}\n```" in page
+
+
 @pytest.mark.parametrize(
     ("output_schema", "result", "unwraps"),
     [
@@ -109,8 +136,13 @@ def test_the_result_is_typed_and_a_sole_result_is_unwrapped(
             True,
         ),
         (
+            {"properties": {"a!": {}, "a": {}, "a_": {}, "a?": {}}},
+            "tool(*, a_242ed538: Any = ..., a: Any = ..., a_: Any = ..., a_5289f1df: Any = ...)",
+            False,
+        ),
+        (
             {"properties": {"a b": {}, "a-b": {}, "a_b": {}}},
-            "tool(*, a_b_: Any = ..., a_b__: Any = ..., a_b: Any = ...)",
+            "tool(*, a_b_: Any = ..., a_b_d44362d6: Any = ..., a_b: Any = ...)",
             False,
         ),
         (
@@ -135,6 +167,14 @@ HOSTILE = st.text(
     st.sampled_from("\"\\'#\n\r\t\x00\x1b\x0c\u2028\u202e\ud800{}abc:") | st.characters(codec=None),
     max_size=40,
 )
+
+
+@settings(max_examples=150, deadline=None, database=None)
+@given(SCHEMAS, SCHEMAS)
+def test_whatever_a_server_calls_a_schema_becomes_a_function(taken: Any, returned: Any) -> None:
+    for schema in (taken, {"properties": taken, "required": returned, "$defs": {"a": returned}}):
+        (function,) = catalogue_of([ServerTool("box", "tool", "", schema, returned)]).functions
+        check_hints(function)
 
 
 @settings(max_examples=150, deadline=None, database=None)

@@ -3,8 +3,10 @@
 import ast
 import json
 import random
+import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -111,6 +113,17 @@ def call(function: ToolFunction, arguments: dict[str, Any]) -> str:
     }
     more = [f"**{others!r}"] if others else []
     return f"{function.qualified}({', '.join([*named, *more])})"
+
+
+def check_hints(function: ToolFunction) -> None:
+    """Raise if a stub does not compile, or if a type in it leads nowhere."""
+    module = ModuleType("stub")
+    exec(compile(PREAMBLE + function.stub.text, function.qualified, "exec"), module.__dict__)
+    hints = typing.get_type_hints(getattr(module, function.name), include_extras=True)
+    assert hints.keys() - {"return"} >= {parameter.name for parameter in function.parameters} - {"return"}
+    for each in vars(module).values():
+        if typing.is_typeddict(each):
+            typing.get_type_hints(each, vars(module))
 
 
 def complaints(catalogues: Sequence[Catalogue], calls: Sequence[str], place: Path) -> list[str]:

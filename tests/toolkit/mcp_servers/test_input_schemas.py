@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from subagent_server.simulator.checks import check_request
 from subagent_server.toolkit.mcp_servers.input_schema import InputSchema, input_schema
 from subagent_server.toolkit.mcp_servers.naming import acceptable, free_name
+from subagent_server.toolkit.mcp_servers.schema_repair import DEAD_REFERENCE
 
 SHAPES = Path(__file__).with_name("schema_shapes.jsonl")
 """Schemas of the wild with other names and no words. They have every keyword that 4,080 have, wherever
@@ -106,7 +107,13 @@ OBJECT = {"type": "object"}
         ),
         pytest.param(
             {"properties": {"a": {"$ref": "http://elsewhere/x"}, "b": {"$ref": "#/nowhere", "title": "B"}}},
-            {**OBJECT, "properties": {"a": {}, "b": {"title": "B"}}},
+            {
+                **OBJECT,
+                "properties": {
+                    "a": {"$comment": DEAD_REFERENCE},
+                    "b": {"title": "B", "$comment": DEAD_REFERENCE},
+                },
+            },
             id="references that lead nowhere",
         ),
         pytest.param(
