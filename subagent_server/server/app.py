@@ -11,7 +11,7 @@ from typing import NoReturn
 import anyio
 from mcp.shared.message import SessionMessage
 
-from subagent_server.server.connection import ClientConnection, Watches, build_server
+from subagent_server.server.connection import ClientConnection, SharedByClients, build_server
 from subagent_server.server.stdio import Incoming, Outgoing, claim
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
@@ -39,7 +39,7 @@ def serve_stdio(service: Service, role: Role, caller: Caller, leave: Callable[[i
 async def _serve(service: Service, role: Role, caller: Caller, leave: Callable[[int], NoReturn]) -> None:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="verb"))
-    connection = ClientConnection(service, role, caller, Watches(service))
+    connection = ClientConnection(service, role, caller, SharedByClients(service, caller))
     loop.add_signal_handler(signal.SIGCHLD, service.launcher.reap)
     loop.call_later(WARM_UP_SECONDS, service.launcher.warm_up)
     leaving = asyncio.Event()

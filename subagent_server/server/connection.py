@@ -25,6 +25,7 @@ from subagent_server.service.access import Caller
 from subagent_server.service.agent_changes import AgentChanges
 from subagent_server.service.changes import Changes
 from subagent_server.service.context import Service
+from subagent_server.service.tools.offer import Offer
 from subagent_server.settings import Role
 
 Context = ServerRequestContext[Any, Any]
@@ -54,10 +55,11 @@ FIXED_TTL_MS = 3_600_000
 """The server's description of itself stays; lists change at any time, so they go stale at once."""
 
 
-class Watches:
-    """The changes of runs and of agent files. All connections of a process hear them of one observer."""
+class SharedByClients:
+    """What the connections of a process share: a watch on runs and agent files, and the offered agents."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, caller: Caller) -> None:
+        self.offer = Offer(service, caller)
         self.runs = Changes(service.store)
         self.agents = AgentChanges(service.registry.directories, self.runs.watcher)
 
@@ -65,16 +67,16 @@ class Watches:
 class ClientConnection:
     """The connection of one client: its handlers, and the requests that have no answer yet."""
 
-    def __init__(self, service: Service, role: Role, caller: Caller, watches: Watches) -> None:
-        background, notices, changes = Background(), ClientNotices(), watches.runs
+    def __init__(self, service: Service, role: Role, caller: Caller, shared: SharedByClients) -> None:
+        background, notices, changes = Background(), ClientNotices(), shared.runs
         self._background = background
         self.unanswered = Unanswered()
         self.relay = EventRelay(service, changes, caller, background)
-        self.tools = ToolHandlers(service, changes, role, caller, self.relay)
+        self.tools = ToolHandlers(service, changes, role, caller, self.relay, shared.offer)
         self.resources = ResourceHandlers(service, caller)
         self.subscriptions = SubscriptionHandlers(
             ResourceWatch(service, changes, caller, notices, background),
-            ToolWatch(service.registry, watches.agents, self.tools.digest, notices, background),
+            ToolWatch(service.registry, shared.agents, self.tools.digest, notices, background),
             notices,
         )
         self.instructions = _instructions(service, role, may_delegate=self.tools.may_delegate)

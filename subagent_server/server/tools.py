@@ -22,6 +22,7 @@ from subagent_server.service.context import Service
 from subagent_server.service.progress import progress_words
 from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.dispatch import ToolDispatcher
+from subagent_server.service.tools.offer import Offer
 from subagent_server.service.tools.pages import page_of
 from subagent_server.service.tools.spec import LIST, Answer, ToolSpec
 from subagent_server.service.tools.table import PAGE_TOOLS, PARENT_TOOLS, tools_of
@@ -41,12 +42,18 @@ class ToolHandlers:
     """Lists and calls the tools for one connection."""
 
     def __init__(
-        self, service: Service, changes: Changes, role: Role, caller: Caller, relay: EventRelay
+        self,
+        service: Service,
+        changes: Changes,
+        role: Role,
+        caller: Caller,
+        relay: EventRelay,
+        offer: Offer,
     ) -> None:
         self._settings = service.settings
         self._store = service.store
         self._relay = relay
-        self._dispatcher = ToolDispatcher(service, changes, caller, tools_of(service, role, caller))
+        self._dispatcher = ToolDispatcher(service, changes, caller, tools_of(service, role, caller), offer)
 
     @property
     def waiting(self) -> int:

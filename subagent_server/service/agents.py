@@ -1,6 +1,8 @@
 """The agents available now. Changed files are read again."""
 
+import math
 import os
+import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -32,6 +34,11 @@ class AgentRegistry:
         self._looked_for = looked_for
         self._only = only
         self._read: tuple[Fingerprint, Catalog] | None = None
+        self._keep_seconds, self._looked_at = 0.0, -math.inf
+
+    def keep_for(self, seconds: float) -> None:
+        """Look at the files at most once in this time from now on: there are many who ask."""
+        self._keep_seconds = seconds
 
     @classmethod
     def of_one(cls, definition: AgentDefinition) -> "AgentRegistry":
@@ -49,8 +56,11 @@ class AgentRegistry:
 
     def catalog(self) -> Catalog:
         """Return the catalog of the directories as they are now."""
-        seen = _fingerprint(self._directories)
         read = self._read  # one value: several threads may ask
+        if read is not None and time.monotonic() < self._looked_at + self._keep_seconds:
+            return read[1]
+        self._looked_at = time.monotonic()
+        seen = _fingerprint(self._directories)
         if read is None or seen != read[0]:
             present = [d for d in self._directories if d.is_dir() or not self._looked_for]
             self._read = read = (seen, discover(present))

@@ -1,14 +1,17 @@
 """Streams over HTTP: what breaks is resumed by its own session alone; a client that goes ends no run."""
 
 import json
+import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 
 from tests.helpers.http_server import ACCEPT, BOUND, MODERN_VERSION, HttpServer
-from tests.helpers.raw_server import HELLO, READY, tool_call
+from tests.helpers.raw_server import HELLO, MODERN, READY, tool_call
 from tests.helpers.turns import asks, says
+from tests.helpers.wait import wait_for
 from tests.helpers.world import World
 
 
@@ -129,3 +132,68 @@ def test_a_client_that_comes_back_before_the_answer_gets_it_when_it_comes(world:
             world.reply(run_id, "Red.")
             (run,) = stream.answer()["runs"]
             assert run["result"] == "Painted."
+
+
+def gauge(server: HttpServer, name: str) -> int:
+    """Return a number of the metrics."""
+    lines = server.ask("GET", "/metrics").body.decode().splitlines()
+    (value,) = [line.split()[1] for line in lines if line.startswith(f"subagent_http_{name} ")]
+    return int(value)
+
+
+def sent(server: HttpServer, message: Any) -> socket.socket:
+    """Send a request of the newer era, and return the connection without reading the answer."""
+    headers = {
+        "Host": "localhost",
+        "Accept": ACCEPT,
+        "Content-Type": "application/json",
+        "Authorization": f"Bearer {server.token()}",
+        "MCP-Protocol-Version": MODERN_VERSION,
+        "Mcp-Method": message["method"],
+        "Mcp-Name": message["params"]["name"],
+    }
+    body = json.dumps(message).encode()
+    head = [f"{name}: {value}" for name, value in {**headers, "Content-Length": len(body)}.items()]
+    peer = socket.create_connection(("127.0.0.1", server.port), timeout=BOUND)
+    peer.sendall("\r\n".join(["POST /mcp HTTP/1.1", *head, "", ""]).encode() + body)
+    return peer
+
+
+def test_a_newer_client_that_goes_away_ends_its_wait_and_no_run(world: World) -> None:
+    world.agent()
+    world.play(asks("Which colour?"), says("Painted."))
+    with world.http_server() as server:
+        run_id = world.start()
+        world.asking(run_id)
+        waits = tool_call(1, "wait_for_runs", runIds=[run_id], waitSeconds=60, cursor=f"{run_id}.9")
+        waits["params"] |= MODERN
+        with sent(server, waits) as peer:
+            wait_for(lambda: gauge(server, "calls_open") == 1, BOUND, "the call")
+            peer.close()
+            wait_for(lambda: gauge(server, "calls_open") == 0, BOUND, "the end of the call")
+        world.reply(run_id, "Red.")
+        assert world.completed(run_id) == "Painted."
+        (line,) = [json.loads(each) for each in server.said.splitlines() if '"wait_for_runs"' in each]
+        assert line["runs"] == [run_id] and line["parent"] == "default", "the log names run and parent"
+
+
+def test_a_parent_with_too_many_sessions_gets_no_more_and_others_go_on(world: World) -> None:
+    with world.http_server() as server:
+        older = Session(server, "another")
+        hello = json.dumps(HELLO).encode()
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=BOUND)
+        headers = {
+            "Accept": ACCEPT,
+            "Content-Type": "application/json",
+            "Authorization": f"Bearer {server.token('greedy')}",
+        }
+        statuses = Counter[int]()
+        for _ in range(300):
+            connection.request("POST", "/mcp", hello, headers)
+            answer = connection.getresponse()
+            answer.read()
+            statuses[answer.status] += 1
+        connection.close()
+        assert statuses == {200: 256, 503: 44}
+        listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+        assert older.ask(listing).status == 200 and Session(server, "third").ask(listing).status == 200

@@ -9,7 +9,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from starlette.requests import Request
 
-from subagent_server.server.connection import ClientConnection, Watches
+from subagent_server.server.connection import ClientConnection, SharedByClients
 from subagent_server.server.http.gates import parent_of
 from subagent_server.server.notices import is_modern
 from subagent_server.service.access import Caller
@@ -17,6 +17,9 @@ from subagent_server.service.context import Service
 from subagent_server.settings import Role
 
 Context = ServerRequestContext[Any, Any]
+
+AGENTS_SECONDS = 1.0
+"""How long the agent files are taken to be as they were: hundreds of sessions ask for them."""
 
 
 def request_of(context: Context) -> Request:
@@ -29,10 +32,11 @@ class HttpClients:
     """Finds the connection that a request belongs to, made with the first request of its client."""
 
     def __init__(self, service: Service, role: Role, caller: Caller) -> None:
+        service.registry.keep_for(AGENTS_SECONDS)
         self._service = service
         self._role = role
         self._caller = caller
-        self._watches = Watches(service)
+        self._shared = SharedByClients(service, caller)
         self._by_session: dict[str, ClientConnection] = {}
         self._by_parent: dict[str | None, ClientConnection] = {}
 
@@ -46,7 +50,7 @@ class HttpClients:
 
     def made(self, parent: str | None) -> ClientConnection:
         """Return a new connection of a parent."""
-        return ClientConnection(self._service, self._role, self._as(parent), self._watches)
+        return ClientConnection(self._service, self._role, self._as(parent), self._shared)
 
     def caller_of(self, request: Request) -> Caller:
         """Return the caller of a request."""

@@ -74,7 +74,7 @@ class McpSessions(StreamableHTTPSessionManager):
     def __init__(
         self, server: Server, is_short: Callable[[bytes], bool], ended: Callable[[str], None] = lambda _: None
     ) -> None:
-        super().__init__(server, max_request_body_size=MAX_BODY_BYTES)
+        super().__init__(server, max_request_body_size=MAX_BODY_BYTES, max_sessions=MAX_SESSIONS)
         self._is_short = is_short
         self._ended = ended
 

@@ -21,14 +21,19 @@ from subagent_server.service.tools.table import ToolTable, table_of
 
 
 class ToolDispatcher:
-    """Calls tools for a caller. `generic` are the caller's generic tools."""
+    """Calls tools for a caller. `generic` are its generic tools; callers that are alike share an offer."""
 
     def __init__(
-        self, service: Service, changes: Changes, caller: Caller, generic: Sequence[ToolSpec]
+        self,
+        service: Service,
+        changes: Changes,
+        caller: Caller,
+        generic: Sequence[ToolSpec],
+        offer: Offer | None = None,
     ) -> None:
         self.generic = tuple(generic)
         self._by_name = {tool.name: tool for tool in generic}
-        self._context = ToolContext(service, changes, caller, Offer(service, caller))
+        self._context = ToolContext(service, changes, caller, offer or Offer(service, caller))
         self.kept_table: ToolTable | None = None
         """The table that was returned last."""
 
