@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from subagent_server.domain.code_mode import CODE_TOOL_NAME
 from subagent_server.domain.records import Money, Record
 
 JsonSchema = dict[str, object] | bool
@@ -144,8 +145,9 @@ class AgentDefinition(Record):
 
     @property
     def enabled_code_mode(self) -> CodeMode | None:
-        """Code mode, if it is on."""
-        return self.code_mode if self.code_mode is not None and self.code_mode.enabled else None
+        """Code mode, if it is on and its tool is not forbidden."""
+        is_on = self.code_mode is not None and self.code_mode.enabled
+        return self.code_mode if is_on and CODE_TOOL_NAME not in self.disallowed_tools else None
 
     @property
     def lifted(self) -> list[str]:

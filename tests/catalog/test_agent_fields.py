@@ -85,6 +85,11 @@ def test_code_mode_has_its_own_keys(agent: Load) -> None:
     )
 
 
+def test_code_mode_is_off_where_its_tool_is_forbidden(agent: Load) -> None:
+    assert agent("codeMode: true").enabled_code_mode is not None
+    assert agent("codeMode: true\ndisallowedTools: execute_python_code").enabled_code_mode is None
+
+
 @pytest.mark.parametrize(
     ("keys", "name"),
     [

@@ -77,7 +77,17 @@ def test_the_page_on_agents_names_every_key() -> None:
     fields = {to_camel(name) for kind in kinds for name in kind.model_fields}
     missing = (
         fields
-        - {"source", "distinctTool", "faults", "warnings", "unknown", "namedServers", "readFrom", "lines"}
+        - {
+            "source",
+            "distinctTool",
+            "faults",
+            "warnings",
+            "unknown",
+            "namedServers",
+            "readFrom",
+            "lines",
+            "byContract",
+        }
         - set(re.findall(r"`(\w+)`", page))
     )
     assert missing == set()
