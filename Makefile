@@ -42,7 +42,7 @@ check: $(VENV)/.installed-dev  ## format, lint, strict types, layers, documents
 	$(BIN)/mypy
 	$(BIN)/pytest tests/test_layers.py tests/test_readme_diagram.py tests/test_documents.py
 
-fuzz: $(VENV)/.installed-dev  ## 10,000 random and mutated agent files, meta files and tool calls
+fuzz: $(VENV)/.installed-dev  ## 10,000 random and mutated agent files, meta files, tool calls and schemas; REAL_TOOLS=FILE adds real schemas
 	SUBAGENT_TESTS_WHOLE=1 FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest --timeout 7200 -n $(WORKERS) -m fuzz
 
 soak: $(VENV)/.installed-dev  ## kill -9 at random moments, ROUNDS times with the dice of SEED, upgrade amid, end trees of 31 runs, and judge

@@ -26,7 +26,10 @@ def test_the_functions_are_printed_as_the_model_reads_them_without_excluded_tool
     assert cli("tools", "worker", "github.get_issue").stdout == f"# github\n{STUB}"
     assert cli("tools", "worker", "gitlab").stdout == "gitlab.close(...)\n"
     wrong = cli("tools", "worker", "github.get_isue")
-    assert (wrong.returncode, wrong.stdout) == (2, "") and "did you mean github.get_issue" in wrong.stderr
+    assert (wrong.returncode, wrong.stdout) == (
+        2,
+        "",
+    ) and "functions and servers here are github.get_issue, gitlab" in wrong.stderr
 
 
 def test_a_large_set_is_an_index_and_one_flag_prints_it_whole(cli: Cli) -> None:

@@ -12,7 +12,7 @@ from subagent_server.cli.console.text import one_line
 from subagent_server.cli.mcp.client import pass_on
 from subagent_server.cli.mcp.config import ReadyServers, agent_with_servers
 from subagent_server.domain.definitions import AgentDefinition, CodeMode
-from subagent_server.domain.errors import RunRefused
+from subagent_server.domain.errors import RunRefused, choices, shorten
 from subagent_server.domain.secrets import Masker
 from subagent_server.toolkit.code_mode.catalogue import ToolFunction
 from subagent_server.toolkit.code_mode.division import DividedTools, divided
@@ -32,8 +32,9 @@ def show_functions(session: Session, name: str, about: str | None, *, whole: boo
     agent, ready = agent_with_servers(session, name)
     division = asyncio.run(_divided(agent, ready))
     catalogue, code_mode = division.catalogue, agent.code_mode or CodeMode()
-    if about is not None and not catalogue.knows(about):
-        raise EarlyExit(ExitCode.USAGE, catalogue.help(about))
+    if about is not None and about not in {*catalogue.names, *catalogue.flat}:
+        known = choices("functions and servers", about, catalogue.names)
+        raise EarlyExit(ExitCode.USAGE, f"{agent.name} has no function {shorten(about)}: {known}.")
     most = sys.maxsize if whole else code_mode.stub_characters
     text = catalogue.text(most) if about is None else catalogue.help(about).rstrip()
     if as_json:

@@ -72,9 +72,10 @@ class Catalogue:
         whole = "\n".join(parts)
         return whole if len(whole) <= budget else self._index()
 
-    def knows(self, name: str) -> bool:
-        """Whether a function or a server has this name."""
-        return name in self._by_namespace() or name in self._by_name()
+    @property
+    def names(self) -> list[str]:
+        """The names of all functions, with their servers, and of the servers."""
+        return [*(each.qualified for each in self.functions), *self._by_namespace()]
 
     def help(self, name: str) -> str:
         """Return the stub of a function, or the functions of a server, a line each."""
@@ -84,8 +85,7 @@ class Catalogue:
         if name in every:
             found = every[name]
             return f"# {found.namespace}\n{found.stub.text}"
-        known = [*(each.qualified for each in self.functions), *by_namespace]
-        near = get_close_matches(name[:MAX_COMPARED], known, 3, 0.5)
+        near = get_close_matches(name[:MAX_COMPARED], self.names, 3, 0.5)
         todo = f"did you mean {' or '.join(near)}?" if near else 'search_tools("words") finds some.'
         return f"There is no function or server {shorten(name)}: {todo}"
 

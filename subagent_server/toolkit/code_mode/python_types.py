@@ -78,6 +78,8 @@ def union(types: Iterable[PythonType]) -> PythonType:
 
 def literal(values: Sequence[Any]) -> PythonType:
     """Return the type of these values."""
+    if not values:
+        return unknown("no value is valid here")
     plain = [value for value in values if value is None or isinstance(value, str | int)]
     literals = tuple(dict.fromkeys(repr(value) for value in plain if value is not None))
     size = sum(map(len, literals))

@@ -63,6 +63,7 @@ ANNOTATIONS = [
     pytest.param({"allOf": [NUMBER, {"type": "integer"}]}, "int", id="allOf of types"),
     pytest.param({"allOf": [STRING, NUMBER]}, "Any  # no value is of all the types", id="contradiction"),
     pytest.param(False, "Any  # no value is valid here", id="false"),
+    pytest.param({"enum": []}, "Any  # no value is valid here", id="enum of nothing"),
     pytest.param(True, "Any", id="true"),
     pytest.param({"not": STRING}, "Any  # a rule that no type expresses", id="what no type expresses"),
     pytest.param({"$ref": "#/nowhere"}, "Any  # a reference that leads nowhere", id="dead reference"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from subagent_server.toolkit.code_mode.catalogue import catalogue_of
 from subagent_server.toolkit.code_mode.stubs import ServerTool, Stub
+from tests.fuzz.dice import FUZZED
 from tests.helpers.processes import REPOSITORY
 from tests.toolkit.code_mode.values import check_hints
 from tests.toolkit.mcp_servers.test_input_schemas import SCHEMAS
@@ -169,7 +170,8 @@ HOSTILE = st.text(
 )
 
 
-@settings(max_examples=150, deadline=None, database=None)
+@pytest.mark.fuzz
+@FUZZED
 @given(SCHEMAS, SCHEMAS)
 def test_whatever_a_server_calls_a_schema_becomes_a_function(taken: Any, returned: Any) -> None:
     for schema in (taken, {"properties": taken, "required": returned, "$defs": {"a": returned}}):
