@@ -20,8 +20,8 @@ from tests.helpers.processes import REPOSITORY
 
 _NAME = "subagent_server"
 _VERSION = re.compile(rb'^__version__ = ".*"$', re.MULTILINE)
-_UNMARKED = ("launch/shim.py",)
-"""Run by its path: where the package is found is only known after its first lines."""
+_UNMARKED = re.compile(r"launch/shim\.py|toolkit/code_mode/inside/.*")
+"""Run by its path, or as a text in the programs of code mode: there the package may not be found."""
 _MARK = """from subagent_server import __version__ as _whole
 if _whole != "{version}":
     raise ImportError(f"{{__name__}} is of {version}, and the program is {{_whole}}")
@@ -108,7 +108,7 @@ def _marked(name: str, content: bytes, version: str) -> bytes:
         marked, times = _VERSION.subn(f'__version__ = "{version}"'.encode(), content)
         assert times == 1, "the package says its version once"
         return marked
-    if not name.endswith(".py") or name in _UNMARKED:
+    if not name.endswith(".py") or _UNMARKED.fullmatch(name):
         return content
     lines = content.splitlines(keepends=True)
     at = _first_statement(content)
