@@ -1,6 +1,7 @@
 """`subagent run`: start an agent, then follow the run, wait for it or detach."""
 
 import sys
+from pathlib import Path
 
 import click
 
@@ -14,8 +15,9 @@ from subagent_server.cli.console.after_start import (
 )
 from subagent_server.cli.console.ask_trust import with_trust
 from subagent_server.cli.console.exits import ExitCode
-from subagent_server.cli.console.flags import TEXT, json_option, trust_option
+from subagent_server.cli.console.flags import DIRECTORY, TEXT, json_option, trust_option
 from subagent_server.cli.console.output import is_terminal
+from subagent_server.cli.console.script_file import script_file
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.stdin import argument_or_stdin, stdin_text
 from subagent_server.service.parents import COMMAND_LINE
@@ -38,6 +40,12 @@ from subagent_server.service.start import StartOrder, start
 @click.option(
     "--cwd", type=TEXT, metavar="DIR", help="Where the agent works.  [default: as its file says, else here]"
 )
+@click.option(
+    "--script",
+    type=DIRECTORY,
+    metavar="FILE",
+    help="Let this script play the model: no key is needed, and nothing is billed.",
+)
 @trust_option
 @detach_option
 @wait_option
@@ -51,6 +59,7 @@ def run(
     inputs: tuple[str, ...],
     label: str | None,
     cwd: str | None,
+    script: Path | None,
     detach: bool,
     seconds: float | None,
     stops: bool,
@@ -72,6 +81,7 @@ def run(
         cwd=cwd,
         label=label,
         client=COMMAND_LINE,
+        script=script_file(session, script),
     )
 
     def started() -> ExitCode:
