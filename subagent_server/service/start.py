@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from subagent_server.catalog.overrides import overridden
 from subagent_server.catalog.redact import redact
 from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition
@@ -38,6 +39,7 @@ class StartOrder:
 
     From a run, both have to lie in its own `cwd` (`service/places.py`).
 
+    `overrides` are keys of the agent's file with other values for this run (`catalog/overrides.py`).
     `trace` is the trace context of the run, if different from the environment's; `client` is the name that
     the client of the caller gives itself.
     """
@@ -49,6 +51,7 @@ class StartOrder:
     label: str | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
     client: str | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ def start_agent(
 ) -> RunMeta:
     """Start a run of this agent, as `start` and `continue_run` do. Raises as they do."""
     parent = check_may_start(service, caller, agent.name)
+    agent, doubtful = overridden(agent, order.overrides)
     checked = _checked(service, agent, order, continuation)
     places = None if parent is None else places_of(service, parent)
     cwd = _cwd(service, order, checked, places)
@@ -93,7 +97,7 @@ def start_agent(
     files = [] if checked.lacks_cwd else check_inputs(order.inputs, cwd, places)
     masked = masked_for_disk(service, checked.agent, caller, Given(order.prompt, order.label, files))
     origin = agents_from(service.settings, checked.agent, cwd)
-    warnings = [*(continuation.warnings if continuation else []), *checked.missing.values()]
+    warnings = [*(continuation.warnings if continuation else []), *doubtful, *checked.missing.values()]
     request = _request(origin, agent, masked, cwd, parent, continuation, warnings)
     token = new_token()
     started_by = parent.started_by if parent is not None else _started_by(caller, order.client)
