@@ -22,6 +22,7 @@ def _verb(name: str, help: str) -> Verb:
 
 VERBS: dict[str, Verb] = {
     "run": _verb("run", "Start an agent and follow it until it ends."),
+    "rerun": _verb("rerun", "Start the task of a run once more, as a new run."),
     "ls": _verb("ls", "List runs: those that need you, those that work, the last that ended."),
     "show": _verb("show", "Show everything about a run."),
     "logs": _verb("logs", "Print the log of a run, or follow it."),
@@ -44,6 +45,7 @@ VERBS: dict[str, Verb] = {
     "init": _verb("init", "Register this server with an MCP client."),
     "schema": _verb("schema", "Print the JSON Schema of a file of a run, or of an agent file."),
     "serve": _verb("serve", "Serve the agents to an MCP client."),
+    "completion": _verb("completion", "Print the script that completes this command in a shell."),
     "demo": _verb("demo", "Show a whole run with a scripted model, without a key."),
 }
 
