@@ -37,6 +37,8 @@ VERBS: dict[str, Verb] = {
     "stats": _verb("stats", "Sum up runs, tokens and cost by agent and day."),
     "agents": _verb("agents", "List the agents and the faults of their files."),
     "prompt": _verb("prompt", "Show what the model of an agent would get, without a call."),
+    "script": _verb("script", "Turn a run that has ended into a script that plays it again."),
+    "compare": _verb("compare", "Show two runs side by side."),
     "tools": _verb("tools", "Print the functions that programs of an agent can call."),
     "mcp": Verb("subagent_server.cli.mcp.command:mcp", "Try the MCP servers of an agent."),
     "trust": _verb("trust", "Let the agents and MCP servers of a directory be used."),
