@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from subagent_server.catalog.overrides import overridden
 from subagent_server.catalog.redact import redact
 from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition
@@ -45,6 +46,7 @@ class StartOrder:
 
     From a run, both have to lie in its own `cwd` (`service/places.py`).
 
+    `overrides` are keys of the agent's file with other values for this run (`catalog/overrides.py`).
     `trace` is the trace context of the run, if different from the environment's; `client` is the name that
     the client of the caller gives itself. `script` plays the model, of this run and of those below.
     """
@@ -56,6 +58,7 @@ class StartOrder:
     label: str | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
     client: str | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
     script: PlayedScript | None = None
 
 
@@ -94,6 +97,7 @@ def start_agent(
 ) -> RunMeta:
     """Start a run of this agent, as `start` and `continue_run` do. Raises as they do."""
     parent = check_may_start(service, caller, agent.name)
+    agent, doubtful = overridden(agent, order.overrides)
     unscripted, service = service, scripted_service(service, agent, order.script)
     checked = _checked(service, agent, order, continuation)
     places = None if parent is None else places_of(service, parent)
@@ -103,7 +107,7 @@ def start_agent(
     masked = masked_for_disk(unscripted, checked.agent, caller, Given(order.prompt, order.label, files))
     origin = agents_from(service.settings, checked.agent, cwd)
     scripted = is_scripted(service.settings.environment)
-    warnings = [*(continuation.warnings if continuation else []), *checked.missing.values()]
+    warnings = [*(continuation.warnings if continuation else []), *doubtful, *checked.missing.values()]
     warnings += [WARNING] if scripted else []
     request = _request(origin, agent, masked, cwd, parent, continuation, warnings, scripted=scripted)
     token = new_token()
