@@ -90,6 +90,7 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
     prompt = order.prompt if order.prompt and order.prompt.strip() else ""
     _check_can_go_on(service, observed, prompt, order.inputs)
     request = service.store.read_request(order.run_id)
+    _check_not_scripted(request)
     agent, continuation = _agent_now(service, request, order, caller)
     _check_runner(request, agent)
     _check_place(request)
@@ -184,6 +185,14 @@ def _author_put_it_there(service: Service, agent: AgentDefinition, request: RunR
             request.cwd
         )
     return False
+
+
+def _check_not_scripted(request: RunRequest) -> None:
+    if request.scripted:
+        raise BadArgument(
+            f"The model of run {request.run_id} was a script, so no real model goes on with it: start a new "
+            "run instead."
+        )
 
 
 def _check_runner(request: RunRequest, agent: AgentDefinition) -> None:
