@@ -15,8 +15,8 @@ SETTLE_SECONDS = 0.2
 POLL_SECONDS = 1.0
 LEAST_POLLED = 10
 POLLS_A_ROUND = 10
-"""What a run does is not announced, nor that its processes were killed: so at each poll some of the runs at work
-are looked at, each of them once a round."""
+"""What a run does is not announced, nor that its processes were killed: so at each poll some of the runs at
+work are looked at, each of them once a round."""
 MAX_WAITING = 100
 """How much news a page may leave unread before it gets the whole table again."""
 

@@ -59,7 +59,9 @@ def for_change(handler: Handler) -> Handler:
 
 
 def _is_own(headers: Headers) -> bool:
-    return len(headers.getlist("origin")) == 1 and headers.get("sec-fetch-site", "same-origin") == "same-origin"
+    return (
+        len(headers.getlist("origin")) == 1 and headers.get("sec-fetch-site", "same-origin") == "same-origin"
+    )
 
 
 async def answered(handler: Handler, request: Request) -> Response:

@@ -16,7 +16,23 @@ MAX_NODES = 20_000
 _SCHEMES = ("http://", "https://", "mailto:")
 _ELEMENTS = frozenset(
     {
-        *("p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "hr", "br", "em", "strong"),
+        *(
+            "p",
+            "h1",
+            "h2",
+            "h3",
+            "h4",
+            "h5",
+            "h6",
+            "ul",
+            "ol",
+            "li",
+            "blockquote",
+            "hr",
+            "br",
+            "em",
+            "strong",
+        ),
         *("s", "table", "thead", "tbody", "tr", "th", "td"),
     }
 )

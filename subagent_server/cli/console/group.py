@@ -34,6 +34,7 @@ VERBS: dict[str, Verb] = {
         "subagent_server.cli.continue_:continue_", "Carry a run that has ended on, as a new run."
     ),
     "rm": _verb("rm", "Remove runs that are over."),
+    "page": _verb("page", "Open the page that shows the runs in a browser."),
     "prune": _verb("prune", "Remove runs that ended long ago."),
     "stats": _verb("stats", "Sum up runs, tokens and cost by agent and day."),
     "agents": _verb("agents", "List the agents and the faults of their files."),
