@@ -21,8 +21,8 @@ _EVERYWHERE = {"http://0.0.0.0:": "http://127.0.0.1:", "http://[::]:": "http://[
 def page(session: Session, no_open: bool, as_json: bool) -> None:
     """Open the page that shows the runs, and where questions can be answered.
 
-    `subagent serve --http` has to serve it. The link works once, within 5 minutes; the browser stays known for
-    30 days.
+    `subagent serve --http` has to serve it. The link works once, within 5 minutes; then the browser is known
+    for 30 days.
     """
     session.check_is_user()
     directory = session.settings.page_directory

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from subagent_server.domain.ids import is_run_id
 from subagent_server.service.access import USER, Caller
 from subagent_server.service.context import Service
 from subagent_server.service.list_runs import RunList
@@ -53,6 +54,11 @@ class RunTable:
         """The runs that were not over at the last look."""
         return [run_id for run_id, row in self._rows.items() if not row["over"]]
 
+    @property
+    def over(self) -> list[str]:
+        """The runs that were over at the last look."""
+        return [run_id for run_id, row in self._rows.items() if row["over"]]
+
     def read(self) -> None:
         """Look at the whole root: every run that is not over, and the newest of the others."""
         listing = RunList(self._store.paths, caller=self._caller)
@@ -64,7 +70,7 @@ class RunTable:
         marked = set(self._store.live_ids())
         rows: list[Row] = []
         gone: list[str] = []
-        for run_id in run_ids:
+        for run_id in filter(is_run_id, run_ids):  # a watch also names what is no run
             found = self._reader.read(run_id, is_marked=run_id in marked)
             if found is None:
                 if self._rows.pop(run_id, None) is not None:

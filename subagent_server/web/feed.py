@@ -15,8 +15,8 @@ SETTLE_SECONDS = 0.2
 POLL_SECONDS = 1.0
 LEAST_POLLED = 10
 POLLS_A_ROUND = 10
-"""What a run does is not announced, nor that its processes were killed: so at each poll some of the runs at
-work are looked at, each of them once a round."""
+"""What a run does is not announced, nor that its processes were killed or it was removed. So at each poll
+some of the runs at work are looked at, each of them once a round."""
 MAX_WAITING = 100
 """How much news a page may leave unread before it gets the whole table again."""
 
@@ -40,7 +40,7 @@ class Feed:
     async def reader(self) -> AsyncIterator[Reader]:
         """Give a queue that first has the whole table, and then what changes; None in it is the end."""
         reader: Reader = asyncio.Queue(MAX_WAITING)
-        if self._looking is None:
+        if self._looking is None or self._looking.done():
             self._is_read.clear()
             self._looking = asyncio.create_task(self._look())
         await self._is_read.wait()
@@ -56,11 +56,14 @@ class Feed:
 
     def end(self) -> None:
         """End every reader: the server leaves."""
-        for reader in self._readers:
-            _emptied(reader).put_nowait(None)
+        self._end_readers()
         if self._looking is not None:
             self._looking.cancel()
         self._changes.close()
+
+    def _end_readers(self) -> None:
+        for reader in self._readers:
+            _emptied(reader).put_nowait(None)
 
     def _whole(self) -> dict[str, Any]:
         return {"all": True, "rows": self._table.rows}
@@ -89,20 +92,21 @@ class Feed:
                     heard.clear()
                     wanted, self._changed = self._changed, set()
                 except TimeoutError:
-                    wanted = self._some_at_work()
+                    wanted = await asyncio.to_thread(self._some)
                 news = await asyncio.to_thread(self._table.look, wanted)
                 if news:
                     self._tell(_wire(news))
         finally:
             unsubscribe()
+            self._end_readers()  # were it a fault, the pages come again
 
-    def _some_at_work(self) -> set[str]:
-        """Return the runs at work whose turn it is to be looked at."""
-        active = self._table.active
+    def _some(self) -> set[str]:
+        """Return the runs at work whose turn it is to be looked at, and the runs that were removed."""
         self._turn += 1
-        if len(active) <= LEAST_POLLED:
-            return set(active)
-        return set(active[self._turn % POLLS_A_ROUND :: POLLS_A_ROUND])
+        active, over = self._table.active, self._table.over
+        first, step = (0, 1) if len(active) <= LEAST_POLLED else (self._turn % POLLS_A_ROUND, POLLS_A_ROUND)
+        removed = [run_id for run_id in over if not self._store.exists(run_id)]
+        return {*active[first::step], *removed}
 
     def _tell(self, news: dict[str, Any]) -> None:
         for reader in self._readers:
