@@ -54,7 +54,8 @@ def ls(
 
     Without -a or -n: every run that has not ended and the last 10 of the others. A run whose state cannot be
     read is listed as such. --watch groups whole trees by whether they need you, work or are done, with what
-    each has cost; with --json it prints a line for each change. Ctrl-C ends the watching.
+    each has cost; on a terminal it takes keys (`?` lists them). With --json it prints a line for each change. Ctrl-C
+    ends the watching.
     """
     statuses_wanted = frozenset(_SHORT.get(name) or Status(name) for name in statuses)
     root = RootPaths(session.settings.runs_root)

@@ -1,5 +1,6 @@
 """Trees of runs on a terminal: `ls --tree` and `ls --watch`."""
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +18,7 @@ from subagent_server.store.paths import RootPaths
 
 _HEADER = ("STATUS", "RUN", "AGENT", "TIME", "TOKENS", "COST", "WHAT")
 _LIMITS = (12, 32, 18, 6, 6, 8)
-_GROUPS = ("needs you", "working", "done")
+GROUPS = ("needs you", "working", "done")
 _HOME, _TO_END_OF_LINE, _TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
@@ -33,9 +34,21 @@ def show_trees(session: Session, run_ids: list[str], *, quiet: bool, as_json: bo
 
 
 def watch_trees(session: Session, run_ids: Callable[[], list[str]], *, as_json: bool) -> NoReturn:
-    """Show the trees of the runs that `run_ids` names, as they change, until Ctrl-C."""
+    """Show the trees of the runs that `run_ids` names, as they change, until Ctrl-C.
+
+    At a terminal with a person this is the live screen, which takes keys.
+    """
+    if not as_json and takes_keys():
+        from subagent_server.cli.console.live_screen import LiveScreen
+
+        LiveScreen(session, run_ids).show()
     screen = TreeScreen(session, as_json=as_json)
     watch(session, lambda: screen.show(trees_of(session.service, run_ids(), session.caller)))
+
+
+def takes_keys() -> bool:
+    """Whether a person can read a full screen and press keys."""
+    return is_terminal(sys.stdin) and is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb"
 
 
 def drawn(root: RootPaths, trees: Iterable[Node]) -> list[str]:
@@ -84,7 +97,7 @@ class TreeScreen:
         if not trees:
             yield f"No runs in {one_line(str(self._session.settings.runs_root))}."
         above = False
-        for name in _GROUPS:
+        for name in GROUPS:
             if group := [tree for tree in trees if group_of(tree) == name]:
                 yield from [""] if above else []
                 yield f"{name} ({len(group)})"
