@@ -118,6 +118,7 @@ def test_code_mode_is_off_where_its_tool_is_forbidden(agent: Load) -> None:
         ("apiKeyEnv: sk-ant-abc", "apiKeyEnv"),
         ("codeMode: maybe", "codeMode.enabled"),
         ("codeMode: {maxTimeoutSeconds: 0}", "codeMode.maxTimeoutSeconds"),
+        ("codeMode: {maxTimeoutSeconds: 301}", "codeMode.maxTimeoutSeconds"),
         ("sandboxLimits: {processes: -1}", "sandboxLimits.processes"),
         ("sandboxLimits: none", "sandboxLimits"),
         ("sandboxWrite: /", "sandboxWrite"),
