@@ -100,7 +100,7 @@ def _check_runs(session: Session, name: str, as_json: bool) -> ExitCode:
     else:
         err(_summary(len(run_ids), "run", len(findings)))
     if (foreign := session.service.store.paths.foreign()) is not None:
-        report(foreign.sentence)
+        report(foreign.sentence, code=foreign.code)
     return ExitCode.FAILED if findings else ExitCode.OK
 
 

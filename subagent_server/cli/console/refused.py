@@ -25,7 +25,7 @@ class Refused:
 def refusal(name: str, error: SubagentError) -> Refused:
     """Report an error and return it as the refusal of the run of this name."""
     why = for_people(error.sentence)
-    report(why)
+    report(why, code=error.code)
     return Refused(name, why, exit_of_error(error))
 
 
