@@ -2,14 +2,13 @@
 
 import json
 import os
-import pty
-from contextlib import suppress
 
 from subagent_server.domain import events
 from subagent_server.host.clock import now
 from subagent_server.store.logs import RunJournal
 from tests.cli.command import Cli, until_watching
 from tests.cli.families import family
+from tests.cli.terminal import raw_screen
 from tests.helpers.wait import wait_for
 
 
@@ -18,22 +17,6 @@ def journal(cli: Cli, run_id: str, *texts: str) -> None:
     writer = RunJournal(cli.store.paths.run(run_id))
     for text in texts:
         writer.append("text", now(), {"text": text})
-
-
-def raw_screen(cli: Cli, *words: str, **environment: str) -> str:
-    """Return all that the command writes to a terminal."""
-    outer, inner = pty.openpty()
-    shown = b""
-    try:
-        with cli.start(*words, stdout=inner, env={"TERM": "xterm", **environment}) as command:
-            os.close(inner)
-            with suppress(OSError):  # the terminal has no other end any more
-                while part := os.read(outer, 1 << 16):
-                    shown += part
-            command.end()
-    finally:
-        os.close(outer)
-    return shown.decode()
 
 
 def test_the_last_events_are_printed_50_by_default(cli: Cli) -> None:
