@@ -19,6 +19,7 @@ from subagent_server.cli.console.flags import Flags
 from subagent_server.cli.console.group import subagent
 from subagent_server.cli.console.output import (
     OutputClosed,
+    last_clause,
     prepare_streams,
     reader_is_gone,
     report,
@@ -54,7 +55,8 @@ def main(arguments: Sequence[str] | None = None, *, leave: Callable[[int], NoRet
         verdict = _verdict(error)
         with suppress(OutputClosed, EarlyExit):
             if verdict.sentence and flags.as_json:
-                report_json(verdict.sentence, code=verdict.code, next_step=verdict.next_step)
+                next_step = verdict.next_step or last_clause(verdict.sentence)
+                report_json(verdict.sentence, code=verdict.code, next_step=next_step)
             elif verdict.sentence:
                 report(verdict.sentence)
         return verdict.exit

@@ -45,7 +45,7 @@ def err(text: str) -> None:
 def report(sentence: str, *, code: str = REMARK, next_step: str | None = None) -> None:
     """Print the one line of an error or a remark to stderr; with --json an object on one line.
 
-    Without a `next_step` it is the last clause of the sentence, behind a colon. Raises as `out` does.
+    Raises as `out` does.
     """
     context = click.get_current_context(silent=True)
     if context is not None and context.ensure_object(Flags).as_json:
@@ -56,11 +56,12 @@ def report(sentence: str, *, code: str = REMARK, next_step: str | None = None) -
 
 def report_json(sentence: str, *, code: str, next_step: str | None = None) -> None:
     """Print an error or a remark as an object on one line of stderr. Raises as `out` does."""
-    told = {"code": code, "message": sentence, "nextStep": next_step or _last_clause(sentence)}
+    told = {"code": code, "message": sentence, "nextStep": next_step}
     err(json_text(told, indent=None))
 
 
-def _last_clause(sentence: str) -> str | None:
+def last_clause(sentence: str) -> str | None:
+    """Return what stands behind the last colon of an error's sentence: there it says what to do next."""
     _, colon, clause = sentence.rpartition(": ")
     return clause if colon and clause.count("`") % 2 == 0 else None
 

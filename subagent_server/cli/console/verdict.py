@@ -57,7 +57,8 @@ def report_run(session: Session, view: RunView, *, hint: bool = True) -> None:
         failed = one_line(f"run {view.run_id} failed ({view.error.code}): {view.error.message}")
         report(f"{failed}{what_next}", code=view.error.code, next_step=remedy)
     elif view.status is Status.STOPPED:
-        report(one_line(f"run {view.run_id} was stopped. {view.summary or ''}"), code="stopped")
+        stopped = one_line(f"run {view.run_id} was stopped. {view.summary or ''}")
+        report(stopped, code="stopped", next_step=session.command("continue", view.run_id))
 
 
 def row(view: RunView) -> str:
