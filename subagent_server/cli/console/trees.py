@@ -1,6 +1,5 @@
 """Trees of runs on a terminal: `ls --tree` and `ls --watch`."""
 
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -34,21 +33,9 @@ def show_trees(session: Session, run_ids: list[str], *, quiet: bool, as_json: bo
 
 
 def watch_trees(session: Session, run_ids: Callable[[], list[str]], *, as_json: bool) -> NoReturn:
-    """Show the trees of the runs that `run_ids` names, as they change, until Ctrl-C.
-
-    At a terminal with a person this is the live screen, which takes keys.
-    """
-    if not as_json and takes_keys():
-        from subagent_server.cli.console.live_screen import LiveScreen
-
-        LiveScreen(session, run_ids).show()
+    """Show the trees of the runs that `run_ids` names, as they change, until Ctrl-C."""
     screen = TreeScreen(session, as_json=as_json)
     watch(session, lambda: screen.show(trees_of(session.service, run_ids(), session.caller)))
-
-
-def takes_keys() -> bool:
-    """Whether a person can read a full screen and press keys."""
-    return is_terminal(sys.stdin) and is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb"
 
 
 def drawn(root: RootPaths, trees: Iterable[Node]) -> list[str]:
