@@ -107,7 +107,7 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
         client=order.client,
     )
     meta = start_agent(service, agent, wanted, caller, replace(continuation, before=observed.meta))
-    if meta.worktree is not None and meta.worktree.taken_from is not None:
+    if meta.worktree is not None and meta.worktree.taken_from is not None and not meta.status.is_terminal:
         hand_over(service.store, observed.meta, meta.run_id)
     return meta
 

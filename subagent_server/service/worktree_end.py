@@ -55,16 +55,17 @@ def settle(store: RunStore, meta: RunMeta) -> WorktreeState | None:
             if worktree.taken_from is None:
                 return None  # nothing was made
             state = inherited_state(store, worktree.taken_from)
-            if state.phase in ("removing", "removed"):
+            if state.handed_to != meta.run_id or state.phase in ("removing", "removed"):
                 return None
+            state = state.model_copy(update={"handed_to": None})
         return _settled(run, meta, worktree, state)
 
 
 def inherited_state(store: RunStore, before: str) -> WorktreeState:
-    """Return how the worktree of an ended run stands for the run that takes it over. Raises UnreadableMeta."""
+    """Return how the worktree of an ended run stands for the run that took it. Raises UnreadableMeta."""
     state = read_worktree(store.paths.run(before)) or WorktreeState(phase="working")
     phase = "working" if state.phase == "kept" else state.phase
-    return state.model_copy(update={"phase": phase, "handed_to": None})
+    return state.model_copy(update={"phase": phase})
 
 
 def _settled(run: RunPaths, meta: RunMeta, worktree: Worktree, state: WorktreeState) -> WorktreeState:
@@ -72,7 +73,8 @@ def _settled(run: RunPaths, meta: RunMeta, worktree: Worktree, state: WorktreeSt
         write_worktree(run, going)
         failpoint("worktree.removing")
 
-    message = f"Changes of {meta.agent_name} that run {meta.run_id} left uncommitted\n\nSubagent-Run: {meta.run_id}\n"
+    subject = f"Changes of {meta.agent_name} that run {meta.run_id} left uncommitted"
+    message = f"{subject}\n\nSubagent-Run: {meta.run_id}\n"
     try:
         state = settle_worktree(worktree, state, message, os.environ, begin_removal)
     except OSError as error:

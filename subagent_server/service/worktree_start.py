@@ -17,7 +17,7 @@ from subagent_server.worktrees.repository import BRANCHES, NoWorktree, find_repo
 
 @dataclass(frozen=True)
 class Workplace:
-    """The working directory of a run, its worktree if it gets one, and the agent with what speaks against it."""
+    """The working directory of a run, its worktree if it gets one, and its agent with all refusals."""
 
     cwd: Path
     worktree: Worktree | None
@@ -79,8 +79,8 @@ def _planned(service: Service, checked: CheckedAgent, cwd: Path, run_id: str, *,
     place = Path(os.path.realpath(settings.state_directory)) / "worktrees" / run_id
     if place.is_relative_to(found.top):
         raise NoWorktree(
-            f"isolation: worktree cannot be kept, because worktrees are made in {place.parent}, which lies in "
-            f"the repository {found.top} itself: set XDG_STATE_HOME to another place."
+            f"isolation: worktree cannot be kept, because worktrees are made in {place.parent}, which lies "
+            f"in the repository {found.top} itself: set XDG_STATE_HOME to another place."
         )
     return Worktree(
         path=str(place),

@@ -55,7 +55,7 @@ def _taken_over(run: WorkerRun, worktree: Worktree, before: str) -> WorktreeStat
             f"The worktree {worktree.path} of run {before} is gone, so this run has no place to work in.",
             "Start a new run instead.",
         )
-    return state
+    return state.model_copy(update={"handed_to": None})
 
 
 async def leave_worktree(run: WorkerRun) -> WorktreeState | None:

@@ -27,6 +27,16 @@ def own_directory(worktree: Worktree) -> Path:
     return Path(worktree.repository, "worktrees", Path(worktree.path).name)
 
 
+def inside_git(git: Git, worktree: Worktree) -> Git:
+    """Return git for the files of a worktree; its `.git` file, which its run may have written, has no say."""
+    return git.at(
+        Path(worktree.path),
+        GIT_DIR=str(own_directory(worktree)),
+        GIT_COMMON_DIR=worktree.repository,
+        GIT_WORK_TREE=worktree.path,
+    )
+
+
 def make_worktree(worktree: Worktree, environment: Mapping[str, str]) -> WorktreeState:
     """Make the worktree and its branch; git dies with the calling thread, so no half of it goes on alone.
 
@@ -73,8 +83,8 @@ def _notes(path: Path) -> list[str]:
         notes.append("Its submodules are empty.")
     if "filter=" in _head_of(path, ".gitattributes"):
         notes.append(
-            "Files that a filter of git makes (such as Git LFS) are as the repository stores them: filters are "
-            "programs, and are not run."
+            "Files that a filter of git makes (such as Git LFS) are as the repository stores them: filters "
+            "are programs, and are not run."
         )
     return notes
 

@@ -1,7 +1,7 @@
 """Merging the branch of a run: worked out in objects first, then brought into the working copy in one step.
 
-The result is a commit that `git merge-tree` has shown to be free of conflicts. The working copy moves on to it
-as a fast-forward, which git refuses as a whole if it would overwrite anything that is not committed.
+The result is a commit that `git merge-tree` has shown to be free of conflicts. The working copy moves on to
+it as a fast-forward, which git refuses as a whole if it would overwrite anything that is not committed.
 """
 
 import os
@@ -33,8 +33,8 @@ class NotMerged(CallerError):
 class MergeOrder:
     """The order to merge `tip` of `branch`, whose work began at `base`, into the working copy `target`.
 
-    `onto` is the branch that the target has to be on, if it is the worktree of a run: what the run has written
-    there must not decide which branch is moved.
+    `onto` is the branch that the target has to be on, if it is the worktree of a run: what the run has
+    written there must not decide which branch is moved.
     """
 
     target: Path
@@ -118,7 +118,8 @@ def _tree_of(git: Git, order: MergeOrder, ours: str, theirs: str, where: str) ->
     if code == 1:
         raise NotMerged(
             f"{order.branch} conflicts with {_shown(order.target)} in {_named(names)}{where}: nothing was "
-            f"merged. Merge it by hand there (`git merge {order.branch}`), or let the run go on and resolve it."
+            f"merged. Merge it by hand there (`git merge {order.branch}`), or let the run go on and resolve "
+            "it."
         )
     if code:
         raise GitFailed("merge", f"{complaint} (it takes git 2.38 or later)")
@@ -157,8 +158,8 @@ def _check_filters(git: Git, order: MergeOrder, touched: list[str]) -> None:
     ]
     if filtered:
         raise NotMerged(
-            f"{order.branch} changes files that a filter of git makes ({_named(filtered)}), and no program of a "
-            f"repository is run here: nothing was merged. Merge it by hand (`git merge {order.branch}`)."
+            f"{order.branch} changes files that a filter of git makes ({_named(filtered)}), and no program "
+            f"of a repository is run here: nothing was merged. Merge it by hand (`git merge {order.branch}`)."
         )
 
 

@@ -73,8 +73,8 @@ def find_repository(environment: Mapping[str, str], directory: Path, *, is_data:
 
 def _refused(directory: Path, why: str) -> str:
     return (
-        f"isolation: worktree cannot be kept in {shorten(str(directory), 200)}: {why.rstrip('.')}. Start it in a "
-        "repository that has a commit, or remove `isolation` from the agent file."
+        f"isolation: worktree cannot be kept in {shorten(str(directory), 200)}: {why.rstrip('.')}. Start it "
+        "in a repository that has a commit, or remove `isolation` from the agent file."
     )
 
 

@@ -21,7 +21,7 @@ from subagent_server.host.directory import Directory
 from subagent_server.host.inside import printable
 from subagent_server.host.removing import remove_tree
 from subagent_server.worktrees.git import NO_PROGRAMS, Git, GitFailed, harmless_git, joined
-from subagent_server.worktrees.making import own_directory
+from subagent_server.worktrees.making import inside_git, own_directory
 from subagent_server.worktrees.repository import BRANCHES
 
 _NAME, _ADDRESS = "subagent", "subagent@localhost"
@@ -35,8 +35,8 @@ class NotOurs(HostError):
 
     def __init__(self, worktree: Worktree) -> None:
         super().__init__(
-            f"{shorten(worktree.path, 200)} with the branch {shorten(worktree.branch)} is not a worktree that "
-            "was made for a run, so nothing is changed there."
+            f"{shorten(worktree.path, 200)} with the branch {shorten(worktree.branch)} is not a worktree "
+            "that was made for a run, so nothing is changed there."
         )
 
 
@@ -100,9 +100,7 @@ def settle_worktree(
 
 def changes_between(git: Git, base: str, tip: str) -> tuple[int, int, int]:
     """Return the numbers of files, insertions and deletions between two commits. Raises GitFailed."""
-    entries = git.names(
-        "count the changes", "diff", "--numstat", "-z", "--no-renames", *NO_PROGRAMS, base, tip
-    )
+    entries = git.names("count changes", "diff", "--numstat", "-z", "--no-renames", *NO_PROGRAMS, base, tip)
     figures = [entry.split("\t", 2) for entry in entries]
     added, removed = ([int(one[at]) for one in figures if one[at].isdecimal()] for at in (0, 1))
     return len(figures), sum(added), sum(removed)
@@ -130,9 +128,7 @@ def _committed(worktree: Worktree, state: WorktreeState, message: str, git: Git)
     own = own_directory(worktree)
     if not (Path(worktree.path).is_dir() and (own / "index").is_file()):
         return tip
-    here = git.at(
-        Path(worktree.path), GIT_DIR=str(own), GIT_COMMON_DIR=worktree.repository, GIT_WORK_TREE=worktree.path
-    )
+    here = inside_git(git, worktree)
     head = here.commit("HEAD") or tip
     if not git.is_ancestor(worktree.base, head):
         head = tip
@@ -214,9 +210,7 @@ def _repositories_within(worktree: Worktree, git: Git) -> str:
     own = own_directory(worktree)
     if not (Path(worktree.path).is_dir() and (own / "index").is_file()):
         return ""
-    here = git.at(
-        Path(worktree.path), GIT_DIR=str(own), GIT_COMMON_DIR=worktree.repository, GIT_WORK_TREE=worktree.path
-    )
+    here = inside_git(git, worktree)
     others = here.names("look for repositories", "ls-files", "-z", "--others", "--exclude-standard")
     found = [printable(name)[:100] for name in others if name.endswith("/")]
     return ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
