@@ -4,6 +4,7 @@ import click
 
 from subagent_server.cli.console.asking import has_person
 from subagent_server.cli.console.commands import for_people
+from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.output import err, out, out_json
@@ -15,7 +16,7 @@ from subagent_server.service.worktree_end import UnmergedWork
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="RUN...")
+@click.argument("names", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
 @click.option("--drop-unmerged", is_flag=True, help="Also drop changes in worktrees that were not merged.")
 @json_option
 @pass_session

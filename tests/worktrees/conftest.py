@@ -10,6 +10,6 @@ __all__ = ["world"]
 
 
 @pytest.fixture
-def repository(world: World) -> Repository:  # noqa: F811 - the fixture of that name
+def repository(world: World) -> Repository:
     """Make the working directory of the world a repository with one commit."""
     return Repository(world)

@@ -66,7 +66,11 @@ def test_unmerged_work_is_dropped_only_if_asked_and_never_pruned(
     merged = repository.ran()
     repository.merge(merged, "--squash")
     assert json.loads(world.cli("prune", "--keep", "0", "--json").stdout)["removed"] == [merged]
-    assert repository.branches() == [] and repository.worktrees() == [] and repository.git("fsck", "--no-dangling") == ""
+    assert (
+        repository.branches() == []
+        and repository.worktrees() == []
+        and repository.git("fsck", "--no-dangling") == ""
+    )
 
 
 def test_a_continued_run_takes_the_worktree_over_and_only_one_may(
