@@ -263,13 +263,13 @@ MERGE_RUN = ToolSpec(
     name="merge_run",
     title="Merge a run's changes",
     description=(
-        "Merge what an ended run changed in its git worktree into the working copy that it came from. "
-        "Conflicts are named, and then nothing is changed."
+        "Merge what an ended run changed in its git worktree into the directory it came from; conflicts "
+        "change nothing."
     ),
     arguments=arguments(
         ["runId"],
         runId=RUN_ID,
-        how={"enum": list(MERGE_WAYS), "default": "merge", "description": "rebase: commit by commit"},
+        how={"enum": list(MERGE_WAYS), "default": "merge"},
     ),
     answer=reply_answer,
     handler=_merge,
