@@ -30,18 +30,8 @@ _NAMES = frozenset(
             "payload.gz",
         ),
         *("events.jsonl", "run.log", "transcript.jsonl", "live.lock", "shim.claim", "shim.json", "exit.json"),
-        *(
-            "worker.out",
-            "worktree.json",
-            "worktree.lock",
-            "children",
-            "tree.lock",
-            "calls.lock",
-            "call.lock",
-            "outputs",
-            "mcp",
-            "code",
-        ),
+        *("worker.out", "worktree.json", "worktree.lock", "program"),
+        *("children", "tree.lock", "calls.lock", "call.lock", "outputs", "mcp", "code"),
     }
 )
 _TEMPORARY = re.compile(r"\..+\.tmp|wake\.[0-9]+")
@@ -181,6 +171,11 @@ class RunPaths:
     def code(self) -> Directory:
         """The programs that it has run, a directory each."""
         return self.files.below("code")
+
+    @property
+    def program(self) -> Directory:
+        """The directory of the program that carries out the run: its state, its result file."""
+        return self.files.below("program")
 
     def other_names(self) -> list[str]:
         """The names in its directory that no run has. A directory with such a name may be the user's."""

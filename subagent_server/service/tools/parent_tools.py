@@ -269,7 +269,7 @@ MERGE_RUN = ToolSpec(
     arguments=arguments(
         ["runId"],
         runId=RUN_ID,
-        how={"enum": list(MERGE_WAYS), "default": "merge"},
+        how={"enum": list(MERGE_WAYS), "default": "merge", "description": "As in git"},
     ),
     answer=reply_answer,
     handler=_merge,
