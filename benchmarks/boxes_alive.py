@@ -35,6 +35,12 @@ RESERVE_MIB = 1_024.0
 LANES = 4
 TIMES = 20
 """How many are weighed, and how many stops are measured, among few and among many."""
+SHARE = 3
+"""As a part of all benchmarks it measures a third of the runs, because 900 take five minutes and 21 GiB."""
+MOST_MIB = 27.0
+"""What each of 900 runs may weigh on a machine of 24 GiB."""
+MANY_ENOUGH = 100
+"""Among fewer, the pages that all share are no small part of the weight of each."""
 _LOOK_SECONDS = 0.05
 _BUSY_SECONDS = 300.0
 _AGENT = "---\nname: sleeper\ndescription: Of the benchmark.\nsandbox: bwrap\n---\nYou sleep.\n"
@@ -108,16 +114,21 @@ class Sleepers:
 
 
 def measure(scale: Scale) -> list[Line]:
-    """Return the lines.
+    """Return the lines; raises as `among` does."""
+    return among(max(FEW + 1, scale.alive // SHARE))
+
+
+def among(wanted: int) -> list[Line]:
+    """Return the lines of so many runs.
 
     Raises:
         RuntimeError: a run ended by itself, or something is left of one.
     """
-    if why := obstacle(scale.alive):
-        return [_alive_line(0, scale.alive, f"not measured: {why}")]
+    if why := obstacle(wanted):
+        return [_alive_line(0, wanted, f"not measured: {why}")]
     with bench_world(model, []) as world:
         (world.directory / "agents" / "sleeper.md").write_text(_AGENT, encoding="utf-8")
-        return asyncio.run(_measured(world, scale.alive))
+        return asyncio.run(_measured(world, wanted))
 
 
 async def _measured(world: BenchWorld, wanted: int) -> list[Line]:
@@ -137,10 +148,13 @@ async def _measured(world: BenchWorld, wanted: int) -> list[Line]:
     if faults := list(sleepers.faults()):
         raise RuntimeError(f"{len(faults)} faults: " + "; ".join(faults[:20]))
     zygote, alive = [proportional_mib(world.zygote())], f"{lived} alive"
+    both = [one + other for one, other in zip(own, boxes, strict=True)]
+    bars = (Bar("p50", MOST_MIB),) if lived >= MANY_ENOUGH else ()
     return [
         _alive_line(lived, wanted, f"{RESERVE_MIB:,.0f} MiB of memory stay for others"),
         Line(f"PSS of shim and worker, {alive}", own, "the zygote", zygote, unit="MiB"),
         Line(f"PSS of bubblewrap, shell and job, {alive}", boxes, "the zygote", zygote, unit="MiB"),
+        Line(f"PSS of both together, {alive}: 900 in 24 GiB", both, "the zygote", zygote, bars, "MiB"),
         Line(f"memory that {lived} runs took, each", [fallen], "the zygote", zygote, unit="MiB"),
         Line(f"stop until the last process is gone, {alive}", many, f"{FEW} alive", few, because=CROWDED),
     ]
@@ -176,4 +190,4 @@ def _alive_line(lived: int, wanted: int, because: str) -> Line:
 
 
 if __name__ == "__main__":
-    print(table(measure(Scale(int(sys.argv[1]) // 2 if len(sys.argv) > 1 else 20))))
+    print(table(among(int(sys.argv[1]) if len(sys.argv) > 1 else 40)))
