@@ -1,6 +1,7 @@
 """`subagent rerun`: start the task of a run once more, as a new run."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import click
 
@@ -17,9 +18,11 @@ from subagent_server.cli.console.editor import edited
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import TEXT, json_option, trust_option
 from subagent_server.cli.console.overrides import override_options, overrides
+from subagent_server.cli.console.script_file import script_file, script_option
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.service.parents import COMMAND_LINE
 from subagent_server.service.rerun import order_of
+from subagent_server.service.scripted import check_not_scripted
 from subagent_server.service.start import start
 
 
@@ -30,6 +33,7 @@ from subagent_server.service.start import start
     "-l", "--label", type=TEXT, metavar="TEXT", help="What `subagent ls` calls it.  [default: as before]"
 )
 @override_options
+@script_option
 @trust_option
 @detach_option
 @wait_option
@@ -41,6 +45,7 @@ def rerun(
     run: str,
     edit: bool,
     label: str | None,
+    script: Path | None,
     detach: bool,
     seconds: float | None,
     stops: bool,
@@ -61,7 +66,10 @@ def rerun(
         label=label or order.label,
         overrides=overrides(),
         client=COMMAND_LINE,
+        script=script_file(session, script),
     )
+    if script is None:
+        check_not_scripted(session.service, session.run_id(run))
 
     def started() -> ExitCode:
         return start_run(session, lambda: start(session.service, order, session.caller), how)

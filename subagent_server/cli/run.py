@@ -17,10 +17,10 @@ from subagent_server.cli.console.ask_trust import with_trust
 from subagent_server.cli.console.complete import complete_agents
 from subagent_server.cli.console.editor import edited, has_editor
 from subagent_server.cli.console.exits import ExitCode
-from subagent_server.cli.console.flags import DIRECTORY, TEXT, json_option, trust_option
+from subagent_server.cli.console.flags import TEXT, json_option, trust_option
 from subagent_server.cli.console.output import is_terminal
 from subagent_server.cli.console.overrides import override_options, overrides
-from subagent_server.cli.console.script_file import script_file
+from subagent_server.cli.console.script_file import script_file, script_option
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.stdin import argument_or_stdin, stdin_text
 from subagent_server.service.parents import COMMAND_LINE
@@ -44,12 +44,7 @@ from subagent_server.service.start import StartOrder, start
     "--cwd", type=TEXT, metavar="DIR", help="Where the agent works.  [default: as its file says, else here]"
 )
 @override_options
-@click.option(
-    "--script",
-    type=DIRECTORY,
-    metavar="FILE",
-    help="Let this script play the model: no key is needed, and nothing is billed.",
-)
+@script_option
 @trust_option
 @detach_option
 @wait_option

@@ -22,6 +22,7 @@ from subagent_server.service.lifecycle.contract_agent import contract_agent
 from subagent_server.service.open_run import open_run
 from subagent_server.service.places import cwd_of_agent
 from subagent_server.service.reconcile import Observed
+from subagent_server.service.scripted import check_not_scripted
 from subagent_server.service.shim_record import read_exit
 from subagent_server.service.start import Continuation, StartOrder, start_agent
 
@@ -90,7 +91,7 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
     prompt = order.prompt if order.prompt and order.prompt.strip() else ""
     _check_can_go_on(service, observed, prompt, order.inputs)
     request = service.store.read_request(order.run_id)
-    _check_not_scripted(request)
+    check_not_scripted(service, order.run_id)
     agent, continuation = _agent_now(service, request, order, caller)
     _check_runner(request, agent)
     _check_place(request)
@@ -185,14 +186,6 @@ def _author_put_it_there(service: Service, agent: AgentDefinition, request: RunR
             request.cwd
         )
     return False
-
-
-def _check_not_scripted(request: RunRequest) -> None:
-    if request.scripted:
-        raise BadArgument(
-            f"The model of run {request.run_id} was a script, so no real model goes on with it: start a new "
-            "run instead."
-        )
 
 
 def _check_runner(request: RunRequest, agent: AgentDefinition) -> None:

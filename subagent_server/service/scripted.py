@@ -68,6 +68,19 @@ def scripted_service(service: Service, agent: AgentDefinition, script: PlayedScr
     return replace(service, settings=replace(service.settings, environment=environment))
 
 
+def check_not_scripted(service: Service, run_id: str) -> None:
+    """Refuse a run whose model was a script: what follows from it would call a real one.
+
+    Raises:
+        BadArgument; UnreadableMeta.
+    """
+    if service.store.read_request(run_id).scripted:
+        raise BadArgument(
+            f"The model of run {run_id} was a script, and a real model is not called by mistake: start a new "
+            "run, with a script or without."
+        )
+
+
 def calling_script(agent: AgentDefinition) -> AgentDefinition:
     """Return an agent that has no address and no key of its own."""
     env = {name: value for name, value in agent.env.items() if name not in (KEY, ADDRESS, _AUTH_TOKEN)}

@@ -46,14 +46,16 @@ def test_a_run_below_a_scripted_run_is_played_by_the_same_script(cli: Cli) -> No
     assert cli.store.read_request(worker).scripted and "played by a script" in cli("logs", worker).stdout
 
 
-def test_a_scripted_run_is_not_carried_on_by_a_real_model(cli: Cli) -> None:
+def test_a_scripted_run_is_not_repeated_or_carried_on_by_a_real_model(cli: Cli) -> None:
     cli.agent("worker")
     assert (
         cli("run", "worker", "Do it.", "--script", scripted(cli, says("Played.")), env=NO_KEY).returncode == 0
     )
-    done = cli("continue", "@last", "Go on.")
-    assert done.returncode == 2 and "was a script" in done.stderr
+    for again in (("continue", "@last", "Go on."), ("rerun", "@last")):
+        done = cli(*again)
+        assert done.returncode == 2 and "was a script" in done.stderr
     assert len(stored(cli)) == 1
+    assert cli("rerun", "@last", "--script", "script.json", env=NO_KEY).stdout == "Played.\n"
 
 
 @pytest.mark.parametrize(

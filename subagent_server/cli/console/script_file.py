@@ -2,8 +2,18 @@
 
 from pathlib import Path
 
+import click
+
+from subagent_server.cli.console.flags import DIRECTORY
 from subagent_server.cli.console.session import Session
 from subagent_server.service.scripted import PlayedScript
+
+script_option = click.option(
+    "--script",
+    type=DIRECTORY,
+    metavar="FILE",
+    help="Let this script play the model: no key is needed, and nothing is billed.",
+)
 
 
 def script_file(session: Session, file: Path | None) -> PlayedScript | None:
