@@ -34,6 +34,7 @@ from subagent_server.service.reconcile import EXIT_STORAGE
 from subagent_server.worker.import_lock import take_import_lock
 from subagent_server.worker.run_context import WorkerRun
 from subagent_server.worker.run_end import end_unbegun, exit_worker, observe_directory, reconcile_directory
+from subagent_server.worker.runners import RUNNERS
 
 _HEAVY = "subagent_server.worker.life"
 _SERVERS = "subagent_server.worker.servers"
@@ -112,7 +113,8 @@ def _live(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) 
     """
     agent = AgentDefinition.model_validate(package["definition"])
     run.limit(agent.limits)
-    life = _import_gently(run, [_HEAVY, *([_SERVERS] if agent.mcp_servers else [])])
+    servers = [_SERVERS] if agent.mcp_servers and agent.runner == "messages" else []
+    life = _import_gently(run, [_HEAVY, RUNNERS[agent.runner], *servers])
     with _model_played(package.get("script"), environment):
         run.use_agent(agent, environment)
         asyncio.run(life.Life(run, agent, environment).live())
