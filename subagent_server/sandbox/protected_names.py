@@ -89,6 +89,7 @@ class _Protection:
     lifted: Sequence[str]
     branches: str | None = None
     found: ProtectedNames = field(default_factory=ProtectedNames)
+    _mounted: set[str] = field(default_factory=set)
 
     def names(self) -> Iterator[str]:
         """Yield the protected names at the top of the directory, there or missing."""
@@ -188,7 +189,8 @@ class _Protection:
         self._mount("--ro-bind", path)
 
     def _mount(self, how: str, path: Path) -> None:
-        if all(path != known for _, known in self.found.mounts):
+        if str(path) not in self._mounted:
+            self._mounted.add(str(path))
             self.found.mounts.append((how, path))
 
     def _open(self, path: Path, why: str) -> None:
