@@ -94,7 +94,9 @@ class RunBox:
 
     def _protected(self) -> Rules:
         self._setup.run.paths.outputs.make()
-        protected = protect(self._rules.cwd, self._placeholders, self._setup.agent.lifted)
+        worktree = self._setup.run.meta().worktree
+        branches = None if worktree is None else worktree.branch.partition("/")[0]
+        protected = protect(self._rules.cwd, self._placeholders, self._setup.agent.lifted, branches)
         self.open = protected.open
         return replace(
             self._rules,
