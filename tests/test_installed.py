@@ -46,11 +46,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def interpreter(version: str) -> str:
     """Return the Python of a version, or skip the test if this machine does not have it."""
-    found = shutil.which(f"python{version}") or "python-that-is-missing"
-    try:
-        return run(found, "-c", "import sys; print(sys.executable)", cwd=Path("/")).strip()
-    except (AssertionError, FileNotFoundError):
-        pytest.skip(f"Python {version} is not installed")
+    of_pyenv = sorted(Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python"))
+    for found in (shutil.which(f"python{version}"), *of_pyenv):
+        try:
+            return run(str(found), "-c", "import sys; print(sys.executable)", cwd=Path("/")).strip()
+        except (AssertionError, FileNotFoundError):
+            continue  # it is missing, or a stand-in of pyenv for a version that is not chosen
+    pytest.skip(f"Python {version} is not installed")
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
