@@ -33,7 +33,8 @@ FLOORS: dict[str, set[str]] = {
     "server": ABOVE_THE_VERBS,
     "tui": ABOVE_THE_VERBS,
     "web": ABOVE_THE_VERBS,
-    "worker": ABOVE_THE_VERBS | {"runners", "toolkit", "sandbox", "store", "host", "launch.marks"},
+    "worker": ABOVE_THE_VERBS
+    | {"runners", "toolkit", "sandbox", "store", "host", "simulator", "launch.marks"},
     "cli": {
         *("service", "catalog", "domain", "settings", "host", "store", "launch", "toolkit", "runners"),
         *("simulator", "server", "tui", "web", "worker", "sandbox"),

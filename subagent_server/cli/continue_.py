@@ -11,6 +11,7 @@ from subagent_server.cli.console.after_start import (
     wait_option,
 )
 from subagent_server.cli.console.ask_trust import with_trust
+from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import TEXT, json_option, trust_option
 from subagent_server.cli.console.session import Session, pass_session
@@ -20,7 +21,7 @@ from subagent_server.service.parents import COMMAND_LINE
 
 
 @click.command("continue")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.argument("prompt", required=False, type=TEXT, metavar="[PROMPT|-]")
 @click.option(
     "--input",

@@ -7,10 +7,11 @@ process, its tools read the real repository. With ANTHROPIC_API_KEY set the mode
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,29 +19,40 @@ from typing import Any
 import click
 from mcp import Client, StdioServerParameters
 
-from subagent_server.cli.console.exits import EarlyExit, ExitCode
+from subagent_server.catalog.examples import EXAMPLE_AGENTS
+from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import DIRECTORY
 from subagent_server.cli.console.output import out
 from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import one_line
+from subagent_server.cli.console.text import coloured, cut, escape, escape_lines, head, line_width, one_line
 from subagent_server.domain.errors import BadArgument
 from subagent_server.host.journal import read_from
 from subagent_server.service.context import Service
 from subagent_server.simulator import Simulator, load_script
+from subagent_server.store.log_format import usage_line
 
-_AGENTS = Path(__file__).with_name("demo_agents")
-"""The agents of the demo. The reviewer is a copy of the example of its name: the script fits no other."""
+_OWN_AGENTS = Path(__file__).with_name("demo_agents")
 _WAIT_SECONDS = 45
 _FOLLOW_SECONDS = 0.25
+_MAX_VALUE = 60
+"""Characters of an argument or of a part of the result that are shown."""
+_RESULT_LINES = 8
+_SAID_TWICE = re.compile(r"\S+ (?:[─·←?✔✘]|→ ask_parent|→ final_answer)")
+"""Lines of a log that say again what other lines of the demo say, or are book-keeping."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One demonstration: an agent, its task, and the words of the scripted model."""
+    """One demonstration: an agent, its task, and the words of the scripted model.
+
+    `has_program` says that the point of it is a program, whose lines are shown too.
+    """
 
     agent: str
     prompt: str
     script: Path
+    agents: Path
+    has_program: bool = False
 
 
 _REVIEW = Scene(
@@ -48,36 +60,66 @@ _REVIEW = Scene(
     "Review the last commit of this repository (git show HEAD). Ask me once whether to look at correctness "
     "only or at style too, before you judge.",
     Path(__file__).with_name("demo_review.yaml"),
+    EXAMPLE_AGENTS,
 )
 _SURVEY = Scene(
     "surveyor",
     "Which issues of the tracker wait longest for an answer? Ask me which area comes first.",
     Path(__file__).with_name("demo_survey.yaml"),
+    _OWN_AGENTS,
+    has_program=True,
 )
+
+
+class DemoLog:
+    """The log of the run of a demo, printed as it grows."""
+
+    def __init__(self, service: Service, scene: Scene) -> None:
+        self._service = service
+        self._scene = scene
+        self._run_id: str | None = None
+        self._cursor = 0
+
+    async def follow(self, run_id: str) -> None:
+        """Print new lines until the task is cancelled."""
+        self._run_id = run_id
+        while True:
+            self.print_new()
+            await asyncio.sleep(_FOLLOW_SECONDS)
+
+    def print_new(self) -> None:
+        """Print the lines that have come since the last time."""
+        while self._run_id is not None:
+            page = read_from(self._service.store.paths.run(self._run_id).log, self._cursor, 500)
+            if not page.lines:
+                return
+            self._cursor = page.cursor
+            for line in page.lines:
+                if (line[:1].isspace() and not self._scene.has_program) or _SAID_TWICE.match(line):
+                    continue
+                _tell(f"    {line}", "grey")
 
 
 @dataclass(frozen=True)
 class DemoParent:
-    """The parent agent of the demo: prints each call and its answer."""
+    """The parent agent of the demo: prints each call and its answer, between the lines of the log."""
 
     client: Client
+    log: DemoLog
 
     async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """Call a tool and return its answer.
-
-        Raises:
-            EarlyExit: the tool refused.
-        """
-        out(f"\nparent → {tool}({_shown(arguments)})")
+        """Call a tool and return the view in its answer; a refusal is a view with an error."""
+        _tell(f"parent → {tool}({_shown(arguments)})", "blue")
         result = await self.client.call_tool(tool, arguments, read_timeout_seconds=_WAIT_SECONDS + 30)
-        if result.is_error:
-            raise EarlyExit(
-                ExitCode.FAILED, "; ".join(getattr(block, "text", "") for block in result.content)
-            )
+        self.log.print_new()
         answer: dict[str, Any] = result.structured_content or {}
-        view = answer.get("updatedMetadata", answer)
-        out(f"parent ← {view.get('status')}: {one_line(str(view.get('instructions', '')))}")
-        return answer
+        view: dict[str, Any] = answer.get("updatedMetadata", answer)
+        if result.is_error:
+            why = "; ".join(getattr(block, "text", "") for block in result.content)
+            view = {"status": "refused", "error": {"code": tool, "message": why}}
+        words, colour = _heard(view)
+        out(coloured(one_line(f"parent ← {words}"), colour))
+        return view
 
 
 @click.command()
@@ -102,11 +144,11 @@ def demo(session: Session, repo: Path, code: bool) -> int:
     with _model(scene, session.settings.environment.get("ANTHROPIC_API_KEY")) as environment:
         parameters = StdioServerParameters(
             command=sys.executable,
-            args=["-m", "subagent_server", "serve", "--role", "parent", *_places(session)],
+            args=["-m", "subagent_server", "serve", "--role", "parent", *_places(session, scene)],
             env={**os.environ, "SUBAGENT_DEMO_PYTHON": sys.executable, **environment},
         )
         view = asyncio.run(_delegate(session.service, parameters, scene, root))
-    _conclude(session, scene, view)
+    _conclude(session, view)
     return ExitCode.OK if view.get("status") == "completed" else ExitCode.FAILED
 
 
@@ -140,9 +182,9 @@ def _model(scene: Scene, key: str | None) -> Iterator[dict[str, str]]:
         yield {"ANTHROPIC_BASE_URL": simulator.base_url, "ANTHROPIC_API_KEY": "scripted"}
 
 
-def _places(session: Session) -> list[str]:
-    """Return the flags that give the server the agent of the demo and the runs of this command."""
-    return ["--agents", str(_AGENTS), "--runs", str(session.settings.runs_root)]
+def _places(session: Session, scene: Scene) -> list[str]:
+    """Return the flags that give the server the agent of the scene alone, and the runs of this command."""
+    return ["--agents", str(scene.agents), "--agent", scene.agent, "--runs", str(session.settings.runs_root)]
 
 
 async def _delegate(
@@ -151,16 +193,18 @@ async def _delegate(
     """Start the agent, answer its questions and return the last view; print its log as it grows."""
     async with Client(parameters) as client:
         tools = await client.list_tools()
-        out(f"parent sees the tools: {', '.join(tool.name for tool in tools.tools)}")
-        parent = DemoParent(client)
+        _tell(f"parent sees the tools {', '.join(tool.name for tool in tools.tools)}", "grey")
+        log = DemoLog(service, scene)
+        parent = DemoParent(client, log)
         view = await parent.call(f"run_{scene.agent}", prompt=scene.prompt, cwd=str(repository))
+        if "runId" not in view:
+            return view
         run_id = str(view["runId"])
-        following = asyncio.create_task(_follow(service, run_id))
+        following = asyncio.create_task(log.follow(run_id))
         try:
-            while not view.get("result") and "output" not in view and "error" not in view:
+            while not _is_over(view):
                 view = await _next(parent, run_id, view)
         finally:
-            await asyncio.wait([following], timeout=5)
             following.cancel()
     return view
 
@@ -169,52 +213,60 @@ async def _next(parent: DemoParent, run_id: str, view: dict[str, Any]) -> dict[s
     questions = view.get("messages")
     if not questions:
         return await parent.call("check_status", runId=run_id, waitSeconds=_WAIT_SECONDS)
-    question = questions[0]
-    out(f"parent is asked: {one_line(question['question'])}")
-    answer = (question.get("options") or ["Decide yourself."])[0]
-    answered = await parent.call(
+    answer = (questions[0].get("options") or ["Decide yourself."])[0]
+    return await parent.call(
         "reply_subagent",
         runId=run_id,
-        messageId=question["messageId"],
+        messageId=questions[0]["messageId"],
         answer=answer,
         waitSeconds=_WAIT_SECONDS,
     )
-    updated: dict[str, Any] = answered["updatedMetadata"]
-    return updated
 
 
-async def _follow(service: Service, run_id: str) -> None:
-    """Print run.log as it grows, until the run has ended and every line is printed."""
-    run = service.store.paths.run(run_id)
-    cursor = 0
-    while True:
-        ended = service.store.read(run_id).status.is_terminal
-        page = read_from(run.log, cursor, 500)
-        cursor = page.cursor
-        for line in page.lines:
-            out(f"   run.log | {line}")
-        if ended and not page.lines:
-            return
-        await asyncio.sleep(_FOLLOW_SECONDS)
+def _is_over(view: dict[str, Any]) -> bool:
+    return bool(view.get("result")) or "output" in view or "error" in view
 
 
-def _conclude(session: Session, scene: Scene, view: dict[str, Any]) -> None:
-    run_id = str(view["runId"])
+def _heard(view: dict[str, Any]) -> tuple[str, str]:
+    """Return what an answer tells the parent, and its colour."""
+    status = view.get("status")
+    if questions := view.get("messages"):
+        return f"asks: {questions[0]['question']}", "yellow"
     if "error" in view:
-        error = view["error"]
-        out(f"\nThe run failed with {error['code']}: {error['message']}")
-        with suppress(KeyError):
-            out(f"hint: {error['hint']}")
-    else:
-        shape = f", as {scene.agent}'s schema has it" if "output" in view else ""
-        out(f"\nresult{shape}:")
-        out(json.dumps(view.get("output", view.get("result")), indent=2, ensure_ascii=False))
-    run = session.service.store.paths.run(run_id)
-    out(f"\nEverything is in {session.shown(run.directory)}: run.log to read, run.meta.json for programs.")
-    out(f"Look again with: {session.command('show', run_id)}")
+        return f"{status}, {view['error']['code']}: {view['error']['message']}", "red"
+    if _is_over(view):
+        return f"{status}: {usage_line(view['usage'])}", "green"
+    return f"{status}: run {view['runId']} is a process with a directory of its own", "blue"
+
+
+def _conclude(session: Session, view: dict[str, Any]) -> None:
+    """Print the result, and the commands that come next."""
+    if hint := view.get("error", {}).get("hint"):
+        out(one_line(f"hint: {hint}"))
+    out("")
+    result = view.get("output", view.get("result"))
+    if isinstance(result, dict):
+        for key, value in result.items():
+            if isinstance(value, str):
+                out(one_line(f"{key}: {value}"))
+            else:
+                _tell(f"{key}: {json.dumps(value, ensure_ascii=False)}")
+    elif result:
+        out(escape_lines(head(str(result), _RESULT_LINES)))
+    if "runId" not in view:
+        return
+    run_id = str(view["runId"])
+    directory = session.service.store.paths.run(run_id).directory
+    out(f"\nEverything is in {session.shown(directory)}: {session.command('logs', run_id)} has the log.")
+    out("Now yours: `subagent new NAME` writes an agent, `subagent init CLIENT` gives it to yours.")
+
+
+def _tell(text: str, colour: str | None = None) -> None:
+    """Print one line, cut to the width of the screen."""
+    line = cut(escape(text.expandtabs(4).replace("\n", " ")), line_width())
+    out(line if colour is None else coloured(line, colour))
 
 
 def _shown(arguments: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{name}={one_line(json.dumps(value, ensure_ascii=False))}" for name, value in arguments.items()
-    )
+    texts = {name: one_line(json.dumps(value, ensure_ascii=False)) for name, value in arguments.items()}
+    return ", ".join(f"{name}={cut(text, _MAX_VALUE)}" for name, text in texts.items())

@@ -2,6 +2,7 @@
 
 import click
 
+from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.interrupts import watching
 from subagent_server.cli.console.output import err, out, out_json
@@ -13,7 +14,7 @@ from subagent_server.store.logs import page
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
 @click.option(
     "-n",

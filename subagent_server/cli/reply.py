@@ -2,6 +2,7 @@
 
 import click
 
+from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.flags import TEXT, json_option
 from subagent_server.cli.console.output import out, out_json
 from subagent_server.cli.console.session import Session, pass_session
@@ -13,7 +14,7 @@ from subagent_server.service.open_run import open_run
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.argument("words", nargs=-1, type=TEXT, metavar="[MESSAGE] ANSWER|-")
 @json_option
 @pass_session

@@ -2,6 +2,7 @@
 
 import click
 
+from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.output import out, out_json
@@ -12,7 +13,7 @@ from subagent_server.service.remove import remove, sweep
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="RUN...")
+@click.argument("names", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
 @json_option
 @pass_session
 def rm(session: Session, names: tuple[str, ...], as_json: bool) -> ExitCode:

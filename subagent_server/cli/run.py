@@ -1,6 +1,7 @@
 """`subagent run`: start an agent, then follow the run, wait for it or detach."""
 
 import sys
+from pathlib import Path
 
 import click
 
@@ -13,9 +14,13 @@ from subagent_server.cli.console.after_start import (
     wait_option,
 )
 from subagent_server.cli.console.ask_trust import with_trust
+from subagent_server.cli.console.complete import complete_agents
+from subagent_server.cli.console.editor import edited, has_editor
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import TEXT, json_option, trust_option
 from subagent_server.cli.console.output import is_terminal
+from subagent_server.cli.console.overrides import override_options, overrides
+from subagent_server.cli.console.script_file import script_file, script_option
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.stdin import argument_or_stdin, stdin_text
 from subagent_server.service.parents import COMMAND_LINE
@@ -23,7 +28,7 @@ from subagent_server.service.start import StartOrder, start
 
 
 @click.command()
-@click.argument("agent", type=TEXT)
+@click.argument("agent", type=TEXT, shell_complete=complete_agents)
 @click.argument("prompt", required=False, type=TEXT, metavar="[PROMPT|-]")
 @click.option(
     "--input",
@@ -38,6 +43,8 @@ from subagent_server.service.start import StartOrder, start
 @click.option(
     "--cwd", type=TEXT, metavar="DIR", help="Where the agent works.  [default: as its file says, else here]"
 )
+@override_options
+@script_option
 @trust_option
 @detach_option
 @wait_option
@@ -51,6 +58,7 @@ def run(
     inputs: tuple[str, ...],
     label: str | None,
     cwd: str | None,
+    script: Path | None,
     detach: bool,
     seconds: float | None,
     stops: bool,
@@ -58,10 +66,10 @@ def run(
 ) -> ExitCode:
     """Start an agent and follow it until it ends.
 
-    PROMPT says what it shall do; `-` reads it from stdin. The log goes to stderr while it works, the result
-    to stdout at the end, so `subagent run reviewer "..." > review.txt` keeps the review. What the agent asks
-    is asked on the terminal; without one the command exits with 5 and says how to answer. Ctrl-C stops the
-    watching, never the run.
+    PROMPT says what it shall do; `-` reads it from stdin, and without one it is written in $EDITOR. The log
+    goes to stderr while it works, the result to stdout at the end, so `subagent run reviewer "..." > file`
+    keeps the review. What the agent asks is asked on the terminal; without one the command exits with 5 and
+    says how to answer. Ctrl-C stops the watching, never the run.
     """
     how = AfterStart(detach=detach, seconds=seconds, stops=stops, as_json=as_json)
     how.check()
@@ -72,6 +80,8 @@ def run(
         cwd=cwd,
         label=label,
         client=COMMAND_LINE,
+        overrides=overrides(),
+        script=script_file(session, script),
     )
 
     def started() -> ExitCode:
@@ -81,9 +91,13 @@ def run(
 
 
 def _prompt(given: str | None) -> str:
-    if given is None and is_terminal(sys.stdin):
-        raise click.UsageError(
-            'The prompt is missing: say in quotes what the agent shall do ("Review the last commit"), '
-            "or give - and type it."
-        )
-    return stdin_text("prompt") if given is None else argument_or_stdin(given, "prompt")
+    if given is not None:
+        return argument_or_stdin(given, "prompt")
+    if not is_terminal(sys.stdin):
+        return stdin_text("prompt")
+    if has_editor() and is_terminal(sys.stdout):
+        return edited("", "prompt")
+    raise click.UsageError(
+        'The prompt is missing: say in quotes what the agent shall do ("Review the last commit"), '
+        "give - and type it, or set EDITOR to write it there."
+    )

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from subagent_server.cli.console.commands import for_people
+from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.output import out, out_json
 from subagent_server.cli.console.programs import program_text
@@ -37,7 +38,7 @@ _PROMPT_LINES = 12
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.option("--code", is_flag=True, help="Its programs of code mode, each with its calls and its output.")
 @json_option
 @pass_session

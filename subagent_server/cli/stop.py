@@ -2,6 +2,7 @@
 
 import click
 
+from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import TEXT, json_option
 from subagent_server.cli.console.interrupts import watching
@@ -16,7 +17,7 @@ from subagent_server.service.reconcile import Observed
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="RUN...")
+@click.argument("names", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
 @click.option("--reason", type=TEXT, metavar="TEXT", help="Why, for the record.")
 @json_option
 @pass_session

@@ -4,6 +4,7 @@ import math
 
 import click
 
+from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.flags import SECONDS, json_option
 from subagent_server.cli.console.interrupts import watching
@@ -16,7 +17,7 @@ from subagent_server.service.reconcile import Observed
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="RUN...")
+@click.argument("names", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
 @click.option("--any", "any_of_them", is_flag=True, help="Exit when the first of them has ended.")
 @click.option(
     "--timeout", type=SECONDS, metavar="SECONDS", help="Wait at most so long.  [default: without end]"

@@ -228,8 +228,9 @@ def _facts(meta: RunMeta, event: RunEvent, now: datetime) -> dict[str, Any]:
             facts |= {"worker": worker, "started_at": now}
         case events.Finished(summary=summary, payload=payload):
             facts |= {"summary": summary or meta.summary, "payload": payload or meta.payload}
-        case events.RunFailed(failure=failure):
-            facts["error"] = failure
+        case events.RunFailed(failure=failure, summary=summary, payload=payload):
+            given = {"summary": summary or meta.summary, "payload": payload or meta.payload}
+            facts |= {"error": failure, **given}
         case events.StopRequested(reason=str(reason)):
             facts["summary"] = reason
         case events.ProgressReported(summary=str(summary)):

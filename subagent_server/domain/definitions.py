@@ -48,7 +48,7 @@ class CodeMode(Record):
 
     enabled: bool = False
     excluded_tools: list[str] = Field(default_factory=list)
-    max_timeout_seconds: int = 300
+    max_timeout_seconds: int = Field(default=300, le=300)
     python: str | None = None
     stub_characters: int = Field(default=16_000, ge=0)
 

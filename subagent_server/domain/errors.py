@@ -109,14 +109,14 @@ class UnknownRun(CallerError):
 
 
 class AmbiguousRun(CallerError):
-    """A prefix fits several runs."""
+    """What was typed fits several runs."""
 
     code = "ambiguous_run"
 
     def __init__(self, prefix: str, matches: Iterable[str]) -> None:
         every = list(matches)
         shown = ", ".join([*every[:4], "..."] if len(every) > 4 else every)
-        super().__init__(f"{shorten(prefix)} is the start of several run ids ({shown}): give more of it.")
+        super().__init__(f"{shorten(prefix)} fits several run ids ({shown}): give more of one.")
 
 
 class UnknownAgent(CallerError):

@@ -72,10 +72,12 @@ class Finished:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFailed:
-    """The run cannot go on."""
+    """The run cannot go on. Summary and payload are those that it had given before."""
 
     event: ClassVar[Event] = Event.RUN_FAILED
     failure: Failure
+    summary: str | None = None
+    payload: PayloadInfo | None = None
     usage: Usage | None = None
 
 

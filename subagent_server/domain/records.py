@@ -257,6 +257,8 @@ class RunRequest(Record):
     agents_from: AgentsFrom | None = None
     created_at: Moment
     warnings: list[str] = Field(default_factory=list)
+    scripted: bool | None = None
+    """True if a script played the model."""
 
 
 class WebSource(Record):

@@ -22,6 +22,8 @@ class LaunchPackage:
     """Slot name to the number of runs that may hold it at once, in the order in which they are taken."""
     after: str | None = None
     """A run whose last process must be gone before the worker begins."""
+    script: dict[str, str] | None = None
+    """The `name` and `text` of the script that plays the model, if one does."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the mapping that the shim and the worker read."""
@@ -32,6 +34,7 @@ class LaunchPackage:
             "cwd": self.cwd,
             "slots": self.slots,
             "after": self.after,
+            "script": self.script,
         }
 
 

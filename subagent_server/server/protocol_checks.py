@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from subagent_server.domain.errors import shorten
 from subagent_server.domain.visible import visible
+from subagent_server.server.notices import is_modern
 
 Context = ServerRequestContext[Any, Any]
 MAX_FAULTS = 5
@@ -38,12 +39,12 @@ async def explain_bad_parameters(ctx: Context, call_next: CallNext) -> HandlerRe
 
 
 async def refuse_second_initialize(ctx: Context, call_next: CallNext) -> HandlerResult:
-    """Pass a message on, unless it would begin a connection that has begun.
+    """Pass a message on, unless it would begin a connection of the older era that has begun.
 
     Raises:
         MCPError.
     """
-    if ctx.method == "initialize" and ctx.session.client_params is not None:
+    if ctx.method == "initialize" and not is_modern(ctx) and ctx.session.client_params is not None:
         raise MCPError(types.INVALID_REQUEST, "The connection is initialized already: go on with it.")
     return await call_next(ctx)
 

@@ -50,10 +50,14 @@ TEMPLATES = [
 ]
 
 
-def refusal(error: SubagentError) -> MCPError:
+MAX_URI_CHARACTERS = 1_000
+"""How much of an address that names no resource is repeated."""
+
+
+def refusal(error: SubagentError, data: dict[str, Any] | None = None) -> MCPError:
     """Return the protocol error that says the same as a tool would: the caller's fault, or the machine's."""
     code = types.INVALID_PARAMS if isinstance(error, CallerError) else types.INTERNAL_ERROR
-    return MCPError(code, error.sentence)
+    return MCPError(code, error.sentence, data)
 
 
 class ResourceHandlers:
@@ -92,7 +96,7 @@ class ResourceHandlers:
             address = parse_address(params.uri)
             document = await asyncio.to_thread(read_document, self._service, address, self._caller)
         except SubagentError as error:
-            raise refusal(error) from error
+            raise refusal(error, {"uri": params.uri[:MAX_URI_CHARACTERS]}) from error
         content = types.TextResourceContents(uri=params.uri, mime_type=document.mime_type, text=document.text)
         return types.ReadResourceResult(
             contents=[content], ttl_ms=FINAL_TTL_MS if document.is_final else 0, cache_scope="private"

@@ -22,6 +22,7 @@ from subagent_server.service.lifecycle.contract_agent import contract_agent
 from subagent_server.service.open_run import open_run
 from subagent_server.service.places import cwd_of_agent
 from subagent_server.service.reconcile import Observed
+from subagent_server.service.scripted import check_not_scripted
 from subagent_server.service.shim_record import read_exit
 from subagent_server.service.start import Continuation, StartOrder, start_agent
 
@@ -90,6 +91,7 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
     prompt = order.prompt if order.prompt and order.prompt.strip() else ""
     _check_can_go_on(service, observed, prompt, order.inputs)
     request = service.store.read_request(order.run_id)
+    check_not_scripted(service, order.run_id)
     agent, continuation = _agent_now(service, request, order, caller)
     _check_runner(request, agent)
     _check_place(request)

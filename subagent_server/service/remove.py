@@ -121,8 +121,11 @@ def sweep(store: RunStore) -> None:
     with suppress(OSError):
         for name in removed.names():
             remove_tree(removed.entry(name))
+    marks = store.paths.marks()
+    if not marks:
+        return
     there = set(store.paths.open().names())
-    for name in store.paths.marks():
+    for name in marks:
         if name not in there:  # the directory comes before the mark
             with suppress(OSError):
                 changes.entry(name).unlink()

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from subagent_server.catalog.overrides import overridden
 from subagent_server.catalog.redact import redact
 from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition
@@ -29,6 +30,13 @@ from subagent_server.service.inputs import check_inputs, copy_inputs
 from subagent_server.service.nesting import check_may_start, publish_counted
 from subagent_server.service.origin import agents_from
 from subagent_server.service.places import ParentPlaces, cwd_of_child, cwd_of_user, places_of
+from subagent_server.service.scripted import (
+    WARNING,
+    PlayedScript,
+    calling_script,
+    is_scripted,
+    scripted_service,
+)
 from subagent_server.store.paths import RunPaths
 
 
@@ -38,8 +46,9 @@ class StartOrder:
 
     From a run, both have to lie in its own `cwd` (`service/places.py`).
 
+    `overrides` are keys of the agent's file with other values for this run (`catalog/overrides.py`).
     `trace` is the trace context of the run, if different from the environment's; `client` is the name that
-    the client of the caller gives itself.
+    the client of the caller gives itself. `script` plays the model, of this run and of those below.
     """
 
     agent: str
@@ -49,6 +58,8 @@ class StartOrder:
     label: str | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
     client: str | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    script: PlayedScript | None = None
 
 
 @dataclass(frozen=True)
@@ -86,15 +97,19 @@ def start_agent(
 ) -> RunMeta:
     """Start a run of this agent, as `start` and `continue_run` do. Raises as they do."""
     parent = check_may_start(service, caller, agent.name)
+    agent, doubtful = overridden(agent, order.overrides)
+    unscripted, service = service, scripted_service(service, agent, order.script)
     checked = _checked(service, agent, order, continuation)
     places = None if parent is None else places_of(service, parent)
     cwd = _cwd(service, order, checked, places)
     _check_texts(order)
     files = [] if checked.lacks_cwd else check_inputs(order.inputs, cwd, places)
-    masked = masked_for_disk(service, checked.agent, caller, Given(order.prompt, order.label, files))
+    masked = masked_for_disk(unscripted, checked.agent, caller, Given(order.prompt, order.label, files))
     origin = agents_from(service.settings, checked.agent, cwd)
-    warnings = [*(continuation.warnings if continuation else []), *checked.missing.values()]
-    request = _request(origin, agent, masked, cwd, parent, continuation, warnings)
+    scripted = is_scripted(service.settings.environment)
+    warnings = [*(continuation.warnings if continuation else []), *doubtful, *checked.missing.values()]
+    warnings += [WARNING] if scripted else []
+    request = _request(origin, agent, masked, cwd, parent, continuation, warnings, scripted=scripted)
     token = new_token()
     started_by = parent.started_by if parent is not None else _started_by(caller, order.client)
     meta = _first_state(service, request, token, started_by)
@@ -106,7 +121,7 @@ def start_agent(
         except SubagentError:
             service.store.discard(run, meta.parent_run_id)
             raise
-    made = _MadeRun(run, meta, checked, reservation, token, cwd)
+    made = _MadeRun(run, meta, checked, reservation, token, cwd, order.script)
     return _launch(_traced(service, order.trace), made)
 
 
@@ -122,6 +137,8 @@ def _checked(
     checked = AgentChecker(service).check(agent, elsewhere=order.cwd is not None, is_asked_for=is_asked_for)
     if checked.doubt is not None:
         raise checked.doubt
+    if is_scripted(service.settings.environment):
+        return replace(checked, agent=calling_script(checked.agent))
     return checked
 
 
@@ -140,6 +157,7 @@ class _MadeRun:
     reservation: Reservation
     token: str
     cwd: Path
+    script: PlayedScript | None
 
 
 def _launch(service: Service, made: _MadeRun) -> RunMeta:
@@ -216,6 +234,8 @@ def _request(
     parent: RunMeta | None,
     continuation: Continuation | None,
     warnings: list[str],
+    *,
+    scripted: bool,
 ) -> RunRequest:
     moment = now()
     run_id = make_run_id(moment, os.urandom(6))
@@ -233,6 +253,7 @@ def _request(
         agents_from=origin,
         created_at=moment,
         warnings=[*warnings, *given.warnings],
+        scripted=scripted or None,
     )
 
 
@@ -280,6 +301,7 @@ def _package(service: Service, made: _MadeRun) -> LaunchPackage:
         cwd=str(made.cwd) if meta.parent_run_id else os.path.realpath(made.cwd),  # real since it was checked
         slots=_slots(service, agent),
         after=meta.continues_run_id,
+        script=asdict(made.script) if made.script is not None else None,
     )
 
 

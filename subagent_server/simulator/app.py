@@ -1,5 +1,6 @@
 """The Messages API as a Starlette application: a request is recorded, checked, matched and played."""
 
+import hmac
 import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -37,10 +38,14 @@ _GONE = 499
 
 
 class MessagesApi:
-    """The endpoints. `script` is a script or a function that answers each request."""
+    """The endpoints. `script` is a script or a function that answers each request.
 
-    def __init__(self, script: Script | Respond, recorder: RequestRecorder) -> None:
+    With a `key`, requests that do not hold it are refused: other users of the machine reach loopback too.
+    """
+
+    def __init__(self, script: Script | Respond, recorder: RequestRecorder, key: str | None = None) -> None:
         self._script = script
+        self._key = key
         self._recorder = recorder
         self._faults = FaultLedger()
         self._cache = PromptCache(script.cache_minimum if isinstance(script, Script) else None)
@@ -63,6 +68,7 @@ class MessagesApi:
         )
 
     async def _messages(self, request: Request) -> ASGIApp:
+        self._check_key(request)
         record = await self._record(request)
         body = self._admit(record, counting=False)
         context = self._context(record, body)
@@ -78,17 +84,26 @@ class MessagesApi:
         return Answer(message, choice.turn, fault, streaming, _new_id("req"))
 
     async def _count_tokens(self, request: Request) -> Response:
+        self._check_key(request)
         record = await self._record(request)
         body = self._admit(record, counting=True)
         self._recorder.answered(record, "count")
         return JSONResponse({"input_tokens": input_tokens(body)}, headers={"request-id": _new_id("req")})
 
     async def _requests(self, request: Request) -> Response:
+        self._check_key(request)
         return StreamingResponse(_asynchronously(self._recorder), media_type="application/json")
 
     async def _forget(self, request: Request) -> Response:
+        self._check_key(request)
         self._recorder.clear()
         return Response(status_code=204)
+
+    def _check_key(self, request: Request) -> None:
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        given = request.headers.get("x-api-key", bearer)
+        if self._key is not None and not hmac.compare_digest(given.encode(), self._key.encode()):
+            raise ApiError(401, "invalid x-api-key")
 
     async def _record(self, request: Request) -> RecordedRequest:
         return self._recorder.arrived(request.url.path, request.headers, await request.body())

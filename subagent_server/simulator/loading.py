@@ -43,8 +43,19 @@ def load_script(source: Script | Mapping[str, Any] | Path | str) -> Script:
         return source
     if isinstance(source, Mapping):
         return _checked(dict(source), "The script")
-    path = Path(source)
-    return _checked(_parsed(_read(path), path), str(path))
+    return parse_script(_read(Path(source)), str(source))
+
+
+def parse_script(text: str, name: str) -> Script:
+    """Return the script in `text`, the content of a file `name`. Raises as `load_script` does."""
+    return _checked(_parsed(text, Path(name)), name)
+
+
+def script_text(path: Path) -> str:
+    """Return the content of a script file, which is a script. Raises as `load_script` does."""
+    text = _read(path)
+    parse_script(text, str(path))
+    return text
 
 
 def as_turn(answer: Turn | Mapping[str, Any]) -> Turn:

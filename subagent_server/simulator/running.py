@@ -29,7 +29,8 @@ class Simulator:
     """A scripted Messages API on loopback, for `with`: point `ANTHROPIC_BASE_URL` at its `base_url`.
 
     `script` is a script, its file, its content, or a function that gives a turn for each request. With
-    `port` 0 the system picks a free one. `record` is a file that every request is appended to.
+    `port` 0 the system picks a free one. `record` is a file that every request is appended to. With a `key`,
+    only requests that hold it are answered.
 
     Raises:
         ScriptError: the script cannot be used.
@@ -42,9 +43,11 @@ class Simulator:
         script: Script | Path | str | Mapping[str, Any] | Respond,
         port: int = 0,
         record: Path | None = None,
+        key: str | None = None,
     ) -> None:
         self._script = script if callable(script) else load_script(script)
         self._port = port
+        self._key = key
         self._recorder = RequestRecorder(record)
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -57,7 +60,7 @@ class Simulator:
             self._recorder.open()
             on_failure.pop_all()
         self._port = listener.getsockname()[1]
-        self._server = _Server(MessagesApi(self._script, self._recorder))
+        self._server = _Server(MessagesApi(self._script, self._recorder, self._key))
         self._thread = threading.Thread(
             target=self._server.run, args=([listener],), name="simulator", daemon=True
         )

@@ -273,19 +273,20 @@ class RunStore:
     def _ending(self, result: RunResult, run: RunPaths) -> RunEvent:
         """Return the event of a stored result, with the cost of the run by its journal."""
         usage = recorded_usage(run)
-        if result.outcome is Status.COMPLETED:
-            size = run_files.payload_size(run)
-            stored = None if size is None else PayloadInfo(size=size, path=run.payload.name)
-            return events.Finished(summary=result.summary, payload=stored, usage=usage)
         if result.outcome is Status.STOPPED:
             return events.StopRequested(usage=usage)
+        size = run_files.payload_size(run)
+        stored = None if size is None else PayloadInfo(size=size, path=run.payload.name)
+        if result.outcome is Status.COMPLETED:
+            return events.Finished(summary=result.summary, payload=stored, usage=usage)
         silent = Failure(code="agent_error", message="The run failed without saying why.")
-        return events.RunFailed(failure=result.error or silent, usage=usage)
+        failure = result.error or silent
+        return events.RunFailed(failure=failure, summary=result.summary, payload=stored, usage=usage)
 
 
 def _with_payload(event: RunEvent, payload: PayloadInfo) -> RunEvent:
     """Return an event that says which payload is stored with it, if it is one that has a payload."""
-    return replace(event, payload=payload) if isinstance(event, events.Finished) else event
+    return replace(event, payload=payload) if isinstance(event, events.Finished | events.RunFailed) else event
 
 
 @contextmanager

@@ -20,12 +20,12 @@ import importlib
 import json
 import os
 import threading
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import StorageFailed, SubagentError
+from subagent_server.domain.errors import LaunchFailed, StorageFailed, SubagentError
 from subagent_server.domain.records import Failure
 from subagent_server.host.stderr import MaskedText, log
 from subagent_server.service.masking import masker_of
@@ -94,6 +94,8 @@ def work(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -
         return
     try:
         _live(run, package, environment)
+    except LaunchFailed as error:
+        end_unbegun(run, Failure(code="launch_failed", message=error.sentence))
     except Exception as error:
         lack = no_room.lack_of_room(error)
         if lack is None:
@@ -105,13 +107,24 @@ def _live(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) 
     """Load what the agent needs, and let it work.
 
     Raises:
+        LaunchFailed: its script cannot be played.
         Exception: that there is no room in the machine, in one of many forms.
     """
     agent = AgentDefinition.model_validate(package["definition"])
     run.limit(agent.limits)
     life = _import_gently(run, [_HEAVY, *([_SERVERS] if agent.mcp_servers else [])])
-    run.use_agent(agent, environment)
-    asyncio.run(life.Life(run, agent, environment).live())
+    with _model_played(package.get("script"), environment):
+        run.use_agent(agent, environment)
+        asyncio.run(life.Life(run, agent, environment).live())
+
+
+def _model_played(script: dict[str, str] | None, environment: dict[str, str]) -> AbstractContextManager[None]:
+    """Play the script of a run that has one. Raises LaunchFailed."""
+    if script is None:
+        return nullcontext()
+    from subagent_server.worker.scripted_model import script_played  # imports a server of HTTP
+
+    return script_played(script, environment)
 
 
 def _read_package(memory: int) -> dict[str, Any]:

@@ -38,7 +38,7 @@ async def with_programs(
     Raises:
         RunRefused: `config`; names clash, or there is no such interpreter.
     """
-    run, division = setup.run, divided(tools, code_mode.excluded_tools)
+    run, division = setup.run, await off_loop(lambda: divided(tools, code_mode.excluded_tools))
     for warning in division.warnings:
         run.record("warning", message=warning)
     by_origin = {(tool.offered.server, tool.offered.tool.name): tool for tool in division.functions}

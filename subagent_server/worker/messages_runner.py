@@ -30,6 +30,7 @@ from subagent_server.runners.outcome import Outcome
 from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.service.inputs import copied_inputs
+from subagent_server.service.scripted import is_scripted
 from subagent_server.service.tool_names import missing_tools
 from subagent_server.store.root import is_marked
 from subagent_server.toolkit.agent_complete import AgentComplete
@@ -125,8 +126,9 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
     """
     agent, run = setup.agent, setup.run
     # 1. Look up prices, model and tools, which `service/check_agent.py` has checked before the start.
-    meter = UsageMeter(find_prices(resolve_model(agent.model)))
-    settings = _model_settings(agent, setup.environment, meter.prices)
+    prices, scripted = find_prices(resolve_model(agent.model)), is_scripted(setup.environment)
+    meter = UsageMeter(None if scripted else prices)
+    settings = _model_settings(agent, setup.environment, prices)
     request = run.store.read_request(run.run_id)
     final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
     selection = select(agent.tools, agent.disallowed_tools)
@@ -167,7 +169,7 @@ async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
             web=make_web_tools(offer),
         )
         _warn(setup, selection, [*tools, *(servers.tools if servers else [])], servers)
-        if meter.prices is None:
+        if prices is None and not scripted:
             run.record(
                 "warning", message=f"No price is known for {settings.model}, so its cost is not counted."
             )

@@ -80,7 +80,7 @@ def _written(run: WorkerRun, outcome: Outcome, usage: Usage | None, executed: Se
         summary = cut(run.masker.text(_summary(outcome) or "")) or None
         event = events.Finished(summary=summary, usage=usage)
     else:
-        event = events.RunFailed(failure=result.error, usage=usage)
+        event = events.RunFailed(failure=result.error, summary=result.summary, usage=usage)
     try:
         return run.apply(event, result, _payload(run, outcome))
     except SubagentError as error:

@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from subagent_server.catalog.loading import load_agent_file
+from subagent_server.domain.definitions import AgentDefinition
+
 WriteFile = Callable[[str, str | bytes], Path]
+Load = Callable[[str], AgentDefinition]
 
 
 @pytest.fixture
@@ -19,3 +23,13 @@ def write(tmp_path: Path) -> WriteFile:
         return path
 
     return write_file
+
+
+@pytest.fixture
+def agent(write: WriteFile) -> Load:
+    """Return a function that loads an agent with these keys in its front matter."""
+
+    def load(keys: str) -> AgentDefinition:
+        return load_agent_file(write("a.md", f"---\nname: a\ndescription: d\n{keys}\n---\nYou help.\n"))
+
+    return load

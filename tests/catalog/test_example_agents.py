@@ -8,6 +8,7 @@ from jsonschema import Draft202012Validator
 from pydantic.alias_generators import to_camel
 
 from subagent_server.catalog.discover import discover
+from subagent_server.catalog.examples import EXAMPLE_AGENTS
 from subagent_server.catalog.loading import load_agent_file
 from subagent_server.catalog.models import ALIASES
 from subagent_server.domain.definitions import (
@@ -28,9 +29,8 @@ def test_the_examples_load_without_a_remark() -> None:
     assert {"reviewer", "scout", "timekeeper", "triage"} <= set(catalog.agents)
 
 
-def test_the_agent_of_the_demo_is_the_example_of_its_name() -> None:
-    installed = ROOT / "subagent_server" / "cli" / "demo_agents" / "reviewer.md"
-    assert installed.read_bytes() == (AGENTS / "reviewer.md").read_bytes()
+def test_the_package_has_the_examples_and_no_second_copy_of_them() -> None:
+    assert EXAMPLE_AGENTS.resolve() == AGENTS
 
 
 @pytest.mark.parametrize("name", ["reviewer", "scout", "triage"])

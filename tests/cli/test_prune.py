@@ -29,6 +29,14 @@ def test_prune_removes_old_runs_and_keeps_the_newest(cli: Cli) -> None:
     assert cli("prune", "--keep", "0").stdout.split() == [fresh]
 
 
+def test_where_no_run_ever_was_nothing_is_removed_and_nothing_is_wrong(cli: Cli) -> None:
+    shutil.rmtree(cli.home / "runs", ignore_errors=True)
+    done = cli("prune")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "0 runs removed.\n")
+    assert "No such file" not in cli("rm", "nobody").stderr
+    assert not (cli.home / "runs").exists()
+
+
 @pytest.mark.parametrize("span", ["30", "d", "-1d", "1y", "٣d"])
 def test_an_invalid_span_is_refused(cli: Cli, span: str) -> None:
     assert cli("prune", "--older-than", span).returncode == 2

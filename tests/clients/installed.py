@@ -45,6 +45,11 @@ class Installed:
         return [self.node, self._program(launcher), "--cli"]
 
     @property
+    def conformance(self) -> list[str]:
+        """The conformance suite of the protocol."""
+        return [self.node, self._program("@modelcontextprotocol/conformance/dist/index.js")]
+
+    @property
     def typescript(self) -> Path:
         """The SDK for clients in TypeScript, as a module."""
         return Path(self._program("@modelcontextprotocol/client/dist/index.mjs"))

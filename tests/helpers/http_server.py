@@ -154,7 +154,8 @@ class HttpServer:
             "io.modelcontextprotocol/clientCapabilities": {},
         }
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
-        named = {"Mcp_Name": params["name"]} if "name" in params else {}
+        names = params.get("name", params.get("uri"))
+        named = {} if names is None else {"Mcp_Name": names}
         return self.ask(
             body=body, token=token, Mcp_Method=method, MCP_Protocol_Version=MODERN_VERSION, **named
         )

@@ -91,6 +91,18 @@ def test_what_is_no_message_gets_one_clear_error(server: HttpServer, name: str, 
         assert answer.json["id"] == 1, "its request hears of it"
 
 
+def test_what_the_newer_era_has_removed_is_not_found_and_a_missing_resource_is_named(
+    server: HttpServer,
+) -> None:
+    for method in ("initialize", "ping", "logging/setLevel", "resources/subscribe"):
+        answer = server.ask_modern(method, protocolVersion="2025-11-25", uri="run://x/log", level="info")
+        assert (answer.status, answer.json["error"]["code"], answer.json["id"]) == (404, -32601, 1), method
+    for uri in ("run://none/log", "x" * 10_000):
+        answer = server.ask_modern("resources/read", uri=uri)
+        error = answer.json["error"]
+        assert error["code"] == -32602 and error["data"]["uri"] == uri[:1_000] and len(answer.body) < 3_000
+
+
 def test_a_message_of_no_session_or_of_anothers_is_refused(server: HttpServer) -> None:
     session = server.ask(body=HELLO).headers["mcp-session-id"]
     listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}

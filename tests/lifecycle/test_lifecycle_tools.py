@@ -1,12 +1,15 @@
 """The lifecycle of the seed `agent_mcp_server.txt` over stdio: its four tools, on runs like all others."""
 
 import json
+import os
+import signal
 from typing import Any
 
 from subagent_server.domain.definitions import AgentDefinition
 from tests.helpers.mcp_client import Parent
-from tests.helpers.turns import asks, call, says, shell
-from tests.helpers.world import API_KEY, World
+from tests.helpers.turns import asks, call, calls, says, shell, use
+from tests.helpers.wait import wait_for
+from tests.helpers.world import API_KEY, BOUND, World
 
 TOOLS = ["agent_start", "agent_status", "agent_complete", "agent_stop"]
 OWN_ID = {"agent": r"you are (\S+)\."}
@@ -54,6 +57,21 @@ def test_an_agent_fulfils_its_contract_and_completes_with_summary_and_payload(wo
     assert agent_id in request["system"][-1]["text"] and "agent_complete" in request["system"][-1]["text"]
     offered = {tool["name"] for tool in request["tools"]}
     assert offered >= {"agent_complete", "ask_parent", "bash", "grep"}
+
+
+def test_what_an_agent_has_given_is_kept_if_something_ends_it_in_the_same_turn(world: World) -> None:
+    done = use("agent_complete", agent_id="${agent}", summary="Counted.", payload="one two")
+    last = calls(done, use("bash", command="sleep 300"))
+    world.play(call("agent_complete", agent_id="x", summary="Mine?"), last | {"capture": OWN_ID})
+    with world.serve("--lifecycle") as parent:
+        agent_id = start(parent)
+        wait_for(lambda: len(world.events(agent_id, "tool_call")) == 3, BOUND, "the call behind it")
+        os.kill(world.worker(agent_id).pid, signal.SIGTERM)
+        world.gone(agent_id)
+        shown = status(parent, agent_id)
+        assert shown["status"] == "stopped" and shown["error"].startswith("crashed: ")
+        assert (shown["summary"], shown["payload_size"]) == ("Counted.", 7)
+        assert parent.call("get_logs", runId=agent_id, stream="payload")["text"] == "one two"
 
 
 def test_the_last_line_contract_complete_completes_with_the_text_before_it(world: World) -> None:

@@ -22,6 +22,7 @@ def _verb(name: str, help: str) -> Verb:
 
 VERBS: dict[str, Verb] = {
     "run": _verb("run", "Start an agent and follow it until it ends."),
+    "rerun": _verb("rerun", "Start the task of a run once more, as a new run."),
     "ls": _verb("ls", "List runs: those that need you, those that work, the last that ended."),
     "show": _verb("show", "Show everything about a run."),
     "logs": _verb("logs", "Print the log of a run, or follow it."),
@@ -36,6 +37,10 @@ VERBS: dict[str, Verb] = {
     "prune": _verb("prune", "Remove runs that ended long ago."),
     "stats": _verb("stats", "Sum up runs, tokens and cost by agent and day."),
     "agents": _verb("agents", "List the agents and the faults of their files."),
+    "prompt": _verb("prompt", "Show what the model of an agent would get, without a call."),
+    "script": _verb("script", "Turn a run that has ended into a script that plays it again."),
+    "compare": _verb("compare", "Show two runs side by side."),
+    "new": _verb("new", "Write the file of a new agent."),
     "tools": _verb("tools", "Print the functions that programs of an agent can call."),
     "mcp": Verb("subagent_server.cli.mcp.command:mcp", "Try the MCP servers of an agent."),
     "trust": _verb("trust", "Let the agents and MCP servers of a directory be used."),
@@ -43,6 +48,7 @@ VERBS: dict[str, Verb] = {
     "init": _verb("init", "Register this server with an MCP client."),
     "schema": _verb("schema", "Print the JSON Schema of a file of a run, or of an agent file."),
     "serve": _verb("serve", "Serve the agents to an MCP client."),
+    "completion": _verb("completion", "Print the script that completes this command in a shell."),
     "demo": _verb("demo", "Show a whole run with a scripted model, without a key."),
 }
 

@@ -111,6 +111,21 @@ def padded(text: str, width: int) -> str:
     return text + " " * (width - width_of(text))
 
 
+def wrapped(text: str, width: int) -> list[str]:
+    """Return the lines of `text`, each in at most `width` columns, broken at spaces where there are any."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        rest = line
+        while width_of(rest) > width:
+            fits = next(n for n in range(1, len(rest) + 1) if width_of(rest[: n + 1]) > width)
+            space = rest.rfind(" ", 1, fits + 1)
+            end = space if space > 0 else fits
+            lines.append(rest[:end].rstrip())
+            rest = rest[end:].lstrip()
+        lines.append(rest)
+    return lines
+
+
 def table(rows: Sequence[Sequence[str]], limits: Sequence[int]) -> list[str]:
     """Return `rows` as aligned lines.
 

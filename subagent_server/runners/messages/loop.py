@@ -74,7 +74,10 @@ class Loop:
         """Return the outcome of a run that something else ends: its work so far is paid for, and kept."""
         given = self.final is not None and self.final.given
         output = self.final.answer if self.final is not None and given else None
-        return self._sourced(Outcome(self.text_so_far, output, has_output=given, failure=failure))
+        outcome = Outcome(self.text_so_far, output, has_output=given, failure=failure)
+        if (completion := self._completion) is not None and completion.given:
+            outcome = replace(outcome, summary=completion.summary, payload=completion.payload)
+        return self._sourced(outcome)
 
     async def work(self, messages: list[Message]) -> Outcome:
         """Carry the conversation on to its end.

@@ -10,10 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from subagent_server.toolkit.ask_parent import AskParent
 from subagent_server.toolkit.code_mode.catalogue import Catalogue, ToolFunction
 from subagent_server.toolkit.code_mode.channel import Reply
 from subagent_server.toolkit.code_mode.clock import ProgramClock
+from subagent_server.toolkit.code_mode.literals import misfits
 from subagent_server.toolkit.code_mode.values import preview, value_of
 from subagent_server.toolkit.mcp_servers.reasons import ServerTrouble
 from subagent_server.toolkit.mcp_servers.results import Attachments
@@ -27,6 +30,9 @@ _MOST_LISTED = 50
 _SHOWN = 300
 _UNKNOWN = "it is not known what it did: the program ended before its answer"
 _KEPT = 2_000
+_CHECK = "check"
+"""By this name the part of a program that is ours asks whether literal arguments are wrong."""
+_LITERAL_CALLS = TypeAdapter(list[tuple[str, dict[str, Any]]])
 _LOOK_UPS = {"help": Catalogue.help, "search_tools": Catalogue.search}
 """What a program asks about its tools, which is no call of one."""
 
@@ -88,6 +94,7 @@ class ProgramCalls:
     remarks: list[str] = field(default_factory=list)
     _made: list[_Call] = field(default_factory=list)
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _checked: bool = False
 
     def __post_init__(self) -> None:
         self._by_name = self.functions.by_name()
@@ -110,6 +117,8 @@ class ProgramCalls:
             look_up = _LOOK_UPS[function]
             about = str(arguments.get("about", ""))
             return {"value": await asyncio.to_thread(look_up, self.functions.catalogue, about)}
+        if function == _CHECK:
+            return await self._misfits(arguments)
         work = self._work(function, arguments)
         if work is None:
             return {"error": f"There is no function {function[:_SHOWN]!r} here."}
@@ -156,6 +165,17 @@ class ProgramCalls:
             )
         self.media += value.media[: max(room, 0)]
         return value.reply
+
+    async def _misfits(self, arguments: dict[str, Any]) -> Reply:
+        """Judge the literal arguments of a program, once: that is enough, and not for free."""
+        try:
+            calls = _LITERAL_CALLS.validate_python(arguments.get("calls"))
+        except ValidationError:
+            return {"error": "These are no calls."}
+        if self._checked:
+            return {"error": "The arguments have been checked."}
+        self._checked = True
+        return {"value": await asyncio.to_thread(misfits, self._by_name, calls)}
 
     # -- the record
 

@@ -16,8 +16,8 @@ from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.check import check_box
 from subagent_server.sandbox.limits import bounding_processes, limits_as_resources
 from subagent_server.toolkit.code_mode.interpreter import modules_file, program_command
-from subagent_server.toolkit.code_mode.output_reader import OutputReader
 from subagent_server.toolkit.workspace.output import OutputCapture
+from subagent_server.toolkit.workspace.output_reader import OutputReader
 from subagent_server.toolkit.workspace.process_tree import Spare, end_box, end_tree, spare_none
 
 MARK = "SUBAGENT_PROGRAM"
@@ -94,7 +94,7 @@ class ProgramProcess:
             inner.close()
             os.close(modules)
             os.close(output_end)
-        return cls(process, line, OutputReader(output, capture), box, mark, place.spare)
+        return cls(process, line, OutputReader(output, lambda: capture), box, mark, place.spare)
 
     def check(self) -> dict[str, int]:
         """Look at the walls of its box from outside; return the limits that the program sets for itself.
@@ -146,4 +146,5 @@ class ProgramProcess:
             self._process.wait(timeout=5)
         code = self._process.returncode
         in_box = self._box is not None and code is not None and code > _SIGNALLED
-        return (_SIGNALLED - code if in_box and code is not None else code), self._output.finish()
+        self._output.close()
+        return (_SIGNALLED - code if in_box and code is not None else code), self._output.take().finish()

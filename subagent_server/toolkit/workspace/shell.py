@@ -6,15 +6,11 @@ output, open quote or running job of a command can be taken for its end. A threa
 between commands, so that background jobs never wait for a reader.
 """
 
-import fcntl
 import math
 import os
 import secrets
 import select
-import struct
 import subprocess
-import termios
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -29,9 +25,9 @@ from subagent_server.sandbox.limits import GIVING_WAY, bounding_processes, limit
 from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.sandbox.trial import last_words
 from subagent_server.toolkit.workspace.output import OutputCapture
+from subagent_server.toolkit.workspace.output_reader import OutputReader
 from subagent_server.toolkit.workspace.process_tree import Spare, end_box, end_tree, spare_none
 
-_CHUNK = 1 << 16
 _START_SECONDS = 60.0
 _SIGNALLED = 128
 """Bubblewrap ends with this plus the number of the signal that ended the program in it."""
@@ -76,22 +72,16 @@ class Shell:
         self._box = box
         self._is_checked = box is None
         self._bounding: subprocess.Popen[bytes] | None = None
-        self._output, self._status = pipes
-        self._new_capture = new_capture
-        self._capture = new_capture()
-        self._lock = threading.Lock()  # of the capture and of reading into it
+        self._status = pipes.status
         self._heard = _StatusLines(token)
         self._commands = process.stdin.fileno() if process.stdin else -1
-        for descriptor in (self._output, self._status, self._commands):
+        for descriptor in (self._status, self._commands):
             os.set_blocking(descriptor, False)
-        self._reader = threading.Thread(target=self._read_output, name="shell-output", daemon=True)
-        opened = [os.pidfd_open(process.pid)]
+        self._ended = os.pidfd_open(process.pid)
         try:
-            opened += os.pipe()
-            self._ended, self._wake, self._wake_end = opened
-            self._reader.start()
+            self._output = OutputReader(pipes.output, new_capture)
         except (OSError, RuntimeError):
-            _close(*opened)
+            _close(self._ended)
             raise
 
     @classmethod
@@ -225,10 +215,7 @@ class Shell:
 
     def take_output(self) -> OutputCapture:
         """Return all that was printed until now, since the last time."""
-        with self._lock:
-            self._absorb_pending()
-            taken, self._capture = self._capture, self._new_capture()
-        return taken
+        return self._output.take()
 
     def close(self, grace: float, spare: Spare = spare_none) -> int | None:
         """End the shell and the processes it has started, less those to `spare`: TERM, after `grace` s KILL.
@@ -243,12 +230,8 @@ class Shell:
             end_box(self._process.pid, grace)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
-        os.close(self._wake_end)
-        self._reader.join()
-        with self._lock:
-            self._absorb_pending()
-            _close(self._output, self._status, self._ended, self._wake)
-            self._output = -1
+        self._output.close()
+        _close(self._status, self._ended)
         for pipe in (self._process.stdin, self._process.stderr):
             if pipe is not None:
                 pipe.close()
@@ -263,34 +246,6 @@ class Shell:
             return unsent
         except BrokenPipeError:  # the shell has just ended, which is noticed by itself
             return memoryview(b"")
-
-    def _read_output(self) -> None:
-        poller = select.poll()
-        poller.register(self._output, select.POLLIN)
-        poller.register(self._wake, select.POLLIN)
-        open_ended = True
-        while open_ended:
-            if self._wake in {descriptor for descriptor, _ in poller.poll()}:
-                return
-            with self._lock:
-                open_ended = self._absorb(_CHUNK)
-
-    def _absorb(self, limit: int) -> bool:
-        try:
-            chunk = os.read(self._output, limit)
-        except BlockingIOError:
-            return True
-        self._capture.write(chunk)
-        return bool(chunk)
-
-    def _absorb_pending(self) -> None:
-        """Read the bytes in the pipe now, and no more: a background job may go on printing for ever."""
-        if self._output < 0:
-            return
-        (pending,) = struct.unpack("i", fcntl.ioctl(self._output, termios.FIONREAD, bytes(4)))
-        until = self._capture.total + pending
-        while self._capture.total < until and self._absorb(min(_CHUNK, until - self._capture.total)):
-            pass
 
 
 @dataclass

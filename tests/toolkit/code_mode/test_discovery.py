@@ -15,6 +15,7 @@ def test_with_many_tools_the_model_reads_names_and_programs_look_up_the_rest(wor
         "help('price')": WHOLE,
         "help(shop)": "shop.price(item)  # Says what an item costs.\nshop.photo(...)",
         "search_tools('costs')": "shop.price(item)  # Says what an item costs.",
+        "len(search_tools('costs').splitlines())": "shop.price(item)  # Says what an item costs.\n1",
         "help('shop.prize')": "There is no function or server 'shop.prize': did you mean shop.price or ",
         "help(len)": "Help on built-in function len in module builtins:",
     }
@@ -28,4 +29,5 @@ def test_with_many_tools_the_model_reads_names_and_programs_look_up_the_rest(wor
     results = [tool_results(request.body)[0] for request in simulator.requests[1:]]
     for result, expected in zip(results, codes.values(), strict=True):
         assert result.startswith(expected), result
+    assert results[3] == codes["search_tools('costs')"], "it is printed once"
     assert world.events(run_id, "program_call") == [], "a look-up is no call of a tool"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.helpers.turns import says
+from tests.helpers.turns import says, tool_results
 from tests.helpers.world import World
 from tests.toolkit.code_mode.shop import SHOP, outcomes, program
 
@@ -22,6 +22,7 @@ def test_a_program_calls_the_tools_of_a_server_and_its_output_is_the_result(
         "def run():\n    print('once')\nif __name__ == '__main__':\n    run()": "once",
         "gather(*[lambda n=n: shop.price(n=n).json()['n'] for n in range(40)]) == list(range(40))": "True",
         "shop.mail(from_='me', box=MailBox(name='in')).json()": "{'from': 'me', 'box': {'name': 'in'}}",
+        "price(n=None) and shop.mail(from_=str(5), box=dict(name='x')).json()['from']": "5",
         "help(price)": "# shop\ndef price(*, n: int) -> Text:\n    ...",
         "try:\n    shop.bad()\nexcept ToolError as error:\n    print('caught', error)": "caught sold out",
         "import os, subprocess, sys\nprint('1')\nsubprocess.run(['echo', '2'])\nprint('3', file=sys.stderr)\n"
@@ -42,6 +43,9 @@ def test_faults_that_can_be_seen_are_said_before_anything_runs(world: World) -> 
         "shop.price(n=1)\nprise(n=2)": "line 2: there is no function prise()",
         "shop.price(n=1)\nawait shop.price(n=2)": "line 2: shop.price() is no coroutine",
         "x = 1\0": "null byte",
+        "shop.price(n=1)\nprice(n='1')": "line 2: shop.price(): the argument 'n' is wrong: '1' is not",
+        "shop.price(n=1)\nshop.mail(from_=-1.5, box=print())": "line 2: shop.mail(): the argument 'from_' is",
+        "shop.mail(box={'name': ['a', 2]})": "the argument 'box'['name'] is wrong: ['a', 2] is not of type",
     }
     results = outcomes(world, *codes)
     for result, expected in zip(results, codes.values(), strict=True):
@@ -74,11 +78,15 @@ def test_the_four_outcomes_are_told_apart_and_a_failed_program_lists_the_calls_i
 
 def test_images_come_back_to_the_model_and_each_program_is_kept_with_its_calls(world: World) -> None:
     world.agent(codeMode=True, mcpServers={"shop": SHOP})
-    simulator = world.play(program("print(shop.photo())"), says("Done."))
+    codes = ("print(shop.photo())", "shop.photo()", "held = shop.photo()", "shop.photo()\n1 / 0")
+    simulator = world.play(*map(program, codes), says("Done."))
     run_id = world.start()
     world.completed(run_id)
-    (result,) = simulator.requests[1].body["messages"][-1]["content"]
-    assert [block["type"] for block in result["content"]] == ["text", "image"]
+    results = [request.body["messages"][-1]["content"][0] for request in simulator.requests[1:]]
+    kinds = [[block["type"] for block in result["content"]] for result in results]
+    assert kinds == [["text", "image"]] * 3 + [["text"]], "printed, returned, held; errors are text alone"
+    texts = tool_results(simulator.requests[2].body), tool_results(simulator.requests[3].body)
+    assert texts == (["a photo\n\n[image: you will see it after the program]"], ["(no output)"])
     kept = world.paths(run_id).code.path / "001"
     assert (kept / "program.py").read_text(encoding="utf-8") == "print(shop.photo())"
     assert "a photo" in (kept / "output.txt").read_text(encoding="utf-8")

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from subagent_server.toolkit.code_mode.catalogue import Catalogue, ToolFunction, catalogue_of
+from subagent_server.toolkit.code_mode.literals import misfits
 from subagent_server.toolkit.code_mode.stubs import ServerTool
 from tests.toolkit.code_mode.values import accepted, as_json, call, check_hints, complaints
 from tests.toolkit.mcp_servers.test_input_schemas import SHAPES
@@ -101,6 +103,47 @@ def test_each_kind_of_schema_becomes_types_that_resolve_and_that_its_values_have
     wrong = "shapes.tool1(p1='no list')"
     said = complaints([catalogue], [*(text for _, text in made), *results, wrong], tmp_path)
     assert len(said) == 1 and 'incompatible type "str"; expected "list[str]"' in said[0], "\n".join(said)
+
+
+def literal_calls(catalogue: Catalogue, dice: random.Random) -> list[tuple[str, dict[str, Any]]]:
+    """Return calls with values that the schemas of the tools accept, as the check of literals gets them."""
+    return [
+        (
+            function.qualified,
+            {each.name: value[each.key] for each in function.parameters if each.key in value},
+        )
+        for function in catalogue.functions
+        for value in accepted(_mended(function.tool.input_schema), dice)
+    ]
+
+
+def test_literals_that_a_schema_accepts_are_never_said_to_be_wrong() -> None:
+    catalogue = sample()
+    by_name = {each.qualified: each for each in catalogue.functions}
+    good = literal_calls(catalogue, random.Random(SEED))
+    wrong = ("shapes.tool1", {"p1": "no list"})
+    ((place, fault),) = misfits(by_name, [wrong, *good])
+    assert place == 0 and "the argument 'p1' is wrong: 'no list' is not of type 'array'" in fault
+
+
+def test_a_schema_that_multiplies_is_not_judged_for_ever() -> None:
+    twice = {f"L{level}": {"anyOf": [{"$ref": f"#/$defs/L{level + 1}"}] * 2} for level in range(40)}
+    schema = {"properties": {"x": {"$ref": "#/$defs/L0"}}, "$defs": {**twice, "L40": {"type": "string"}}}
+    (function,) = catalogue_of([ServerTool("a", "b", "", schema)]).functions
+    began = time.monotonic()
+    assert misfits({"a.b": function}, [("a.b", {"x": 1})] * 2) == []
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.fuzz
+@pytest.mark.skipif(REAL_TOOLS is None, reason="REAL_TOOLS names no file of definitions")
+@pytest.mark.timeout(600)
+def test_literals_that_the_schema_of_a_real_tool_accepts_are_never_said_to_be_wrong() -> None:
+    dice = random.Random(SEED)
+    for catalogue in real():
+        by_name = {each.qualified: each for each in catalogue.functions}
+        for literal in literal_calls(catalogue, dice):
+            assert misfits(by_name, [literal]) == [], literal
 
 
 @pytest.mark.fuzz

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from subagent_server.domain.states import Status
-from subagent_server.host import processes
+from subagent_server.host import process_scan, processes
 from subagent_server.host.clock import now
 from subagent_server.service.access import USER
 from subagent_server.service.continue_run import ContinueOrder, continue_run
@@ -24,10 +24,20 @@ WAITS = (
     "pathlib.Path('pid').write_text(str(os.getpid()))\nshop.hangs()"
 )
 
+PROGRAM_WORDS = b"<code mode>"
+"""A part of the command line of each program, and of the bubblewrap around it."""
+
 
 def offered(body: Any) -> dict[str, Any]:
     """Return the tools in a request, by their names."""
     return {tool["name"]: tool for tool in body["tools"]}
+
+
+def results_anywhere(body: Any) -> list[str]:
+    """Return the texts of all tool results in the messages of a request."""
+    contents = [message["content"] for message in body["messages"] if isinstance(message["content"], list)]
+    blocks = [block for content in contents for block in content if block["type"] == "tool_result"]
+    return ["".join(part.get("text", "") for part in block["content"]) for block in blocks]
 
 
 def running_program(world: World, run_id: str) -> processes.Identity:
@@ -92,6 +102,32 @@ def test_a_killed_program_is_an_error_that_lists_its_calls_and_the_run_goes_on(w
     (killed,) = tool_results(simulator.requests[1].body)
     assert "ended by signal SIGKILL" in killed and "3. shop.hangs(): it is not known what it did" in killed
     assert tool_results(simulator.requests[2].body) == ['{"n": 3}']
+
+
+@pytest.mark.parametrize("killed", ["box", "box and worker"])
+def test_a_killed_box_is_told_to_the_model_and_to_the_next_run_with_each_call_and_none_is_repeated(
+    world: World, killed: str
+) -> None:
+    in_code_mode(world, sandbox="bwrap")
+    simulator = world.play(program(WAITS, 300), says("Done."), says("Done."))
+    run_id = world.start()
+    wait_for(lambda: len(world.events(run_id, "program_call")) == 3, BOUND, "the last call of the program")
+    worker = world.worker(run_id)
+    below = process_scan.descendants([worker.pid])
+    bubblewrap = next(each for each in below if PROGRAM_WORDS in b" ".join(process_scan.command_of(each.pid)))
+    if killed == "box and worker":
+        processes.send_signal(worker, signal.SIGKILL)
+    processes.send_signal(bubblewrap, signal.SIGKILL)
+    world.ended(run_id)
+    world.gone(run_id)
+    again = continue_run(world.service, ContinueOrder(run_id, "Go on."), USER).run_id
+    assert world.completed(again) == "Done."
+    (told,) = results_anywhere(simulator.requests[-1].body)
+    assert "1. shop.price" in told and 'done: {"n": 1}' in told, told
+    assert "2. shop.bad" in told and "failed: sold out" in told, told
+    assert "3. shop.hangs" in told and "it is not known what it did" in told, told
+    assert ("ended by signal SIGKILL" in told) == (killed == "box"), told
+    assert world.events(again, "program_call") == []
 
 
 def test_excluded_tools_stay_ordinary_tools_and_the_named_interpreter_runs_the_programs(

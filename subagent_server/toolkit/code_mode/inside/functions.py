@@ -74,6 +74,10 @@ def unknown_tool(space: Namespace, name: str) -> str:
     )
 
 
+class Printed(str):
+    """A text that has been printed: as the value of a last expression it is not shown again."""
+
+
 def gather(*calls: Any) -> list[Any]:
     """Call functions without arguments side by side, and return their results in order."""
     if len(calls) == 1 and not callable(calls[0]):
@@ -111,8 +115,10 @@ def names_of(line: Line, table: list[Any], types: list[str]) -> dict[str, Any]:
         answer: str = line.call("ask_parent", {"question": question, "options": options})
         return answer
 
-    def search_tools(query: str) -> None:
-        print(line.call("search_tools", {"about": query}))
+    def search_tools(query: str) -> Printed:
+        found = Printed(line.call("search_tools", {"about": query}))
+        print(found)
+        return found
 
     def help(*about: Any) -> None:
         if about and isinstance(about[0], (Tool, Namespace, str)):

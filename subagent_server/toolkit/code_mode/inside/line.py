@@ -79,6 +79,14 @@ class Line:
         self._write(record.encode())
         return _value(self._reply(number))
 
+    def misfits(self, calls: list[tuple[str, dict[str, Any]]]) -> list[list[Any]]:
+        """Return which of these calls have wrong arguments: the place of each, and the reason."""
+        try:
+            found: list[list[Any]] = self.call("check", {"calls": calls})
+        except ValueError:  # more than may be sent at once
+            return []
+        return found
+
     def _reply(self, number: int) -> dict[str, Any]:
         with self._changed:
             while number not in self._replies:

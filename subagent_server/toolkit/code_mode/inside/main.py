@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 
-from subagent_server.toolkit.code_mode.inside.functions import names_of
+from subagent_server.toolkit.code_mode.inside.functions import Printed, names_of
 from subagent_server.toolkit.code_mode.inside.line import Line
 from subagent_server.toolkit.code_mode.inside.preflight import faults_of, is_entry
 
@@ -34,12 +34,12 @@ def _with_value(tree: Any) -> None:
         tree.body[-1] = _ast.Assign(targets=[target], value=last.value, **place)
 
 
-def _run(source: str, names: dict[str, Any]) -> tuple[int, int]:
+def _run(source: str, names: dict[str, Any], line: Line) -> tuple[int, int]:
     """Run the code; return how it ended, as the record says it, and the exit code."""
     flags = _TOP_LEVEL_AWAIT | _FUTURE_ANNOTATIONS
     try:
         tree: Any = compile(source, FILE, "exec", flags | _TREE, dont_inherit=True)
-        faults = faults_of(tree, names)
+        faults = faults_of(tree, names, line.misfits)
         calls_run = is_entry(tree)
         _with_value(tree)
         code = compile(tree, FILE, "exec", flags, dont_inherit=True)
@@ -86,7 +86,7 @@ def _finish(value: Any) -> Any:
 
 
 def _show(value: Any) -> None:
-    if value is not None:
+    if value is not None and not isinstance(value, Printed):
         print(value if isinstance(value, str) else repr(value))
 
 
@@ -159,6 +159,6 @@ def main(descriptor: int) -> NoReturn:
     except Exception as error:  # noqa: BLE001 - a fault of this file, which ends the run
         line.send({"fault": f"{type(error).__name__}: {error}"})
         os._exit(3)
-    end, exit_code = _run(task["code"], names)
+    end, exit_code = _run(task["code"], names, line)
     line.send({"end": end})
     sys.exit(exit_code)

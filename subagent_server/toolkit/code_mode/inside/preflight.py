@@ -12,8 +12,10 @@ from subagent_server.toolkit.code_mode.inside.functions import Namespace, Tool, 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
+
+    Misfits = Callable[[list[tuple[str, dict[str, Any]]]], list[list[Any]]]
 
 _DYNAMIC = {"exec", "eval", "globals", "locals", "vars", "__import__"}
 
@@ -46,8 +48,11 @@ def _bound(nodes: list[Any]) -> set[str]:
     return names
 
 
-def faults_of(tree: Any, names: dict[str, Any]) -> list[tuple[int, str]]:
-    """Return the calls that cannot go well, by their lines, as far as this is sure without running them."""
+def faults_of(tree: Any, names: dict[str, Any], misfits: Misfits) -> list[tuple[int, str]]:
+    """Return the calls that cannot go well, by their lines, as far as this is sure without running them.
+
+    `misfits` says which calls have literal arguments of a wrong kind.
+    """
     nodes = list(_walk(tree))
     bound = _bound(nodes)
     known = {name: value for name, value in names.items() if name not in bound}
@@ -58,7 +63,45 @@ def faults_of(tree: Any, names: dict[str, Any]) -> list[tuple[int, str]]:
         fault = _fault_of(node, known, None if is_open else bound)
         if fault is not None:
             found.append((node.lineno, fault))
+    if not found:
+        calls = list(_literal_calls(nodes, known))
+        wrong = misfits([(name, given) for _, name, given in calls]) if calls else []
+        found = [(calls[place][0], fault) for place, fault in wrong]
     return sorted(set(found))
+
+
+def _literal_calls(nodes: list[Any], known: dict[str, Any]) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yield the calls of tools with literal arguments: line, name, and these arguments alone."""
+    for node in nodes:
+        tool = _meant(node.func, known) if _kind(node) == "Call" else None
+        if tool is not None:
+            values = [(each.arg, _literal(each.value)) for each in node.keywords if each.arg is not None]
+            given = {name: value[0] for name, value in values if value}
+            if given:
+                yield node.lineno, tool.__name__, given
+
+
+def _literal(node: Any) -> list[Any]:
+    """Return the value of a literal that JSON can express, in a list; an empty list for all else."""
+    kind = _kind(node)
+    if kind == "Constant":
+        plain = isinstance(node.value, (str, int, type(None)))
+        return [node.value] if plain or _is_finite(node.value) else []
+    if kind == "UnaryOp" and _kind(node.op) == "USub" and _kind(node.operand) == "Constant":
+        value = node.operand.value
+        return [-value] if _is_finite(value) else []
+    if kind in ("List", "Tuple"):
+        values = [_literal(each) for each in node.elts]
+        return [[value[0] for value in values]] if all(values) else []
+    if kind == "Dict":
+        pairs = [(_literal(key), _literal(node.values[place])) for place, key in enumerate(node.keys)]
+        if all(key and value and isinstance(key[0], str) for key, value in pairs):
+            return [{key[0]: value[0] for key, value in pairs}]
+    return []
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value - value == 0
 
 
 def _fault_of(node: Any, known: dict[str, Any], bound: set[str] | None) -> str | None:

@@ -1,0 +1,108 @@
+"""`subagent compare`: two runs side by side."""
+
+import json
+import sys
+from collections.abc import Iterator
+
+import click
+
+from subagent_server.cli.console.flags import json_option
+from subagent_server.cli.console.output import is_terminal, out, out_json
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.text import (
+    GAP,
+    duration,
+    escape_lines,
+    line_width,
+    look_of,
+    one_line,
+    padded,
+    table,
+    wrapped,
+)
+from subagent_server.domain.money import dollars
+from subagent_server.service.open_run import open_run
+from subagent_server.service.run_figures import RunFigures, run_figures
+
+UNKNOWN = "-"
+_LIMITS = (16, 40, 40)
+_LEAST_COLUMNS = 40
+"""Of each result, if they stand side by side."""
+
+
+@click.command()
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@json_option
+@pass_session
+def compare(session: Session, first: str, second: str, as_json: bool) -> None:
+    """Show two runs side by side: how they ended, their turns and tools, tokens, cost, time and results.
+
+    Tokens and cost are those of the whole tree of a run; a figure that is not known is `-`. Results stand
+    side by side on a wide terminal, else one behind the other.
+    """
+    a, b = (
+        run_figures(session.service, open_run(session.service, session.run_id(name), session.caller))
+        for name in (first, second)
+    )
+    same = a.result == b.result
+    if as_json:
+        out_json({"runs": [a.to_wire(), b.to_wire()], "sameResult": same})
+        return
+    out("\n".join(table([*_rows(a, b)], _LIMITS)))
+    out("")
+    out("\n".join(_results(a, b)) if not same else f"Both have this result:\n{_result(a)}")
+
+
+def _rows(a: RunFigures, b: RunFigures) -> Iterator[tuple[str, str, str]]:
+    yield "", a.run_id, b.run_id
+    yield "agent", one_line(a.agent), one_line(b.agent)
+    yield "model", _model(a), _model(b)
+    yield "status", _status(a), _status(b)
+    yield "time", duration(a.seconds), duration(b.seconds)
+    yield "cost", _cost(a), _cost(b)
+    yield "turns", f"{a.turns:,}", f"{b.turns:,}"
+    for name in ("input", "output", "cache read", "cache write"):
+        field = f"{name.replace(' ', '_')}_tokens"
+        yield f"{name} tokens", _count(getattr(a, field)), _count(getattr(b, field))
+    yield "tool calls", f"{a.tool_calls:,}", f"{b.tool_calls:,}"
+    for tool in dict.fromkeys([*a.tools, *b.tools]):
+        yield f"  {one_line(tool)}", _count(a.tools.get(tool, 0)), _count(b.tools.get(tool, 0))
+
+
+def _model(run: RunFigures) -> str:
+    return f"{one_line(run.model or UNKNOWN)}{' (a script)' if run.scripted else ''}"
+
+
+def _status(run: RunFigures) -> str:
+    error = f": {one_line(run.error.code)}" if run.error is not None else ""
+    return f"{look_of(run.status, 0, None if run.status.is_terminal else True).text}{error}"
+
+
+def _cost(run: RunFigures) -> str:
+    return UNKNOWN if run.cost_usd is None else dollars(run.cost_usd)
+
+
+def _count(number: int | None) -> str:
+    return UNKNOWN if number is None else f"{number:,}"
+
+
+def _results(a: RunFigures, b: RunFigures) -> Iterator[str]:
+    width = (line_width() - len(GAP)) // 2
+    if not is_terminal(sys.stdout) or width < _LEAST_COLUMNS:
+        for run in (a, b):
+            yield f"Result of {run.run_id}:\n{_result(run)}\n"
+        return
+    left, right = (wrapped(f"Result of {run.run_id}:\n{_result(run)}", width) for run in (a, b))
+    for number in range(max(len(left), len(right))):
+        cells = [lines[number] if number < len(lines) else "" for lines in (left, right)]
+        yield f"{padded(cells[0], width)}{GAP}{cells[1]}".rstrip()
+
+
+def _result(run: RunFigures) -> str:
+    """Return the result of a run; of one that failed without any, its error."""
+    if run.result is None:
+        return UNKNOWN if run.error is None else one_line(f"{run.error.code}: {run.error.message}")
+    if isinstance(run.result, str):
+        return escape_lines(run.result)
+    return escape_lines(json.dumps(run.result, ensure_ascii=False, indent=2))

@@ -1,0 +1,58 @@
+"""`subagent new`: write the file of a new agent."""
+
+from pathlib import Path
+
+import click
+
+from subagent_server.catalog.loading import load_agent_file
+from subagent_server.cli.console.exits import ExitCode
+from subagent_server.cli.console.flags import TEXT, Flags, json_option
+from subagent_server.cli.console.output import err, out, out_json
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.text import one_line
+from subagent_server.service.check_agent import AgentChecker
+from subagent_server.service.new_agent import new_agent
+
+_FIRST_TASK = "Where does this project say how it is built and tested?"
+
+
+@click.command()
+@click.argument("name", type=TEXT)
+@click.option(
+    "--from",
+    "source",
+    type=TEXT,
+    metavar="AGENT",
+    help="Copy this agent: one of yours, or reviewer, scout, timekeeper or triage, which come with subagent.",
+)
+@json_option
+@pass_session
+def new(session: Session, name: str, source: str | None, as_json: bool) -> ExitCode:
+    """Write the file of a new agent, agents/NAME.md, ready to run and to be edited.
+
+    Nothing is replaced. If no other agent or MCP server comes with this directory, it is trusted, so that the
+    agent runs at once.
+    """
+    session.check_is_user()
+    made = new_agent(session.service, name, source)
+    checked = AgentChecker(session.service).check(load_agent_file(made.path))
+    if as_json:
+        refusals = [refusal.sentence for refusal in checked.refusals]
+        trusted = checked.doubt is None
+        out_json({"agent": name, "file": str(made.path), "trusted": trusted, "refusals": refusals})
+        return ExitCode.OK
+    out(one_line(session.shown(made.path)))
+    if made.is_trusted:
+        err("This directory is trusted now: nothing else comes with it that starts or instructs a program.")
+    if checked.doubt is not None:
+        err(one_line(f"Not trusted: {checked.doubt.remark}"))
+    for refusal in checked.refusals:
+        err(one_line(f"Before it runs: {refusal.sentence}"))
+    err("Edit it to make it yours; each run reads it anew, and so does a server that is running.")
+    named = [word for path in _named_directories() for word in ("--agents", str(path))]
+    err(f"Next: {session.command('run', name, _FIRST_TASK if source is None else '...', *named)}")
+    return ExitCode.OK
+
+
+def _named_directories() -> tuple[Path, ...]:
+    return click.get_current_context().ensure_object(Flags).agents

@@ -1,0 +1,77 @@
+"""`subagent rerun`: start the task of a run once more, as a new run."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from subagent_server.cli.console.after_start import (
+    AfterStart,
+    detach_option,
+    start_run,
+    stop_option,
+    wait_option,
+)
+from subagent_server.cli.console.ask_trust import with_trust
+from subagent_server.cli.console.complete import complete_runs
+from subagent_server.cli.console.editor import edited
+from subagent_server.cli.console.exits import ExitCode
+from subagent_server.cli.console.flags import TEXT, json_option, trust_option
+from subagent_server.cli.console.overrides import override_options, overrides
+from subagent_server.cli.console.script_file import script_file, script_option
+from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.service.parents import COMMAND_LINE
+from subagent_server.service.rerun import order_of
+from subagent_server.service.scripted import check_not_scripted
+from subagent_server.service.start import start
+
+
+@click.command()
+@click.argument("run", shell_complete=complete_runs)
+@click.option("-e", "--edit", is_flag=True, help="Change the prompt in $EDITOR first.")
+@click.option(
+    "-l", "--label", type=TEXT, metavar="TEXT", help="What `subagent ls` calls it.  [default: as before]"
+)
+@override_options
+@script_option
+@trust_option
+@detach_option
+@wait_option
+@stop_option
+@json_option
+@pass_session
+def rerun(
+    session: Session,
+    run: str,
+    edit: bool,
+    label: str | None,
+    script: Path | None,
+    detach: bool,
+    seconds: float | None,
+    stops: bool,
+    as_json: bool,
+) -> ExitCode:
+    """Start the task of a run once more, as a new run.
+
+    The prompt, the inputs and the directory are those of RUN; the agent and the inputs are read as they are
+    now. The new run knows nothing of the old one: `subagent continue` carries a conversation on. The rest
+    is as with `subagent run`.
+    """
+    how = AfterStart(detach=detach, seconds=seconds, stops=stops, as_json=as_json)
+    how.check()
+    order = order_of(session.service, session.run_id(run), session.caller)
+    order = replace(
+        order,
+        prompt=edited(order.prompt, "prompt") if edit else order.prompt,
+        label=label or order.label,
+        overrides=overrides(),
+        client=COMMAND_LINE,
+        script=script_file(session, script),
+    )
+    if script is None:
+        check_not_scripted(session.service, session.run_id(run))
+
+    def started() -> ExitCode:
+        return start_run(session, lambda: start(session.service, order, session.caller), how)
+
+    return with_trust(session, started, may_ask=not as_json)

@@ -1,0 +1,32 @@
+"""The scripted model of a run: a Messages API in a thread of its worker, for as long as the worker lives."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from subagent_server.domain.errors import LaunchFailed, SubagentError
+from subagent_server.service.scripted import ADDRESS, KEY
+from subagent_server.simulator import Simulator, parse_script
+
+
+@contextmanager
+def script_played(script: Mapping[str, str], environment: dict[str, str]) -> Iterator[None]:
+    """Play a script, and let `environment` name its address.
+
+    Only requests with the key of the run are answered, because every user of the machine reaches loopback.
+
+    Raises:
+        LaunchFailed: the script cannot be played.
+    """
+    simulator = _simulator(script, environment[KEY])
+    try:
+        environment[ADDRESS] = simulator.base_url
+        yield
+    finally:
+        simulator.__exit__(None, None, None)
+
+
+def _simulator(script: Mapping[str, str], key: str) -> Simulator:
+    try:
+        return Simulator(parse_script(script["text"], script["name"]), key=key).__enter__()
+    except SubagentError as error:
+        raise LaunchFailed(error.sentence) from error

@@ -1,0 +1,45 @@
+"""`subagent compare`: two runs side by side, on wide and narrow terminals, in pipes and as JSON."""
+
+import json
+
+from tests.cli.command import Cli, stored
+from tests.helpers.turns import says, shell
+
+
+def two_runs(cli: Cli) -> list[str]:
+    """Return a run that a script has played, and one whose files say little."""
+    cli.agent("worker", model="haiku")
+    script = {"turns": [shell("true"), says("The first says a long sentence with 漢字 in it. " * 3)]}
+    (cli.home / "script.json").write_text(json.dumps(script), encoding="utf-8")
+    assert cli("run", "worker", "Do it.", "--script", "script.json").returncode == 0
+    cli.completed("zzzzzz", "The second is short.\x1b[31m")
+    return stored(cli)
+
+
+def test_figures_and_results_of_two_runs_stand_side_by_side(cli: Cli) -> None:
+    second, first = two_runs(cli)
+    found = cli.json("compare", first, second)
+    one, other = found["runs"]
+    assert (one["turns"], one["tools"], one["toolCalls"]) == (2, {"bash": 1}, 1)
+    assert one["inputTokens"] > 0 and one["scripted"] and "costUsd" not in one
+    assert (other["turns"], other.get("model"), found["sameResult"]) == (0, None, False)
+    wide = cli.on_screen("compare", first, second, columns=140).splitlines()
+    assert any("The first says" in line and "The second is short.\\x1b[31m" in line for line in wide)
+    rows = {line.split()[0]: line.split() for line in wide if line}
+    assert rows["model"][-1] == rows["cost"][-1] == rows["cost"][-2] == "-"
+    assert rows["bash"][1:] == ["1", "0"]
+
+
+def test_narrow_and_piped_comparisons_put_one_result_behind_the_other(cli: Cli) -> None:
+    second, first = two_runs(cli)
+    narrow = cli.on_screen("compare", first, second, columns=60)
+    assert all(len(line) <= 60 for line in narrow.split("Result of")[0].splitlines())
+    for shown in (narrow, cli("compare", first, second).stdout):
+        assert shown.index("The first says") < shown.index("The second is short.")
+
+
+def test_the_same_result_is_shown_once(cli: Cli) -> None:
+    runs = [cli.completed("aaaaaa", "Equal."), cli.completed("bbbbbb", "Equal.")]
+    assert cli("compare", *runs).stdout.count("Equal.") == 1
+    done = cli("compare", runs[0], "nope")
+    assert done.returncode == 3 and "nope" in done.stderr

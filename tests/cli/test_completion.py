@@ -1,0 +1,48 @@
+"""`subagent completion`: the scripts, and what they complete."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from tests.cli.command import Cli
+
+
+def completed(cli: Cli, *words: str) -> list[str]:
+    """Return what bash is offered behind these words, the last of which is being typed."""
+    line = " ".join(["subagent", *words])
+    asked = {
+        "_SUBAGENT_COMPLETE": "bash_complete",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words)),
+    }
+    done = cli(env=asked)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+
+
+def test_runs_are_completed_by_short_and_whole_ids_and_agents_by_name(cli: Cli) -> None:
+    cli.agent("reviewer")
+    cli.agent("two words")
+    run_id = cli.completed("abc234")
+    cli.completed("xyz789")
+    assert completed(cli, "show", "abc") == ["abc234"]
+    assert completed(cli, "stop", run_id[:-3]) == [run_id]
+    assert completed(cli, "run", "r") == ["reviewer"]
+    assert completed(cli, "run", "t") == []
+    assert completed(cli, "--runs", str(cli.home / "nowhere"), "show", "abc") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_a_script_that_says_where_it_goes(cli: Cli, shell: str) -> None:
+    done = cli("completion", shell)
+    assert done.stdout.startswith("# ") and f"completion {shell}" in done.stdout.splitlines()[0]
+    assert f"_SUBAGENT_COMPLETE={shell}_complete" in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_takes_the_script(cli: Cli) -> None:
+    script = cli.home / "completion.bash"
+    script.write_text(cli("completion", "bash").stdout, encoding="utf-8")
+    done = subprocess.run(["bash", "-n", script], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

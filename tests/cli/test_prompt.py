@@ -1,0 +1,73 @@
+"""`subagent prompt`: exactly what the model of a run would get first, and nothing stays behind."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.cli.command import Cli, Model, stored
+from tests.helpers.turns import says
+
+SERVER = [sys.executable, str(Path(__file__).parents[1] / "helpers" / "scripted_server.py")]
+
+
+def without_ids(body: Any, run_id: str) -> Any:
+    """Return a request without the id of its run."""
+    return json.loads(json.dumps(body).replace(run_id, "RUN"))
+
+
+def id_in(body: Any) -> str:
+    """Return the id of the run as its preamble has it."""
+    preamble: str = body["system"][-1]["text"]
+    return preamble.split("You are run ")[1].split(" ")[0]
+
+
+def test_it_is_the_request_that_the_model_of_a_run_receives(cli: Cli, model: Model, tmp_path: Path) -> None:
+    simulator = model(says("Done."))
+    cli.agent("worker", model="haiku", effort="low", outputSchema={"type": "object"}, agents=["worker"])
+    (tmp_path / "notes.txt").write_text("Größe", encoding="utf-8")
+    asked = ("worker", "Do it.", "--input", "notes.txt")
+    shown = cli.json("prompt", *asked)
+    assert (simulator.requests, stored(cli)) == ([], [])
+    cli("run", *asked, "--wait", "60")
+    received = simulator.requests[0].body
+    assert without_ids(shown["request"], id_in(shown["request"])) == without_ids(received, id_in(received))
+    tokens = shown["estimatedTokens"]
+    assert tokens["total"] == sum(tokens[part] for part in ("system", "tools", "messages")) > 100
+
+
+def test_people_see_each_part_escaped_without_a_key_and_nothing_stays(cli: Cli, tmp_path: Path) -> None:
+    cli.agent("worker")
+    places = {"TMPDIR": str(tmp_path / "temporary"), "ANTHROPIC_API_KEY": ""}
+    (tmp_path / "temporary").mkdir()
+    done = cli("prompt", "worker", "Turn \x1b[31mred.", env=places)
+    assert done.returncode == 0
+    assert "tokens (system " in done.stdout and "an estimate" in done.stdout.splitlines()[0]
+    for part in ("You are an agent.", "── tool ask_parent", '"question"', "Turn \\x1b[31mred."):
+        assert part in done.stdout
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_mcp_servers_are_not_started_unasked(cli: Cli, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    cli.agent("worker", mcpServers={"tracker": {"command": "touch", "args": [str(started)]}})
+    done = cli("prompt", "worker")
+    assert done.returncode == 0 and "(the prompt)" in done.stdout
+    assert "MCP servers tracker (--servers starts them)" in done.stderr
+    assert not started.exists()
+    done = cli("prompt", "worker", "--servers")
+    assert done.returncode == 1 and "would never call its model" in done.stderr
+    assert started.exists()
+
+
+def test_an_agent_that_is_not_trusted_is_not_begun(cli: Cli) -> None:
+    cli.trusts = False
+    cli.agent("worker", env={"PATH": "/nowhere"})
+    done = cli("prompt", "worker")
+    assert done.returncode == 2 and "subagent trust" in done.stderr
+
+
+def test_an_agent_whose_start_is_refused_is_refused_here(cli: Cli) -> None:
+    cli.agent("worker", maxTurns=0)
+    done = cli("prompt", "worker")
+    assert done.returncode == 1 and "maxTurns" in done.stderr

@@ -1,0 +1,85 @@
+"""`subagent run --script`: a script plays the model, of the run and of those below; no key, no bill."""
+
+import json
+
+import pytest
+
+from subagent_server.simulator import Simulator
+from tests.cli.command import Cli, stored
+from tests.helpers.turns import call, says, shell
+
+NO_KEY = {"ANTHROPIC_API_KEY": ""}
+
+
+def scripted(cli: Cli, *turns: object, **more: object) -> str:
+    """Write a script and return the name of its file."""
+    (cli.home / "script.json").write_text(json.dumps({"turns": turns, **more}), encoding="utf-8")
+    return "script.json"
+
+
+def test_a_script_plays_the_model_of_a_detached_run_without_a_key_and_without_a_bill(cli: Cli) -> None:
+    cli.agent("worker", model="haiku", baseUrl="http://192.0.2.1", apiKeyEnv="OTHER_KEY")
+    script = scripted(cli, shell("echo from the script"), says("Played."))
+    run_id = cli("run", "worker", "Do it.", "--script", script, "--detach", env=NO_KEY).stdout.strip()
+    (view,) = cli.json("wait", run_id)
+    assert (view["result"], view["usage"]["turns"]) == ("Played.", 2)
+    assert "costUsd" not in view["usage"] and view["usage"]["inputTokens"] > 0
+    assert view["warnings"] == [
+        "The model is played by a script, so nothing is billed and no budget is watched."
+    ]
+    assert "from the script" in cli("logs", run_id).stdout
+
+
+def test_a_run_below_a_scripted_run_is_played_by_the_same_script(cli: Cli) -> None:
+    cli.agent("worker", model="haiku")
+    cli.agent("lead", agents=["worker"])
+    below = {"when": {"system": "of the subagent worker,"}, "turns": [says("Played below.")]}
+    script = scripted(
+        cli, call("run_worker", prompt="Do it.", waitSeconds=60), says("Done."), conversations=[below]
+    )
+    with Simulator({"turns": [says("Billed.")]}) as real:
+        address = {"ANTHROPIC_BASE_URL": real.base_url}
+        assert cli("run", "lead", "Lead.", "--script", script, env=address).stdout == "Done.\n"
+        assert real.requests == []
+    _, worker = stored(cli)
+    assert cli.json("show", worker)["result"] == "Played below."
+    assert cli.store.read_request(worker).scripted and "played by a script" in cli("logs", worker).stdout
+
+
+def test_a_scripted_run_is_not_repeated_or_carried_on_by_a_real_model(cli: Cli) -> None:
+    cli.agent("worker")
+    assert (
+        cli("run", "worker", "Do it.", "--script", scripted(cli, says("Played.")), env=NO_KEY).returncode == 0
+    )
+    for again in (("continue", "@last", "Go on."), ("rerun", "@last")):
+        done = cli(*again)
+        assert done.returncode == 2 and "was a script" in done.stderr
+    assert len(stored(cli)) == 1
+    assert cli("rerun", "@last", "--script", "script.json", env=NO_KEY).stdout == "Played.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("turns: [{txt: Hello}]", "has no key 'txt' (did you mean 'text'?)"),
+        ("turns: [", "script.yaml, line"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_script_that_cannot_be_played_starts_nothing(cli: Cli, text: str | None, said: str) -> None:
+    cli.agent("worker")
+    if text is not None:
+        (cli.home / "script.yaml").write_text(text, encoding="utf-8")
+    done = cli("run", "worker", "Do it.", "--script", "script.yaml")
+    assert done.returncode == 2 and said in done.stderr
+    assert stored(cli) == []
+
+
+def test_a_simulator_with_a_key_answers_and_shows_nothing_without_it() -> None:
+    import httpx2
+
+    with Simulator({"turns": [says("Hello.")]}, key="right") as simulator:
+        for method, path in (("POST", "/v1/messages"), ("GET", "/requests"), ("DELETE", "/requests")):
+            answer = httpx2.request(method, f"{simulator.base_url}{path}", headers={"x-api-key": "wrong"})
+            assert answer.status_code == 401
+        assert simulator.requests == []

@@ -1,0 +1,52 @@
+"""The filter of system calls, seen from outside: it lies over everything that a run starts in boxes."""
+
+import os
+from pathlib import Path
+
+from subagent_server.host import process_scan
+from tests.helpers.mcp_servers import scripted
+from tests.helpers.turns import calls, says, shell, use
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World
+
+HELPERS = Path(__file__).resolve().parents[1] / "helpers"
+PROGRAMS = {
+    "shell": b"--norc",
+    "server": b"scripted_server.py",
+    "search": b"needle",
+    "program": b"<code mode>",
+}
+"""What runs in boxes of their own, by a part of its command line."""
+FILTERED = "2"
+"""How `/proc` says that a filter looks at the calls of a process."""
+
+
+def test_the_shell_a_search_a_server_and_a_program_each_run_below_the_filter(world: World) -> None:
+    os.mkfifo(world.work / ".ignore")  # the search waits until somebody opens it
+    server = scripted({"name": "hangs", "does": {"hang": True}}, keys={"sandbox": True})
+    world.agent(sandbox="bwrap", codeMode=True, mcpServers={"shop": server}, sandboxRead=[str(HELPERS)])
+    program = use("execute_python_code", code="shop.hangs()", executionTimeout=300)
+    world.play(shell("true"), calls(use("grep", pattern="needle"), program), says("Never said."))
+    worker = world.worker(world.start())
+    found: dict[str, str] = {}
+
+    def all_found() -> bool:
+        for each in process_scan.descendants([worker.pid]):
+            command = b" ".join(process_scan.command_of(each.pid))
+            status = status_of(each.pid)
+            for kind, words in PROGRAMS.items():
+                if words in command and status.get("Name") not in (None, "bwrap"):
+                    found[kind] = status["Seccomp"]
+        return found.keys() == PROGRAMS.keys()
+
+    wait_for(all_found, BOUND, "a program of each kind in its box")
+    assert found == dict.fromkeys(PROGRAMS, FILTERED)
+
+
+def status_of(pid: int) -> dict[str, str]:
+    """Return what `/proc` says of a process; nothing if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
