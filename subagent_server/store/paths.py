@@ -31,6 +31,7 @@ _NAMES = frozenset(
         ),
         *("events.jsonl", "run.log", "transcript.jsonl", "live.lock", "shim.claim", "shim.json", "exit.json"),
         *("worker.out", "children", "tree.lock", "calls.lock", "call.lock", "outputs", "mcp", "code"),
+        "program",
     }
 )
 _TEMPORARY = re.compile(r"\..+\.tmp|wake\.[0-9]+")
@@ -160,6 +161,11 @@ class RunPaths:
     def code(self) -> Directory:
         """The programs that it has run, a directory each."""
         return self.files.below("code")
+
+    @property
+    def program(self) -> Directory:
+        """The directory of the program that carries out the run: its state, its result file."""
+        return self.files.below("program")
 
     def other_names(self) -> list[str]:
         """The names in its directory that no run has. A directory with such a name may be the user's."""

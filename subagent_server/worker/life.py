@@ -25,7 +25,7 @@ from subagent_server.worker.parent_watch import ParentWatch
 from subagent_server.worker.run_context import WorkerRun
 from subagent_server.worker.run_end import close_journal, end_run
 from subagent_server.worker.runner_setup import RunnerSetup
-from subagent_server.worker.runners import RUNNERS
+from subagent_server.worker.runners import opener_of
 from subagent_server.worker.subagent_listeners import subagents_heard
 from subagent_server.worker.tracing import Tracing, end_span, open_tracing
 
@@ -34,6 +34,8 @@ T = TypeVar("T")
 MODEL_GRACE_SECONDS = 8.0
 """How long a stop waits for a model call that is under way; the shim kills after 10."""
 CLOSE_SECONDS = 3.0
+REST_SECONDS = 8.0
+"""How long the programs of a run may take to end: one that is interrupted says last what it has cost."""
 
 
 class Life:
@@ -109,7 +111,7 @@ class Life:
         if self._runner is None:
             return []
         with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_SECONDS):
+            async with asyncio.timeout(REST_SECONDS):
                 await self._runner.rest()
         return await self._executed.found()
 
@@ -128,7 +130,7 @@ class Life:
         delegation = self._delegation() if self.agent.agents else None
         setup = RunnerSetup(self.agent, self.run, self.environment, self._read_only(), delegation, tracer)
         with self.run.working():
-            return await RUNNERS[self.agent.runner](setup)
+            return await opener_of(self.agent.runner)(setup)
 
     def _delegation(self) -> WorkerDelegation:
         delegation = open_delegation(self.run, self.environment)

@@ -114,7 +114,7 @@ class MessagesRunner:
         await asyncio.gather(*closing, self._loop.model.aclose(), return_exceptions=True)
 
 
-async def open_messages_runner(setup: RunnerSetup) -> MessagesRunner:
+async def open_runner(setup: RunnerSetup) -> MessagesRunner:
     """Return the loop of a run, with its start recorded and its MCP servers connected.
 
     The order of the steps matters. A refusal before step 2 leaves a run that never began in its journal; a

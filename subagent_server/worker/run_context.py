@@ -11,7 +11,7 @@ from typing import Any
 
 from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition, Limits
-from subagent_server.domain.errors import IllegalTransition, RunRefused
+from subagent_server.domain.errors import IllegalTransition, RunRefused, SubagentError
 from subagent_server.domain.events import RunEvent
 from subagent_server.domain.records import Message, RunMeta, RunResult, Usage, WorkerIdentity
 from subagent_server.domain.secrets import Masker
@@ -177,6 +177,31 @@ class WorkerRun:
         """Count working time."""
         with self.clock.working():
             yield
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Suspend the stretch of working time that this is inside."""
+        with self.clock.waiting():
+            yield
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether a question of the run is open, or a run that it has started goes on."""
+        meta = self.meta()
+        if meta.status.is_terminal or meta.pending:
+            return bool(meta.pending)
+        return any(not self._has_ended(child) for child in self.store.children_of(self.run_id))
+
+    def _has_ended(self, run_id: str) -> bool:
+        try:
+            return self.store.read(run_id).status.is_terminal
+        except SubagentError:
+            return True  # a start that never was, or an unreadable run: nobody waits for it
+
+    def session_opened(self, session_id: str) -> None:
+        """Write the name of the program's conversation into the state. Raises SubagentError."""
+        with suppress(IllegalTransition):  # ended from outside, which is noticed by itself
+            self.apply(events.ProgressReported(external_session_id=session_id))
 
     def report_deadline(self) -> None:
         """Let the shim know when this process is to be ended if it no longer answers."""
