@@ -127,3 +127,44 @@ def _model_played(script: dict[str, str] | None, environment: dict[str, str]) ->
     from subagent_server.worker.scripted_model import script_played  # imports a server of HTTP
 
     return script_played(script, environment)
+
+
+def _read_package(memory: int) -> dict[str, Any]:
+    with os.fdopen(memory, "rb") as file:
+        file.seek(0)
+        package: dict[str, Any] = json.loads(file.read().decode("utf-8", "surrogateescape"))
+    return package
+
+
+def _import_gently(run: WorkerRun, names: list[str]) -> Any:
+    """Import the heavy half, at most one worker a core at a time and niced, so that servers stay quick.
+
+    A process forked warm has the heavy half already.
+
+    Niceness belongs to a thread (sched(7)), and only root could lower the value again: so a separate thread
+    imports.
+    """
+    if all(name in sys.modules for name in names):
+        return sys.modules[_HEAVY]
+    lock = take_import_lock(run.paths.root.slots)
+    try:
+        thread = threading.Thread(target=_import_niced, args=[names], name="import")
+        thread.start()
+        thread.join()
+    finally:
+        os.close(lock)
+    for name in names:
+        importlib.import_module(name)
+    gc.freeze()  # imported objects stay: to look through them again and again holds the run up for 150 ms
+    return sys.modules[_HEAVY]
+
+
+def _import_niced(names: list[str]) -> None:
+    os.nice(_NICENESS)  # of this thread, added to what it has
+    with suppress(Exception):  # the main thread imports what is missing, and meets the same error
+        for name in names:
+            importlib.import_module(name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Agents that speak the Agent Client Protocol: one session, one prompt, and its permission requests as questions.
+"""Agents that speak the Agent Client Protocol: one session, one prompt, and permissions as questions.
 
 Gemini CLI is one of them (`gemini.py`); any other is started by `command` and `args`.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from subagent_server.domain.definitions import ServerDefinition
 from subagent_server.domain.errors import RunRefused
-from subagent_server.domain.records import Failure, Usage
+from subagent_server.domain.records import Failure
 from subagent_server.runners.outcome import Outcome
 from subagent_server.runners.programs.acp_updates import AcpUpdates, tool_name
 from subagent_server.runners.programs.dialect import Launch, ProgramTask
@@ -31,7 +31,7 @@ PROTOCOL = 1
 _LOGIN = -32000
 """The code by which an agent says that it needs a login first."""
 _QUIET_SECONDS = 1.0
-"""Some agents repeat the old conversation behind the answer to `session/load`; it is over after this silence."""
+"""Some agents repeat the conversation behind the answer to `session/load`: it is over after this silence."""
 _ENDS = {
     "max_turn_requests": ("max_turns", "It reached its limit of turns."),
     "max_tokens": ("agent_error", "Its model reached the limit of tokens."),
@@ -85,7 +85,9 @@ class AcpDialect:
             return await talking
         except ProgramGone:
             code = await process.exited()
-            how = "its output ended" if code is None else f"signal {-code}" if code < 0 else f"exit code {code}"
+            how = (
+                "its output ended" if code is None else f"signal {-code}" if code < 0 else f"exit code {code}"
+            )
             return self._failed("agent_error", f"{self.title} ended in the middle of its work ({how}).")
         except ProtocolError as error:
             return self._refused(error)
@@ -153,9 +155,10 @@ class AcpDialect:
 
     def _servers(self) -> list[Message]:
         child = self._task.child
-        own = {"name": child.name, "command": child.command, "args": list(child.args)}
+        own: Message = {"name": child.name, "command": child.command, "args": list(child.args)}
         # over the pipe: agents keep variables that look like secrets from their servers
-        own["env"] = _pairs({name: value for name, value in child.environment.items()})
+        given = self._task.environment
+        own["env"] = _pairs({name: given[name] for name in child.variables if name in given})
         return [own, *(_server(name, server) for name, server in self._task.agent.mcp_servers.items())]
 
     # -- what it tells and asks
@@ -263,4 +266,3 @@ def _server(name: str, server: ServerDefinition) -> Message:
 
 def _pairs(values: dict[str, str]) -> list[Message]:
     return [{"name": name, "value": value} for name, value in values.items()]
-

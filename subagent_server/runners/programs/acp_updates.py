@@ -17,7 +17,8 @@ _LONGEST_TEXT = 4 << 20
 
 
 class AcpUpdates:
-    """Tells `ProgramEvents` what an agent does. Nothing counts before `begin`: agents repeat old conversations.
+    """Tells `ProgramEvents` what an agent does. Nothing counts before `begin`, because
+    agents repeat old conversations.
 
     `bound` is called once, when the calls of turn `most_turns` have ended and another turn would follow. The
     protocol does not tell of turns, so calls that are open at the same time are taken for one.

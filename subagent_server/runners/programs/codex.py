@@ -7,19 +7,19 @@ ours that cannot start, so there it is switched off and nothing asks.
 import asyncio
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
+from subagent_server.domain.definitions import ServerDefinition
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Failure, Usage
 from subagent_server.runners.outcome import Outcome
-from subagent_server.runners.programs.codex_items import PATCH, SHELL, CodexItems, mcp_tool
+from subagent_server.runners.programs.codex_approvals import CodexApprovals
+from subagent_server.runners.programs.codex_items import CodexItems
 from subagent_server.runners.programs.dialect import Launch, ProgramTask
 from subagent_server.runners.programs.events import ProgramEvents
 from subagent_server.runners.programs.json_rpc import (
-    NO_METHOD,
     JsonRpc,
     Message,
     ProgramGone,
@@ -35,7 +35,12 @@ from subagent_server.toolkit.permission import Permissions
 COMMAND = "codex"
 _CHILD_CALL_SECONDS = 24 * 60 * 60
 """A question may wait for its answer this long; the run has limits of its own."""
-_QUIET = ("thread/", "account/", "serverRequest/", "remoteControl/", "rawResponse/", "hook/", "skills/", "app/")
+_QUIET = (
+    *("thread/", "turn/started", "account/", "serverRequest/", "remoteControl/", "rawResponse/", "hook/"),
+    *("skills/", "app/", "mcpServer/"),
+)
+"""The beginnings of notifications that say nothing of the run."""
+_OF_THREAD = ("item/", "turn/", "thread/", "rawResponseItem/", "error")
 _PROGRESS = ("/delta", "/outputDelta", "Delta", "/progress", "/patchUpdated")
 _WARNINGS = frozenset({"warning", "configWarning", "guardianWarning", "deprecationNotice"})
 
@@ -46,8 +51,8 @@ class CodexDialect:
     def __init__(self, task: ProgramTask, events: ProgramEvents, permissions: Permissions) -> None:
         self._task = task
         self._events = events
-        self._permissions = permissions
         self._items = CodexItems(events)
+        self._approvals = CodexApprovals(self._items, events, permissions)
         self._rpc: JsonRpc | None = None
         self._thread = ""
         self._turn = ""
@@ -57,6 +62,16 @@ class CodexDialect:
         self._in_turn = False
         self._reached: str | None = None
         self._asking = ""
+        self._takers: dict[str, Callable[[Message], None]] = {
+            "item/started": lambda params: self._items.started(members(params.get("item"))),
+            "item/completed": self._completed,
+            "rawResponseItem/completed": lambda params: self._items.raw(members(params.get("item"))),
+            "thread/tokenUsage/updated": self._spend,
+            "turn/completed": lambda params: self._finish(members(params.get("turn"))),
+            "error": self._erred,
+            "mcpServer/startupStatus/updated": self._server_status,
+            **dict.fromkeys(_WARNINGS, self._warned),
+        }
 
     def launch(self) -> Launch:
         """Return its command line, the same for every run."""
@@ -67,11 +82,12 @@ class CodexDialect:
     async def converse(self, process: AgentProcess) -> Outcome:
         """Open the thread, let it work through one turn, and return how that ended."""
         self._ended = asyncio.get_running_loop().create_future()
-        self._rpc = JsonRpc(process, self._answer, self._heard, self._events.complain)
+        self._rpc = JsonRpc(process, self._approvals.answer, self._heard, self._events.complain)
         listening = asyncio.create_task(self._rpc.listen())
         try:
             await self._open()
-            await asyncio.wait([self._ended, listening], return_when=asyncio.FIRST_COMPLETED)
+            waited: list[asyncio.Future[Any]] = [self._ended, listening]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if self._ended.done():
                 return self._ended.result()
             await listening
@@ -142,7 +158,7 @@ class CodexDialect:
 
     def _config(self) -> Message:
         agent, child = self._task.agent, self._task.child
-        servers = {name: _server(server) for name, server in agent.mcp_servers.items()}
+        servers = {name: _server(name, server) for name, server in agent.mcp_servers.items()}
         servers[child.name] = {
             "command": child.command,
             "args": list(child.args),
@@ -159,7 +175,7 @@ class CodexDialect:
         if home and not self._task.boxed and Path(home).is_relative_to(tempfile.gettempdir()):
             raise RunRefused(
                 "config",
-                f"Codex keeps its state in {home}, below the temporary directory, where its sandbox cannot start.",
+                f"Codex keeps its state in {home}: its sandbox cannot start from the temporary directory.",
                 "Set CODEX_HOME to a directory elsewhere, or TMPDIR to another one.",
             )
 
@@ -170,40 +186,34 @@ class CodexDialect:
         except ProtocolError:
             return  # an older version: the first request of its model will tell
         if account.get("requiresOpenaiAuth") is True and not account.get("account"):
-            raise RunRefused("config", "Codex is not logged in.", "Run `codex login` once, then start it again.")
+            raise RunRefused(
+                "config", "Codex is not logged in.", "Run `codex login` once, then start it again."
+            )
 
     # -- what it tells
 
     def _heard(self, method: str, params: Message) -> None:
         """Take a notification."""
-        if params.get("threadId") not in (None, self._thread) and self._thread:
+        if method.startswith(_OF_THREAD) and params.get("threadId") != self._thread:
             self._events.progress()  # a thread that Codex has started by itself
             return
-        match method:
-            case "item/started":
-                self._items.started(members(params.get("item")))
-            case "item/completed":
-                item = members(params.get("item"))
-                if item.get("type") in ("agentMessage", "reasoning"):
-                    self._begin_turn()
-                if self._items.completed(item):
-                    self._bound_turns()
-            case "rawResponseItem/completed":
-                self._items.raw(members(params.get("item")))
-            case "thread/tokenUsage/updated":
-                self._spend(params)
-            case "turn/completed":
-                self._finish(members(params.get("turn")))
-            case "error":
-                self._erred(params)
-            case "mcpServer/startupStatus/updated":
-                self._server_status(params)
-            case _ if method in _WARNINGS:
-                self._events.warn(text_of(params.get("message")) or text_of(params.get("summary")))
-            case _ if method.endswith(_PROGRESS):
-                self._events.progress()
-            case _ if not method.startswith((*_QUIET, "turn/started", "mcpServer/")):
-                self._events.other(method, params)
+        take = self._takers.get(method)
+        if take is not None:
+            take(params)
+        elif method.endswith(_PROGRESS):
+            self._events.progress()
+        elif not method.startswith(_QUIET):
+            self._events.other(method, params)
+
+    def _completed(self, params: Message) -> None:
+        item = members(params.get("item"))
+        if item.get("type") in ("agentMessage", "reasoning"):
+            self._begin_turn()
+        if self._items.completed(item):
+            self._bound_turns()
+
+    def _warned(self, params: Message) -> None:
+        self._events.warn(text_of(params.get("message")) or text_of(params.get("summary")))
 
     def _begin_turn(self) -> None:
         if not self._in_turn:
@@ -256,7 +266,9 @@ class CodexDialect:
         if self._reached is not None:
             self._end(self._failed(self._reached, "max_turns", "Raise `maxTurns`, or continue the run."))
         elif status == "failed":
-            self._end(self._failed(f"Codex failed: {text_of(error.get('message'))}", "model_error", _hint(error)))
+            self._end(
+                self._failed(f"Codex failed: {text_of(error.get('message'))}", "model_error", _hint(error))
+            )
         elif status != "completed":
             self._end(self._failed(f"The turn of Codex ended as {status!r}."))
         elif not self._events.text.strip():
@@ -275,43 +287,6 @@ class CodexDialect:
         hint = hint or "Look at run.log, which has all that it said."
         return Outcome(self._events.text, failure=Failure(code=code, message=message, hint=hint))
 
-    # -- what it asks
-
-    async def _answer(self, method: str, params: Message) -> Message:
-        """Answer a request of Codex: its approvals are questions to the parent or a person."""
-        why = text_of(params.get("reason"))
-        match method:
-            case "item/commandExecution/requestApproval":
-                asked = {"command": params.get("command"), "cwd": params.get("cwd")}
-                return {"decision": await self._decision(SHELL, asked, why)}
-            case "item/fileChange/requestApproval":
-                paths = self._items.changes.get(text_of(params.get("itemId")), [])
-                root = {"grantRoot": params["grantRoot"]} if params.get("grantRoot") else {}
-                return {"decision": await self._decision(PATCH, {"paths": paths, **root}, why)}
-            case "item/permissions/requestApproval":
-                wanted = members(params.get("permissions"))
-                granted = await self._decision("more permissions", wanted, why) == "accept"
-                return {"permissions": wanted if granted else {}, "scope": "turn"}
-            case "mcpServer/elicitation/request":
-                return await self._elicited(params)
-            case _:
-                self._events.warn(f"Codex asked for {method}, which nobody can answer here.")
-                raise ProtocolError(NO_METHOD, "Nobody can answer this here; use the tool ask_parent.")
-
-    async def _elicited(self, params: Message) -> Message:
-        meta = members(params.get("_meta"))
-        server = text_of(params.get("serverName"))
-        if meta.get("codex_approval_kind") != "mcp_tool_call":
-            self._events.warn(f"The MCP server {server} asked a person for something, which was declined.")
-            return {"action": "decline"}
-        tool = mcp_tool(server, text_of(meta.get("tool_name")))
-        decision = await self._decision(tool, meta.get("tool_params"), "")
-        return {"action": decision, "content": {}}
-
-    async def _decision(self, tool: str, arguments: Any, why: str) -> str:
-        permission = await self._permissions.ask(tool, arguments, why)
-        return "accept" if permission.allowed else "decline"
-
 
 def _usage(counts: Mapping[str, Any]) -> Usage:
     """Return tokens as we count them: read from the cache is not counted as input again."""
@@ -324,7 +299,7 @@ def _usage(counts: Mapping[str, Any]) -> Usage:
     )
 
 
-def _server(server: ServerDefinition) -> Message:
+def _server(name: str, server: ServerDefinition) -> Message:
     """Return an MCP server of the agent as Codex's configuration has it."""
     entry: dict[str, Any] = {
         "startup_timeout_sec": server.timeout,
@@ -336,18 +311,11 @@ def _server(server: ServerDefinition) -> Message:
         entry["enabled_tools"] = server.enabled_tools
     if server.disabled_tools is not None:
         entry["disabled_tools"] = server.disabled_tools
+    if server.type == "sse":
+        raise RunRefused("config", f"Codex has no MCP servers of type sse: {name}.", "Offer it as `http`.")
     if server.type == "stdio":
         return {**entry, "command": server.command, "args": server.args, "env": server.env}
     return {**entry, "url": server.url, "http_headers": server.headers}
-
-
-def unkept(agent: AgentDefinition) -> dict[str, str]:
-    """Return the settings of an agent that Codex cannot be given, each with a sentence."""
-    return {
-        f"mcpServers.{name}": f"Codex has no MCP servers of type sse: offer {name} as `http`."
-        for name, server in agent.mcp_servers.items()
-        if server.type == "sse"
-    }
 
 
 def _hint(error: Message) -> str | None:

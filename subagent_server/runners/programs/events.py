@@ -4,6 +4,7 @@ A program may say anything, as often and as long as it likes: each text has a bo
 and here they have one together. What is not written still counts for the result.
 """
 
+import re
 import time
 from typing import Any
 
@@ -14,6 +15,7 @@ MOST_CHARACTERS = 32 << 20
 """Of all events of one run; texts beyond it are not written."""
 MOST_EVENTS = 100_000
 _LONGEST_WORDS = 600
+_SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
 
 
 class ProgramEvents:
@@ -51,6 +53,17 @@ class ProgramEvents:
         self._record("warning", message=words)
 
     # -- what it does
+
+    def session(self, session_id: str) -> None:
+        """Keep the name of its conversation, so that it can be resumed. A name that is none is left out.
+
+        Raises:
+            SubagentError: it cannot be written.
+        """
+        if _SESSION.fullmatch(session_id):
+            self._run.session_opened(session_id)
+        else:
+            self.warn("The program gave its conversation no proper name, so it cannot be resumed.")
 
     def turn(self) -> None:
         """Record that it calls its model once more."""

@@ -1,4 +1,4 @@
-"""Gemini CLI, as an agent of the Agent Client Protocol with a system prompt, policies and a model of its own."""
+"""Gemini CLI: an agent of the Agent Client Protocol with a system prompt, a policy and a model."""
 
 import asyncio
 import json
@@ -34,9 +34,10 @@ class GeminiDialect(AcpDialect):
         """Return its command line; its policy and its system prompt are written before.
 
         Raises:
-            RunRefused: `config`, if the working directory could change what it does.
+            RunRefused: `config`, if the agent cannot be kept, or the directory could change what it does.
         """
         agent = self._task.agent
+        _check_words(agent)
         names = [self._task.child.name, *agent.mcp_servers]
         argv = [agent.command or COMMAND, "--acp", "--approval-mode", "default"]
         argv += [f"--allowed-mcp-server-names={name}" for name in names]
@@ -71,7 +72,7 @@ class GeminiDialect(AcpDialect):
     async def before_resuming(self, session: str) -> None:
         """Wait until the next minute if the session was opened in this one.
 
-        Gemini CLI names the file of a session after the minute, and opening it again within that minute empties it.
+        Gemini CLI names the file of a session after the minute: opened again within it, the session is empty.
         """
         while await asyncio.to_thread(_opened_now, self._home, session):
             self._events.progress()
@@ -83,20 +84,10 @@ class GeminiDialect(AcpDialect):
         return Path(environment.get("GEMINI_CLI_HOME") or environment.get("HOME") or Path.home())
 
     def _write(self, name: str, text: str) -> Path:
-        path = self._task.state / name
-        path.write_text(text, encoding="utf-8")
-        return path
-
-
-def unkept(agent: AgentDefinition) -> dict[str, str]:
-    """Return the settings of an agent that Gemini CLI cannot be given, each with a sentence."""
-    found = {}
-    if any(mark in agent.system_prompt for mark in _FILLED):
-        found["systemPrompt"] = (
-            "systemPrompt has a place such as ${AvailableTools}, which Gemini CLI fills in by itself: write it "
-            "in another way."
-        )
-    return found
+        entry = self._task.state.entry(name)
+        with entry.appender() as file:
+            file.write(text.encode())
+        return entry.path
 
 
 # -- tools
@@ -143,6 +134,21 @@ def _rule(decision: str, priority: int, **names: str) -> str:
     return "\n".join(["[[rule]]", *lines, f'decision = "{decision}"', f"priority = {priority}", ""])
 
 
+def _check_words(agent: AgentDefinition) -> None:
+    if any(mark in agent.system_prompt for mark in _FILLED):
+        raise RunRefused(
+            "config",
+            "The system prompt has a place such as ${AvailableTools}, which Gemini CLI fills in by itself.",
+            "Write it in another way.",
+        )
+    if conditional := select(agent.tools, agent.disallowed_tools).restricted:
+        raise RunRefused(
+            "config",
+            f"Gemini CLI cannot keep the condition of {conditional[0]}.",
+            "Name the tool without a condition, or leave it out: then each call is a question.",
+        )
+
+
 # -- its own files
 
 
@@ -160,7 +166,7 @@ def _trusts(home: Path, cwd: Path) -> bool:
     for place in (cwd, *cwd.parents):
         rule = rules.get(str(place)) if isinstance(rules, dict) else None
         if rule in ("TRUST_FOLDER", "TRUST_PARENT", "DO_NOT_TRUST"):
-            return rule != "DO_NOT_TRUST"
+            return bool(rule != "DO_NOT_TRUST")
     return False
 
 

@@ -44,7 +44,12 @@ class JsonRpc:
     """One conversation. `listen` has to run as long as anything is called."""
 
     def __init__(
-        self, process: AgentProcess, answer: Answer, notice: Notice, noise: Callable[[str], None], **header: str
+        self,
+        process: AgentProcess,
+        answer: Answer,
+        notice: Notice,
+        noise: Callable[[str], None],
+        **header: str,
     ) -> None:
         """`noise` gets lines that are no messages; `header` is in each message that is sent."""
         self._process = process
@@ -97,7 +102,8 @@ class JsonRpc:
         sending = asyncio.ensure_future(self._send(id=self._last_id, method=method, params=params))
         try:
             await asyncio.wait([sending, answered], return_when=asyncio.FIRST_COMPLETED)
-            return await answered
+            result: Message = await answered
+            return result
         finally:
             self._called.pop(self._last_id, None)
             sending.cancel()

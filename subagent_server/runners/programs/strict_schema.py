@@ -4,7 +4,17 @@ from typing import Any
 
 _MOST_LEVELS = 32
 _KEYWORDS = frozenset(
-    {"type", "properties", "required", "additionalProperties", "items", "enum", "const", "description", "title"}
+    {
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+        "items",
+        "enum",
+        "const",
+        "description",
+        "title",
+    }
 )
 
 
@@ -19,7 +29,9 @@ def is_strict(schema: Any, level: int = 0) -> bool:
         properties = schema.get("properties")
         if schema.get("type") != "object" or not isinstance(properties, dict):
             return False
-        if schema.get("additionalProperties") is not False or set(schema.get("required", ())) != set(properties):
+        if schema.get("additionalProperties") is not False or set(schema.get("required", ())) != set(
+            properties
+        ):
             return False
         return all(is_strict(part, level + 1) for part in properties.values())
     return schema.get("type") != "array" or is_strict(schema.get("items"), level + 1)

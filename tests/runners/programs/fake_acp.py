@@ -1,4 +1,6 @@
-"""A program that speaks the Agent Client Protocol, as recorded from Gemini CLI 0.61. Its task says what it does.
+"""A program that speaks the Agent Client Protocol, as recorded from Gemini CLI 0.61.
+
+The last line of its task says what it does.
 
 It keeps its sessions below HOME, and all that it is told in `told.jsonl` of its working directory.
 """
@@ -38,15 +40,23 @@ class Session:
     def __init__(self, session: str) -> None:
         self.session = session
 
-    def update(self, kind: str, **facts: Any) -> None:
-        send(method="session/update", params={"sessionId": self.session, "update": {"sessionUpdate": kind, **facts}})
+    def update(self, kind: str, /, **facts: Any) -> None:
+        send(
+            method="session/update",
+            params={"sessionId": self.session, "update": {"sessionUpdate": kind, **facts}},
+        )
 
     def say(self, *parts: str) -> None:
         for part in parts:
             self.update("agent_message_chunk", content={"type": "text", "text": part})
 
     def call(self, number: int) -> dict[str, Any]:
-        return {"toolCallId": f"run_shell_command__{number}", "title": "echo hi", "kind": "execute", "content": []}
+        return {
+            "toolCallId": f"run_shell_command__{number}",
+            "title": "echo hi",
+            "kind": "execute",
+            "content": [],
+        }
 
     def prompt(self, text: str) -> dict[str, Any]:
         head, _, rest = text.strip().rpartition("\n")[2].partition(":")
@@ -63,7 +73,10 @@ class Session:
         done = [{"type": "content", "content": {"type": "text", "text": "hi"}}]
         self.update("tool_call_update", **{**self.call(0), "content": done}, status="completed")
         self.say(*(text or "Done."))
-        return {"stopReason": "end_turn", "_meta": {"quota": {"token_count": {"input_tokens": 400, "output_tokens": 40}}}}
+        return {
+            "stopReason": "end_turn",
+            "_meta": {"quota": {"token_count": {"input_tokens": 400, "output_tokens": 40}}},
+        }
 
     def do_approve(self, _: str) -> dict[str, Any]:
         send(id=0, method="session/request_permission", params={"options": OPTIONS, "toolCall": self.call(0)})
@@ -100,9 +113,16 @@ class Session:
 
     def do_babble(self, _: str) -> dict[str, Any]:
         print("not a message", flush=True)
-        for update in (None, [], {"sessionUpdate": 1}, {"sessionUpdate": "tool_call", "toolCallId": {}},
-                       {"sessionUpdate": "tool_call_update", "status": "completed"}, {"sessionUpdate": "new"},
-                       {"sessionUpdate": "usage_update", "cost": {"currency": "USD", "amount": "NaN"}}):
+        updates: list[Any] = [
+            None,
+            [],
+            {"sessionUpdate": 1},
+            {"sessionUpdate": "tool_call", "toolCallId": {}},
+            {"sessionUpdate": "tool_call_update", "status": "completed"},
+            {"sessionUpdate": "new"},
+            {"sessionUpdate": "usage_update", "cost": {"currency": "USD", "amount": "NaN"}},
+        ]
+        for update in updates:
             send(method="session/update", params={"update": update})
         send(id=5, method="fs/read_text_file", params={"path": "/etc/passwd"})
         send(id=6, method="session/request_permission", params={"options": "all", "toolCall": 3})
@@ -118,7 +138,10 @@ def main() -> None:
         method, params = message.get("method"), message.get("params", {})
         result: dict[str, Any] = {}
         if method == "initialize":
-            result = {"protocolVersion": int(os.environ.get("FAKE_VERSION", "1")), "agentCapabilities": {"loadSession": True}}
+            result = {
+                "protocolVersion": int(os.environ.get("FAKE_VERSION", "1")),
+                "agentCapabilities": {"loadSession": True},
+            }
         elif method == "session/new":
             if os.environ.get("FAKE_LOGIN") == "no":
                 send(id=message["id"], error={"code": -32000, "message": "Authentication required"})

@@ -1,4 +1,6 @@
-"""A program that speaks as Codex's app-server does, as recorded from 0.169. The words of its task say what it does.
+"""A program that speaks as Codex's app-server does, as recorded from 0.169.
+
+The last line of its task says what it does.
 
 It keeps its threads in CODEX_HOME, and all that it is told in `told.jsonl` of its working directory.
 """
@@ -34,10 +36,10 @@ class Thread:
     def __init__(self, thread: str, calls: int) -> None:
         self.thread, self.turn, self.calls = thread, "turn-1", calls
 
-    def tell(self, method: str, **params: Any) -> None:
+    def tell(self, method: str, /, **params: Any) -> None:
         send(method=method, params={"threadId": self.thread, "turnId": self.turn, **params})
 
-    def item(self, kind: str, **facts: Any) -> None:
+    def item(self, kind: str, /, **facts: Any) -> None:
         self.tell(f"item/{kind}", item=facts)
 
     def model_call(self) -> None:
@@ -48,7 +50,9 @@ class Thread:
     def command(self, number: int, **end: Any) -> None:
         facts = {"type": "commandExecution", "id": f"call_{number}", "command": "echo hi", "cwd": "/work"}
         self.item("started", **facts, status="inProgress")
-        self.item("completed", **facts, **{"status": "completed", "exitCode": 0, "aggregatedOutput": "hi\n", **end})
+        self.item(
+            "completed", **facts, **{"status": "completed", "exitCode": 0, "aggregatedOutput": "hi\n", **end}
+        )
 
     def ask(self, method: str, **params: Any) -> dict[str, Any]:
         send(id=77, method=method, params={"threadId": self.thread, "itemId": "call_0", **params})
@@ -63,7 +67,10 @@ class Thread:
 
     def end(self, status: str = "completed", **facts: Any) -> NoReturn:
         (HOME / self.thread).write_text(str(self.calls), encoding="utf-8")
-        send(method="turn/completed", params={"threadId": self.thread, "turn": {"id": self.turn, "status": status, **facts}})
+        send(
+            method="turn/completed",
+            params={"threadId": self.thread, "turn": {"id": self.turn, "status": status, **facts}},
+        )
         while True:
             hear()
 
@@ -88,8 +95,14 @@ class Thread:
         self.model_call()
         facts = {"type": "commandExecution", "id": "call_0", "command": "touch /x", "cwd": "/"}
         self.item("started", **facts, status="inProgress")
-        answer = self.ask("item/commandExecution/requestApproval", command="touch /x", cwd="/", reason="need it")
-        self.item("completed", **facts, status="declined" if answer["result"]["decision"] == "decline" else "completed")
+        answer = self.ask(
+            "item/commandExecution/requestApproval", command="touch /x", cwd="/", reason="need it"
+        )
+        self.item(
+            "completed",
+            **facts,
+            status="declined" if answer["result"]["decision"] == "decline" else "completed",
+        )
         self.say(json.dumps(answer["result"]))
 
     def do_turns(self, count: str) -> None:
@@ -101,7 +114,9 @@ class Thread:
 
     def do_sleep(self, _: str) -> None:
         child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-        self.item("started", type="commandExecution", id="call_0", command="sleep 600", cwd="/", status="inProgress")
+        self.item(
+            "started", type="commandExecution", id="call_0", command="sleep 600", cwd="/", status="inProgress"
+        )
         while True:
             message = hear()
             if message.get("method") == "turn/interrupt":
@@ -113,7 +128,9 @@ class Thread:
         raise SystemExit(3)
 
     def do_retry(self, _: str) -> None:
-        self.tell("error", error={"message": "Reconnecting... 1/5", "additionalDetails": "refused"}, willRetry=True)
+        self.tell(
+            "error", error={"message": "Reconnecting... 1/5", "additionalDetails": "refused"}, willRetry=True
+        )
         while True:
             hear()
 
@@ -121,8 +138,19 @@ class Thread:
         self.end(**json.loads(facts))
 
     def do_refused(self, _: str) -> None:
-        self.tell("rawResponseItem/completed", item={"type": "function_call", "call_id": "c", "name": "exec_command", "arguments": '{"cmd": "id"}'})
-        self.tell("rawResponseItem/completed", item={"type": "function_call_output", "call_id": "c", "output": "bwrap: no"})
+        self.tell(
+            "rawResponseItem/completed",
+            item={
+                "type": "function_call",
+                "call_id": "c",
+                "name": "exec_command",
+                "arguments": '{"cmd": "id"}',
+            },
+        )
+        self.tell(
+            "rawResponseItem/completed",
+            item={"type": "function_call_output", "call_id": "c", "output": "bwrap: no"},
+        )
         self.say("Done.")
 
     def do_server(self, _: str) -> None:
@@ -133,8 +161,14 @@ class Thread:
         send(id=999, result={})
         send(method="turn/completed", params=[])
         for params in ({"item": None}, {"item": {"type": 3, "id": []}}, {"tokenUsage": "much"}, {"error": 1}):
-            for method in ("item/started", "item/completed", "rawResponseItem/completed", "error", "new/thing",
-                           "thread/tokenUsage/updated"):
+            for method in (
+                "item/started",
+                "item/completed",
+                "rawResponseItem/completed",
+                "error",
+                "new/thing",
+                "thread/tokenUsage/updated",
+            ):
                 send(method=method, params=params)
         send(method="turn/completed", params={"threadId": "another", "turn": {"status": "completed"}})
         for number in range(200):
@@ -151,7 +185,10 @@ def main() -> None:
             send(id=message["id"], result={"userAgent": "codex/0.169.0", "codexHome": str(HOME)})
         elif method == "account/read":
             logged_in = os.environ.get("FAKE_LOGIN", "yes") == "yes"
-            send(id=message["id"], result={"account": {} if logged_in else None, "requiresOpenaiAuth": not logged_in})
+            send(
+                id=message["id"],
+                result={"account": {} if logged_in else None, "requiresOpenaiAuth": not logged_in},
+            )
         elif method == "thread/start":
             thread = Thread(f"thread-{os.getpid()}", 0)
             send(id=message["id"], result={"thread": {"id": thread.thread}})

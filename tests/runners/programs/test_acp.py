@@ -109,14 +109,20 @@ def test_gemini_gets_model_policy_and_system_prompt_by_its_own_means(world: Worl
     assert argv[:3] == ["--acp", "--approval-mode", "default"] and "gemini-2.5-flash" in argv
     assert "--allowed-mcp-server-names=subagent" in argv and "--skip-trust" in argv
     policy = Path(argv[argv.index("--policy") + 1]).read_text(encoding="utf-8")
-    for rule in ('toolName = "read_file"\ndecision = "allow"', 'toolName = "web_fetch"\ndecision = "deny"',
-                 'mcpName = "paint"', 'toolName = "*"\ndecision = "ask_user"'):
+    for rule in (
+        'toolName = "read_file"\ndecision = "allow"',
+        'toolName = "web_fetch"\ndecision = "deny"',
+        'mcpName = "paint"',
+        'toolName = "*"\ndecision = "ask_user"',
+    ):
         assert rule in policy
     assert (world.home / "system").read_text(encoding="utf-8").startswith("You paint.")
 
 
 @pytest.mark.parametrize("name", [".env", ".gemini/settings.json"])
-def test_what_came_with_a_directory_does_not_decide_where_the_key_of_gemini_goes(world: World, name: str) -> None:
+def test_what_came_with_a_directory_does_not_decide_where_the_key_of_gemini_goes(
+    world: World, name: str
+) -> None:
     planted = world.work / name
     planted.parent.mkdir(exist_ok=True)
     planted.write_text("GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:9\n", encoding="utf-8")
@@ -125,7 +131,9 @@ def test_what_came_with_a_directory_does_not_decide_where_the_key_of_gemini_goes
     assert world.failed(run_id)[0] == "config"
     rules = world.home / ".gemini"
     rules.mkdir(exist_ok=True)
-    (rules / "trustedFolders.json").write_text(json.dumps({str(world.work): "TRUST_FOLDER"}), encoding="utf-8")
+    (rules / "trustedFolders.json").write_text(
+        json.dumps({str(world.work): "TRUST_FOLDER"}), encoding="utf-8"
+    )
     run_id = world.start("say")
     world.completed(run_id)
     assert "--skip-trust" not in (world.home / "argv").read_text(encoding="utf-8")

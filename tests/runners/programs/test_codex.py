@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.host import process_scan
+from subagent_server.host import process_scan, processes
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -23,7 +23,7 @@ SCHEMA = {
 def codex(world: World, prompt: str = "You paint.", **keys: Any) -> None:
     """Write an agent whose Codex is the fake one, with a state of its own outside the temporary directory."""
     program = world.home / "codex"
-    program.write_text(f"#!/bin/sh\nexec {sys.executable} {FAKE} \"$@\"\n", encoding="utf-8")
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n', encoding="utf-8")
     program.chmod(0o755)
     state = world.home / "state"
     state.mkdir(exist_ok=True)
@@ -38,8 +38,10 @@ def told(world: World, method: str) -> list[dict[str, Any]]:
     return [m.get("params", {}) for m in map(json.loads, lines) if m.get("method") == method]
 
 
-def test_a_run_of_codex_has_the_events_and_figures_of_every_run_and_its_settings_go_over_the_pipe(world: World) -> None:
-    paint = {"command": "paint", "args": ["--blue"], "env": {"COLOUR": "blue"}}
+def test_a_run_of_codex_has_the_events_and_figures_of_every_run_and_its_settings_go_over_the_pipe(
+    world: World,
+) -> None:
+    paint = {"command": "sh", "args": ["--blue"], "env": {"COLOUR": "blue"}}
     codex(world, model="gpt-6", effort="low", mcpServers={"paint": paint}, outputSchema=SCHEMA)
     run_id = world.start('say:{"n": 7}')
     assert world.completed(run_id) == '{"n": 7}' and world.result(run_id).output == {"n": 7}
@@ -51,11 +53,15 @@ def test_a_run_of_codex_has_the_events_and_figures_of_every_run_and_its_settings
     assert (usage.turns, usage.tool_calls, usage.cost_usd) == (2, 1, None)
     (opened,) = told(world, "thread/start")
     assert opened["model"] == "gpt-6" and opened["approvalsReviewer"] == "user"
-    assert opened["developerInstructions"].startswith("You paint.") and run_id in opened["developerInstructions"]
+    assert (
+        opened["developerInstructions"].startswith("You paint.") and run_id in opened["developerInstructions"]
+    )
     assert opened["config"]["model_reasoning_effort"] == "low"
     assert opened["config"]["mcp_servers"]["paint"]["env"] == {"COLOUR": "blue"}
     assert "SUBAGENT_RUN_TOKEN" in opened["config"]["mcp_servers"]["subagent"]["env_vars"]
-    assert world.given_to(run_id)["SUBAGENT_RUN_TOKEN"] not in (world.work / "told.jsonl").read_text(encoding="utf-8")
+    assert world.given_to(run_id)["SUBAGENT_RUN_TOKEN"] not in (world.work / "told.jsonl").read_text(
+        encoding="utf-8"
+    )
     assert told(world, "turn/start")[0]["outputSchema"] == SCHEMA
 
 
@@ -88,7 +94,12 @@ BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "words instead of the output": ("say:done", {"outputSchema": SCHEMA}, "invalid_output", "not JSON"),
     "no login": ("say", {"env": {"FAKE_LOGIN": "no"}}, "config", "not logged in"),
     "a state below the temporary directory": ("say", {"env": {"TMPDIR": "/tmp"}}, "config", "CODEX_HOME"),
-    "a server that does not start": ("server", {"mcpServers": {"paint": {"command": "sh"}}}, "config", "paint"),
+    "a server that does not start": (
+        "server",
+        {"mcpServers": {"paint": {"command": "sh"}}},
+        "config",
+        "paint",
+    ),
     "too many turns": ("turns:9", {"maxTurns": 2}, "max_turns", "limit of 2 turns"),
     "retries alone": ("retry", {"limits": {"idleTimeoutSeconds": 0.5}}, "timeout", "Reconnecting... 1/5"),
 }
@@ -120,7 +131,9 @@ def test_a_command_that_its_sandbox_refused_is_in_the_journal(world: World) -> N
     assert result["text"] == "bwrap: no"
 
 
-def test_a_stop_interrupts_the_turn_and_a_continuation_resumes_the_thread_with_its_own_figures(world: World) -> None:
+def test_a_stop_interrupts_the_turn_and_a_continuation_resumes_the_thread_with_its_own_figures(
+    world: World,
+) -> None:
     codex(world)
     run_id = world.start("sleep")
     wait_for(lambda: world.events(run_id, "tool_call"), BOUND, "the command")
@@ -141,15 +154,17 @@ def test_a_killed_codex_is_an_end_that_can_be_continued(world: World) -> None:
     run_id = world.start("sleep")
     wait_for(lambda: world.events(run_id, "tool_call"), BOUND, "the command")
     for identity in process_scan.marked(f"CODEX_HOME={world.home / 'state'}"):
-        if "sleep" not in Path(f"/proc/{identity.pid}/cmdline").read_text(encoding="utf-8"):
-            process_scan.processes.send_signal(identity, 9)
+        if FAKE.name in Path(f"/proc/{identity.pid}/cmdline").read_text(encoding="utf-8"):
+            processes.send_signal(identity, 9)
     assert world.failed(run_id)[0] == "agent_error"
     world.gone(run_id)
     done = world.cli("continue", run_id, "say:Again.", "--detach")
     assert world.completed(done.stdout.strip()) == "Again."
 
 
-def test_what_codex_cannot_be_given_is_refused_and_a_missing_codex_is_told_how_to_install(world: World) -> None:
+def test_what_codex_cannot_be_given_is_refused_and_a_missing_codex_is_told_how_to_install(
+    world: World,
+) -> None:
     world.agent("worker", "", runner="codex", tools=["Bash"], maxTokens=5)
     done = world.cli("run", "worker", "Go.")
     assert done.returncode != 0 and "tools" in done.stderr
