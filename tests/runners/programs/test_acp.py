@@ -34,6 +34,7 @@ def test_a_run_over_the_protocol_has_the_events_of_every_run_and_no_guessed_figu
     acp(world)
     run_id = world.start("say:Painted.")
     assert world.completed(run_id) == "Painted."
+    world.gone(run_id)
     kinds = [event["type"] for event in world.events(run_id)]
     for kind in ("run_started", "thought", "text", "tool_call", "tool_result", "usage", "run_ended"):
         assert kind in kinds

@@ -45,6 +45,7 @@ def test_a_run_of_codex_has_the_events_and_figures_of_every_run_and_its_settings
     codex(world, model="gpt-6", effort="low", mcpServers={"paint": paint}, outputSchema=SCHEMA)
     run_id = world.start('say:{"n": 7}')
     assert world.completed(run_id) == '{"n": 7}' and world.result(run_id).output == {"n": 7}
+    world.gone(run_id)
     kinds = [event["type"] for event in world.events(run_id)]
     for kind in ("run_started", "turn", "thought", "tool_call", "tool_result", "text", "usage", "run_ended"):
         assert kind in kinds
