@@ -1,40 +1,112 @@
 """`subagent inbox`: the questions that wait for an answer."""
 
+import shlex
+import shutil
+import subprocess
+import sys
 from typing import Any
 
 import click
 
-from subagent_server.cli.console.flags import json_option
-from subagent_server.cli.console.output import err, out, out_json
+from subagent_server.cli.console.flags import TEXT, json_option
+from subagent_server.cli.console.output import err, is_terminal, out, out_json, report
+from subagent_server.cli.console.questions import question_text
 from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import escape_lines, facts, one_line
 from subagent_server.service.inbox import OpenQuestion, open_questions
+
+EXEC_SECONDS = 60.0
 
 
 @click.command()
 @click.option(
     "-w", "--watch", "watching", is_flag=True, help="Stay, and print each new question as it comes."
 )
+@click.option("--bell", is_flag=True, help="With --watch: ring the bell of the terminal at each question.")
+@click.option(
+    "--exec",
+    "command",
+    type=TEXT,
+    metavar="CMD",
+    help="With --watch: start this program at each question, for at most 60 s. The question is in "
+    "SUBAGENT_EVENT_TEXT and, as JSON, on stdin. No shell reads CMD.",
+)
 @json_option
 @pass_session
-def inbox(session: Session, watching: bool, as_json: bool) -> None:
+def inbox(session: Session, watching: bool, bell: bool, command: str | None, as_json: bool) -> None:
     """List the questions that wait for an answer.
 
     Those of every tree of runs, the oldest first, each with its task and the command that answers it.
-    With --json: a list of questions; with --watch a line of JSON for each. Ctrl-C ends the watching.
+    `subagent reply` alone asks them one after the other. With --json: a list of questions; with --watch a
+    line of JSON for each. Ctrl-C ends the watching.
     """
+    if (bell or command is not None) and not watching:
+        raise click.UsageError("--bell and --exec belong to --watch: they tell of questions as they come.")
+    words = _words(command)
     if watching:
-        _watch(session, as_json)
+        _watch(session, _Alarm(session, words, bell=bell), as_json)
     questions = open_questions(session.service, session.caller)
     if as_json:
         out_json([_wire(question) for question in questions])
     elif questions:
-        out("\n\n".join(_text(session, question) for question in questions))
+        out("\n\n".join(question_text(session, question) for question in questions))
     else:
         err("No run waits for an answer.")
 
 
-def _watch(session: Session, as_json: bool) -> None:
+def _words(command: str | None) -> list[str]:
+    """Return the program of --exec with its arguments. Raises UsageError."""
+    if command is None:
+        return []
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise click.UsageError(f"--exec cannot be read ({error}): close its quotes.") from error
+    if not words or shutil.which(words[0]) is None:
+        named = words[0] if words else command
+        raise click.UsageError(f"--exec names no program that is here ({named!r}): give its path.")
+    return words
+
+
+class _Alarm:
+    """Tells the person of a question: by the bell, and by a program."""
+
+    def __init__(self, session: Session, command: list[str], *, bell: bool) -> None:
+        self._session = session
+        self._command = command
+        self._bell = bell
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def ring(self, question: OpenQuestion) -> None:
+        if self._bell and is_terminal(sys.stderr):
+            sys.stderr.write("\a")
+            sys.stderr.flush()
+        self._started = [each for each in self._started if not self._has_ended(each)]
+        if self._command:
+            self._start(question)
+
+    def _start(self, question: OpenQuestion) -> None:
+        from subagent_server.host.bounded_command import start  # a list of questions starts nothing
+        from subagent_server.service.notices import notice_environment, notice_stdin
+
+        facts = _wire(question)
+        environment = notice_environment(self._session.settings.environment, "onQuestion", facts)
+        given = notice_stdin("onQuestion", facts)
+        here = sys.stderr.fileno()  # stdout has the questions, as a program may read them
+        try:
+            started = start(self._command, EXEC_SECONDS, environment, given, with_starter=True, stdout=here)
+        except OSError as error:
+            report(f"--exec could not be started ({error.strerror}); the next question tries again.")
+        else:
+            self._started.append(started)
+
+    def _has_ended(self, started: "subprocess.Popen[bytes]") -> bool:
+        code = started.poll()
+        if code:
+            report(f"--exec ended with code {code}.")
+        return code is not None
+
+
+def _watch(session: Session, alarm: _Alarm, as_json: bool) -> None:
     """Print each question once."""
     shown: set[tuple[str, str]] = set()
 
@@ -45,8 +117,9 @@ def _watch(session: Session, as_json: bool) -> None:
             if as_json:
                 out_json(_wire(question), indent=None)
             else:
-                out(("\n" if shown else "") + _text(session, question))
+                out(("\n" if shown else "") + question_text(session, question))
             shown.add((question.run_id, question.message_id))
+            alarm.ring(question)
 
     from subagent_server.cli.console.watch import watch  # imports watchdog, which only the watching needs
 
@@ -55,17 +128,3 @@ def _watch(session: Session, as_json: bool) -> None:
 
 def _wire(question: OpenQuestion) -> dict[str, Any]:
     return question.model_dump(mode="json", exclude_none=True)
-
-
-def _text(session: Session, question: OpenQuestion) -> str:
-    label = f" · {one_line(question.label)}" if question.label else ""
-    return facts(
-        [
-            ("run", f"{question.run_id}  {one_line(question.agent)}{label}"),
-            ("below", " → ".join(f"{one_line(run.agent)} {run.run_id}" for run in question.path or [])),
-            ("task", one_line(question.prompt or "")),
-            (one_line(question.message_id), f"? {escape_lines(question.question)}"),
-            ("options", " | ".join(one_line(option) for option in question.options or [])),
-            ("answer", session.command("reply", question.run_id, question.message_id, "ANSWER")),
-        ]
-    )

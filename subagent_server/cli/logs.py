@@ -1,61 +1,115 @@
-"""`subagent logs`: print or follow the log of a run, for people or as events."""
+"""`subagent logs`: print or follow the logs of runs, for people or as events."""
+
+import sys
+from collections.abc import Callable
 
 import click
 
 from subagent_server.cli.console.complete import complete_runs
+from subagent_server.cli.console.event_text import EventText, prefixes
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.interrupts import watching
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import escape_lines
+from subagent_server.domain.errors import SubagentError
 from subagent_server.host.journal import parse
 from subagent_server.service.open_run import open_run
-from subagent_server.store.logs import page
+from subagent_server.service.tree_usage import subtree
+from subagent_server.store.logs import in_order, page
 
 
 @click.command()
-@click.argument("run", shell_complete=complete_runs)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
+@click.argument("names", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the runs have ended.")
 @click.option(
     "-n",
     "--tail",
-    "lines",
+    "count",
     type=click.IntRange(min=0),
     default=50,
     show_default=True,
     metavar="N",
-    help="Begin with the last N lines.",
+    help="Begin with the last N events of each run.",
 )
+@click.option("--tree", is_flag=True, help="The runs that they started, too.")
+@click.option("--full", is_flag=True, help="Everything that the journal has of tools and texts.")
 @json_option
 @pass_session
-def logs(session: Session, run: str, follow: bool, lines: int, as_json: bool) -> None:
+def logs(
+    session: Session,
+    names: tuple[str, ...],
+    follow: bool,
+    count: int,
+    tree: bool,
+    full: bool,
+    as_json: bool,
+) -> None:
     """Print the log of a run, or follow it.
 
-    With --json: its events, one JSON object a line. Ctrl-C stops the following, never the run.
+    Of several runs each line begins with agent and id. With --json: events, one JSON object a line, with
+    `runId` if there are several runs. Ctrl-C stops the following, never the runs.
     """
-    run_id = session.run_id(run)
-    open_run(session.service, run_id, session.caller)
-    paths = session.service.store.paths.run(run_id)
-    file = paths.events if as_json else paths.log
-    show = _show_event if as_json else _show_line
-    tail = page(file, None, lines)
-    with watching(session, run_id):
-        for line in tail.lines:
-            show(line)
+    run_ids = _with_children(session, names) if tree else session.run_ids(names)
+    agents = {run_id: open_run(session.service, run_id, session.caller).meta.agent_name for run_id in run_ids}
+    several = tree or len(run_ids) > 1
+    show = _events(several) if as_json else _lines(session, agents, full, several)
+    paths = session.service.store.paths
+    tails = {run_id: page(paths.run(run_id).events, None, count) for run_id in run_ids}
+    with watching(session, *run_ids):
+        past = ((run_id, line) for run_id, each in tails.items() for line in each.lines)
+        for run_id, line in in_order(past) if several else past:
+            show(run_id, line)
         if follow:
             from subagent_server.cli.console.follow import LogFollower  # watching is not needed to read
 
-            with LogFollower(session, run_id, file, tail.cursor) as follower:
+            with LogFollower(session, tree=tree) as follower:
+                for run_id, each in tails.items():
+                    follower.add(run_id, each.cursor)
                 follower.until(lambda _: False, show)
-        elif not tail.cursor:
-            err(f"Run {run_id} has no log yet: `{session.command('logs', '-f', run_id)}` waits for it.")
+        elif not any(each.cursor for each in tails.values()):
+            waiting = session.command("logs", "-f", run_ids[0])
+            err(f"Run {run_ids[0]} has no log yet: `{waiting}` waits for it.")
 
 
-def _show_line(line: str) -> None:
-    out(escape_lines(line))
+def _with_children(session: Session, names: tuple[str, ...]) -> list[str]:
+    """Return the runs that are named, each followed by all runs below."""
+    found: dict[str, None] = {}
+    for run_id in session.run_ids(names):
+        meta = open_run(session.service, run_id, session.caller).meta
+        found.update({below.run_id: None for below in subtree(session.service.store, meta)})
+    return list(found)
 
 
-def _show_event(line: str) -> None:
-    event = parse(line)
-    if event is not None:  # a line torn by a crash is not an event
-        out_json(event, indent=None)
+def _lines(session: Session, agents: dict[str, str], full: bool, several: bool) -> Callable[[str, str], None]:
+    writers: dict[str, EventText] = {}
+
+    def writer_of(run_id: str) -> EventText:
+        if run_id not in agents:  # a run that has been started since
+            agents[run_id] = _agent_of(session, run_id)
+        if run_id not in writers:
+            begin = prefixes(agents, sys.stdout)[run_id] if several else ""
+            writers[run_id] = EventText(begin, full, apart=agents if several else ())
+        return writers[run_id]
+
+    def show(run_id: str, line: str) -> None:
+        event = parse(line)
+        for each in writer_of(run_id).lines(event) if event is not None else ():
+            out(each)
+
+    return show
+
+
+def _agent_of(session: Session, run_id: str) -> str:
+    try:
+        return session.service.store.read(run_id).agent_name
+    except SubagentError:
+        return ""
+
+
+def _events(several: bool) -> Callable[[str, str], None]:
+    def show(run_id: str, line: str) -> None:
+        event = parse(line)
+        if event is not None:  # a line torn by a crash is not an event
+            out_json({"runId": run_id, **event} if several else event, indent=None)
+
+    return show

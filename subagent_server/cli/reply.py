@@ -1,10 +1,10 @@
-"""`subagent reply`: answer a question of a run."""
+"""`subagent reply`: answer a question of a run, or all open questions one after the other."""
 
 import click
 
 from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.flags import TEXT, json_option
-from subagent_server.cli.console.output import out, out_json
+from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.stdin import argument_or_stdin
 from subagent_server.domain.errors import BadArgument
@@ -14,23 +14,28 @@ from subagent_server.service.open_run import open_run
 
 
 @click.command()
-@click.argument("run", shell_complete=complete_runs)
+@click.argument("run", required=False, shell_complete=complete_runs)
 @click.argument("words", nargs=-1, type=TEXT, metavar="[MESSAGE] ANSWER|-")
 @json_option
 @pass_session
-def reply(session: Session, run: str, words: tuple[str, ...], as_json: bool) -> None:
+def reply(session: Session, run: str | None, words: tuple[str, ...], as_json: bool) -> None:
     """Answer a question of a run.
 
     MESSAGE is the id of the question (q1, ...); it may be left out if only one is open. `-` reads the answer
     from stdin. An answer that begins with a dash goes after `--`. Repeating an answer changes nothing.
+
+    On a terminal, without an answer: ask the open questions of RUN, or of all runs, one after the other.
     """
-    if not 1 <= len(words) <= 2:
-        raise click.UsageError("Give the run, the question if several are open, and the answer in quotes.")
-    run_id = session.run_id(run)
-    message_id = words[0] if len(words) == 2 else None
+    run_id = None if run is None else session.run_id(run)
     caller = session.leader()
-    if caller.run_id == run_id:
+    if run_id is not None and caller.run_id == run_id:
         raise NotAllowed(f"Run {run_id} asked that itself: its parent or a person answers it.")
+    if not words:
+        _walk(session, run_id, as_json)
+        return
+    if run_id is None or len(words) > 2:
+        raise click.UsageError("Give the run, the question if several are open, and the answer in quotes.")
+    message_id = words[0] if len(words) == 2 else None
     if message_id is None:
         _refuse_a_question_for_an_answer(session, run_id, words[0])
     answer = argument_or_stdin(words[-1], "answer")
@@ -50,6 +55,37 @@ def reply(session: Session, run: str, words: tuple[str, ...], as_json: bool) -> 
     still = observed.meta.pending_questions
     left = f"; {still} still wait{'s' if still == 1 else ''} for one" if still else ""
     out(f"The answer to run {run_id} is recorded{answering.masked_note(observed.meta, answer)}{left}.")
+
+
+def _walk(session: Session, run_id: str | None, as_json: bool) -> None:
+    """Ask the person the open questions, the oldest first; Ctrl-D leaves one open and goes to the next.
+
+    Raises:
+        UsageError: there is no person to ask.
+    """
+    from subagent_server.cli.console.asking import ask_person, has_person
+    from subagent_server.cli.console.questions import question_context
+    from subagent_server.service.inbox import open_questions
+
+    if as_json or not has_person():
+        raise click.UsageError("Give the run, the question if several are open, and the answer in quotes.")
+    met: set[tuple[str, str]] = set()
+    while True:
+        questions = [
+            question
+            for question in open_questions(session.service, session.caller)
+            if run_id in (None, question.run_id) and (question.run_id, question.message_id) not in met
+        ]
+        if not questions:
+            break
+        question = questions[0]
+        met.add((question.run_id, question.message_id))
+        message = open_run(session.service, question.run_id, session.caller).meta.message(question.message_id)
+        if message is not None:
+            err(f"\n{question_context(question)}")
+            ask_person(session, question.run_id, message)
+    if not met:
+        err("No run waits for an answer." if run_id is None else f"Run {run_id} waits for no answer.")
 
 
 def _refuse_a_question_for_an_answer(session: Session, run_id: str, word: str) -> None:

@@ -9,7 +9,7 @@ import click
 from subagent_server.cli.console.commands import for_people
 from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.flags import json_option
-from subagent_server.cli.console.output import out, out_json
+from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.programs import program_text
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import (
@@ -22,6 +22,7 @@ from subagent_server.cli.console.text import (
     moment,
     one_line,
 )
+from subagent_server.cli.console.transcript_text import transcript_text
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import Message, RunMeta
 from subagent_server.domain.states import MessageStatus
@@ -33,6 +34,7 @@ from subagent_server.service.sandbox_mark import sandbox_mark
 from subagent_server.service.tree_usage import subtree
 from subagent_server.service.views import RunView
 from subagent_server.store.log_format import count, usage_line
+from subagent_server.store.transcript import read_transcript
 
 _PROMPT_LINES = 12
 
@@ -40,9 +42,10 @@ _PROMPT_LINES = 12
 @click.command()
 @click.argument("run", shell_complete=complete_runs)
 @click.option("--code", is_flag=True, help="Its programs of code mode, each with its calls and its output.")
+@click.option("--transcript", is_flag=True, help="Its conversation with the model, with the system prompt.")
 @json_option
 @pass_session
-def show(session: Session, run: str, code: bool, as_json: bool) -> None:
+def show(session: Session, run: str, code: bool, transcript: bool, as_json: bool) -> None:
     """Show everything about a run.
 
     What it was asked, how it stands, what it asked and what it was answered, what it cost, how it ended, and
@@ -51,6 +54,9 @@ def show(session: Session, run: str, code: bool, as_json: bool) -> None:
     observed = open_run(session.service, session.run_id(run), session.caller)
     if code:
         _show_code(session, observed.meta.run_id, as_json)
+        return
+    if transcript:
+        _show_transcript(session, observed.meta.run_id, as_json)
         return
     view = session.view(observed)
     if as_json:
@@ -72,6 +78,18 @@ def _show_code(session: Session, run_id: str, as_json: bool) -> None:
         return
     texts = [program_text(program) for program in programs]
     out("\n\n".join(texts) or f"Run {run_id} has run no programs: only agents with `codeMode` do.")
+
+
+def _show_transcript(session: Session, run_id: str, as_json: bool) -> None:
+    agent = session.service.store.read_request(run_id).agent
+    system = str(agent.get("systemPrompt") or "")
+    messages = list(read_transcript(session.service.store.paths.run(run_id)))
+    if as_json:
+        out_json({"system": system, "messages": messages})
+    elif messages:
+        out("\n\n".join(transcript_text(system, messages)))
+    else:
+        err(f"Run {run_id} has no conversation yet.")
 
 
 def _state(session: Session, observed: Observed, view: RunView) -> str:

@@ -172,12 +172,15 @@ def last_of(file: Entry, kind: str, *, max_bytes: int = 32 << 20) -> dict[str, A
 
 
 def parse(line: str | bytes) -> dict[str, Any] | None:
-    """Return the object of a line, or None if the line is torn (or nested deeper than any record)."""
+    """Return the object of a line, or None if there is none.
+
+    The line is torn, nested deeper than any record, or has a `type` that no record has.
+    """
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) else None
+    return record if isinstance(record, dict) and isinstance(record.get("type", ""), str) else None
 
 
 def _lines(opened: BinaryIO) -> Iterator[bytes]:

@@ -32,6 +32,8 @@ def preview(text: str, lines: int = _PREVIEW_LINES) -> str:
     shown = [
         line if len(line) <= _PREVIEW_WIDTH else line[: _PREVIEW_WIDTH - 1] + "…" for line in every[:lines]
     ]
+    if len(every) == lines + 1:  # a remark would take the line that it saves
+        return preview(text, lines + 1)
     if len(every) > lines:
         shown.append(f"… {count(len(every) - lines, 'more line')}")
     return "\n".join(shown)
@@ -175,7 +177,8 @@ def _subagent(e: Event) -> str:
     facts = (e.get("toolName"), e.get("messageId"), e.get("status"), e.get("model"), e.get("count"))
     told = "" if payload is None else preview(_text_of(payload), 2)
     words = (mark, *(str(fact) for fact in facts if fact is not None), told)
-    return f"│ {origin.strip()}: {' '.join(word for word in words if word)}"
+    begin = f"│ {origin.strip()}: "
+    return begin + " ".join(word for word in words if word).replace("\n", f"\n{begin}")
 
 
 def _text_of(payload: Any) -> str:

@@ -1,5 +1,6 @@
 """The journal of a run (`events.jsonl`), and the same for people (`run.log`)."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -83,6 +84,15 @@ def page(file: Entry, cursor: int | None, lines: int) -> journal.Page:
         return journal.tail(file, lines) if cursor is None else journal.read_from(file, cursor, lines)
     except OSError as error:
         raise UnreadableMeta(file.directory.path.name, file.path, error.strerror or str(error)) from error
+
+
+def in_order(lines: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return lines of several journals, each with the id of its run, in the order of their times."""
+    return sorted(lines, key=lambda each: _time_of(each[1]))  # stable: lines of one moment stay as they are
+
+
+def _time_of(line: str) -> str:
+    return str((journal.parse(line) or {}).get("at", ""))
 
 
 def _cut(facts: dict[str, Any]) -> dict[str, Any]:

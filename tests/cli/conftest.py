@@ -10,6 +10,8 @@ from subagent_server.simulator import Simulator
 from tests.cli.command import BOUND, Cli, Model, Turn
 from tests.helpers.wait import wait_for
 
+_HOMES_OF_CLIENTS = ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME", "XDG_CONFIG_HOME")
+
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Iterator[Cli]:
@@ -35,3 +37,13 @@ def model(cli: Cli) -> Iterator[Model]:
             return simulator
 
         yield speak
+
+
+@pytest.fixture
+def home(cli: Cli) -> Path:
+    """The home directory of the command, which knows none of the usual variables."""
+    home = cli.home / "home"
+    home.mkdir()
+    kept = {name: value for name, value in cli.environment.items() if name not in _HOMES_OF_CLIENTS}
+    cli.environment = {**kept, "HOME": str(home)}
+    return home

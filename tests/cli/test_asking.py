@@ -1,14 +1,12 @@
 """A person at a terminal answers the questions of a followed run."""
 
-import os
-import pty
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from subagent_server.simulator import Simulator
-from tests.cli.command import Cli, Running, asked, hear
+from tests.cli.command import Cli, asked
+from tests.cli.terminal import person
 
 PROMPT = "Your answer"
 TURNS = {
@@ -24,34 +22,6 @@ TURNS = {
         {"text": "Thanks."},
     ]
 }
-
-
-class Terminal:
-    """A command with a person at its stdin and stderr."""
-
-    def __init__(self, command: Running, outer: int) -> None:
-        self.command = command
-        self._outer = outer
-
-    def hear(self, wanted: str) -> str:
-        """Return what the person sees until `wanted`."""
-        return hear(self._outer, wanted)
-
-    def type(self, text: str) -> None:
-        """Type something."""
-        os.write(self._outer, text.encode())
-
-
-@contextmanager
-def person(cli: Cli, *words: str) -> Iterator[Terminal]:
-    """Start the command on a terminal; its stdout is a pipe."""
-    outer, inner = pty.openpty()
-    try:
-        with cli.start(*words, stdin=inner, stderr=inner) as command:
-            yield Terminal(command, outer)
-    finally:
-        os.close(outer)
-        os.close(inner)
 
 
 @pytest.fixture

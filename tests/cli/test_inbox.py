@@ -1,7 +1,19 @@
 """`subagent inbox`: the open questions of all trees, with their context."""
 
-from tests.cli.command import Cli, asked
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import BOUND, Cli, asked
 from tests.cli.families import family
+from tests.helpers.wait import wait_for
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process lives."""
+    return Path(f"/proc/{pid}").exists()
 
 
 def test_a_question_is_listed_with_its_task_and_its_place_in_the_tree(cli: Cli) -> None:
@@ -45,3 +57,52 @@ def test_the_inbox_lists_every_open_question_with_its_command(cli: Cli) -> None:
         (other, "q1"),
     ], "the oldest first"
     assert letters[2]["label"] == "the label" and letters[0]["options"] == ["blue", "red"]
+
+
+HOSTILE = "Which `touch owned` $(touch owned); touch owned\n\x1b[2J' \" colour?"
+TELL = """\
+import json, os, subprocess, sys
+facts = {name: value for name, value in os.environ.items() if name.startswith("SUBAGENT_")}
+left = subprocess.Popen(["sleep", "600"], start_new_session=True)
+given = {"environment": facts, "stdin": sys.stdin.read(), "words": sys.argv[2:], "left": left.pid}
+with open(sys.argv[1] + ".new", "w") as file:
+    json.dump(given, file)
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+"""
+
+
+def test_a_program_is_started_at_a_question_which_it_gets_as_data(cli: Cli) -> None:
+    told = cli.home / "told.json"
+    (cli.home / "tell.py").write_text(TELL, encoding="utf-8")
+    command = f"{sys.executable} tell.py {told} 'two words'"
+    with (
+        cli.living("aaaaaa", asked(HOSTILE)) as run_id,
+        cli.start("inbox", "--watch", "--bell", "--exec", command, env={"SUBAGENT_RUN_TOKEN": ""}) as inbox,
+    ):
+        inbox.hear("ANSWER")
+        wait_for(told.exists, BOUND, "the program of --exec")
+        given = json.loads(told.read_text(encoding="utf-8"))
+        wait_for(lambda: not is_running(given["left"]), BOUND, "the end of what the program has left")
+        assert given["words"] == ["two words"]
+        assert given["environment"]["SUBAGENT_EVENT_RUN"] == run_id
+        assert given["environment"]["SUBAGENT_EVENT_TEXT"].startswith("Which `touch owned` $(touch")
+        assert "\x1b" not in given["environment"]["SUBAGENT_EVENT_TEXT"]
+        assert json.loads(given["stdin"])["question"] == HOSTILE
+        inbox.interrupt()
+        assert inbox.end()[0] == 130
+    assert not (cli.home / "owned").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--bell"], "belong to --watch"),
+        (["--exec", "true"], "belong to --watch"),
+        (["--watch", "--exec", "no-such-program-here"], "names no program"),
+        (["--watch", "--exec", "'open"], "cannot be read"),
+        (["--watch", "--exec", ""], "names no program"),
+    ],
+)
+def test_a_bell_that_cannot_ring_is_refused(cli: Cli, words: list[str], why: str) -> None:
+    done = cli("inbox", *words)
+    assert done.returncode == 2 and why in done.stderr and done.stderr.count("\n") == 1

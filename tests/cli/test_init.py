@@ -5,75 +5,15 @@ import os
 import pty
 import shutil
 import stat
-import sys
-import sysconfig
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.command import BOUND, Cli, Completed, hear
+from tests.cli.command import BOUND, Cli, hear
+from tests.cli.init_clients import COMMAND, FILES, FOR_CLAUDE, SERVE, USUAL, everything, servers, written
 from tests.helpers.wait import wait_for
-
-COMMAND = str(Path(sysconfig.get_path("scripts")) / "subagent")
-SERVE = ["serve", "--role", "parent"]
-FOR_CLAUDE = {"command": COMMAND, "args": SERVE, "alwaysLoad": True}
-FILES = {
-    ("claude", "project"): ".mcp.json",
-    ("claude", "user"): "home/.claude.json",
-    ("codex", "user"): "home/.codex/config.toml",
-    ("codex", "project"): ".codex/config.toml",
-    ("gemini", "user"): "home/.gemini/settings.json",
-    ("gemini", "project"): ".gemini/settings.json",
-    ("cursor", "project"): ".cursor/mcp.json",
-    ("cursor", "user"): "home/.cursor/mcp.json",
-    ("claude-desktop", "user"): (
-        "home/Library/Application Support/Claude/claude_desktop_config.json"
-        if sys.platform == "darwin"
-        else "home/.config/Claude/claude_desktop_config.json"
-    ),
-}
-USUAL = {
-    "claude": "project",
-    "codex": "user",
-    "gemini": "user",
-    "cursor": "project",
-    "claude-desktop": "user",
-}
-ELSEWHERE = ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME", "XDG_CONFIG_HOME")
-
-
-@pytest.fixture
-def home(cli: Cli) -> Path:
-    """The home directory of the command, which knows none of the usual variables."""
-    home = cli.home / "home"
-    home.mkdir()
-    kept = {name: value for name, value in cli.environment.items() if name not in ELSEWHERE}
-    cli.environment = {**kept, "HOME": str(home)}
-    return home
-
-
-def written(cli: Cli, *words: str) -> Completed:
-    """Run `init` so that it writes."""
-    done = cli("init", *words, "--yes")
-    assert done.returncode == 0, done.stderr
-    return done
-
-
-def servers(path: Path) -> dict[str, Any]:
-    """Return the servers that a file holds."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".toml":
-        found: dict[str, Any] = tomllib.loads(text)["mcp_servers"]
-    else:
-        found = json.loads(text)["mcpServers"]
-    return found
-
-
-def everything(directory: Path) -> dict[str, bytes]:
-    """Return all files below a directory."""
-    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(("client", "scope"), list(FILES))
@@ -254,62 +194,6 @@ def test_for_programs_there_is_json(cli: Cli, home: Path) -> None:
     assert cli.json("init", "claude")["state"] == "current"
 
 
-def listed(path: Path) -> Any:
-    """Return the settings in a file."""
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def test_claude_code_may_use_the_server_without_asking_unless_that_is_not_wanted(
-    cli: Cli, home: Path
-) -> None:
-    settings = cli.home / ".claude" / "settings.local.json"
-    done = written(cli, "claude", "--no-approve")
-    assert not settings.exists() and "the default answer is no" in done.stderr
-    settings.parent.mkdir()
-    settings.write_text('{"permissions": {"deny": ["Bash(rm:*)"], "allow": [ "Read" ]}}', encoding="utf-8")
-    shown = written(cli, "claude").stdout
-    assert "+++ .claude/settings.local.json" in shown and "without asking each time" in shown
-    assert listed(settings) == {
-        "permissions": {"deny": ["Bash(rm:*)"], "allow": ["Read", "mcp__subagents"]},
-        "enabledMcpjsonServers": ["subagents"],
-    }
-    assert cli("init", "claude").stderr.endswith("has this server already: nothing to do.\n")
-    written(cli, "claude", "--scope", "user")
-    assert listed(home / ".claude" / "settings.json") == {"permissions": {"allow": ["mcp__subagents"]}}
-
-
-@pytest.mark.parametrize(
-    "odd", ["{", "[]", '{"permissions": []}', '{"permissions": {"allow": "all"}}', "\xff"]
-)
-def test_settings_that_cannot_be_changed_leave_both_files_as_they_are(cli: Cli, home: Path, odd: str) -> None:
-    settings = cli.home / ".claude" / "settings.local.json"
-    settings.parent.mkdir()
-    settings.write_text(odd, encoding="latin-1")
-    before = everything(cli.home)
-    done = cli("init", "claude", "--yes")
-    assert done.returncode == 2 and "add --no-approve." in done.stderr and done.stderr.count("\n") == 1
-    assert everything(cli.home) == before
-
-
-@pytest.mark.parametrize(
-    ("client", "key", "value", "other"),
-    [("codex", "default_tools_approval_mode", "approve", "prompt"), ("gemini", "trust", True, False)],
-)
-def test_an_entry_approves_the_tools_and_what_a_person_decided_is_kept(
-    cli: Cli, home: Path, client: str, key: str, value: object, other: object
-) -> None:
-    path = cli.home / FILES[client, "user"]
-    written(cli, client, "--no-approve")
-    assert key not in servers(path)["subagents"]
-    written(cli, client, "--force")
-    assert servers(path)["subagents"][key] == value
-    text = path.read_text(encoding="utf-8")
-    decided = text.replace(json.dumps(value), json.dumps(other))
-    path.write_text(decided, encoding="utf-8")
-    assert cli("init", client, "--yes").returncode == 0
-    assert path.read_text(encoding="utf-8") == decided != text
-
-
 def test_a_project_file_with_a_path_of_this_machine_says_that_it_is_of_no_use_to_others(
     cli: Cli, home: Path
 ) -> None:
@@ -323,83 +207,13 @@ def test_a_project_file_with_a_path_of_this_machine_says_that_it_is_of_no_use_to
     assert servers(cli.home / ".mcp.json")["subagents"]["command"] == "subagent"
 
 
-@pytest.mark.parametrize("file", [".mcp.json", ".claude/settings.local.json"])
-@pytest.mark.parametrize("kind", ["a link to a device", "a fifo", "a link out", "a folder that leads out"])
-def test_a_file_that_a_project_has_planted_is_neither_read_nor_followed(
-    cli: Cli, home: Path, tmp_path_factory: pytest.TempPathFactory, file: str, kind: str
-) -> None:
-    planted, outside = cli.home / file, tmp_path_factory.mktemp("outside") / Path(file).name
-    outside.write_text("{}", encoding="utf-8")
-    if kind == "a folder that leads out":
-        planted = cli.home / ".claude" / "settings.local.json"
-        planted.parent.symlink_to(outside.parent)
-    else:
-        planted.parent.mkdir(exist_ok=True)
-        if kind == "a fifo":
-            os.mkfifo(planted)
-        else:
-            planted.symlink_to("/dev/zero" if kind == "a link to a device" else outside)
-    done = cli("init", "claude", "--yes")
-    assert done.returncode == 2 and "was left as it is, because " in done.stderr, done.stderr
-    assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
-    assert outside.read_text(encoding="utf-8") == "{}"
-    config = cli.home / ".mcp.json"
-    assert config.is_symlink() or not config.is_file()
-
-
-OVER_HTTP: dict[str, Any] = {
-    "claude": {
-        "type": "http",
-        "url": "URL",
-        "headers": {"Authorization": "Bearer TOKEN"},
-        "alwaysLoad": True,
-    },
-    "codex": {
-        "url": "URL",
-        "http_headers": {"Authorization": "Bearer TOKEN"},
-        "required": True,
-        "startup_timeout_sec": 30,
-        "tool_timeout_sec": 300,
-        "default_tools_approval_mode": "approve",
-    },
-    "gemini": {"httpUrl": "URL", "headers": {"Authorization": "Bearer TOKEN"}, "trust": True},
-    "cursor": {"url": "URL", "headers": {"Authorization": "Bearer TOKEN"}},
-}
-
-
-@pytest.mark.parametrize("client", OVER_HTTP)
-def test_over_http_each_client_gets_a_token_of_its_own_which_is_shown_nowhere(
-    cli: Cli, home: Path, client: str
-) -> None:
-    done = written(cli, client, "--http")
-    tokens = home / ".local" / "state" / "subagent" / "http-tokens"
-    assert stat.S_IMODE(tokens.stat().st_mode) == 0o600
-    (token,) = [line.split()[1] for line in tokens.read_text().splitlines() if line.startswith(client)]
-    assert token not in done.stdout + done.stderr and "TOKEN" in done.stdout
-    file = cli.home / FILES[client, "user"]
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    read = tomllib.loads if client == "codex" else json.loads
-    servers = read(file.read_text(encoding="utf-8"))
-    entry = servers["mcp_servers" if client == "codex" else "mcpServers"]["subagents"]
-    wanted = json.dumps(OVER_HTTP[client]).replace("TOKEN", token)
-    assert entry == json.loads(wanted.replace("URL", "http://127.0.0.1:8101/mcp"))
-    again = cli("init", client, "--http", "--yes")
-    assert "nothing to do" in again.stderr, "the token is kept"
-    shown = json.loads(cli("init", client, "--http", "--json", "--yes").stdout)
-    assert token not in json.dumps(shown)
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("claude-desktop", "--http"), "reads no server over HTTP"),
-        (("claude", "--http", "--scope", "project"), "A token does not belong into a file of the project"),
-        (("claude", "--http", "127.0.0.1:8101"), "is no URL"),
-    ],
-)
-def test_what_cannot_be_registered_over_http_is_refused(
-    cli: Cli, home: Path, words: tuple[str, ...], sentence: str
-) -> None:
-    done = cli("init", *words, "--yes")
-    assert done.returncode == 2 and sentence in done.stderr
-    assert not (home / ".local").exists()
+def test_init_says_what_is_missing_what_is_started_and_what_will_be_asked(cli: Cli, home: Path) -> None:
+    del cli.environment["ANTHROPIC_API_KEY"]
+    said = written(cli, "claude").stderr
+    assert "There is no agent yet" in said and "`subagent new reviewer --from reviewer`" in said
+    assert "ANTHROPIC_API_KEY is not set here." in said and "billed by the API" in said
+    assert f"It starts {COMMAND} serve." in said and "it asks whether you trust it" in said
+    cli.agent("worker")
+    cli.environment["ANTHROPIC_API_KEY"] = "key"
+    said = written(cli, "codex").stderr
+    assert "no agent yet" not in said and "ANTHROPIC_API_KEY is not set" not in said

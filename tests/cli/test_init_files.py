@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -83,6 +84,59 @@ def test_toml_gets_one_more_table_and_keeps_every_byte(text: str) -> None:
     assert tomllib.loads(changed)["mcp_servers"]["subagents"] == TABLE
     assert changed.count("\r\n") == changed.count("\n") or "\r" not in text
     assert toml_config.with_entry(changed, "subagents", TABLE) == changed
+
+
+@pytest.mark.parametrize("text", JSON_FILES.values(), ids=list(JSON_FILES))
+def test_json_without_the_server_is_again_as_it_was(text: str) -> None:
+    changed = json_config.without_entry(json_config.with_entry(text, "subagents", ENTRY), "subagents")
+    before = json.loads(text) if text.strip() else {}
+    if before.get("mcpServers"):
+        assert changed == text
+    else:
+        assert json.loads(changed) == {key: value for key, value in before.items() if key != "mcpServers"}
+    assert json_config.holds_nothing(changed) is (
+        not before or (list(before) == ["mcpServers"] and not before["mcpServers"])
+    )
+
+
+def without(data: dict[str, Any], outer: str, inner: str) -> dict[str, Any]:
+    """Return `data` without a key of one of its objects, and without that object if it holds nothing else."""
+    left = {key: value for key, value in data.get(outer, {}).items() if key != inner}
+    rest = {key: value for key, value in data.items() if key != outer}
+    return {**rest, outer: left} if left else rest
+
+
+@pytest.mark.parametrize("text", LISTS.values(), ids=list(LISTS))
+def test_a_json_list_without_the_text_is_again_as_it_was(text: str) -> None:
+    path = ("permissions", "allow")
+    changed = json_config.without_listed(json_config.with_listed(text, path, "x"), path, "x")
+    before = json.loads(text) if text.strip() else {}
+    if before.get("permissions", {}).get("allow"):
+        assert changed == text
+    else:
+        assert json.loads(changed) == without(before, "permissions", "allow")
+
+
+@pytest.mark.parametrize("text", TOML_FILES.values(), ids=list(TOML_FILES))
+def test_toml_without_the_server_is_again_as_it_was_whatever_came_behind(text: str) -> None:
+    changed = toml_config.with_entry(text, "subagents", TABLE)
+    assert toml_config.without_entry(changed, "subagents") == text
+    for behind in ("# mine\n", "\n# of t\n[t9]\na = 1\n", '[mcp_servers.subagents.env]\nA = "b"\n[t9]\n'):
+        rest = behind.replace('[mcp_servers.subagents.env]\nA = "b"\n', "")
+        line_end = "" if text.endswith("\n") or not text else "\n"
+        assert toml_config.without_entry(changed + behind, "subagents") == text + line_end + rest
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ('{"mcpServers": {"s": {"a": 1}, "t": {}}}', '{"mcpServers": {"t": {}}}'),
+        ('{"mcpServers": {"r": {}, "s": 1 , "t": {}}}', '{"mcpServers": {"r": {} , "t": {}}}'),
+        ('{ "mcpServers": {"s": {}}, "a": [ ] }', '{ "a": [ ] }'),
+    ],
+)
+def test_a_server_that_was_moved_is_taken_out_from_where_it_is(text: str, left: str) -> None:
+    assert json_config.without_entry(text, "s") == left
 
 
 def test_new_members_are_laid_out_as_the_others_are() -> None:

@@ -7,6 +7,8 @@ from subagent_server.domain import events
 from subagent_server.host.clock import now
 from subagent_server.store.logs import RunJournal
 from tests.cli.command import Cli, until_watching
+from tests.cli.families import family
+from tests.cli.terminal import raw_screen
 from tests.helpers.wait import wait_for
 
 
@@ -17,7 +19,7 @@ def journal(cli: Cli, run_id: str, *texts: str) -> None:
         writer.append("text", now(), {"text": text})
 
 
-def test_the_last_lines_are_printed_50_by_default(cli: Cli) -> None:
+def test_the_last_events_are_printed_50_by_default(cli: Cli) -> None:
     run_id = cli.completed("aaaaaa")
     journal(cli, run_id, *(f"line {number}" for number in range(100)))
     cli("show", run_id)  # closes the journal
@@ -26,8 +28,8 @@ def test_the_last_lines_are_printed_50_by_default(cli: Cli) -> None:
         cli("logs", run_id, "-n", "5"),
         cli("logs", run_id, "-n", "9999"),
     )
-    assert len(short.stdout.splitlines()) == 50
-    assert some.stdout.splitlines() == short.stdout.splitlines()[-5:]
+    assert len(short.stdout.splitlines()) == 51  # the end has two lines
+    assert some.stdout.splitlines() == short.stdout.splitlines()[-6:]
     assert "line 0\n" in every.stdout and "✔ completed" in every.stdout
     assert cli("logs", run_id, "-n", "0").stdout == ""
 
@@ -119,9 +121,74 @@ def test_following_ends_when_the_reader_of_stdout_has_gone(cli: Cli) -> None:
             assert command.process.stderr is not None and command.process.stderr.read() == b""
 
 
-def test_control_characters_in_a_log_are_escaped_for_every_writer(cli: Cli) -> None:
+def test_events_of_a_hostile_journal_are_shown_as_text(cli: Cli) -> None:
     run_id = cli.completed("aaaaaa")
-    with cli.store.paths.run(run_id).log.path.open("ab") as file:
-        file.write(b"\x1b[2Jgone \xff\n")
-    said = cli("logs", run_id).stdout
-    assert "\\x1b[2Jgone" in said and "\x1b" not in said
+    odd = [
+        {"type": "text", "at": "\x1b[2J", "text": "\x1b[2Jgone\u202e"},
+        {"type": ["turn"], "turn": "\x07"},
+        {"type": "usage", "inputTokens": "many", "costUsd": []},
+        {"type": "tool_result", "toolName": {"a": 1}, "text": 5, "seconds": "x"},
+        {"type": "subagent_event", "subagentName": "kid\n\x1b[31m", "payload": "a\nb\nc"},
+        {"type": "turn", "turn": 3},
+    ]
+    with cli.store.paths.run(run_id).events.path.open("ab") as file:
+        file.write(b"".join(json.dumps(each).encode() + b"\n" for each in odd) + b"\xff\n[]\n")
+    for options in ([], ["--full"], ["--tree"]):
+        done = cli("logs", run_id, *options)
+        assert done.returncode == 0
+        assert "\\x1b[2Jgone\\u202e" in done.stdout and "── turn 3" in done.stdout
+        assert all(c.isprintable() or c == "\n" for c in done.stdout)
+
+
+def test_a_log_has_colours_on_a_terminal_that_wants_them(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa")
+    journal(cli, run_id, "Looks \x1b[31mfine.")
+    RunJournal(cli.store.paths.run(run_id)).append("warning", now(), {"message": "careful"})
+    assert "\x1b[33m⚠ careful\x1b[0m" in raw_screen(cli, "logs", run_id)
+    assert "\x1b" not in raw_screen(cli, "logs", run_id, NO_COLOR="1")
+    assert "\x1b" not in cli("logs", run_id).stdout
+
+
+def test_tool_calls_that_are_shown_otherwise_and_book_keeping_are_left_out_unless_all_is_wanted(
+    cli: Cli,
+) -> None:
+    run_id = cli.completed("aaaaaa")
+    writer = RunJournal(cli.store.paths.run(run_id))
+    long = "\n".join(f"row {number}" for number in range(30))
+    for kind, facts in (
+        ("turn", {"turn": 1}),
+        ("usage", {"inputTokens": 200, "outputTokens": 40, "turns": 1, "costUsd": "0.0008"}),
+        ("tool_call", {"toolName": "ask_parent", "arguments": {"question": "Which?"}}),
+        ("question", {"messageId": "q1", "question": "Which?"}),
+        ("tool_result", {"toolName": "bash", "text": long}),
+        ("turn", {"turn": 2}),
+        ("text", {"text": "All good.\nReally."}),
+    ):
+        writer.append(kind, now(), facts)
+    cli("show", run_id)  # closes the journal
+    short, full = cli("logs", run_id).stdout, cli("logs", run_id, "--full").stdout
+    assert short.count("Which?") == 1 and "ask_parent" not in short and "ask_parent" in full
+    assert "── turn 2 · 240 tokens · $0.0008 so far" in short and "1 turn," not in short
+    assert "row 29" not in short and "… 26 more lines" in short and "row 29" in full
+    assert short.count("All good.") == 1  # the end does not repeat the last words
+
+
+def test_each_line_of_several_runs_begins_with_its_run(cli: Cli) -> None:
+    with family(cli) as ids:
+        journal(cli, ids.boss, "I am\nthe boss")
+        journal(cli, ids.tester, "I am\nthe tester")
+        shown = cli("logs", ids.boss, "--tree").stdout.splitlines()
+        assert [line.split() for line in shown if line.startswith("boss 111111")][1][3:] == ["the", "boss"]
+        assert len([line for line in shown if line.startswith("tester 333333 │ ")]) == 2
+        some = cli("logs", ids.tester, ids.boss, "--json").stdout.splitlines()
+        assert {json.loads(line)["runId"] for line in some} == {ids.boss, ids.tester}
+
+
+def test_following_a_tree_shows_runs_that_are_started_meanwhile(cli: Cli) -> None:
+    with cli.living("111111", agent_name="boss") as boss, cli.start("logs", "-f", boss, "--tree") as command:
+        until_watching(command)
+        below = {"parent_run_id": boss, "root_run_id": boss, "depth": 1, "agent_name": "helper"}
+        with cli.living("222222", **below) as helper:
+            journal(cli, helper, "I am new")
+            journal(cli, boss, "I go on")
+            assert "I am new" in command.hear("helper 222222 │")

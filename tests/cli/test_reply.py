@@ -3,6 +3,7 @@
 import pytest
 
 from tests.cli.command import Cli, asked
+from tests.cli.terminal import person
 
 
 def answers(cli: Cli, run_id: str) -> list[str | None]:
@@ -90,3 +91,25 @@ def test_programs_get_the_view_after_the_answer(cli: Cli) -> None:
         view = cli.json("reply", run_id, "blue")
     assert (view["runId"], view["status"]) == (run_id, "parent_replied")
     assert "messages" not in view
+
+
+def test_alone_it_asks_the_open_questions_of_all_runs_and_says_when_each_expires(cli: Cli) -> None:
+    with (
+        cli.living("aaaaaa", asked("Which\x1b[2J colour?", "blue", "red"), prompt="Paint it.") as one,
+        cli.living("bbbbbb", asked("How large?"), label="the size") as other,
+        person(cli, "reply") as terminal,
+    ):
+        seen = terminal.hear("Your answer")
+        assert "expires in 59m" in seen and "Paint it." in seen and "Which\\x1b[2J colour?" in seen
+        terminal.type("2\n")
+        assert "the size" in terminal.hear("Your answer")
+        terminal.type("\x04")
+        assert terminal.command.end()[0] == 0
+        assert (answers(cli, one), answers(cli, other)) == (["red"], [None])
+
+
+def test_alone_it_needs_a_terminal(cli: Cli) -> None:
+    with cli.living("aaaaaa", asked()) as run_id:
+        for words in ([], [run_id], [run_id, "q1", "blue", "red"]):
+            done = cli("reply", *words)
+            assert done.returncode == 2 and "Give the run" in done.stderr

@@ -8,6 +8,7 @@ from subagent_server.domain import events
 from subagent_server.domain.records import Failure, LaunchInfo, Usage
 from subagent_server.host.clock import now
 from subagent_server.store.logs import RunJournal
+from subagent_server.store.transcript import Transcript
 from tests.cli.command import Cli, asked
 from tests.cli.families import family, pay
 
@@ -167,3 +168,25 @@ def test_a_run_is_shown_with_the_cost_of_its_tree(cli: Cli) -> None:
         assert f"{runs.helper}  ● running  helper" in said
         assert cli.json("show", runs.boss)["withDescendants"] == {"inputTokens": 321, "turns": 3}
         assert "withDescendants" not in cli.json("show", runs.tester)
+
+
+TEXT = {"type": "text", "text": "a\n" * 99}
+
+
+def test_the_conversation_is_shown_whole_and_as_text(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa")
+    assert "no conversation yet" in cli("show", run_id, "--transcript").stderr
+    said: list[dict[str, object]] = [
+        {"role": "user", "content": "Look\x1b[2J."},
+        {"role": "assistant", "content": [{"type": "tool_use", "name": "bash", "input": {"command": "ls"}}]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "content": [{"type": "text", "text": "a\n" * 99}]}],
+        },
+        {"role": ["odd"], "content": {"type": 5}},
+    ]
+    Transcript(cli.store.paths.run(run_id)).begin(said)
+    shown = cli("show", run_id, "--transcript").stdout
+    assert "── user\n    Look\\x1b[2J." in shown and '→ bash {\n     "command": "ls"' in shown
+    assert shown.count("\n    a\n") >= 49 and "── ['odd']" in shown
+    assert cli.json("show", run_id, "--transcript")["messages"] == said

@@ -9,7 +9,7 @@ import pytest
 from subagent_server.service.access import token_hash
 from subagent_server.simulator import Simulator
 from tests.cli.command import BOUND, Cli
-from tests.cli.test_asking import person
+from tests.cli.terminal import person
 from tests.helpers.wait import wait_for
 
 RUN = ("run", "worker", "Do it.", "--wait", "30")

@@ -123,6 +123,12 @@ def test_a_body_that_is_too_large_is_refused(server: HttpServer) -> None:
     assert answer.status == 413 and "A payload may have 64 MiB" in answer.json["error"]
 
 
+def test_a_body_of_very_many_parts_is_refused_before_these_become_objects(server: HttpServer) -> None:
+    parts: list[Any] = [[[]] * 9] * 70_000
+    answer = server.ask_modern("tools/call", name="list_runs", arguments={"payload": "short", "parts": parts})
+    assert answer.status == 413 and "100,000 parts" in answer.json["error"]
+
+
 def test_silent_and_slow_connections_are_closed_while_others_are_answered(server: HttpServer) -> None:
     said = [b"", b"GET /healthz HTT", _head(server) + b"Content-Length: 9\r\n\r\n{"]
     peers = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in said]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
 from typing import Any
 
 from tests.helpers.http_server import ACCEPT, BOUND, MODERN_VERSION, HttpServer
@@ -141,6 +142,12 @@ def gauge(server: HttpServer, name: str) -> int:
     return int(value)
 
 
+def resident(server: HttpServer) -> int:
+    """Return the memory of a server, in bytes."""
+    status = Path(f"/proc/{server.pid}/status").read_text(encoding="utf-8")
+    return int(status.partition("VmRSS:")[2].split()[0]) << 10
+
+
 def sent(server: HttpServer, message: Any) -> socket.socket:
     """Send a request of the newer era, and return the connection without reading the answer."""
     headers = {
@@ -175,6 +182,21 @@ def test_a_newer_client_that_goes_away_ends_its_wait_and_no_run(world: World) ->
         assert world.completed(run_id) == "Painted."
         (line,) = [json.loads(each) for each in server.said.splitlines() if '"wait_for_runs"' in each]
         assert line["runs"] == [run_id] and line["parent"] == "default", "the log names run and parent"
+
+
+def test_hundreds_of_sessions_share_the_list_of_tools(world: World) -> None:
+    for number in range(40):
+        world.agent(f"agent{number}")
+    with world.http_server() as server:
+        listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+
+        def opened(count: int) -> int:
+            for _ in range(count):
+                assert len(Session(server).ask(listing).json["result"]["tools"]) > 40
+            return resident(server)
+
+        before = opened(10)
+        assert (opened(60) - before) / 60 < 200 << 10, "a copy for each would have 480 KiB"
 
 
 def test_a_parent_with_too_many_sessions_gets_no_more_and_others_go_on(world: World) -> None:

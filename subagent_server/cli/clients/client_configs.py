@@ -15,6 +15,8 @@ Entry = dict[str, Any]
 
 SERVER = "subagents"
 """The name of the server in every client."""
+SERVE_WORDS = ["serve", "--role", "parent"]
+"""The words of the command that every client starts; after those that start Python, if there is no script."""
 _PASSED_ON_BY_CODEX = (
     *("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "SUBAGENT_AGENTS", "SUBAGENT_RUNS", "SUBAGENT_MAX_RUNS"),
     "SUBAGENT_MAX_TOOLS",
@@ -96,6 +98,17 @@ def is_current(entry: Any, wanted: Entry) -> bool:
     if not isinstance(entry, dict) or entry.keys() & _WAYS != wanted.keys() & _WAYS:
         return False
     return all(key in entry and _serves(key, entry[key], value) for key, value in wanted.items())
+
+
+def is_written_by_init(entry: Any) -> bool:
+    """Whether an entry starts a server of ours, or comes to one with a token, whatever else is in it."""
+    if not isinstance(entry, dict):
+        return False
+    words = entry.get("args")
+    if isinstance(words, list):
+        return any(words[start : start + 3] == SERVE_WORDS for start in (0, 2))
+    headers = entry.get("headers", entry.get("http_headers"))
+    return isinstance(headers, dict) and str(headers.get("Authorization", "")).startswith("Bearer ")
 
 
 def _serves(key: str, present: Any, wanted: Any) -> bool:

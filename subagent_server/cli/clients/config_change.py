@@ -9,13 +9,29 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from subagent_server.cli.clients import json_config, toml_config
-from subagent_server.cli.clients.client_configs import SERVER, Client, Entry, Permissions, is_current
+from subagent_server.cli.clients.client_configs import (
+    SERVER,
+    Client,
+    Entry,
+    Permissions,
+    is_current,
+    is_written_by_init,
+)
 from subagent_server.cli.clients.config_errors import NotEditable
 from subagent_server.domain.errors import BadArgument, HostError, shorten
 from subagent_server.host import directory
 from subagent_server.host.atomic import commit, discard, prepare
 
-__all__ = ["Change", "NotEditable", "plan", "plan_permissions", "snippet", "write"]
+__all__ = [
+    "Change",
+    "NotEditable",
+    "plan",
+    "plan_permissions",
+    "plan_removal",
+    "plan_withdrawal",
+    "snippet",
+    "write",
+]
 
 MAX_BYTES = 16 << 20
 _BOM = "\ufeff"
@@ -25,18 +41,32 @@ _PRIVATE, _SHARED = 0o600, 0o644
 class _Syntax(NamedTuple):
     read_entry: Callable[[str, str], Any]
     with_entry: Callable[[str, str, Entry], str]
+    without_entry: Callable[[str, str], str]
+    holds_nothing: Callable[[str], bool]
     snippet: Callable[[str, Entry], str]
 
 
 _SYNTAXES = {
-    "json": _Syntax(json_config.read_entry, json_config.with_entry, json_config.snippet),
-    "toml": _Syntax(toml_config.read_entry, toml_config.with_entry, toml_config.snippet),
+    "json": _Syntax(
+        json_config.read_entry,
+        json_config.with_entry,
+        json_config.without_entry,
+        json_config.holds_nothing,
+        json_config.snippet,
+    ),
+    "toml": _Syntax(
+        toml_config.read_entry,
+        toml_config.with_entry,
+        toml_config.without_entry,
+        toml_config.holds_nothing,
+        toml_config.snippet,
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Change:
-    """The content of a file before and after; `before` is None if there is no file.
+    """The content of a file before and after; None if there is no file.
 
     `replaces` says that another server has our name. A new file is readable by its owner alone if `private`,
     else by everybody, as a file of a project.
@@ -44,7 +74,7 @@ class Change:
 
     path: Path
     before: bytes | None
-    after: bytes
+    after: bytes | None
     replaces: bool
     private: bool
 
@@ -56,7 +86,8 @@ class Change:
     def diff(self, name: str) -> Iterator[str]:
         """Yield the lines of the change as a unified diff, without line ends."""
         old, new = ((text or b"").decode("utf-8").splitlines() for text in (self.before, self.after))
-        return difflib.unified_diff(old, new, name if old else os.devnull, name, lineterm="")
+        old_name, new_name = (os.devnull if not text else name for text in (self.before, self.after))
+        return difflib.unified_diff(old, new, old_name, new_name, lineterm="")
 
 
 def snippet(client: Client, entry: Entry) -> str:
@@ -72,16 +103,13 @@ def plan(client: Client, path: Path, entry: Entry, *, private: bool) -> Change:
         BadArgument: a path in the entry cannot be written down.
         OSError: the file cannot be read.
     """
-    before = _content(path)
-    text = _text(before or b"")
     syntax = _SYNTAXES[client.syntax]
-    bare = text.removeprefix(_BOM)
+    before, mark, bare = _read(path)
     present = syntax.read_entry(bare, SERVER)
     if is_current(present, entry):
         return Change(path, before, before or b"", replaces=False, private=private)
-    changed = text[: len(text) - len(bare)] + syntax.with_entry(bare, SERVER, entry)
-    replaces = present is not None
-    return Change(path, before, _bytes(changed), replaces=replaces, private=private)
+    changed = mark + syntax.with_entry(bare, SERVER, entry)
+    return Change(path, before, _bytes(changed), replaces=present is not None, private=private)
 
 
 def plan_permissions(path: Path, permissions: Permissions) -> Change:
@@ -91,14 +119,55 @@ def plan_permissions(path: Path, permissions: Permissions) -> Change:
         NotEditable: the file cannot be changed safely, so it stays as it is.
         OSError: the file cannot be read.
     """
-    before = _content(path)
-    text = _text(before or b"")
-    bare = text.removeprefix(_BOM)
+    before, mark, bare = _read(path)
     changed = bare
     for place, item in permissions.lists.items():
         changed = json_config.with_listed(changed, place, item)
-    after = _bytes(text[: len(text) - len(bare)] + changed)
+    return Change(path, before, _bytes(mark + changed), replaces=False, private=True)
+
+
+def plan_removal(client: Client, path: Path) -> Change:
+    """Return the change that takes the server out of a client's file; a file that holds nothing else goes.
+
+    `replaces` says that the server of our name is another one.
+
+    Raises:
+        NotEditable: the file cannot be changed safely, so it stays as it is.
+        OSError: the file cannot be read.
+    """
+    syntax = _SYNTAXES[client.syntax]
+    before, mark, bare = _read(path)
+    present = syntax.read_entry(bare, SERVER)
+    if present is None:
+        return Change(path, before, before, replaces=False, private=True)
+    rest = syntax.without_entry(bare, SERVER)
+    after = _left(path, mark, rest, syntax.holds_nothing(rest))
+    return Change(path, before, after, replaces=not is_written_by_init(present), private=True)
+
+
+def plan_withdrawal(path: Path, permissions: Permissions) -> Change:
+    """Return the change that takes back what `plan_permissions` allows. Raises as `plan_removal` does."""
+    before, mark, bare = _read(path)
+    rest = bare
+    for place, item in permissions.lists.items():
+        rest = json_config.without_listed(rest, place, item)
+    if rest == bare:
+        return Change(path, before, before, replaces=False, private=True)
+    after = _left(path, mark, rest, json_config.holds_nothing(rest))
     return Change(path, before, after, replaces=False, private=True)
+
+
+def _read(path: Path) -> tuple[bytes | None, str, str]:
+    """Return the content of a file, its byte order mark, and its text behind that. Raises as `plan` does."""
+    content = _content(path)
+    text = _text(content or b"")
+    bare = text.removeprefix(_BOM)
+    return content, text[: len(text) - len(bare)], bare
+
+
+def _left(path: Path, mark: str, rest: str, is_empty: bool) -> bytes | None:
+    """Return what is left of a file: nothing if it held nothing else, but a link keeps its file."""
+    return None if is_empty and not path.is_symlink() else _bytes(mark + rest)
 
 
 def write(change: Change) -> None:
@@ -110,6 +179,10 @@ def write(change: Change) -> None:
         OSError: its folder cannot be made.
     """
     path = change.path.resolve()
+    if change.after is None:
+        _check_still(path, change.before)
+        path.unlink()
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     if change.before is not None:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -118,14 +191,17 @@ def write(change: Change) -> None:
     temporary = prepare(directory.Entry.at(path), change.after)
     try:
         temporary.path.chmod(mode)
-        if not _is_still(path, change.before):
-            raise HostError(
-                f"{path} was changed meanwhile and was left as it is: look at it, then try again."
-            )
+        _check_still(path, change.before)
     except BaseException:
         discard(temporary)
         raise
     commit(temporary, directory.Entry.at(path))
+
+
+def _check_still(path: Path, before: bytes | None) -> None:
+    """Refuse a file that is not any more as it was. Raises HostError."""
+    if not _is_still(path, before):
+        raise HostError(f"{path} was changed meanwhile and was left as it is: look at it, then try again.")
 
 
 def _is_still(path: Path, before: bytes | None) -> bool:

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from subagent_server.cli.clients.client_configs import Client, Entry, Permissions, Scope
+from subagent_server.cli.clients.client_configs import SERVE_WORDS, Client, Entry, Permissions, Scope
 from subagent_server.cli.clients.own_command import own_command
 from subagent_server.cli.console.flags import Flags
 from subagent_server.cli.console.http_options import DEFAULT_ADDRESS
@@ -81,7 +81,7 @@ def _check_url(url: str) -> None:
 def _command(settings: Settings, client: Client, patterns: Sequence[str]) -> list[str]:
     """Return the command of the server, with absolute paths for a client that starts it elsewhere."""
     flags = click.get_current_context().ensure_object(Flags)
-    words = [*own_command(settings.environment, from_shell=client.knows_project), "serve", "--role", "parent"]
+    words = [*own_command(settings.environment, from_shell=client.knows_project), *SERVE_WORDS]
     if not client.knows_project:
         words += ["--cwd", str(settings.cwd)]
     if flags.agents or not (client.knows_project or settings.agents_by_default):

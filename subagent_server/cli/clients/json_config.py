@@ -1,4 +1,7 @@
-"""Edit a JSON file of another program: set the entry of a server, or add to a list; keep every other byte."""
+"""Edit a JSON file of another program: set or remove the entry of a server or an item of a list.
+
+Every other byte is kept.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -54,10 +57,7 @@ def with_entry(text: str, server: str, entry: dict[str, Any]) -> str:
     wanted = _parsed(text)
     _servers(wanted)  # refuses servers that are not an object
     wanted.setdefault(SERVERS, {})[server] = entry
-    changed = _edited(text, server, entry)
-    if _parsed(changed) != wanted:
-        raise NotEditable("it cannot be changed without touching the rest")
-    return changed
+    return _checked(_edited(text, server, entry), wanted)
 
 
 def snippet(server: str, entry: dict[str, Any]) -> str:
@@ -86,7 +86,102 @@ def with_listed(text: str, path: Sequence[str], item: str) -> str:
     listed.append(item)
     if not text.strip():
         return json.dumps(wanted, indent=2, ensure_ascii=False) + "\n"
-    changed = _with_item(text, path, item)
+    return _checked(_with_item(text, path, item), wanted)
+
+
+def without_entry(text: str, server: str) -> str:
+    """Return `text` without the entry of a server, and without the servers if it was the only one.
+
+    Raises:
+        NotEditable: as `with_entry`.
+    """
+    wanted = _parsed(text)
+    servers = _servers(wanted)
+    if server not in servers:
+        return text
+    del servers[server]
+    if not servers:
+        del wanted[SERVERS]
+    return _without(text, (SERVERS, server), wanted)
+
+
+def without_listed(text: str, path: Sequence[str], item: str) -> str:
+    """Return `text` without `item` in the list at `path`, and without what holds nothing else.
+
+    Raises:
+        NotEditable: as `with_listed`.
+    """
+    wanted = _parsed(text) if text.strip() else {}
+    around: list[dict[str, Any]] = [wanted]
+    for key in path[:-1]:
+        inner = around[-1].get(key)
+        if not isinstance(inner, dict):
+            return text
+        around.append(inner)
+    listed = around[-1].get(path[-1])
+    if not isinstance(listed, list) or item not in listed:
+        return text
+    listed.remove(item)
+    if listed:
+        return _checked(_without_item(text, path, item), wanted)
+    depth = len(path)
+    while depth and not around[depth - 1].get(path[depth - 1]):
+        del around[depth - 1][path[depth - 1]]
+        depth -= 1
+    return _without(text, path[: depth + 1], wanted)
+
+
+def holds_nothing(text: str) -> bool:
+    """Whether a text is an object without members, or blank."""
+    return not text.strip() or _parsed(text) == {}
+
+
+def _without(text: str, path: Sequence[str], wanted: dict[str, Any]) -> str:
+    """Return `text` without the member at `path`, and the objects around it that hold nothing else."""
+    objects = [_object_at(text, _after_space(text, 0))]
+    for key in path[:-1]:
+        member = objects[-1].last(key)
+        if member is None:
+            return text
+        objects.append(_object_at(text, member.value))
+    depth = len(objects) - 1
+    while depth and len(objects[depth].members) == 1:
+        depth -= 1
+    target, key = objects[depth], path[depth]
+    member = target.last(key)
+    if member is None:
+        return text
+    spans = [(each.start, each.end) for each in target.members]
+    return _checked(_cut_out(text, target.start, target.end, spans, target.members.index(member)), wanted)
+
+
+def _without_item(text: str, path: Sequence[str], item: str) -> str:
+    target = _object_at(text, _after_space(text, 0))
+    for key in path[:-1]:
+        target = _object_at(text, _value_of(target, key))
+    start = _value_of(target, path[-1])
+    spans = list(_items(text, start))
+    index = next(i for i, (begin, end) in enumerate(spans) if json.loads(text[begin:end]) == item)
+    return _cut_out(text, start, _after_space(text, spans[-1][1]), spans, index)
+
+
+def _value_of(target: Object, key: str) -> int:
+    member = target.last(key)
+    if member is None:
+        raise NotEditable(f"its {key} cannot be found")
+    return member.value
+
+
+def _cut_out(text: str, start: int, end: int, spans: Sequence[tuple[int, int]], index: int) -> str:
+    """Return `text` without one of the parts between the brackets at `start` and `end`."""
+    if index > 0:
+        return text[: spans[index - 1][1]] + text[spans[index][1] :]
+    if len(spans) > 1:
+        return text[: spans[0][0]] + text[spans[1][0] :]
+    return text[: start + 1] + text[end:]
+
+
+def _checked(changed: str, wanted: dict[str, Any]) -> str:
     if _parsed(changed) != wanted:
         raise NotEditable("it cannot be changed without touching the rest")
     return changed
@@ -228,6 +323,17 @@ def _members(text: str, start: int) -> Iterator[Member]:
         value = _after_space(text, _after_space(text, after_key) + 1)
         _, end = _DECODER.raw_decode(text, value)
         yield Member(key, position, value, end)
+        position = _after_space(text, end)
+        if text[position] == ",":
+            position = _after_space(text, position + 1)
+
+
+def _items(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """Yield where each item of the list that begins at `start` begins and ends."""
+    position = _after_space(text, start + 1)
+    while text[position] != "]":
+        _, end = _DECODER.raw_decode(text, position)
+        yield position, end
         position = _after_space(text, end)
         if text[position] == ",":
             position = _after_space(text, position + 1)

@@ -1,4 +1,4 @@
-"""Servers in a TOML file of another program: one table is set, every other byte stays as it is.
+"""Servers in a TOML file of another program: one table is set or removed, every other byte stays as it is.
 
 A new table goes to the end of the text. A table that is there is replaced in place by tomlkit, which keeps
 comments, order and line ends. The result is read again: unless it says exactly what was wanted, the file is
@@ -6,7 +6,9 @@ left alone.
 """
 
 import json
+import re
 import tomllib
+from collections.abc import Iterator
 from typing import Any
 
 import tomlkit
@@ -39,19 +41,77 @@ def with_entry(text: str, server: str, entry: dict[str, Any]) -> str:
     newline = "\r\n" if "\r\n" in text else "\n"
     table = snippet(server, entry).replace("\n", newline)
     changed = _appended(text, table, newline) if is_new else _replaced(text, server, table)
-    try:
-        holds = tomllib.loads(changed) == wanted
-    except tomllib.TOMLDecodeError:
-        holds = False
-    if not holds:
+    if not _says(changed, wanted):
         raise NotEditable("its servers are written in a way that cannot be added to")
     return changed
+
+
+def without_entry(text: str, server: str) -> str:
+    """Return `text` without the tables of a server, and the line end before the first.
+
+    Raises:
+        NotEditable: as `read_entry`, or they cannot be removed without touching the rest.
+    """
+    wanted = _parsed(text)
+    servers = _servers(wanted)
+    if server not in servers:
+        return text
+    del servers[server]
+    if not servers:
+        del wanted[SERVERS]
+    spans = list(_tables(text, server))
+    for first in range(len(spans)):  # a line inside of a text may look like a header too
+        changed = text
+        for start, end in reversed(spans[first:]):
+            changed = changed[:start] + changed[end:]
+        if _says(changed, wanted):
+            return changed
+    raise NotEditable("its servers are written in a way that cannot be taken out")
+
+
+def holds_nothing(text: str) -> bool:
+    """Whether a text has neither keys nor comments."""
+    return not text.strip()
 
 
 def snippet(server: str, entry: dict[str, Any]) -> str:
     """Return the table of this server."""
     lines = [f"[{SERVERS}.{server}]", *(f"{key} = {_value(value)}" for key, value in entry.items())]
     return "\n".join(lines) + "\n"
+
+
+def _tables(text: str, server: str) -> Iterator[tuple[int, int]]:
+    """Yield where the tables of a server stand, each to the end of its last setting.
+
+    The line end before a table belongs to it if it makes a blank line, or if the table is the last.
+    """
+    header = re.compile(rf"\s*\[\s*{SERVERS}\s*\.\s*[\"']?{re.escape(server)}[\"']?\s*[.\]]")
+    position = done = end = 0
+    start: int | None = None
+    for line in [*re.findall(r"[^\n]*\n|[^\n]+", text), "["]:
+        bare = line.strip()
+        if bare.startswith("["):
+            if start is not None:
+                yield max(done, _before(text, start, end)), end
+                done = end
+            start = position if header.match(line) else None
+        position += len(line)
+        if bare and not bare.startswith("#"):
+            end = position
+
+
+def _before(text: str, start: int, end: int) -> int:
+    """Return where the line end before a table begins if it belongs to the table, else `start`."""
+    line_end = text[:start].removesuffix("\n").removesuffix("\r")
+    is_last = not text[end:].strip()
+    return len(line_end) if is_last or line_end.endswith("\n") else start
+
+
+def _says(text: str, wanted: dict[str, Any]) -> bool:
+    try:
+        return tomllib.loads(text) == wanted
+    except tomllib.TOMLDecodeError:
+        return False
 
 
 def _value(value: Any) -> str:
@@ -78,8 +138,7 @@ def _servers(data: dict[str, Any]) -> dict[str, Any]:
 def _appended(text: str, table: str, newline: str) -> str:
     if not text:
         return table
-    end = "" if text.endswith("\n") else newline
-    return f"{text}{end}{newline}{table}"
+    return f"{text}{newline}{table}"  # one line end more than there was, so that it can be taken out again
 
 
 def _replaced(text: str, server: str, table: str) -> str:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import click
 
 from subagent_server.cli.console.asking import ask_person, has_person
+from subagent_server.cli.console.event_text import EventText, log_beside_result, printer_to_stderr
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import SECONDS
 from subagent_server.cli.console.follow import LogFollower
 from subagent_server.cli.console.interrupts import interrupts_held, watching
-from subagent_server.cli.console.output import OutputClosed, err, is_terminal, out, out_json, report
+from subagent_server.cli.console.output import OutputClosed, is_terminal, out, out_json, report
 from subagent_server.cli.console.session import Session
 from subagent_server.cli.console.text import cut, escape_lines, one_line
 from subagent_server.cli.console.verdict import exit_of_run, exit_of_started, report_run
@@ -67,19 +68,20 @@ def start_run(session: Session, begin: Callable[[], RunMeta], how: AfterStart) -
     """Start a run by `begin`, do as `how` says, print the outcome and return the exit code."""
     with interrupts_held() as release:
         run_id = begin().run_id
+    log = log_beside_result()
     with watching(session, run_id):
         if how.detach:
             return _detached(session, _look(session, run_id), how.as_json)
         release()
         if how.seconds is None:
             report(f"run {run_id} has started; Ctrl-C stops the watching, never the run.")
-            observed = _follow(session, run_id)
+            observed = _follow(session, run_id, log)
         else:
             observed = _wait(session, run_id, how.seconds)
         code = exit_of_started(observed.meta)
         if how.stops and observed.meta.ended_at is None:
             observed = _stopped(session, observed, how.seconds or 0)
-    return _finished(session, observed, how, code)
+    return _finished(session, observed, how, code, log.last_text)
 
 
 def inputs_from_here(session: Session, inputs: tuple[str, ...]) -> list[str]:
@@ -98,20 +100,17 @@ def _look(session: Session, run_id: str) -> Observed:
     return open_run(session.service, run_id, session.caller)
 
 
-def _follow(session: Session, run_id: str) -> Observed:
+def _follow(session: Session, run_id: str, writer: EventText) -> Observed:
     """Print the log until the run ends; ask a person at the terminal its questions."""
-    log = session.service.store.paths.run(run_id).log
-    with LogFollower(session, run_id, log, cursor=0) as follower:
+    show = printer_to_stderr(writer)
+    with LogFollower(session) as follower:
+        follower.add(run_id, 0)
         while True:
-            observed = follower.until(lambda seen: bool(seen.meta.pending), _show)
+            observed = follower.until(lambda seen: bool(seen.meta.pending), show)
             if not observed.meta.pending or not has_person():
                 return observed
             if not ask_person(session, run_id, observed.meta.pending[0]):
                 return observed
-
-
-def _show(line: str) -> None:
-    err(escape_lines(line))
 
 
 def _wait(session: Session, run_id: str, seconds: float) -> Observed:
@@ -162,29 +161,36 @@ def _detached(session: Session, observed: Observed, as_json: bool) -> ExitCode:
     return code if code is not None and has_failed else ExitCode.OK
 
 
-def _finished(session: Session, observed: Observed, how: AfterStart, code: ExitCode | None) -> ExitCode:
-    """Print the result and remarks, and return the exit code; `code` is None if the wait was over first."""
+def _finished(
+    session: Session, observed: Observed, how: AfterStart, code: ExitCode | None, shown: str
+) -> ExitCode:
+    """Print the result and remarks, and return the exit code; `code` is None if the wait was over first.
+
+    `shown` are the last words of the agent that the log has shown on the same screen.
+    """
     view = session.view(observed)
     with suppress(OutputClosed):  # a closed output does not change how the run ended
         if how.as_json:
             out_json(view.to_wire())
         elif view.status is Status.COMPLETED:
-            _print_result(session, view)
+            _print_result(session, view, shown)
         report_run(session, view, hint=how.seconds is not None)
         if code is None and not how.stops:
             report(
                 f"run {view.run_id} has not ended after {how.seconds or 0:g} s and goes on"
-                f"{_doing(session, observed)}. `{session.command('logs', '-f', view.run_id)}` watches it."
+                f"{_doing(session, observed)}. `{session.command('logs', '-f', view.run_id)}` watches it.",
+                code="timed_out",
+                next_step=session.command("wait", view.run_id),
             )
     return ExitCode.TIMED_OUT if code is None else code
 
 
-def _print_result(session: Session, view: RunView) -> None:
-    """Print the whole result: unchanged into a file or a pipe, escaped on a terminal."""
+def _print_result(session: Session, view: RunView, shown: str) -> None:
+    """Print the whole result: unchanged into a file or a pipe, escaped on a terminal that lacks it."""
     result = session.service.store.read_result(view.run_id)
     if result is None:
         return
     if result.has_output:
         out_json(result.output, indent=2)
-    elif result.text:
+    elif result.text and not (is_terminal(sys.stdout) and result.text.strip() == shown.strip()):
         out(escape_lines(result.text) if is_terminal(sys.stdout) else result.text)

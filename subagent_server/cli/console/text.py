@@ -10,14 +10,23 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from subagent_server.cli.console.output import is_terminal
 from subagent_server.domain.states import Status
 from subagent_server.domain.visible import OTHER_SPACES, visible
 
 GAP = "  "
-_COLOURS = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "grey": 90}
+_COLOURS = {
+    "bold": 1,
+    "red": 31,
+    "green": 32,
+    "yellow": 33,
+    "blue": 34,
+    "magenta": 35,
+    "cyan": 36,
+    "grey": 90,
+}
 
 
 class Look(NamedTuple):
@@ -152,18 +161,20 @@ def line_width() -> int:
     return shutil.get_terminal_size((80, 24)).columns
 
 
-def coloured(text: str, colour: str) -> str:
-    """Return `text` in a colour if stdout has colours."""
-    return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if has_colours() else text
+def coloured(text: str, colour: str | None, stream: TextIO | None = None) -> str:
+    """Return `text` in a colour if the stream, which is stdout by default, has colours."""
+    if not text or colour is None or not has_colours(stream):
+        return text
+    return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
 
-def has_colours() -> bool:
-    """Whether stdout is a terminal with colours and NO_COLOR is not set.
+def has_colours(stream: TextIO | None = None) -> bool:
+    """Whether the stream, stdout by default, is a terminal with colours and NO_COLOR is not set.
 
     https://no-color.org: any non-empty value of NO_COLOR switches colours off.
     """
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return not plain and is_terminal(sys.stdout)
+    return not plain and is_terminal(sys.stdout if stream is None else stream)
 
 
 def duration(seconds: float) -> str:

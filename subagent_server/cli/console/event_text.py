@@ -1,0 +1,181 @@
+"""The events of runs on a terminal: in colours, a name before each line of several runs, nothing twice."""
+
+import json
+import sys
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from subagent_server.cli.console.asking import has_person
+from subagent_server.cli.console.output import err, is_terminal
+from subagent_server.cli.console.text import coloured, escape_lines, one_line
+from subagent_server.domain.money import dollars
+from subagent_server.host.journal import parse
+from subagent_server.store.log_format import count, render
+
+Event = dict[str, Any]
+
+_CLOCK = 9
+"""Columns of the time before the first line of an event."""
+_INDENT = " " * 11
+_COLOURS = {
+    "run_started": "bold",
+    "thought": "grey",
+    "usage": "grey",
+    "turn": "grey",
+    "tool_call": "cyan",
+    "tool_result": "grey",
+    "program_call": "cyan",
+    "program_result": "grey",
+    "question": "yellow",
+    "reply": "yellow",
+    "no_reply": "yellow",
+    "warning": "yellow",
+    "server_log": "grey",
+    "tool_progress": "grey",
+}
+_ENDS = {"completed": "green", "failed": "red", "stopped": "grey"}
+_NAMES = ("blue", "magenta", "cyan", "green", "yellow")
+_SHOWN_OTHERWISE = frozenset({"ask_parent", "final_answer"})
+
+
+@dataclass
+class EventText:
+    """Writes the events of one run as lines, and remembers which words it has shown already.
+
+    `full` shows everything that the journal has of tools and texts. `whole_texts` shows the words of the
+    agent whole. `left_out` are types of events that the reader knows otherwise, and `apart` runs whose own
+    events are shown beside.
+    """
+
+    prefix: str = ""
+    full: bool = False
+    whole_texts: bool = False
+    left_out: frozenset[str] = frozenset()
+    apart: Collection[str] = ()
+    stream: TextIO | None = None
+    last_text: str = ""
+    used: str = ""
+
+    def lines(self, event: Event) -> list[str]:
+        """Return the lines of an event; none if it says nothing new."""
+        try:
+            if self._is_known(event):
+                return []
+            drawn = list(self._drawn(event))
+        except (TypeError, ValueError, AttributeError, OverflowError):
+            drawn = [one_line(json.dumps(event, ensure_ascii=False))]  # a journal is data: this one is odd
+        return [f"{self.prefix}{line}" for line in drawn]
+
+    def _is_known(self, event: Event) -> bool:
+        kind = event.get("type")
+        if kind == "usage":
+            self.used = _used(event)  # the line of the next turn says it, and the end does
+            return not self.full
+        if kind in self.left_out:
+            return True
+        if kind == "subagent_event":
+            return event.get("subagentRunId") in self.apart
+        if kind in ("tool_call", "tool_result") and event.get("toolName") in _SHOWN_OTHERWISE:
+            return not self.full and not event.get("isError")
+        return False
+
+    def _drawn(self, event: Event) -> Iterator[str]:
+        kind = str(event.get("type"))
+        head, *rest = self._text(event, kind).split("\n")
+        clock, head = head[:_CLOCK], head[_CLOCK:]
+        if kind == "text":
+            self.last_text = str(event.get("text", ""))
+            if event.get("cut"):
+                self.last_text = ""  # the journal has only a part of it
+        colour = _ENDS.get(str(event.get("status"))) if kind == "run_ended" else _COLOURS.get(kind)
+        if kind == "tool_result" and (event.get("isError") or event.get("exitCode")):
+            colour = "red"
+        yield coloured(clock, "grey", self.stream) + coloured(head, colour, self.stream)
+        calm = None if kind in ("text", "run_started", "run_ended", "question", "tool_call") else colour
+        for line in rest:
+            yield coloured(line, calm, self.stream)
+
+    def _text(self, event: Event, kind: str) -> str:
+        """Return the escaped text of an event, its first line behind the time."""
+        short = escape_lines(render(event))
+        head = short.partition("\n")[0]
+        if kind == "turn":
+            return head + self.used
+        if kind == "text" and (self.full or self.whole_texts):
+            return head[:_CLOCK] + _indented(str(event.get("text", "")))[len(_INDENT) :]
+        if kind == "run_ended" and self._has_shown(event):
+            return head
+        return self._full(event, kind, head) if self.full else short
+
+    def _has_shown(self, end: Event) -> bool:
+        """Whether the words of the agent that were shown last begin with the summary of the run."""
+        summary = str(end.get("summary") or "").strip()
+        return bool(summary) and not end.get("error") and self.last_text.strip().startswith(summary)
+
+    def _full(self, event: Event, kind: str, head: str) -> str:
+        """Return the text with all that the journal has."""
+        match kind:
+            case "tool_call":
+                given = event.get("arguments")
+                arguments = given if isinstance(given, dict) else {"": given}
+                called = f"{head[:_CLOCK]}→ {one_line(str(event.get('toolName')))}"
+                return "\n".join([called, *(_argument(*each) for each in arguments.items())])
+            case "tool_result":
+                return "\n".join([head, *([_indented(str(event["text"]))] if event.get("text") else [])])
+            case "thought":
+                return head[:_CLOCK] + _indented(f"~ {event.get('text', '')}")[len(_INDENT) :]
+            case "run_started":
+                return "\n".join([head, _indented(str(event.get("prompt", "")))])
+            case "subagent_event" if event.get("payload") is not None:
+                return "\n".join([head, _argument("", event["payload"])])
+        return escape_lines(render(event))
+
+
+def _indented(text: str) -> str:
+    return escape_lines(text, _INDENT)
+
+
+def _argument(name: str, value: Any) -> str:
+    said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+    begin = f"{name}:" if name else ""
+    return _indented(f"{begin}\n{said}" if begin and "\n" in said else f"{begin} {said}".strip())
+
+
+def _used(event: Event) -> str:
+    """Return what a run has used so far, to be said behind a turn."""
+    kinds = ("inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens")
+    words = count(sum(int(event.get(kind) or 0) for kind in kinds), "token")
+    cost = f" · {dollars(event['costUsd'])}" if event.get("costUsd") is not None else ""
+    return f" · {words}{cost} so far"
+
+
+def prefixes(names: dict[str, str], stream: TextIO | None) -> dict[str, str]:
+    """Return what stands before each line of several runs, by their ids: agent and last part of the id."""
+    shown = {run_id: f"{one_line(agent)} {run_id.rpartition('-')[2]}" for run_id, agent in names.items()}
+    width = max(map(len, shown.values()), default=0)
+    return {
+        run_id: coloured(f"{name:<{width}} │ ", _NAMES[number % len(_NAMES)], stream)
+        for number, (run_id, name) in enumerate(shown.items())
+    }
+
+
+def log_beside_result() -> EventText:
+    """Return the text of a log on stderr, whose reader gets the result on stdout.
+
+    If both are a terminal, the words of the agent stand there whole, and its questions are asked there.
+    """
+    on_screen = is_terminal(sys.stderr) and is_terminal(sys.stdout)
+    asked = frozenset({"question", "reply"}) if has_person() else frozenset[str]()
+    return EventText(whole_texts=on_screen, left_out=asked, stream=sys.stderr)
+
+
+def printer_to_stderr(writer: EventText) -> Callable[[str, str], None]:
+    """Return a function that prints the events of a followed run for people."""
+
+    def show(_: str, line: str) -> None:
+        event = parse(line)
+        for each in writer.lines(event) if event is not None else ():
+            err(each)
+
+    return show

@@ -1,0 +1,52 @@
+"""The command on a terminal, with a person at it."""
+
+import os
+import pty
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from tests.cli.command import Cli, Running, hear
+
+
+class Terminal:
+    """A command with a person at its stdin and stderr."""
+
+    def __init__(self, command: Running, outer: int) -> None:
+        self.command = command
+        self._outer = outer
+
+    def hear(self, wanted: str) -> str:
+        """Return what the person sees until `wanted`."""
+        return hear(self._outer, wanted)
+
+    def type(self, text: str) -> None:
+        """Type something."""
+        os.write(self._outer, text.encode())
+
+
+@contextmanager
+def person(cli: Cli, *words: str) -> Iterator[Terminal]:
+    """Start the command on a terminal; its stdout is a pipe."""
+    outer, inner = pty.openpty()
+    try:
+        with cli.start(*words, stdin=inner, stderr=inner) as command:
+            yield Terminal(command, outer)
+    finally:
+        os.close(outer)
+        os.close(inner)
+
+
+def raw_screen(cli: Cli, *words: str, **environment: str) -> str:
+    """Return all that the command writes to a terminal."""
+    outer, inner = pty.openpty()
+    shown = b""
+    try:
+        with cli.start(*words, stdout=inner, env={"TERM": "xterm", **environment}) as command:
+            os.close(inner)
+            with suppress(OSError):  # the terminal has no other end any more
+                while part := os.read(outer, 1 << 16):
+                    shown += part
+            command.end()
+    finally:
+        os.close(outer)
+    return shown.decode()

@@ -1,0 +1,91 @@
+"""`subagent init`: whether a client may call the tools without asking, and files that were planted for it."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command import Cli
+from tests.cli.init_clients import FILES, everything, servers, written
+
+
+def listed(path: Path) -> Any:
+    """Return the settings in a file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_claude_code_may_use_the_server_without_asking_unless_that_is_not_wanted(
+    cli: Cli, home: Path
+) -> None:
+    settings = cli.home / ".claude" / "settings.local.json"
+    done = written(cli, "claude", "--no-approve")
+    assert not settings.exists() and "the default answer is no" in done.stderr
+    settings.parent.mkdir()
+    settings.write_text('{"permissions": {"deny": ["Bash(rm:*)"], "allow": [ "Read" ]}}', encoding="utf-8")
+    shown = written(cli, "claude").stdout
+    assert "+++ .claude/settings.local.json" in shown and "without asking each time" in shown
+    assert listed(settings) == {
+        "permissions": {"deny": ["Bash(rm:*)"], "allow": ["Read", "mcp__subagents"]},
+        "enabledMcpjsonServers": ["subagents"],
+    }
+    assert cli("init", "claude").stderr.endswith("has this server already: nothing to do.\n")
+    written(cli, "claude", "--scope", "user")
+    assert listed(home / ".claude" / "settings.json") == {"permissions": {"allow": ["mcp__subagents"]}}
+
+
+@pytest.mark.parametrize(
+    "odd", ["{", "[]", '{"permissions": []}', '{"permissions": {"allow": "all"}}', "\xff"]
+)
+def test_settings_that_cannot_be_changed_leave_both_files_as_they_are(cli: Cli, home: Path, odd: str) -> None:
+    settings = cli.home / ".claude" / "settings.local.json"
+    settings.parent.mkdir()
+    settings.write_text(odd, encoding="latin-1")
+    before = everything(cli.home)
+    done = cli("init", "claude", "--yes")
+    assert done.returncode == 2 and "add --no-approve." in done.stderr and done.stderr.count("\n") == 1
+    assert everything(cli.home) == before
+
+
+@pytest.mark.parametrize(
+    ("client", "key", "value", "other"),
+    [("codex", "default_tools_approval_mode", "approve", "prompt"), ("gemini", "trust", True, False)],
+)
+def test_an_entry_approves_the_tools_and_what_a_person_decided_is_kept(
+    cli: Cli, home: Path, client: str, key: str, value: object, other: object
+) -> None:
+    path = cli.home / FILES[client, "user"]
+    written(cli, client, "--no-approve")
+    assert key not in servers(path)["subagents"]
+    written(cli, client, "--force")
+    assert servers(path)["subagents"][key] == value
+    text = path.read_text(encoding="utf-8")
+    decided = text.replace(json.dumps(value), json.dumps(other))
+    path.write_text(decided, encoding="utf-8")
+    assert cli("init", client, "--yes").returncode == 0
+    assert path.read_text(encoding="utf-8") == decided != text
+
+
+@pytest.mark.parametrize("file", [".mcp.json", ".claude/settings.local.json"])
+@pytest.mark.parametrize("kind", ["a link to a device", "a fifo", "a link out", "a folder that leads out"])
+def test_a_file_that_a_project_has_planted_is_neither_read_nor_followed(
+    cli: Cli, home: Path, tmp_path_factory: pytest.TempPathFactory, file: str, kind: str
+) -> None:
+    planted, outside = cli.home / file, tmp_path_factory.mktemp("outside") / Path(file).name
+    outside.write_text("{}", encoding="utf-8")
+    if kind == "a folder that leads out":
+        planted = cli.home / ".claude" / "settings.local.json"
+        planted.parent.symlink_to(outside.parent)
+    else:
+        planted.parent.mkdir(exist_ok=True)
+        if kind == "a fifo":
+            os.mkfifo(planted)
+        else:
+            planted.symlink_to("/dev/zero" if kind == "a link to a device" else outside)
+    done = cli("init", "claude", "--yes")
+    assert done.returncode == 2 and "was left as it is, because " in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+    assert outside.read_text(encoding="utf-8") == "{}"
+    config = cli.home / ".mcp.json"
+    assert config.is_symlink() or not config.is_file()
