@@ -8,6 +8,7 @@ import asyncio
 import re
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +109,8 @@ class CodexDialect:
 
     async def _interrupt(self) -> None:
         assert self._rpc is not None
-        try:
+        with suppress(ProtocolError, ProgramGone):  # it ended by itself, or is ended by a signal soon
             await self._rpc.call("turn/interrupt", threadId=self._thread, turnId=self._turn)
-        except (ProtocolError, ProgramGone):
-            pass  # it ended by itself, or is ended by a signal soon
 
     # -- the way to the turn
 
