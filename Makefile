@@ -57,6 +57,7 @@ bench: $(VENV)/.installed  ## everything that is measured, into benchmarks/RESUL
 schemas: $(VENV)/.installed  ## write the JSON Schemas of agent files into docs/schemas
 	$(BIN)/subagent schema agent > docs/schemas/agent.schema.json
 	$(BIN)/subagent schema cpe > docs/schemas/cpe.schema.json
+	$(BIN)/subagent schema eval > docs/schemas/eval.schema.json
 
 format: $(VENV)/.installed-dev  ## put the code into its form
 	$(BIN)/ruff format .

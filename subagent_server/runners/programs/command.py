@@ -7,6 +7,7 @@ In `args` these stand for what the run has: `{prompt}`, `{systemPrompt}`, `{mode
 import asyncio
 import json
 import re
+from collections import deque
 from collections.abc import Mapping
 
 from subagent_server.domain.records import Failure
@@ -114,7 +115,8 @@ class _Output:
 
     def __init__(self, events: ProgramEvents) -> None:
         self._events = events
-        self._kept = ""
+        self._kept: deque[str] = deque()
+        self._length = 0
         self._left_out = 0
         self._untold: list[str] = []
         self._size = 0
@@ -123,16 +125,19 @@ class _Output:
     @property
     def text(self) -> str:
         """All of it, or as much of its end as is kept."""
-        if not self._left_out:
-            return self._kept
-        return f"[{self._left_out:,} characters before this are left out]\n{self._kept}"
+        kept = "\n".join(self._kept).strip("\n")
+        left_out = self._left_out + max(0, len(kept) - MOST_KEPT)
+        return f"[{left_out:,} characters are left out]\n{kept[-MOST_KEPT:]}" if left_out else kept
 
     def take(self, line: str) -> None:
         """Take a line."""
         self._events.progress()
-        self._kept += f"{line}\n"
-        if len(self._kept) > 2 * MOST_KEPT:
-            self._shorten()
+        self._kept.append(line)
+        self._length += len(line) + 1
+        while self._length - len(self._kept[0]) > MOST_KEPT:
+            gone = len(self._kept.popleft()) + 1
+            self._length -= gone
+            self._left_out += gone
         self._untold.append(line)
         self._size += len(line)
         if self._size >= _TOLD_AT_ONCE:
@@ -143,15 +148,9 @@ class _Output:
     def end(self, left_out: int) -> None:
         """Tell the rest, and how many lines were too long."""
         self._say()
-        self._shorten()
-        self._kept = self._kept.strip("\n")
         if left_out:
             self._events.warn(f"{left_out:,} lines of the program's output were too long and are left out.")
         self._events.text = self.text
-
-    def _shorten(self) -> None:
-        self._left_out += max(0, len(self._kept) - MOST_KEPT)
-        self._kept = self._kept[-MOST_KEPT:]
 
     def _say(self) -> None:
         if self._timer is not None:
