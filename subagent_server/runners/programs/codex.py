@@ -36,6 +36,7 @@ from subagent_server.toolkit.permission import Permissions
 COMMAND = "codex"
 _CHILD_CALL_SECONDS = 24 * 60 * 60
 """A question may wait for its answer this long; the run has limits of its own."""
+_STARTUP_SECONDS = 60
 _QUIET = (
     *("thread/", "turn/started", "account/", "serverRequest/", "remoteControl/", "rawResponse/", "hook/"),
     *("skills/", "app/", "mcpServer/"),
@@ -63,10 +64,12 @@ class CodexDialect:
         self._in_turn = False
         self._reached: str | None = None
         self._asking = ""
+        self._unready = {*task.agent.mcp_servers, task.child.name}
+        self._servers_known = asyncio.Event()
         self._takers: dict[str, Callable[[Message], None]] = {
             "item/started": lambda params: self._items.started(members(params.get("item"))),
             "item/completed": self._completed,
-            "rawResponseItem/completed": lambda params: self._items.raw(members(params.get("item"))),
+            "rawResponseItem/completed": self._raw,
             "thread/tokenUsage/updated": self._spend,
             "turn/completed": lambda params: self._finish(members(params.get("turn"))),
             "error": self._erred,
@@ -130,6 +133,7 @@ class CodexDialect:
         opened = members((await self._opened()).get("thread"))
         self._thread = text_of(opened.get("id"))
         self._events.session(self._thread)
+        await self._servers_ready()
         schema = self._task.agent.output_schema
         begun = await self._call(
             "turn/start",
@@ -138,6 +142,14 @@ class CodexDialect:
             **({"outputSchema": schema} if schema is not None and is_strict(schema) else {}),
         )
         self._turn = text_of(members(begun.get("turn")).get("id"))
+
+    async def _servers_ready(self) -> None:
+        """Return when its MCP servers have started: a turn that begins before lacks their tools."""
+        try:
+            await asyncio.wait_for(self._servers_known.wait(), _STARTUP_SECONDS)
+        except TimeoutError:
+            names = ", ".join(sorted(self._unready))
+            self._events.warn(f"Codex did not say within {_STARTUP_SECONDS} s that it has started {names}.")
 
     async def _opened(self) -> Message:
         agent = self._task.agent
@@ -164,7 +176,7 @@ class CodexDialect:
             "env_vars": list(child.variables),
             "default_tools_approval_mode": "approve",
             "tool_timeout_sec": _CHILD_CALL_SECONDS,
-            "startup_timeout_sec": 60,
+            "startup_timeout_sec": _STARTUP_SECONDS,
         }
         effort = {"model_reasoning_effort": agent.effort} if agent.effort is not None else {}
         return {"mcp_servers": servers, **effort}
@@ -211,6 +223,12 @@ class CodexDialect:
         if self._items.completed(item):
             self._bound_turns()
 
+    def _raw(self, params: Message) -> None:
+        item = members(params.get("item"))
+        if item.get("type") in ("function_call", "reasoning"):
+            self._begin_turn()
+        self._items.raw(item)
+
     def _warned(self, params: Message) -> None:
         self._events.warn(text_of(params.get("message")) or text_of(params.get("summary")))
 
@@ -252,6 +270,10 @@ class CodexDialect:
     def _server_status(self, params: Message) -> None:
         name, why = text_of(params.get("name")), text_of(params.get("error"))
         ours = {*self._task.agent.mcp_servers, self._task.child.name}
+        if params.get("status") != "starting":
+            self._unready.discard(name)
+            if not self._unready:
+                self._servers_known.set()
         if params.get("status") == "failed" and name in ours:
             self._end(self._failed(f"The MCP server {name} did not start: {why}", "config"))
             self._interrupting = asyncio.ensure_future(self._interrupt())

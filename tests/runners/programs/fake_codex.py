@@ -42,6 +42,11 @@ class Thread:
     def item(self, kind: str, /, **facts: Any) -> None:
         self.tell(f"item/{kind}", item=facts)
 
+    def start_servers(self, params: dict[str, Any]) -> None:
+        for name in params["config"]["mcp_servers"]:
+            for status in ("starting", "ready"):
+                self.tell("mcpServer/startupStatus/updated", name=name, status=status)
+
     def model_call(self) -> None:
         self.calls += 1
         total = {name: count * self.calls for name, count in USAGE.items()}
@@ -192,6 +197,7 @@ def main() -> None:
         elif method == "thread/start":
             thread = Thread(f"thread-{os.getpid()}", 0)
             send(id=message["id"], result={"thread": {"id": thread.thread}})
+            thread.start_servers(params)
         elif method == "thread/resume":
             stored = HOME / params["threadId"]
             if not stored.exists():
@@ -199,6 +205,7 @@ def main() -> None:
                 continue
             thread = Thread(params["threadId"], int(stored.read_text(encoding="utf-8")))
             send(id=message["id"], result={"thread": {"id": thread.thread}})
+            thread.start_servers(params)
         elif method == "turn/start":
             (HOME / thread.thread).write_text(str(thread.calls), encoding="utf-8")
             send(id=message["id"], result={"turn": {"id": thread.turn}})
