@@ -11,6 +11,7 @@ from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.programs import program_text
+from subagent_server.cli.console.run_markdown import run_markdown
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import (
     coloured,
@@ -24,7 +25,7 @@ from subagent_server.cli.console.text import (
 )
 from subagent_server.cli.console.transcript_text import transcript_text
 from subagent_server.domain.errors import SubagentError
-from subagent_server.domain.records import Message, RunMeta
+from subagent_server.domain.records import Message, RunMeta, RunResult
 from subagent_server.domain.states import MessageStatus
 from subagent_server.service.kept_programs import kept_programs
 from subagent_server.service.open_run import open_run
@@ -43,9 +44,12 @@ _PROMPT_LINES = 12
 @click.argument("run", shell_complete=complete_runs)
 @click.option("--code", is_flag=True, help="Its programs of code mode, each with its calls and its output.")
 @click.option("--transcript", is_flag=True, help="Its conversation with the model, with the system prompt.")
+@click.option(
+    "--markdown", is_flag=True, help="As Markdown, for the page of a CI job; texts of models are quoted."
+)
 @json_option
 @pass_session
-def show(session: Session, run: str, code: bool, transcript: bool, as_json: bool) -> None:
+def show(session: Session, run: str, code: bool, transcript: bool, markdown: bool, as_json: bool) -> None:
     """Show everything about a run.
 
     What it was asked, how it stands, what it asked and what it was answered, what it cost, how it ended, and
@@ -61,6 +65,9 @@ def show(session: Session, run: str, code: bool, transcript: bool, as_json: bool
     view = session.view(observed)
     if as_json:
         out_json(view.to_wire())
+        return
+    if markdown:
+        out(run_markdown(observed.meta, view, _result(session, view)))
         return
     parts = [
         _state(session, observed, view),
@@ -187,8 +194,12 @@ def _question(session: Session, meta: RunMeta, message: Message) -> str:
     )
 
 
+def _result(session: Session, view: RunView) -> RunResult | None:
+    return session.service.store.read_result(view.run_id) if view.status.is_terminal else None
+
+
 def _ending(session: Session, view: RunView) -> str:
-    result = session.service.store.read_result(view.run_id) if view.status.is_terminal else None
+    result = _result(session, view)
     text = ""
     if result is not None:
         text = _output(result.output) if result.has_output else escape_lines(result.text)
