@@ -120,7 +120,7 @@ class AcpDialect:
                 f"Install one that speaks version {PROTOCOL}.",
             )
         is_new = await self._open(rpc, members(hello.get("agentCapabilities")))
-        self._events.session(self._session)
+        await self._events.session(self._session)
         self._updates.begin()
         # its own words first: text that begins with a slash would be a command of the program
         parts = [self.first_words()] if is_new else []

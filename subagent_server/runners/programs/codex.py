@@ -132,7 +132,7 @@ class CodexDialect:
         await self._check_login()
         opened = members((await self._opened()).get("thread"))
         self._thread = text_of(opened.get("id"))
-        self._events.session(self._thread)
+        await self._events.session(self._thread)
         await self._servers_ready()
         schema = self._task.agent.output_schema
         begun = await self._call(
