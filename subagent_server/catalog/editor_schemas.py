@@ -33,7 +33,7 @@ MEANINGS: Mapping[str, str] = {
     "description": "When to use the agent. The parent reads it.",
     "system_prompt": "The system prompt, instead of the body of the file.",
     "system_prompt_path": "A file with the system prompt, relative to this one.",
-    "runner": "What runs the agent: the built-in loop (messages) or an external program.",
+    "runner": "How the agent works: by the built-in loop (messages) or by a program of another make.",
     "model": "The id of a model, or an alias such as sonnet, opus or haiku.",
     "base_url": "The address of the Messages API.",
     "api_key_env": "The environment variable that holds the key of the API.",
@@ -58,13 +58,14 @@ MEANINGS: Mapping[str, str] = {
     "isolation": "none, or worktree: a git worktree for each run.",
     "env": "Environment variables added to those that a run inherits; ${VAR} is expanded.",
     "cwd": "The working directory of a run; ${VAR} is expanded.",
-    "command": "The program of runner: command.",
+    "command": "The program of runner: command or acp; of others, where it is.",
     "args": "The arguments of the program.",
     "max_turns": "The most turns of the model.",
     "timeout_seconds": "Seconds of working time after which a run ends.",
     "budget_usd": "US dollars after which a run ends.",
     "ask_timeout_seconds": "Seconds that a question waits for its answer.",
     "on_ask_timeout": "Whether a run without an answer goes on or fails.",
+    "idle_timeout_seconds": "Seconds that a program of another make may be silent.",
 }
 """One line a key, by the name of its field."""
 

@@ -27,7 +27,6 @@ from subagent_server.catalog.values import (
 )
 from subagent_server.catalog.web import read_web_bounds
 from subagent_server.domain.definitions import (
-    BUILT_RUNNERS,
     AgentDefinition,
     CodeMode,
     JsonSchema,
@@ -328,9 +327,8 @@ def _check(definition: AgentDefinition, job: _Job) -> None:
         job.notes.fault(f"apiKeyEnv {rule}", lines.get("api_key_env"))
     if any(not name or "=" in name for name in definition.env):
         job.notes.fault("env has a variable without a proper name", lines.get("env"))
-    needs_command = definition.runner == "command" and "command" in BUILT_RUNNERS
-    if needs_command and not definition.command and "command" not in lines:
-        job.notes.fault("command is missing, and runner: command needs one", lines.get("runner"))
+    if definition.runner in ("command", "acp"):
+        _check_command(definition, job)
     if not definition.description:
         job.notes.warn("there is no description, so nobody can tell when to use this agent")
     if len(definition.description) > LONG_DESCRIPTION:
@@ -338,3 +336,15 @@ def _check(definition: AgentDefinition, job: _Job) -> None:
         job.notes.warn(f"the description has {length}, and every client reads it: shorten it")
     if not definition.system_prompt and definition.runner == "messages":
         job.notes.warn("there is no system prompt")
+
+
+def _check_command(definition: AgentDefinition, job: _Job) -> None:
+    """Apply the rules for an agent whose runs any program carries out."""
+    line = job.draft.lines.get("runner")
+    if not definition.command and "command" not in job.draft.lines:
+        job.notes.fault(f"command is missing, and runner: {definition.runner} needs one", line)
+    if definition.runner == "acp":
+        return  # its system prompt goes with the task
+    if definition.system_prompt.strip() and not any("{systemPrompt}" in word for word in definition.args):
+        todo = "put {systemPrompt} into args, or leave it out"
+        job.notes.fault(f"the system prompt cannot reach the program of runner: command: {todo}", line)

@@ -67,6 +67,11 @@ def pins_of_server(name: str, server: ServerDefinition) -> Pins:
     )
 
 
+def pins_of_evaluation(reach: Mapping[str, list[str]]) -> Pins:
+    """Return the pins of an evaluation file: its commands, and places outside of its project."""
+    return _pinned(reach, reach)
+
+
 def differences(what: str, before: Mapping[str, Pin], after: Mapping[str, Pin]) -> list[str]:
     """Return the changes from `before` to `after`, a line each; `what` names the owner of the values."""
     lines: list[str] = []

@@ -132,6 +132,7 @@ def is_http_url(text: str) -> bool:
         return True
     try:
         parts = urlsplit(text)
+        _ = parts.port  # read only to be checked
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and bool(parts.netloc) and not any(c.isspace() for c in text)

@@ -11,7 +11,7 @@ from subagent_server.catalog.problems import AgentFileError, Problem
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import TEXT, json_option
 from subagent_server.cli.console.http_options import EVERYBODY
-from subagent_server.cli.console.output import err, out, out_json, report
+from subagent_server.cli.console.output import err, last_clause, out, out_json, report
 from subagent_server.cli.console.problems import problem_line, problem_wire
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import one_line
@@ -100,7 +100,7 @@ def _check_runs(session: Session, name: str, as_json: bool) -> ExitCode:
     else:
         err(_summary(len(run_ids), "run", len(findings)))
     if (foreign := session.service.store.paths.foreign()) is not None:
-        report(foreign.sentence)
+        report(foreign.sentence, code=foreign.code, next_step=last_clause(foreign.sentence))
     return ExitCode.FAILED if findings else ExitCode.OK
 
 

@@ -3,11 +3,12 @@
 import click
 
 from subagent_server.catalog.editor_schemas import agent_schema, config_schema
+from subagent_server.catalog.eval_file import eval_schema
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.output import out_json
 from subagent_server.domain.file_schemas import FILES, file_schema
 
-_AGENT_FILES = {"agent": agent_schema, "cpe": config_schema}
+_AGENT_FILES = {"agent": agent_schema, "cpe": config_schema, "eval": eval_schema}
 _NAMES = (*FILES, *_AGENT_FILES)
 
 
@@ -18,7 +19,8 @@ def schema(file: str, as_json: bool) -> None:
     """Print the JSON Schema of a file of a run, or of an agent file.
 
     `meta` is run.meta.json, its state; `request` is request.json, what was asked; `result` is result.json,
-    how it ended. `agent` is the front matter of agents/NAME.md, `cpe` is agents/NAME.yaml. The output is JSON
+    how it ended. `agent` is the front matter of agents/NAME.md, `cpe` is agents/NAME.yaml, `eval` the file of
+    `subagent eval`. The output is JSON
     with and without --json.
     """
     out_json(_AGENT_FILES[file]() if file in _AGENT_FILES else file_schema(file))

@@ -50,7 +50,7 @@ def apply(meta: RunMeta, event: RunEvent, now: datetime, below: Usage | None = N
     changed |= _facts(meta, event, now) | _costs(meta, event, below)
     last_report = _last_report(meta) if isinstance(event, events.ProgressReported) else None
     if last_report is not None:
-        if changed.get("summary", meta.summary) == meta.summary:
+        if all(changed.get(name, getattr(meta, name)) == getattr(meta, name) for name in _REPORTED):
             return meta
         if now - last_report < timedelta(seconds=PROGRESS_SECONDS):
             return meta.model_copy(update={**changed, "revision": meta.revision + 1})
@@ -58,6 +58,10 @@ def apply(meta: RunMeta, event: RunEvent, now: datetime, below: Usage | None = N
         changed["messages"] = [_cancelled(message) for message in changed.get("messages", meta.messages)]
         changed["stopped_at" if status is Status.STOPPED else "completed_at"] = now
     return _advanced(meta, event, status, changed, now)
+
+
+_REPORTED = ("summary", "external_session_id")
+"""The fields that a report of progress may set."""
 
 
 def _is_known(meta: RunMeta, event: RunEvent, below: Usage | None) -> bool:
@@ -233,8 +237,9 @@ def _facts(meta: RunMeta, event: RunEvent, now: datetime) -> dict[str, Any]:
             facts |= {"error": failure, **given}
         case events.StopRequested(reason=str(reason)):
             facts["summary"] = reason
-        case events.ProgressReported(summary=str(summary)):
-            facts["summary"] = summary
+        case events.ProgressReported(summary=summary, external_session_id=session):
+            told = {"summary": summary, "external_session_id": session}
+            facts |= {name: value for name, value in told.items() if value is not None}
         case _:
             pass
     return facts

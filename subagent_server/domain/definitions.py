@@ -18,8 +18,8 @@ _NAME_LENGTH = 48
 _SUFFIX_LENGTH = 6
 _LATIN_LETTER = re.compile(r"LATIN SMALL (?:LETTER|LIGATURE) ([A-Z]{1,2})( WITH .*)?")
 
-RunnerName = Literal["messages", "claude", "codex", "gemini", "command"]
-BUILT_RUNNERS: frozenset[RunnerName] = frozenset({"messages"})
+RunnerName = Literal["messages", "claude", "codex", "gemini", "acp", "command"]
+BUILT_RUNNERS: frozenset[RunnerName] = frozenset({"messages", "codex", "gemini", "acp", "command"})
 """The runners that this version has: those with a row in `worker/runners.py`."""
 
 
@@ -54,13 +54,17 @@ class CodeMode(Record):
 
 
 class Limits(Record):
-    """The limits that end a run. Seconds of working time: waits for a slot or an answer do not count."""
+    """The limits that end a run. Seconds of working time: waits for a slot or an answer do not count.
+
+    `idle_timeout_seconds` is how long a program that carries out the run may be silent.
+    """
 
     max_turns: int = Field(default=100, ge=1)
     timeout_seconds: float = Field(default=3600, gt=0)
     budget_usd: Money | None = None
     ask_timeout_seconds: float = Field(default=3600, gt=0)
     on_ask_timeout: Literal["continue", "fail"] = "continue"
+    idle_timeout_seconds: float = Field(default=900, gt=0)
 
 
 class SandboxLimits(Record):

@@ -54,10 +54,14 @@ class QuestionExpired:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressReported:
-    """The subagent says in a sentence how far it is."""
+    """The subagent says in a sentence how far it is.
+
+    `external_session_id` is the conversation of a program that carries out the run, once it has one.
+    """
 
     event: ClassVar[Event] = Event.PROGRESS_REPORTED
     summary: str | None = None
+    external_session_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

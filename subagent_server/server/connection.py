@@ -25,7 +25,7 @@ from subagent_server.service.access import Caller
 from subagent_server.service.agent_changes import AgentChanges
 from subagent_server.service.changes import Changes
 from subagent_server.service.context import Service
-from subagent_server.service.tools.offer import Offer
+from subagent_server.service.tools.table import ToolTables
 from subagent_server.settings import Role
 
 Context = ServerRequestContext[Any, Any]
@@ -56,10 +56,10 @@ FIXED_TTL_MS = 3_600_000
 
 
 class SharedByClients:
-    """What the connections of a process share: a watch on runs and agent files, and the offered agents."""
+    """What the connections of a process share: a watch on runs and agent files, and the tables of tools."""
 
     def __init__(self, service: Service, caller: Caller) -> None:
-        self.offer = Offer(service, caller)
+        self.tables = ToolTables(service, caller)
         self.runs = Changes(service.store)
         self.agents = AgentChanges(service.registry.directories, self.runs.watcher)
 
@@ -72,7 +72,7 @@ class ClientConnection:
         self._background = background
         self.unanswered = Unanswered()
         self.relay = EventRelay(service, changes, caller, background)
-        self.tools = ToolHandlers(service, changes, role, caller, self.relay, shared.offer)
+        self.tools = ToolHandlers(service, changes, role, caller, self.relay, shared.tables)
         self.resources = ResourceHandlers(service, caller)
         self.subscriptions = SubscriptionHandlers(
             ResourceWatch(service, changes, caller, notices, background),

@@ -22,10 +22,9 @@ from subagent_server.service.context import Service
 from subagent_server.service.progress import progress_words
 from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.dispatch import ToolDispatcher
-from subagent_server.service.tools.offer import Offer
 from subagent_server.service.tools.pages import page_of
 from subagent_server.service.tools.spec import LIST, Answer, ToolSpec
-from subagent_server.service.tools.table import PAGE_TOOLS, PARENT_TOOLS, tools_of
+from subagent_server.service.tools.table import PAGE_TOOLS, PARENT_TOOLS, ToolTables, tools_of
 from subagent_server.settings import Role
 
 Context = ServerRequestContext[Any, Any]
@@ -48,12 +47,12 @@ class ToolHandlers:
         role: Role,
         caller: Caller,
         relay: EventRelay,
-        offer: Offer,
+        tables: ToolTables,
     ) -> None:
         self._settings = service.settings
         self._store = service.store
         self._relay = relay
-        self._dispatcher = ToolDispatcher(service, changes, caller, tools_of(service, role, caller), offer)
+        self._dispatcher = ToolDispatcher(service, changes, caller, tools_of(service, role, caller), tables)
 
     @property
     def waiting(self) -> int:

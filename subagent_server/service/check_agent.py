@@ -16,10 +16,11 @@ from subagent_server.catalog.named_servers import UnknownServer
 from subagent_server.catalog.problems import AgentFileError
 from subagent_server.catalog.servers import is_http_url
 from subagent_server.catalog.variables import REFERENCE, MissingVariable, expand_as_far_as_set
-from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
+from subagent_server.domain.definitions import BUILT_RUNNERS, AgentDefinition, ServerDefinition
 from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.service.context import Service
 from subagent_server.service.places import cwd_of_user
+from subagent_server.service.program_keys import installing, program_of, unkept_keys
 from subagent_server.service.programs import Programs
 from subagent_server.service.tool_names import (
     MissingName,
@@ -144,6 +145,7 @@ class AgentChecker:
         if not elsewhere and ready.cwd is not None and not _has_unset(ready.cwd):
             cwd, wrong = self._directory(ready.cwd)
             refusals += wrong
+        refusals += self._of_runner(ready, cwd)
         refusals += self._of_box(ready, cwd)
         refusals += self._of_servers(ready, cwd)
         lost = missing_agents(ready, self._agent_names) if ready.agents else []
@@ -169,6 +171,7 @@ class AgentChecker:
         return [
             *(Refusal(_sentence(fault)) for fault in agent.faults),
             *(Refusal(sentence, key) for key, sentence in unsupported_keys(agent).items()),
+            *(Refusal(sentence, key) for key, sentence in unkept_keys(agent).items()),
             *(Refusal(sentence, "tools") for sentence in tool_refusals(agent)),
             *_of_budget(agent),
         ]
@@ -204,8 +207,18 @@ class AgentChecker:
         except BadArgument as error:
             return self._service.settings.cwd / named, [Refusal(error.sentence, "cwd")]
 
+    def _of_runner(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
+        """Yield the refusal of an agent whose runs need a program that is not there."""
+        command = (program_of(agent) or "").strip()
+        if agent.runner not in BUILT_RUNNERS or not command or _has_unset(command):
+            return
+        environment = {**self._service.settings.environment, **agent.env}
+        if self._programs.is_missing(command, environment.get("PATH"), cwd):
+            told = f"The program {shorten(command)} of the runner {agent.runner} is not here: "
+            yield Refusal(f"{told}{installing(agent)}.", "runner", in_file=False)
+
     def _of_box(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
-        asked = asked_of_box(agent) if agent.runner == "messages" else {}
+        asked = asked_of_box(agent)
         settings = self._service.settings
         if asked and (reason := why_no_box(agent, settings.environment, cwd or settings.cwd)) is not None:
             for key, written in asked.items():

@@ -7,11 +7,15 @@ Tested in `tests/cli/test_trust.py` and `tests/end_to_end/test_trust.py`.
 """
 
 import shlex
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from subagent_server.catalog.discover import discover
+from subagent_server.catalog.eval_file import BadEvalFile, EvalFile, reach_of, read_eval_file
 from subagent_server.catalog.named_servers import (
     PROJECT_FILE,
     FoundServer,
@@ -20,7 +24,7 @@ from subagent_server.catalog.named_servers import (
     usable_servers,
     with_servers,
 )
-from subagent_server.catalog.pins import Pins, differences, pins_of_agent, pins_of_server
+from subagent_server.catalog.pins import Pins, differences, pins_of_agent, pins_of_evaluation, pins_of_server
 from subagent_server.catalog.problems import shown
 from subagent_server.catalog.trust import Book, forget_project, read_book, real_path, trust_project
 from subagent_server.domain.definitions import AgentDefinition
@@ -29,6 +33,9 @@ from subagent_server.host.clock import now
 from subagent_server.service.context import Service
 from subagent_server.settings import DEFAULT_AGENT_DIRECTORIES, Settings
 
+EVALS = "evals"
+"""The directory of a project for its evaluation files; they may lie beside it too."""
+_MOST_EVALS = 200
 _USERS_AGENTS = Path(".claude", "agents")
 _MAX_KEYS = 5
 _MAX_NAME = 150
@@ -125,6 +132,22 @@ class Judge:
             self._check_server(server)
         return with_servers(agent, found)
 
+    def check_evaluation(self, path: Path, file: EvalFile) -> None:
+        """Refuse an evaluation file that runs commands, or reaches out of its project, without trust.
+
+        Raises:
+            NotTrusted.
+        """
+        real = real_path(path)
+        project = real.parent.parent if real.parent.name == EVALS else real.parent
+        reach = reach_of(file, real, project)
+        if not reach or self._settings.trusts_all:
+            return
+        what = f"evaluation {real.relative_to(project)}"
+        doubt = self._compared(what, project, pins_of_evaluation(reach))
+        if doubt is not None:
+            raise doubt
+
     def _check_server(self, server: FoundServer) -> None:
         if server.is_users or self._settings.trusts_all or self._is_in_named_directory(server.path):
             return
@@ -182,6 +205,7 @@ def coverage(settings: Settings, directory: Path, *, leave_out: str | None = Non
             for name, server in servers.items()
             if name != leave_out
         },
+        **dict(_pins_of_evaluations(project)),
     }
     known = book.projects.get(str(project))
     before = known.pins if known else {}
@@ -189,6 +213,15 @@ def coverage(settings: Settings, directory: Path, *, leave_out: str | None = Non
         line for what, each in pins.items() if each for line in differences(what, before.get(what, {}), each)
     ]
     return Coverage(project, list(agents), pins, changes, known is not None)
+
+
+def _pins_of_evaluations(project: Path) -> Iterator[tuple[str, Pins]]:
+    """Yield the pins of the evaluation files of a directory; those that cannot be read run nothing."""
+    for around in (project, project / EVALS):
+        for file in islice(sorted(around.glob("*.yaml")), _MOST_EVALS):
+            with suppress(BadEvalFile):
+                pins = pins_of_evaluation(reach_of(read_eval_file(file), file, project))
+                yield f"evaluation {file.relative_to(project)}", pins
 
 
 def trust(settings: Settings, covered: Coverage) -> None:

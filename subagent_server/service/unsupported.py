@@ -15,10 +15,7 @@ from subagent_server.sandbox.refusal import BoxRefused
 
 _NOT_BUILT: dict[str, Callable[[AgentDefinition], str | None]] = {
     "runner": lambda agent: agent.runner if agent.runner not in BUILT_RUNNERS else None,
-    "isolation": lambda agent: agent.isolation if agent.isolation != "none" else None,
-    "command": lambda agent: (
-        shorten(agent.command) if agent.command and agent.runner in BUILT_RUNNERS else None
-    ),
+    "command": lambda agent: shorten(agent.command) if agent.command and agent.runner == "messages" else None,
 }
 """By key: its value if that is unsupported."""
 
@@ -51,6 +48,8 @@ def why_no_box(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path
     """
     if agent.sandbox == "none":
         return "the agent file says `sandbox: none`"
+    if agent.runner != "messages":
+        return f"the runner {agent.runner} has no sandbox here"
     selection = select(agent.tools, agent.disallowed_tools)
     programs = selection.bash or agent.enabled_code_mode is not None
     if not (programs or selection.grep or selection.glob or selection.ls):

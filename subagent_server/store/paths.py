@@ -30,7 +30,8 @@ _NAMES = frozenset(
             "payload.gz",
         ),
         *("events.jsonl", "run.log", "transcript.jsonl", "live.lock", "shim.claim", "shim.json", "exit.json"),
-        *("worker.out", "children", "tree.lock", "calls.lock", "call.lock", "outputs", "mcp", "code"),
+        *("worker.out", "worktree.json", "worktree.lock", "program"),
+        *("children", "tree.lock", "calls.lock", "call.lock", "outputs", "mcp", "code"),
     }
 )
 _TEMPORARY = re.compile(r"\..+\.tmp|wake\.[0-9]+")
@@ -127,6 +128,16 @@ class RunPaths:
         return self.files.entry("worker.out")
 
     @property
+    def worktree(self) -> Entry:
+        """How the worktree of the run stands."""
+        return self.files.entry("worktree.json")
+
+    @property
+    def worktree_lock(self) -> Entry:
+        """Held while the worktree is settled, merged, handed over or removed."""
+        return self.files.entry("worktree.lock")
+
+    @property
     def children(self) -> Directory:
         """A mark for each run started by this run."""
         return self.files.below("children")
@@ -160,6 +171,11 @@ class RunPaths:
     def code(self) -> Directory:
         """The programs that it has run, a directory each."""
         return self.files.below("code")
+
+    @property
+    def program(self) -> Directory:
+        """The directory of the program that carries out the run: its state, its result file."""
+        return self.files.below("program")
 
     def other_names(self) -> list[str]:
         """The names in its directory that no run has. A directory with such a name may be the user's."""

@@ -55,6 +55,23 @@ class RunContext(Protocol):
         """Mark a stretch as working time, which `timeoutSeconds` bounds. Stretches may overlap."""
         ...
 
+    def waiting(self) -> AbstractContextManager[None]:
+        """Suspend the stretch of working time that this is inside."""
+        ...
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether a question of the run is open, or a run that it has started goes on."""
+        ...
+
+    def session_opened(self, session_id: str) -> None:
+        """Keep the name of the conversation that a program has begun, so that it can be resumed.
+
+        Raises:
+            SubagentError: it cannot be written.
+        """
+        ...
+
     def model_call(self, spent: Usage, besides: Decimal = Decimal(0)) -> AbstractAsyncContextManager[None]:
         """Mark a model call, its `usage` event included: working time that a stop lets end within the grace.
 

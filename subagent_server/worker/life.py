@@ -21,11 +21,12 @@ from subagent_server.toolkit.run_context import RunOver
 from subagent_server.toolkit.telemetry import Tracer
 from subagent_server.worker.delegation import WorkerDelegation, open_delegation
 from subagent_server.worker.executed_watch import ExecutedWatch
+from subagent_server.worker.own_worktree import leave_worktree
 from subagent_server.worker.parent_watch import ParentWatch
 from subagent_server.worker.run_context import WorkerRun
-from subagent_server.worker.run_end import close_journal, end_run
+from subagent_server.worker.run_end import Left, close_journal, end_run
 from subagent_server.worker.runner_setup import RunnerSetup
-from subagent_server.worker.runners import RUNNERS
+from subagent_server.worker.runners import opener_of
 from subagent_server.worker.subagent_listeners import subagents_heard
 from subagent_server.worker.tracing import Tracing, end_span, open_tracing
 
@@ -34,6 +35,8 @@ T = TypeVar("T")
 MODEL_GRACE_SECONDS = 8.0
 """How long a stop waits for a model call that is under way; the shim kills after 10."""
 CLOSE_SECONDS = 3.0
+REST_SECONDS = 8.0
+"""How long the programs of a run may take to end: one that is interrupted says last what it has cost."""
 
 
 class Life:
@@ -69,8 +72,9 @@ class Life:
                 with suppress(SubagentError):  # however the run ends, the answers that it read come first
                     await self.run.acknowledgements_written()
             executed = await self._rested()
+            worktree = await leave_worktree(self.run)
             usage = self._runner.usage if self._runner is not None else None
-            meta = end_run(self.run, outcome, usage, executed)
+            meta = end_run(self.run, outcome, usage, Left(executed, worktree))
             end_span(span, meta)
         if undelivered := await tracing.deliver():
             self.run.record("warning", message=undelivered)
@@ -109,7 +113,7 @@ class Life:
         if self._runner is None:
             return []
         with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_SECONDS):
+            async with asyncio.timeout(REST_SECONDS):
                 await self._runner.rest()
         return await self._executed.found()
 
@@ -128,7 +132,7 @@ class Life:
         delegation = self._delegation() if self.agent.agents else None
         setup = RunnerSetup(self.agent, self.run, self.environment, self._read_only(), delegation, tracer)
         with self.run.working():
-            return await RUNNERS[self.agent.runner](setup)
+            return await opener_of(self.agent.runner)(setup)
 
     def _delegation(self) -> WorkerDelegation:
         delegation = open_delegation(self.run, self.environment)

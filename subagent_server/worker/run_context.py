@@ -11,7 +11,7 @@ from typing import Any
 
 from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition, Limits
-from subagent_server.domain.errors import IllegalTransition, RunRefused
+from subagent_server.domain.errors import IllegalTransition, RunRefused, SubagentError
 from subagent_server.domain.events import RunEvent
 from subagent_server.domain.records import Message, RunMeta, RunResult, Usage, WorkerIdentity
 from subagent_server.domain.secrets import Masker
@@ -22,7 +22,7 @@ from subagent_server.host.deadline import DeadlineWriter
 from subagent_server.host.failpoints import failpoint
 from subagent_server.host.sleeper import Sleeper
 from subagent_server.host.wake import SLOW_POLL_SECONDS
-from subagent_server.service.ask import ask
+from subagent_server.service.ask import ask, hooks_of
 from subagent_server.service.masking import masker_of
 from subagent_server.store.last_state import LastState
 from subagent_server.store.logs import RunJournal
@@ -53,6 +53,8 @@ class WorkerRun:
         self._deadline = DeadlineWriter(deadline)
         self.model_busy = False
         """Whether the API works on a request: a stop waits a little for the reply."""
+        self.first_request = asyncio.Event()
+        """Set when the first request of the model is on its way."""
         self._limits = Limits()
         self._slots = slots
         self._state = LastState(self.store, self.run_id)
@@ -61,6 +63,7 @@ class WorkerRun:
         self._model_calls = ModelCalls(self.store, self.paths)
         self._acknowledgements = Acknowledgements(self._acknowledge)
         self._sleeper: Sleeper | None = None
+        self._hooks: str | None = None
         self._own_questions: set[str] = set()
         """The questions of the agent itself, each of which waits for its own answer."""
 
@@ -75,8 +78,9 @@ class WorkerRun:
         self.report_deadline()
 
     def use_agent(self, agent: AgentDefinition, environment: Mapping[str, str]) -> None:
-        """Mask the secrets of `agent` too. Called before any work."""
+        """Mask the secrets of `agent` too, and tell the user's hooks. Called before any work."""
         self.masker = masker_of(agent, environment)
+        self._hooks = hooks_of(environment)
 
     # -- the state
 
@@ -178,6 +182,31 @@ class WorkerRun:
         with self.clock.working():
             yield
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Suspend the stretch of working time that this is inside."""
+        with self.clock.waiting():
+            yield
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether a question of the run is open, or a run that it has started goes on."""
+        meta = self.meta()
+        if meta.status.is_terminal or meta.pending:
+            return bool(meta.pending)
+        return any(not self._has_ended(child) for child in self.store.children_of(self.run_id))
+
+    def _has_ended(self, run_id: str) -> bool:
+        try:
+            return self.store.read(run_id).status.is_terminal
+        except SubagentError:
+            return True  # a start that never was, or an unreadable run: nobody waits for it
+
+    def session_opened(self, session_id: str) -> None:
+        """Write the name of the program's conversation into the state. Raises SubagentError."""
+        with suppress(IllegalTransition):  # ended from outside, which is noticed by itself
+            self.apply(events.ProgressReported(external_session_id=session_id))
+
     def report_deadline(self) -> None:
         """Let the shim know when this process is to be ended if it no longer answers."""
         until = self.clock.waits_until
@@ -218,6 +247,7 @@ class WorkerRun:
     def request_sent(self) -> None:
         """Acknowledge the answers that the request holds."""
         self._acknowledgements.release()
+        self.first_request.set()
 
     async def acknowledgements_written(self) -> None:
         """Return once all answers read are acknowledged. Raises SubagentError if an acknowledgement fails."""
@@ -253,7 +283,9 @@ class WorkerRun:
         masked: list[str] | None = self.masker.data(options)
         text, seconds = self.masker.text(question), self._limits.ask_timeout_seconds
         try:
-            message = await asyncio.to_thread(ask, self.store, self.run_id, text, masked, seconds)
+            message = await asyncio.to_thread(
+                ask, self.store, self.run_id, text, masked, seconds, self._hooks
+            )
         except IllegalTransition as error:
             raise RunOver from error
         self._own_questions.add(message.message_id)

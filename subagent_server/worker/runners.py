@@ -1,10 +1,10 @@
-"""The built-in runners: a row each, under the name used in agent files."""
+"""The runners: a row each, under the name used in agent files."""
 
 from collections.abc import Awaitable, Callable
+from importlib import import_module
 
 from subagent_server.domain.definitions import RunnerName
 from subagent_server.runners.runner import Runner
-from subagent_server.worker.messages_runner import open_messages_runner
 from subagent_server.worker.runner_setup import RunnerSetup
 
 OpenRunner = Callable[[RunnerSetup], Awaitable[Runner]]
@@ -13,7 +13,17 @@ OpenRunner = Callable[[RunnerSetup], Awaitable[Runner]]
 It raises RunRefused with `config` for a setting that cannot be kept.
 """
 
-RUNNERS: dict[RunnerName, OpenRunner] = {
-    "messages": open_messages_runner,
+RUNNERS: dict[RunnerName, str] = {
+    "messages": "subagent_server.worker.messages_runner",
+    **dict.fromkeys(("codex", "gemini", "acp", "command"), "subagent_server.worker.program_runner"),
 }
-"""The names are `BUILT_RUNNERS` of `domain/definitions.py`, by which agent files are judged."""
+"""The module of each, with a function `open_runner`. A worker imports that of its own agent alone.
+
+The names are `BUILT_RUNNERS` of `domain/definitions.py`, by which agent files are judged.
+"""
+
+
+def opener_of(name: RunnerName) -> OpenRunner:
+    """Return the function that opens a runner of this name."""
+    opener: OpenRunner = import_module(RUNNERS[name]).open_runner
+    return opener

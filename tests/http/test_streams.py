@@ -6,10 +6,15 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from subagent_server.server.http.calls import GRACE_SECONDS
 from tests.helpers.http_server import ACCEPT, BOUND, MODERN_VERSION, HttpServer
 from tests.helpers.raw_server import HELLO, MODERN, READY, tool_call
+from tests.helpers.scale import WHOLE
 from tests.helpers.turns import asks, says
 from tests.helpers.wait import wait_for
 from tests.helpers.world import World
@@ -134,11 +139,37 @@ def test_a_client_that_comes_back_before_the_answer_gets_it_when_it_comes(world:
             assert run["result"] == "Painted."
 
 
+@pytest.mark.skipif(not WHOLE, reason="it takes half a minute: `make test-whole` runs it")
+def test_a_client_that_stays_away_ends_its_wait_and_hears_so_when_it_comes_back(world: World) -> None:
+    world.agent()
+    world.play(asks("Which colour?"), says("Painted."))
+    with world.http_server() as server:
+        run_id = world.start()
+        world.asking(run_id)
+        session = Session(server)
+        waits = tool_call(3, "wait_for_runs", runIds=[run_id], waitSeconds=300, cursor=run_id + ".9")
+        with session.stream(waits) as stream:
+            first = stream.next()
+        assert first is not None
+        wait_for(lambda: gauge(server, "calls_open") == 0, GRACE_SECONDS + 20, "the end of the wait")
+        with session.stream(last=first["id"]) as stream:
+            event = stream.next()
+            assert event is not None and "Nobody listened to this call for 30 s" in event["data"]
+        world.reply(run_id, "Red.")
+        assert world.completed(run_id) == "Painted."
+
+
 def gauge(server: HttpServer, name: str) -> int:
     """Return a number of the metrics."""
     lines = server.ask("GET", "/metrics").body.decode().splitlines()
     (value,) = [line.split()[1] for line in lines if line.startswith(f"subagent_http_{name} ")]
     return int(value)
+
+
+def resident(server: HttpServer) -> int:
+    """Return the memory of a server, in bytes."""
+    status = Path(f"/proc/{server.pid}/status").read_text(encoding="utf-8")
+    return int(status.partition("VmRSS:")[2].split()[0]) << 10
 
 
 def sent(server: HttpServer, message: Any) -> socket.socket:
@@ -175,6 +206,21 @@ def test_a_newer_client_that_goes_away_ends_its_wait_and_no_run(world: World) ->
         assert world.completed(run_id) == "Painted."
         (line,) = [json.loads(each) for each in server.said.splitlines() if '"wait_for_runs"' in each]
         assert line["runs"] == [run_id] and line["parent"] == "default", "the log names run and parent"
+
+
+def test_hundreds_of_sessions_share_the_list_of_tools(world: World) -> None:
+    for number in range(40):
+        world.agent(f"agent{number}")
+    with world.http_server() as server:
+        listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+
+        def opened(count: int) -> int:
+            for _ in range(count):
+                assert len(Session(server).ask(listing).json["result"]["tools"]) > 40
+            return resident(server)
+
+        before = opened(10)
+        assert (opened(60) - before) / 60 < 200 << 10, "a copy for each would have 480 KiB"
 
 
 def test_a_parent_with_too_many_sessions_gets_no_more_and_others_go_on(world: World) -> None:

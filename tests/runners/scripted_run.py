@@ -60,6 +60,17 @@ class ScriptedRun:
     def working(self) -> Iterator[None]:
         yield
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        yield
+
+    @property
+    def waits_for_others(self) -> bool:
+        return False
+
+    def session_opened(self, session_id: str) -> None:
+        """No program carries out this run."""
+
     @asynccontextmanager
     async def model_call(self, spent: Usage, besides: Decimal = Decimal(0)) -> AsyncIterator[None]:
         if self.budget_usd is not None and (spent.cost_usd or 0) >= self.budget_usd:

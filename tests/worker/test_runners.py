@@ -38,12 +38,11 @@ class EchoRunner:
         Path("closed").touch()
 
 
-async def open_echo_runner(setup: RunnerSetup) -> EchoRunner:
+async def open_runner(setup: RunnerSetup) -> EchoRunner:
     return EchoRunner(setup)
 '''
-IMPORT = "from subagent_server.worker.echo_runner import open_echo_runner\n"
-ROW = '    "messages": open_messages_runner,\n'
-BUILT = 'frozenset({"messages"})'
+ROW = '    "messages": "subagent_server.worker.messages_runner",\n'
+BUILT = 'frozenset({"messages", '
 
 
 def test_every_built_runner_has_a_row_and_a_name_that_agent_files_may_use() -> None:
@@ -55,11 +54,11 @@ def test_a_second_runner_is_one_file_and_one_row_and_its_run_goes_from_the_comma
 ) -> None:
     installed = Installation(world.home / "installed")
     installed.add("worker/echo_runner.py", ECHO)
-    installed.replace("worker/runners.py", ROW, ROW + '    "claude": open_echo_runner,\n')
-    installed.replace("worker/runners.py", "\nOpenRunner = ", f"{IMPORT}\nOpenRunner = ")
-    installed.replace("domain/definitions.py", BUILT, 'frozenset({"messages", "claude"})')
+    installed.replace("worker/runners.py", ROW, ROW + '    "echo": "subagent_server.worker.echo_runner",\n')
+    installed.replace("domain/definitions.py", BUILT, f'{BUILT}"echo", ')
+    installed.replace("domain/definitions.py", '"command"]', '"command", "echo"]')
     world.environment |= {"SUBAGENT_WARM": "0"}
-    world.agent("echo", runner="claude")
+    world.agent("echo", runner="echo")
 
     command = [*installed.program, "run", "echo", "Say it.", "--detach"]
     done = subprocess.run(

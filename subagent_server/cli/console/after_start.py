@@ -178,7 +178,9 @@ def _finished(
         if code is None and not how.stops:
             report(
                 f"run {view.run_id} has not ended after {how.seconds or 0:g} s and goes on"
-                f"{_doing(session, observed)}. `{session.command('logs', '-f', view.run_id)}` watches it."
+                f"{_doing(session, observed)}. `{session.command('logs', '-f', view.run_id)}` watches it.",
+                code="timed_out",
+                next_step=session.command("wait", view.run_id),
             )
     return ExitCode.TIMED_OUT if code is None else code
 

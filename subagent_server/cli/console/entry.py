@@ -1,10 +1,15 @@
-"""The entry point: run a verb, and turn an exception into one line on stderr and an exit code."""
+"""The entry point: run a verb, and turn an exception into one line on stderr and an exit code.
+
+With --json the line is an object, with the same sentence.
+"""
 
 import os
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NoReturn
+from itertools import takewhile
+from typing import NamedTuple, NoReturn
 
 import click
 
@@ -12,7 +17,14 @@ from subagent_server.cli.console.commands import for_people
 from subagent_server.cli.console.exits import EarlyExit, ExitCode, exit_of_error
 from subagent_server.cli.console.flags import Flags
 from subagent_server.cli.console.group import subagent
-from subagent_server.cli.console.output import OutputClosed, prepare_streams, reader_is_gone, report
+from subagent_server.cli.console.output import (
+    OutputClosed,
+    last_clause,
+    prepare_streams,
+    reader_is_gone,
+    report,
+    report_json,
+)
 from subagent_server.cli.console.text import one_line
 from subagent_server.domain.errors import SubagentError
 from subagent_server.host.no_room import lack_of_room
@@ -26,7 +38,8 @@ def main(arguments: Sequence[str] | None = None, *, leave: Callable[[int], NoRet
     A verb that exits at once, with threads that still wait, does so by `leave`.
     """
     prepare_streams()
-    flags = Flags(leave=leave)
+    words = sys.argv[1:] if arguments is None else arguments
+    flags = Flags(leave=leave, as_json="--json" in takewhile(lambda word: word != "--", words))
     try:
         code = subagent.main(arguments, prog_name="subagent", standalone_mode=False, obj=flags)
         return int(code or 0)
@@ -39,39 +52,52 @@ def main(arguments: Sequence[str] | None = None, *, leave: Callable[[int], NoRet
             raise
         if flags.debug:
             traceback.print_exc()
-        code, sentence = _verdict(error)
+        verdict = _verdict(error)
         with suppress(OutputClosed, EarlyExit):
-            if sentence:
-                report(sentence)
-        return code
+            if verdict.sentence and flags.as_json:
+                next_step = verdict.next_step or last_clause(verdict.sentence)
+                report_json(verdict.sentence, code=verdict.code, next_step=next_step)
+            elif verdict.sentence:
+                report(verdict.sentence)
+        return verdict.exit
 
 
-def _verdict(error: Exception) -> tuple[ExitCode, str]:
-    """Return the exit code and the line of an error; the line is empty if there is nothing to report."""
+class _Verdict(NamedTuple):
+    """The end of a verb by an error: exit code, code for programs, and its line, empty if there is none."""
+
+    exit: ExitCode
+    code: str
+    sentence: str
+    next_step: str | None = None
+
+
+def _verdict(error: Exception) -> _Verdict:
     match error:
         case SubagentError():
-            return exit_of_error(error), for_people(error.sentence)
+            return _Verdict(exit_of_error(error), error.code, for_people(error.sentence))
         case EarlyExit():
-            return error.code, one_line(error.sentence)
+            return _Verdict(error.code, error.code.name.lower(), one_line(error.sentence))
         case OutputClosed():
-            return ExitCode.OK, ""
+            return _Verdict(ExitCode.OK, "ok", "")
         case click.ClickException():
-            return ExitCode.USAGE, _usage(error)
+            return _usage(error)
         case click.Abort():
-            return ExitCode.INTERRUPTED, "interrupted."
+            return _Verdict(ExitCode.INTERRUPTED, "interrupted", "interrupted.")
         case OSError() if error.filename is not None:
-            return ExitCode.ENVIRONMENT, _of_the_system(error)
+            return _Verdict(ExitCode.ENVIRONMENT, "environment", _of_the_system(error))
         case _:
-            return ExitCode.ENVIRONMENT, lack_of_room(error) or _of_the_system(error)
+            sentence = lack_of_room(error) or _of_the_system(error)
+            return _Verdict(ExitCode.ENVIRONMENT, "environment", sentence)
 
 
-def _usage(error: click.ClickException) -> str:
+def _usage(error: click.ClickException) -> _Verdict:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        return "say what to do: `subagent --help` lists the verbs."
+        return _Verdict(ExitCode.USAGE, "usage", "say what to do: `subagent --help` lists the verbs.")
     where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "subagent"
     sentence = one_line(error.format_message())
     end = "" if sentence.endswith((".", "?")) else "."
-    return f"{sentence}{end} `{where} --help` says more."
+    more = f"`{where} --help` says more."
+    return _Verdict(ExitCode.USAGE, "usage", f"{sentence}{end} {more}", more)
 
 
 def _of_the_system(error: Exception) -> str:

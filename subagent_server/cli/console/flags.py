@@ -21,6 +21,8 @@ class Flags:
     max_runs: int | None = None
     trust: bool = False
     debug: bool = False
+    as_json: bool = False
+    """Whether --json is among the words: known before they are parsed, for what is wrong with them."""
     leave: Callable[[int], NoReturn] = os._exit
     """Exits at once with a code. A forked command exits by it too: its front waits for the code."""
 

@@ -33,6 +33,7 @@ VERBS: dict[str, Verb] = {
     "continue": Verb(
         "subagent_server.cli.continue_:continue_", "Carry a run that has ended on, as a new run."
     ),
+    "merge": _verb("merge", "Merge what a run has changed in its git worktree."),
     "rm": _verb("rm", "Remove runs that are over."),
     "page": _verb("page", "Open the page that shows the runs in a browser."),
     "prune": _verb("prune", "Remove runs that ended long ago."),
@@ -40,6 +41,7 @@ VERBS: dict[str, Verb] = {
     "agents": _verb("agents", "List the agents and the faults of their files."),
     "prompt": _verb("prompt", "Show what the model of an agent would get, without a call."),
     "script": _verb("script", "Turn a run that has ended into a script that plays it again."),
+    "eval": Verb("subagent_server.cli.eval:eval_", "Try cases with agents and models."),
     "compare": _verb("compare", "Show two runs side by side."),
     "new": _verb("new", "Write the file of a new agent."),
     "tools": _verb("tools", "Print the functions that programs of an agent can call."),

@@ -6,7 +6,13 @@ import select
 import sys
 from typing import Any, TextIO
 
+import click
+
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
+from subagent_server.cli.console.flags import Flags
+
+REMARK = "remark"
+"""The code of a report that is no error."""
 
 
 class OutputClosed(Exception):
@@ -36,9 +42,28 @@ def err(text: str) -> None:
     _write(sys.stderr, f"{text}\n")
 
 
-def report(sentence: str) -> None:
-    """Print the one line of an error or a remark to stderr. Raises as `out` does."""
-    err(f"subagent: {sentence}")
+def report(sentence: str, *, code: str = REMARK, next_step: str | None = None) -> None:
+    """Print the one line of an error or a remark to stderr; with --json an object on one line.
+
+    Raises as `out` does.
+    """
+    context = click.get_current_context(silent=True)
+    if context is not None and context.ensure_object(Flags).as_json:
+        report_json(sentence, code=code, next_step=next_step)
+    else:
+        err(f"subagent: {sentence}")
+
+
+def report_json(sentence: str, *, code: str, next_step: str | None = None) -> None:
+    """Print an error or a remark as an object on one line of stderr. Raises as `out` does."""
+    told = {"code": code, "message": sentence, "nextStep": next_step}
+    err(json_text(told, indent=None))
+
+
+def last_clause(sentence: str) -> str | None:
+    """Return what stands behind the last colon of an error's sentence: there it says what to do next."""
+    _, colon, clause = sentence.rpartition(": ")
+    return clause if colon and clause.count("`") % 2 == 0 else None
 
 
 def out_json(value: Any, *, indent: int | None = 1) -> None:

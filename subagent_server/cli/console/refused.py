@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from subagent_server.cli.console.commands import for_people
 from subagent_server.cli.console.exits import ExitCode, exit_of_error
-from subagent_server.cli.console.output import report
+from subagent_server.cli.console.output import last_clause, report
 from subagent_server.domain.errors import SubagentError
 
 
@@ -25,7 +25,7 @@ class Refused:
 def refusal(name: str, error: SubagentError) -> Refused:
     """Report an error and return it as the refusal of the run of this name."""
     why = for_people(error.sentence)
-    report(why)
+    report(why, code=error.code, next_step=last_clause(why))
     return Refused(name, why, exit_of_error(error))
 
 

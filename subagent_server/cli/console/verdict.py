@@ -47,14 +47,18 @@ def report_run(session: Session, view: RunView, *, hint: bool = True) -> None:
         command = session.command("reply", view.run_id, message.message_id, "ANSWER")
         report(
             f"run {view.run_id} asks {message.message_id}: {one_line(message.question)}{options} "
-            f"Answer with `{command}`."
+            f"Answer with `{command}`.",
+            code="needs_answer",
+            next_step=command,
         )
     if view.error is not None:
-        what_next = f" {for_people(view.error.hint)}" if hint and view.error.hint else ""
+        remedy = for_people(view.error.hint) if view.error.hint else None
+        what_next = f" {remedy}" if hint and remedy else ""
         failed = one_line(f"run {view.run_id} failed ({view.error.code}): {view.error.message}")
-        report(f"{failed}{what_next}")
+        report(f"{failed}{what_next}", code=view.error.code, next_step=remedy)
     elif view.status is Status.STOPPED:
-        report(one_line(f"run {view.run_id} was stopped. {view.summary or ''}"))
+        stopped = one_line(f"run {view.run_id} was stopped. {view.summary or ''}")
+        report(stopped, code="stopped", next_step=session.command("continue", view.run_id))
 
 
 def row(view: RunView) -> str:

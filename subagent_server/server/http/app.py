@@ -21,6 +21,7 @@ from subagent_server.server.http.clients import HttpClients
 from subagent_server.server.http.log_lines import log_as_json
 from subagent_server.server.http.payload import payload_route
 from subagent_server.server.http.sessions import McpSessions
+from subagent_server.server.http.shared_lists import SharedLists
 from subagent_server.server.http.short_calls import is_short
 from subagent_server.server.http.socket_bounds import MAX_HEADER_BYTES, BoundedProtocol
 from subagent_server.server.http.traffic import Traffic, note_call
@@ -85,7 +86,7 @@ async def _serve(
     server = build_server(clients.of, clients.made(None))
     sessions = McpSessions(server, is_short, clients.end_session)
     calls = OpenCalls(sessions.is_heard)
-    server.middleware[:0] = [note_call, calls]
+    server.middleware[:0] = [SharedLists(), note_call, calls]
     server.get_tool_input_schema = lambda _: None  # no tool takes arguments from headers: nothing to compare
     traffic = Traffic({"sessions": lambda: sessions.count, "calls_open": lambda: calls.count})
     routes = [payload_route(service, clients.caller_of), *([] if page is None else page.routes)]

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from subagent_server.domain.limits import MAX_PAYLOAD_BYTES
 from subagent_server.server.http.gates import refusal
-from subagent_server.server.http.payload_scan import PayloadScan, TooLarge
+from subagent_server.server.http.payload_scan import MAX_PARTS, PayloadScan, TooLarge
 from subagent_server.server.tools import LARGE_PAYLOAD
 
 MAX_BODY_BYTES = 96 << 20
@@ -129,7 +129,7 @@ def _unfit(error: TooLarge | ValueError) -> Response:
     return refusal(
         413,
         f"A payload may have {MAX_PAYLOAD_BYTES >> 20} MiB, and the rest of a body "
-        f"{MAX_REST_BYTES >> 20} MiB: leave more in files, and name them.",
+        f"{MAX_REST_BYTES >> 20} MiB in {MAX_PARTS:,} parts: leave more in files, and name them.",
     )
 
 

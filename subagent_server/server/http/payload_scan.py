@@ -11,6 +11,8 @@ from typing import BinaryIO
 PLACE = ["params", "arguments", "payload"]
 """The path of the argument in a request."""
 MAX_DEPTH = 100
+MAX_PARTS = 100_000
+"""How many values, names and marks the rest of a request may have: few bytes become large objects."""
 
 _TOKEN = re.compile(rb'[^"{}\[\]:,]*+(["{}\[\]:,])')
 _STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
@@ -26,7 +28,7 @@ _LONGEST_ESCAPE = len(rb"\ud83d\ude00")
 
 
 class TooLarge(Exception):
-    """A payload, or the rest of a request, is larger than allowed."""
+    """A payload, or the rest of a request, is larger than allowed, or has too many parts."""
 
 
 class PayloadScan:
@@ -41,6 +43,7 @@ class PayloadScan:
         self._file, self._left = file, most
         self._path: list[str | None] = []
         self._key_is_next = False
+        self._parts = 0
         self._position = 0
         self._payload: _StringDecoder | None = None
 
@@ -48,7 +51,7 @@ class PayloadScan:
         """Take the next piece.
 
         Raises:
-            TooLarge: the payload is.
+            TooLarge: the payload is, or the rest has too many parts.
             ValueError: the payload is no text of JSON.
         """
         while piece:
@@ -61,6 +64,9 @@ class PayloadScan:
     def _scanned(self) -> bytes:
         """Go on to the end of what is there, or to a payload; return what has come of it."""
         while (token := _TOKEN.match(self.rest, self._position)) is not None:
+            self._parts += 1
+            if self._parts > MAX_PARTS:
+                raise TooLarge
             if token[1] != b'"':
                 self._note(token[1])
                 self._position = token.end()

@@ -14,14 +14,13 @@ from subagent_server.service.context import Service
 from subagent_server.service.tools.call import Call, check_arguments
 from subagent_server.service.tools.context import ToolContext
 from subagent_server.service.tools.many_agents import MANY_AGENTS
-from subagent_server.service.tools.offer import Offer
 from subagent_server.service.tools.run_tools import run_tool
 from subagent_server.service.tools.spec import Answer, ToolSpec
-from subagent_server.service.tools.table import ToolTable, table_of
+from subagent_server.service.tools.table import ToolTable, ToolTables
 
 
 class ToolDispatcher:
-    """Calls tools for a caller. `generic` are its generic tools; callers that are alike share an offer."""
+    """Calls tools for a caller. `generic` are its generic tools; callers that are alike share tables."""
 
     def __init__(
         self,
@@ -29,11 +28,12 @@ class ToolDispatcher:
         changes: Changes,
         caller: Caller,
         generic: Sequence[ToolSpec],
-        offer: Offer | None = None,
+        tables: ToolTables | None = None,
     ) -> None:
         self.generic = tuple(generic)
         self._by_name = {tool.name: tool for tool in generic}
-        self._context = ToolContext(service, changes, caller, offer or Offer(service, caller))
+        self._tables = tables or ToolTables(service, caller)
+        self._context = ToolContext(service, changes, caller, self._tables.offer)
         self.kept_table: ToolTable | None = None
         """The table that was returned last."""
 
@@ -47,11 +47,7 @@ class ToolDispatcher:
 
         Looks at the files: call it off the event loop.
         """
-        offered, table = self._context.offer.now(), self.kept_table
-        if table is None or table.offered is not offered:
-            self.kept_table = table = table_of(
-                offered, self.generic, self._context.service.settings.max_tools
-            )
+        self.kept_table = table = self._tables.now(self.generic)
         return table
 
     async def call(self, name: str, call: Call) -> Answer:

@@ -12,13 +12,14 @@ from subagent_server.service.nesting import agents_of
 from subagent_server.service.tools.child_tools import ASK_PARENT, UPDATE_STATUS
 from subagent_server.service.tools.lifecycle_tools import LIFECYCLE_TOOLS
 from subagent_server.service.tools.many_agents import MANY_AGENTS
-from subagent_server.service.tools.offer import OfferedAgents
+from subagent_server.service.tools.offer import Offer, OfferedAgents
 from subagent_server.service.tools.pages import digest_of
 from subagent_server.service.tools.parent_tools import (
     CHECK_STATUS,
     CONTINUE_RUN,
     GET_LOGS,
     LIST_RUNS,
+    MERGE_RUN,
     REPLY_SUBAGENT,
     STOP_RUN,
     WAIT_FOR_RUNS,
@@ -35,6 +36,7 @@ TOOLS: tuple[ToolSpec, ...] = (
     REPLY_SUBAGENT,
     STOP_RUN,
     CONTINUE_RUN,
+    MERGE_RUN,
     ASK_PARENT,
     UPDATE_STATUS,
 )
@@ -72,6 +74,26 @@ def table_of(offered: OfferedAgents, generic: Sequence[ToolSpec], max_tools: int
     if len(starting) + len(generic) > PAGE_TOOLS:
         return ToolTable(offered, (*MANY_AGENTS, *generic, *starting))
     return ToolTable(offered, (*starting, *generic))
+
+
+class ToolTables:
+    """The tables of callers that share an offer: one for all that have the same generic tools."""
+
+    def __init__(self, service: Service, caller: Caller) -> None:
+        self.offer = Offer(service, caller)
+        self._max_tools = service.settings.max_tools
+        self._tables: dict[tuple[str, ...], ToolTable] = {}
+
+    def now(self, generic: Sequence[ToolSpec]) -> ToolTable:
+        """Return the tools as they are now: the same table as long as no agent has changed.
+
+        Looks at the files: call it off the event loop.
+        """
+        offered, names = self.offer.now(), tuple(tool.name for tool in generic)
+        table = self._tables.get(names)
+        if table is None or table.offered is not offered:
+            self._tables[names] = table = table_of(offered, generic, self._max_tools)
+        return table
 
 
 def tools_of(service: Service, role: Role, caller: Caller) -> tuple[ToolSpec, ...]:

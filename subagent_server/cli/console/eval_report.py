@@ -1,0 +1,144 @@
+"""The trials of an evaluation as a table, as JSON and as JUnit XML."""
+
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import Any
+from xml.etree import ElementTree
+
+from subagent_server.cli.console.row_cells import run_cell
+from subagent_server.cli.console.text import GAP, duration, line_width, one_line, table
+from subagent_server.domain.money import dollars
+from subagent_server.service.evaluation import TrialResult
+
+UNKNOWN = "-"
+_HEADER = ("CASE", "AGENT", "MODEL", "PASS", "COST", "TIME")
+_FIGURES = (7, 9, 8)
+"""The columns of PASS, COST and TIME; the names share the rest of the line."""
+_LEAST_OF_NAMES = 24
+_REASON_CHARACTERS = 2_000
+
+Key = tuple[str, str, str]
+
+
+def progress_line(result: TrialResult) -> str:
+    """Return a trial that has ended on one line, and the reasons below it if it failed."""
+    name = " · ".join(one_line(part) for part in _key(result) if part != UNKNOWN)
+    facts = f"{_time(result.seconds)}  {_cost([result])}"
+    why = "".join(f"\n  {one_line(problem)}" for problem in result.problems)
+    run = f"  {run_cell(result.run_id)}" if result.run_id is not None else ""
+    return f"{'✔' if result.passed else '✘'} {name} #{result.trial.number}  {facts}{run}{why}"
+
+
+def table_of(results: Sequence[TrialResult]) -> str:
+    """Return a row for each case, agent and model: how many trials passed, their cost and mean time."""
+    rows = [_HEADER, *(_row(*key, group) for key, group in _grouped(results).items())]
+    rows.append(_row("all", "", "", results))
+    gaps = len(GAP) * (len(_HEADER) - 1)
+    room = max(_LEAST_OF_NAMES, line_width() - sum(_FIGURES) - gaps)
+    return "\n".join(table(rows, (room * 2 // 5, room * 3 // 10, room * 3 // 10, *_FIGURES[:-1])))
+
+
+def as_wire(results: Sequence[TrialResult]) -> dict[str, Any]:
+    """Return the same and each trial, for `--json`."""
+    return {
+        **_sums(results),
+        "rows": [{**_names(key), **_sums(group)} for key, group in _grouped(results).items()],
+        "runs": [_trial(result) for result in _in_order(results)],
+    }
+
+
+def as_junit(name: str, results: Sequence[TrialResult]) -> str:
+    """Return JUnit XML: a suite for the file, a test case for each trial; what was not begun is skipped."""
+    skipped = sum(result.is_skipped for result in results)
+    suite = ElementTree.Element(
+        "testsuite",
+        name=one_line(name),
+        tests=str(len(results)),
+        failures=str(sum(not result.passed for result in results) - skipped),
+        skipped=str(skipped),
+        time=f"{sum(result.seconds or 0 for result in results):.3f}",
+    )
+    for result in _in_order(results):
+        case, agent, model = map(one_line, _key(result))
+        test = ElementTree.SubElement(
+            suite,
+            "testcase",
+            classname=agent if model == UNKNOWN else f"{agent}.{model}",
+            name=f"{case} #{result.trial.number}",
+            time=f"{result.seconds or 0:.3f}",
+        )
+        why = one_line("; ".join(result.problems))[:_REASON_CHARACTERS]
+        if result.is_skipped:
+            ElementTree.SubElement(test, "skipped", message=why)
+        elif not result.passed:
+            ElementTree.SubElement(test, "failure", message=why).text = f"run {result.run_id or UNKNOWN}"
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _trial(result: TrialResult) -> dict[str, Any]:
+    return {
+        **_names(_key(result)),
+        "number": result.trial.number,
+        **({"runId": result.run_id} if result.run_id is not None else {}),
+        "passed": result.passed,
+        "problems": list(result.problems),
+        **({"costUsd": f"{result.cost_usd:f}"} if result.cost_usd is not None else {}),
+        **({"seconds": round(result.seconds, 3)} if result.seconds is not None else {}),
+    }
+
+
+def _sums(results: Sequence[TrialResult]) -> dict[str, Any]:
+    cost, seconds = _total(results), _mean(results)
+    return {
+        "passed": sum(result.passed for result in results),
+        "trials": len(results),
+        **({"costUsd": f"{cost:f}"} if cost is not None else {}),
+        **({"meanSeconds": round(seconds, 3)} if seconds is not None else {}),
+    }
+
+
+def _names(key: Key) -> dict[str, str]:
+    case, agent, model = key
+    return {"case": case, "agent": agent, **({"model": model} if model != UNKNOWN else {})}
+
+
+def _row(case: str, agent: str, model: str, group: Sequence[TrialResult]) -> tuple[str, ...]:
+    passed = f"{sum(result.passed for result in group)}/{len(group)}"
+    words = (one_line(text) for text in (case, agent, model))
+    return (*words, passed, _cost(group), _time(_mean(group)))
+
+
+def _key(result: TrialResult) -> Key:
+    trial = result.trial
+    return trial.case.name, trial.agent, trial.model or UNKNOWN
+
+
+def _grouped(results: Sequence[TrialResult]) -> dict[Key, list[TrialResult]]:
+    groups: dict[Key, list[TrialResult]] = {}
+    for result in _in_order(results):
+        groups.setdefault(_key(result), []).append(result)
+    return groups
+
+
+def _in_order(results: Sequence[TrialResult]) -> list[TrialResult]:
+    """Return the trials in the order in which they were to be, not in that of their ends."""
+    return sorted(results, key=lambda result: result.trial.place)
+
+
+def _total(results: Iterable[TrialResult]) -> Decimal | None:
+    costs = [result.cost_usd for result in results if result.cost_usd is not None]
+    return sum(costs, Decimal(0)) if costs else None
+
+
+def _mean(results: Iterable[TrialResult]) -> float | None:
+    seconds = [result.seconds for result in results if result.seconds is not None]
+    return sum(seconds) / len(seconds) if seconds else None
+
+
+def _cost(results: Iterable[TrialResult]) -> str:
+    cost = _total(results)
+    return UNKNOWN if cost is None else dollars(cost)
+
+
+def _time(seconds: float | None) -> str:
+    return UNKNOWN if seconds is None else duration(seconds)

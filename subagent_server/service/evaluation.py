@@ -1,0 +1,258 @@
+"""The verb `eval`: each case is tried with each agent and model, so many times, as ordinary runs.
+
+Tested in `tests/cli/test_eval.py`.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import count
+from pathlib import Path
+
+from subagent_server.catalog.eval_file import EvalCase, EvalFile, Expectation
+from subagent_server.domain.errors import CallerError, SubagentError, shorten
+from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, cut
+from subagent_server.domain.records import RunMeta
+from subagent_server.domain.secrets import secret_values
+from subagent_server.domain.states import Status
+from subagent_server.service.access import USER, Caller
+from subagent_server.service.changes import Changes, Wait, wait_until
+from subagent_server.service.context import Service
+from subagent_server.service.expectations import Judged, unmet
+from subagent_server.service.judging import objection, question_to
+from subagent_server.service.open_run import open_run
+from subagent_server.service.reply import reply
+from subagent_server.service.scripted import PlayedScript
+from subagent_server.service.start import StartOrder, start
+from subagent_server.service.stop import stop
+from subagent_server.service.tree_usage import tree_usage
+
+CLIENT = "subagent eval"
+_USED_UP = "the budget of the evaluation is used up"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run that is to be: a case, with which agent and model, and which repetition, from 1."""
+
+    case: EvalCase
+    agent: str
+    model: str | None
+    number: int
+    place: int
+    """Its place among all trials."""
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """How a trial went. `problems` are why it failed; a trial without a run was not begun.
+
+    The cost is that of the run and of its judges, or None if it is not known.
+    """
+
+    trial: Trial
+    run_id: str | None = None
+    problems: tuple[str, ...] = ()
+    seconds: float | None = None
+    cost_usd: Decimal | None = None
+    is_skipped: bool = False
+    """Whether it was not begun, because there was no budget left."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the run completed and met every expectation."""
+        return self.run_id is not None and not self.problems
+
+
+@dataclass
+class Evaluation:
+    """The trials of a file. `scripts` are the scripts that the file names, by their names there."""
+
+    service: Service
+    file: EvalFile
+    path: Path
+    scripts: Mapping[str, PlayedScript] = field(default_factory=dict)
+    caller: Caller = USER
+    active: set[str] = field(default_factory=set)
+    """The runs that have been started and have not ended."""
+    _costs: dict[str, Decimal] = field(default_factory=dict)
+
+    def trials(self) -> Iterator[Trial]:
+        """Yield every trial, in the order of the file."""
+        place = count()
+        for case in self.file.cases:
+            for agent in case.agents or self.file.agents:
+                for model in self.file.models or (None,):
+                    for number in range(1, self.file.times + 1):
+                        yield Trial(case, agent, model, number, next(place))
+
+    async def work(self, jobs: int, on_end: Callable[[TrialResult], None]) -> None:
+        """Carry out the trials, `jobs` at once. Call it in the main thread.
+
+        If it is cancelled, the runs in `active` go on until `stop_active`.
+        """
+        waiting, changes = self.trials(), Changes(self.service.store)
+
+        async def take() -> None:
+            for trial in waiting:
+                on_end(await self._tried(trial, changes))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(jobs):
+                    group.create_task(take())
+        finally:
+            changes.close()
+
+    def stop_active(self) -> list[str]:
+        """Stop the runs that have not ended, and return their ids."""
+        stopped = sorted(self.active)
+        for run_id in stopped:
+            stop(self.service, run_id, "The evaluation was ended.", self.caller)
+        return stopped
+
+    # -- one trial
+
+    async def _tried(self, trial: Trial, changes: Changes) -> TrialResult:
+        if self._is_used_up:
+            return TrialResult(trial, problems=(f"not begun: {_USED_UP}",), is_skipped=True)
+        runs: list[str] = []
+        problems: list[str] = []
+        seconds = None
+        try:
+            meta = await self._run(self._order(trial), trial.case.answer, changes, runs)
+            seconds = _seconds(meta)
+            problems += await self._problems(trial, meta, changes, runs)
+        except SubagentError as error:
+            problems.append(error.sentence)
+        costs = [self._costs[run_id] for run_id in runs if run_id in self._costs]
+        cost = sum(costs, Decimal(0)) if costs else None
+        return TrialResult(trial, runs[0] if runs else None, tuple(problems), seconds, cost)
+
+    def _order(self, trial: Trial) -> StartOrder:
+        """Return the order of a trial; its paths are relative to the file of the evaluation."""
+        case, here = trial.case, self.path.parent
+        script = self.scripts.get(case.script) if case.script is not None else None
+        return StartOrder(
+            agent=trial.agent,
+            prompt=case.prompt,
+            inputs=[str(here / name) for name in case.inputs],
+            cwd=None if case.cwd is None else str(here / case.cwd),
+            label=cut(f"{case.name} #{trial.number}", MAX_LABEL_CHARACTERS),
+            client=CLIENT,
+            script=script,
+            overrides=self._overrides(trial.agent, trial.model, is_scripted=script is not None),
+        )
+
+    def _overrides(self, agent: str, model: str | None, *, is_scripted: bool) -> dict[str, str]:
+        """Return the keys of the agent that the file changes; a run may use what is left of the budget."""
+        given = {"model": model} if model is not None else {}
+        if self.file.timeout_seconds is not None:
+            given["timeoutSeconds"] = f"{self.file.timeout_seconds:g}"
+        if self.file.budget_usd is not None and not is_scripted:
+            left = self.file.budget_usd - self._used
+            own = self.service.registry.get(agent).limits.budget_usd
+            given["budgetUsd"] = f"{left if own is None else min(left, own):f}"
+        return given
+
+    @property
+    def _used(self) -> Decimal:
+        return sum(self._costs.values(), Decimal(0))
+
+    @property
+    def _is_used_up(self) -> bool:
+        return self.file.budget_usd is not None and self._used >= self.file.budget_usd
+
+    # -- its runs
+
+    async def _run(self, order: StartOrder, answer: str | None, changes: Changes, runs: list[str]) -> RunMeta:
+        """Start a run and return it when it has ended, with none of its processes left."""
+
+        def begin() -> str:
+            run_id = start(self.service, order, self.caller).run_id
+            self.active.add(run_id)  # here, because a cancelled wait does not cancel the thread
+            runs.append(run_id)
+            return run_id
+
+        run_id = await asyncio.to_thread(begin)
+        wait = Wait(math.inf, frozenset([run_id]))
+        meta = await wait_until(changes, lambda: self._ended(run_id, answer), wait)
+        assert meta is not None  # the wait has no end
+        self.active.discard(run_id)
+        return meta
+
+    def _ended(self, run_id: str, answer: str | None) -> RunMeta | None:
+        """Return a run that has ended; one that works is answered, or stopped if it may not go on."""
+        observed = open_run(self.service, run_id, self.caller)
+        meta = observed.meta
+        cost = tree_usage(self.service.store, meta).cost_usd
+        if cost is not None:
+            self._costs[run_id] = cost
+        if meta.ended_at is not None:
+            return None if observed.live else meta
+        if self._is_used_up:
+            stop(self.service, run_id, f"{_USED_UP[0].upper()}{_USED_UP[1:]}.", self.caller)
+        elif meta.pending and answer is not None:
+            with suppress(CallerError):  # the question was closed meanwhile
+                reply(self.service, run_id, answer, meta.pending[0].message_id, caller=self.caller)
+        elif meta.pending:
+            question = shorten(meta.pending[0].question_content, 200)
+            stop(self.service, run_id, f"It asked, and its case has no `answer`: {question}", self.caller)
+        return None
+
+    # -- its expectations
+
+    async def _problems(self, trial: Trial, meta: RunMeta, changes: Changes, runs: list[str]) -> list[str]:
+        if meta.status is not Status.COMPLETED:
+            why = meta.error.message if meta.error is not None else meta.summary
+            return [f"the run {meta.status.value}: {why}" if why else f"the run {meta.status.value}"]
+        judged = self._judged(meta)
+        if judged is None:
+            return ["the run has no result"]
+        found = []
+        for expectation in trial.case.expect:
+            if expectation.judge is not None:
+                found.append(await self._objection(trial.case, expectation, judged, changes, runs))
+            else:
+                found.append(await unmet(expectation, judged))
+        return [problem for problem in found if problem is not None]
+
+    def _judged(self, meta: RunMeta) -> Judged | None:
+        result = self.service.store.read_result(meta.run_id)
+        if result is None:
+            return None
+        environment = self.service.settings.environment
+        hidden = secret_values(environment).keys()
+        shown = {name: value for name, value in environment.items() if name not in hidden}
+        return Judged(result, Path(self.service.store.read_request(meta.run_id).cwd), shown)
+
+    async def _objection(
+        self, case: EvalCase, expectation: Expectation, judged: Judged, changes: Changes, runs: list[str]
+    ) -> str | None:
+        judging = expectation.judge
+        assert judging is not None
+        script = self.scripts.get(judging.script) if judging.script is not None else None
+        order = StartOrder(
+            agent=judging.agent,
+            prompt=question_to(judging, case, judged.text),
+            label=cut(f"judge of {case.name}", MAX_LABEL_CHARACTERS),
+            client=CLIENT,
+            script=script,
+            overrides=self._overrides(judging.agent, None, is_scripted=script is not None),
+        )
+        if self._is_used_up:
+            return f"it was not judged, because {_USED_UP}"
+        meta = await self._run(order, None, changes, runs)
+        result = self.service.store.read_result(meta.run_id)
+        if meta.status is not Status.COMPLETED or result is None:
+            why = f": {meta.error.message}" if meta.error is not None else ""
+            return f"the judge {judging.agent} has no verdict, because its run {meta.status.value}{why}"
+        return objection(judging, result)
+
+
+def _seconds(meta: RunMeta) -> float:
+    began, ended = meta.started_at or meta.created_at, meta.ended_at or meta.created_at
+    return max(0.0, (ended - began).total_seconds())

@@ -1,0 +1,67 @@
+"""Permission for a tool call: a question to the parent or a person, and no is the answer of silence."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from subagent_server.domain.errors import CallerError
+from subagent_server.domain.visible import visible
+from subagent_server.toolkit.run_context import RunContext
+
+ONCE, FOR_THIS_RUN, NO = "once", "for this run", "no"
+_YES = frozenset({ONCE, "yes", "y", "allow", "ok", "1"})
+_LONGEST_ARGUMENTS = 4_000
+_LONGEST_NAME = 200
+
+
+@dataclass(frozen=True)
+class Permission:
+    """Whether a call is allowed; if not, `reason` says to the asker why."""
+
+    allowed: bool
+    reason: str = ""
+
+
+class Permissions:
+    """Asks for each call of a tool, unless the tool was allowed for the run."""
+
+    def __init__(self, run: RunContext) -> None:
+        self._run = run
+        self._allowed: set[str] = set()
+
+    async def ask(self, tool: str, arguments: Any, why: str = "") -> Permission:
+        """Ask whether `tool` may be called. Any answer that is no clear yes denies, and is the reason.
+
+        Raises:
+            RunRefused: no answer came and the agent says that this fails the run (`ask_timeout`).
+            RunOver: the run ended meanwhile.
+        """
+        if tool in self._allowed:
+            return Permission(allowed=True)
+        try:
+            reply = await self._run.ask(_question(tool, arguments, why), [ONCE, FOR_THIS_RUN, NO])
+        except CallerError as error:
+            return self._denied(tool, f"Nobody could be asked: {error.sentence}")
+        if reply.answer is None:
+            return self._denied(tool, "Nobody answered in time, so it was not allowed.")
+        answer = reply.answer.strip().casefold().rstrip(".!")
+        if answer == FOR_THIS_RUN:
+            self._allowed.add(tool)
+        if answer == FOR_THIS_RUN or answer in _YES:
+            return Permission(allowed=True)
+        told = "" if answer == NO else f" They said: {reply.answer.strip()}"
+        return self._denied(tool, f"The parent did not allow it.{told}")
+
+    def _denied(self, tool: str, reason: str) -> Permission:
+        self._run.record("warning", message=f"{visible(tool[:_LONGEST_NAME])} was denied. {reason}")
+        return Permission(allowed=False, reason=reason)
+
+
+def _question(tool: str, arguments: Any, why: str) -> str:
+    """Return the question. What it quotes comes from a model, so its control characters are made visible."""
+    name = visible(tool[:_LONGEST_NAME])
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
+    shown = visible(text[:_LONGEST_ARGUMENTS])
+    more = f" … ({len(text) - len(shown):,} characters more)" if len(text) > _LONGEST_ARGUMENTS else ""
+    reason = f"\n{visible(why[:1_000])}" if why.strip() else ""
+    return f"May it use {name}?{reason}\n{shown}{more}"

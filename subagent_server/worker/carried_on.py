@@ -1,0 +1,91 @@
+"""The conversation of a program that a run carries on: by the program's own session, else in words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from subagent_server.domain.past import PastRun
+from subagent_server.domain.records import RunRequest
+from subagent_server.store.runs import RunStore
+from subagent_server.worker.past import read_past
+
+_MOST_CALLS = 50
+_LONGEST_ARGUMENTS = 300
+_GO_ON = "Go on where you were cut off."
+
+
+@dataclass(frozen=True)
+class CarriedOn:
+    """What a run knows of the runs before it.
+
+    `messages` is the conversation so far. `session_id` names the program's own record of it, None if there is
+    none. `untold` are tasks that the session may lack. `unknown` are calls whose end is not recorded.
+    """
+
+    messages: Sequence[dict[str, Any]] = ()
+    session_id: str | None = None
+    untold: Sequence[str] = ()
+    unknown: Sequence[str] = ()
+
+    def words(self, prompt: str) -> str:
+        """Return the words for the program: the new task, behind all that its session does not hold."""
+        if not self.messages:
+            return prompt
+        parts = list(self.untold) if self.session_id is not None else [_in_words(self.messages)]
+        if self.unknown:
+            lines = "\n".join(f"- {call}" for call in self.unknown)
+            parts.append(
+                "The run before ended in the middle of these calls. It is not known what they did, and none "
+                f"was repeated; find out before you make them again:\n{lines}"
+            )
+        return "\n\n".join([*parts, prompt if prompt.strip() else _GO_ON])
+
+
+def carry_on(store: RunStore, request: RunRequest) -> CarriedOn:
+    """Return what the run of `request` carries on. Blocking.
+
+    Raises:
+        InvalidRunId, UnknownRun, UnreadableMeta: a run of the chain is gone, or cannot be read.
+    """
+    if request.continues_run_id is None:
+        return CarriedOn()
+    past = read_past(store, request.continues_run_id)
+    sessions = [store.read(run.run_id).external_session_id for run in past]
+    last = max((n for n, session in enumerate(sessions) if session is not None), default=None)
+    messages = [*past[0].messages, *(_said(run.prompt) for run in past if not run.messages)]
+    untold = [
+        run.prompt for run in past[0 if last is None else last :] if not run.calls and not _answered(run)
+    ]
+    return CarriedOn(
+        messages=messages,
+        session_id=None if last is None else sessions[last],
+        untold=[text for text in untold if text.strip()],
+        unknown=[
+            _call(run, call_id) for run in past for call_id in run.calls if not run.calls[call_id].finished
+        ][:_MOST_CALLS],
+    )
+
+
+def _answered(run: PastRun) -> bool:
+    """Whether the program has said something to the last task of a run."""
+    return bool(run.messages) and run.messages[-1].get("role") == "assistant"
+
+
+def _call(run: PastRun, call_id: str) -> str:
+    call = run.calls[call_id]
+    return f"{call.name} {str(call.arguments)[:_LONGEST_ARGUMENTS]}"
+
+
+def _said(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "text", "text": text}]}
+
+
+def _in_words(messages: Sequence[dict[str, Any]]) -> str:
+    """Return a conversation as text, for a program that keeps none of its own."""
+    said = []
+    for message in messages:
+        content = message.get("content")
+        blocks = content if isinstance(content, list) else [{"type": "text", "text": str(content)}]
+        text = "\n".join(str(block.get("text", "")) for block in blocks if isinstance(block, dict))
+        said.append(f"<{'task' if message.get('role') == 'user' else 'result'}>\n{text}\n")
+    return "This is what was said before:\n\n" + "\n".join(said)

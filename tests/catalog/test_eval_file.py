@@ -1,0 +1,47 @@
+"""Evaluation files are refused in one sentence, with the line of what is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from subagent_server.catalog.eval_file import BadEvalFile, read_eval_file
+
+CASE = "agents: [a]\ncases:\n- name: x\n  prompt: y\n  expect:\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        (f"{CASE}  - patern: a\n", 6, "not a key here (nearest: pattern)"),
+        (f"{CASE}  - pattern: '('\n", 6, "no regular expression"),
+        (f"{CASE}  - {{pattern: a, schema: {{}}}}\n", 6, "exactly one of"),
+        (f"{CASE}  - {{pattern: a, timeoutSeconds: 3}}\n", 6, "belongs to a command"),
+        (f"{CASE}  - schema: {{type: 3}}\n", None, "schema of case 'x'"),
+        (f"{CASE}  - schemaPath: nowhere.json\n", None, "nowhere.json"),
+        ("agents: [a]\ncases:\n- name: x\n", 3, "'cases[0].prompt' is missing"),
+        ("agents: [a]\ntimes: 0\ncases: [{name: x, prompt: y}]", 2, "greater than or equal to 1"),
+        ("cases: [{name: x, prompt: y}]", None, "names no agent for the case 'x'"),
+        (
+            "agents: [a]\ncases: [{name: x, prompt: y}, {name: x, prompt: z}]",
+            None,
+            "two cases of the name 'x'",
+        ),
+        ("agents: [a]\nagents: [b]\n", 2, "'agents' is given twice"),
+        ("agents: [a\n", 2, "not YAML"),
+        ("just text", None, "not a mapping"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, text: str, line: int | None, said: str) -> None:
+    path = tmp_path / "evals.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(BadEvalFile) as refused:
+        read_eval_file(path)
+    assert said in str(refused.value)
+    assert (f", line {line}," in str(refused.value)) == (line is not None)
+
+
+def test_words_of_a_command_may_look_like_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "evals.yaml"
+    path.write_text(f"{CASE}  - command: [seq, 3, true]\n", encoding="utf-8")
+    (case,) = read_eval_file(path).cases
+    assert case.expect[0].command == ["seq", "3", "true"]

@@ -1,0 +1,59 @@
+"""With --json an error is one object on one line of stderr: code, message and next step."""
+
+import json
+
+import pytest
+
+from subagent_server.simulator import Simulator
+from tests.cli.command import Cli, asked
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "code", "next_step"),
+    [
+        (["show", "nope"], 3, "unknown_run", "`subagent ls` shows them."),
+        (["show"], 2, "usage", "`subagent show --help` says more."),
+        (["ls", "--nope"], 2, "usage", "`subagent ls --help` says more."),
+        (["run", "worker", "x", "--detach", "--wait", "1"], 2, "usage", "`subagent run --help` says more."),
+        (["run", "worker", ""], 2, "bad_argument", None),
+        (["new", "../x"], 2, "bad_argument", "take 1 to 48 of a-z, 0-9, '-' and '_'."),
+        (["new", "x", "--agents", "/proc/none"], 6, "environment", None),
+        (["reply", "nope", "yes"], 3, "unknown_run", "`subagent ls` shows them."),
+        (["stop", "nope"], 3, "unknown_run", "`subagent ls` shows them."),
+        (["init", "claude"], 5, "needs_answer", "add --yes to write this without being asked."),
+        (["nope"], 2, "usage", "`subagent --help` says more."),
+    ],
+)
+def test_an_error_is_the_sentence_for_people_as_an_object(
+    cli: Cli, words: list[str], exit_code: int, code: str, next_step: str | None
+) -> None:
+    cli.agent("worker")
+    done = cli(*words, "--json")
+    told = json.loads(done.stderr)
+    assert (done.returncode, told["code"], done.stderr.count("\n")) == (exit_code, code, 1)
+    assert f"subagent: {told['message']}\n" == cli(*words).stderr
+    assert told["nextStep"] == next_step or next_step is None
+    assert not done.stdout or json.loads(done.stdout) is not None
+
+
+def test_how_a_run_ended_is_an_object_too(cli: Cli) -> None:
+    cli.agent("worker")
+    with Simulator({"turns": [{"text": "x", "fault": {"status": 401}}]}) as simulator:
+        done = cli(
+            "run", "worker", "x", "--wait", "60", "--json", env={"ANTHROPIC_BASE_URL": simulator.base_url}
+        )
+    told = json.loads(done.stderr)
+    assert (done.returncode, told["code"]) == (1, "model_error") and told["nextStep"]
+    assert json.loads(done.stdout)["error"]["code"] == "model_error"
+
+
+def test_a_question_names_the_command_that_answers_it(cli: Cli) -> None:
+    with cli.living("aaaaaa", asked("Which \x1b[1mcolour?")) as run_id:
+        done = cli("wait", run_id, "--json")
+    told = json.loads(done.stderr)
+    assert (done.returncode, told["code"]) == (5, "needs_answer")
+    assert told["nextStep"] == f"subagent reply {run_id} q1 ANSWER" and "\x1b" not in done.stderr
+
+
+def test_a_prompt_that_says_json_changes_nothing(cli: Cli) -> None:
+    assert cli("show", "--", "--json").stderr.startswith("subagent: ")

@@ -1,0 +1,181 @@
+"""`subagent eval`: cases as ordinary runs, judged by schema, pattern, command and agent."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from subagent_server.domain.errors import UnknownRun
+from subagent_server.domain.states import Status
+from tests.cli.command import Cli, Model, stored
+from tests.helpers.processes import REPOSITORY
+from tests.helpers.turns import asks, says, shell
+from tests.helpers.wait import wait_for
+
+NO_KEY = {"ANTHROPIC_API_KEY": ""}
+
+
+def evaluation(cli: Cli, *cases: dict[str, Any], trusted: bool = True, **keys: Any) -> str:
+    """Write an evaluation file, trust it, and return its name. A `turns` of a case becomes its script."""
+    folder = cli.home / "evals"
+    folder.mkdir(exist_ok=True)
+    for number, case in enumerate(cases):
+        if turns := case.pop("turns", None):
+            case["script"] = f"script{number}.json"
+            (folder / case["script"]).write_text(json.dumps({"turns": turns}), encoding="utf-8")
+    written = {"agents": ["worker"], **keys, "cases": [{"prompt": "Do it.", **case} for case in cases]}
+    (folder / "some.yaml").write_text(json.dumps(written), encoding="utf-8")
+    if trusted:
+        cli.trust()
+    return "evals/some.yaml"
+
+
+def passed(found: dict[str, Any]) -> dict[str, bool]:
+    """Return which cases have passed, each tried once."""
+    return {run["case"]: run["passed"] for run in found["runs"]}
+
+
+def at_work(cli: Cli) -> int:
+    """Return how many runs work; a run that is being made does not yet."""
+    with suppress(UnknownRun):
+        return sum(cli.meta(run_id).status is Status.RUNNING for run_id in stored(cli))
+    return 0
+
+
+def test_each_kind_of_expectation_passes_and_fails(cli: Cli) -> None:
+    cli.agent("worker")
+    schema = {"type": "object", "required": ["cause"]}
+    found = cli.json(
+        "eval",
+        evaluation(
+            cli,
+            {"name": "pattern", "turns": [says("It is\nfine")], "expect": [{"pattern": "^fine$"}]},
+            {"name": "no pattern", "turns": [says("bad")], "expect": [{"pattern": "fine"}]},
+            {"name": "slow pattern", "turns": [says("a" * 60)], "expect": [{"pattern": "(a+)+b"}]},
+            {"name": "schema", "turns": [says('{"cause": 1}')], "expect": [{"schema": schema}]},
+            {"name": "no schema", "turns": [says("[]")], "expect": [{"schema": schema}]},
+            {"name": "command", "turns": [shell("touch made"), says("ok")], "cwd": "..",
+             "expect": [{"command": ["sh", "-c", "test -e made && grep -x ok"]}]},
+            {"name": "no command", "turns": [says("ok")],
+             "expect": [{"command": ["sh", "-c", "echo why; exit 3"]}]},
+            {"name": "hung command", "turns": [says("ok")],
+             "expect": [{"command": ["sh", "-c", "sleep 600 & sleep 600"], "timeoutSeconds": 0.5}]},
+            {"name": "answered", "turns": [asks("Go on?"), says("ok")], "answer": "yes"},
+            {"name": "unanswered", "turns": [asks("Go\x1b on?"), says("ok")]},
+        ),
+        "--jobs", "3", "--junit", "out.xml",
+        code=1, env=NO_KEY,
+    )  # fmt: skip
+    good = {"pattern", "schema", "command", "answered"}
+    assert passed(found) == {row["case"]: row["case"] in good for row in found["rows"]}
+    why = {run["case"]: " ".join(run["problems"]) for run in found["runs"]}
+    assert "'fine' is not in the result" in why["no pattern"] and "within 5 s" in why["slow pattern"]
+    assert "is not of type 'object'" in why["no schema"] and "ended with 3: why" in why["no command"]
+    assert "has not ended after 0.5 s" in why["hung command"] and "no `answer`: 'Go" in why["unanswered"]
+    suite = ElementTree.parse(cli.home / "out.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures"), len(suite)) == ("10", "6", 10)
+    assert (found["passed"], found["trials"], "costUsd" in found) == (4, 10, False)
+
+
+def test_agents_models_and_repetitions_stand_side_by_side(cli: Cli, model: Model) -> None:
+    simulator = model(says("good"))
+    cli.agent("other")
+    file = evaluation(
+        cli,
+        {"name": "one", "expect": [{"pattern": "good"}]},
+        agents=["worker", "other"], models=["haiku", "opus"], times=2,
+    )  # fmt: skip
+    done = cli("eval", file)
+    assert done.returncode == 0, done.stderr
+    header, *rows, total = (line.split() for line in done.stdout.splitlines())
+    assert header == ["CASE", "AGENT", "MODEL", "PASS", "COST", "TIME"]
+    names = [[a, m] for a in ("worker", "other") for m in ("haiku", "opus")]
+    assert [row[1:3] for row in rows] == names and {row[3] for row in rows} == {"2/2"}
+    assert (total[0], total[1]) == ("all", "8/8") and total[2].startswith("$0.")
+    assert len(stored(cli)) == len(simulator.requests) == 8 and done.stderr.count("✔") == 8
+
+
+def test_a_judging_agent_decides_and_only_a_clear_yes_passes(cli: Cli) -> None:
+    cli.agent("worker")
+    cli.agent("judge")
+    verdicts = {"yes": "PASS: it is.", "no": "FAIL it \x1b lies.", "unclear": "Ignore this and PASS"}
+    cases = []
+    for name, verdict in verdicts.items():
+        (cli.home / "evals").mkdir(exist_ok=True)
+        (cli.home / "evals" / f"{name}.json").write_text(
+            json.dumps({"turns": [says(verdict)]}), encoding="utf-8"
+        )
+        judge = {"agent": "judge", "question": "It is true.", "script": f"{name}.json"}
+        cases.append({"name": name, "turns": [says("The result.")], "expect": [{"judge": judge}]})
+    found = cli.json("eval", evaluation(cli, *cases), code=1, env=NO_KEY)
+    assert passed(found) == {"yes": True, "no": False, "unclear": False}
+    prompts = [cli.store.read_request(run_id).prompt for run_id in stored(cli)]
+    assert sum("It is true." in prompt and "The result." in prompt for prompt in prompts) == 3
+
+
+def test_commands_of_a_file_run_only_as_they_were_trusted(cli: Cli) -> None:
+    cli.agent("worker")
+    touch = {"name": "one", "turns": [says("ok")], "expect": [{"command": ["touch", str(cli.home / "ran")]}]}
+    file = evaluation(cli, dict(touch), trusted=False)
+    done = cli("eval", file)
+    assert (
+        done.returncode == 2
+        and "evaluation evals/some.yaml" in done.stderr
+        and "subagent trust" in done.stderr
+    )
+    assert not (cli.home / "ran").exists() and stored(cli) == []
+    assert cli("trust", "--yes").returncode == 0
+    assert cli("eval", file).returncode == 0 and (cli.home / "ran").exists()
+    changed = {**touch, "expect": [{"command": ["touch", str(cli.home / "other")]}]}
+    assert cli("eval", evaluation(cli, changed, trusted=False)).returncode == 2
+    assert cli("eval", file, "--trust").returncode == 0
+
+
+def test_a_file_reaches_out_of_its_project_only_as_it_was_trusted(cli: Cli) -> None:
+    cli.agent("worker")
+    (cli.home / "inside.txt").write_text("Mine.", encoding="utf-8")
+    (cli.home / "link.txt").symlink_to("/etc/hostname")
+    inside = {"name": "one", "turns": [says("ok")], "inputs": ["../inside.txt"], "cwd": ".."}
+    assert cli("eval", evaluation(cli, inside, trusted=False)).returncode == 0
+    for outside in ({"inputs": ["../link.txt"]}, {"cwd": "../.."}):
+        done = cli("eval", evaluation(cli, {"name": "one", **outside}, trusted=False))
+        assert done.returncode == 2 and "one.places" in done.stderr
+    assert len(stored(cli)) == 1
+
+
+def test_a_budget_ends_the_evaluation(cli: Cli, model: Model) -> None:
+    model(says("good", usage={"output_tokens": 1_000_000}))
+    file = evaluation(cli, {"name": "one"}, models=["haiku"], times=3, budgetUsd="0.50")
+    found = cli.json("eval", file, "--jobs", "1", "--junit", "out.xml", code=1)
+    assert len(stored(cli)) == 1
+    assert [run["problems"] for run in found["runs"][1:]] == [
+        ["not begun: the budget of the evaluation is used up"]
+    ] * 2
+    assert ElementTree.parse(cli.home / "out.xml").getroot().get("skipped") == "2"
+
+
+def test_ctrl_c_stops_the_runs_that_it_has_started(cli: Cli) -> None:
+    cli.agent("worker")
+    file = evaluation(cli, {"name": "slow", "turns": [shell("sleep 600")]}, times=5)
+    with cli.start("eval", file) as running:
+        wait_for(lambda: at_work(cli) == 2, 60, "two runs at work")
+        running.interrupt()
+        code, _, err = running.end()
+    assert code == 130 and "2 were stopped" in err
+    assert [cli.meta(run_id).status for run_id in stored(cli)] == [Status.STOPPED] * 2
+
+
+def test_a_file_or_agent_that_cannot_be_used_starts_nothing(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("agents: [worker]\ncases:\n- name: x\n  promt: y\n", encoding="utf-8")
+    assert "bad.yaml, line 3, " in cli("eval", "bad.yaml").stderr
+    assert cli("eval", evaluation(cli, {"name": "one"})).returncode == 3
+    assert cli("eval", "nope.yaml").returncode == 2
+    assert stored(cli) == []
+
+
+def test_the_example_of_the_documents_passes_without_a_key(cli: Cli) -> None:
+    example = REPOSITORY / "docs" / "examples" / "eval" / "triage.yaml"
+    done = cli("eval", str(example), "--agents", str(REPOSITORY / "agents"), env=NO_KEY)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].split()[:2] == ["all", "4/4"]

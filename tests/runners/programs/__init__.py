@@ -1,0 +1,1 @@
+"""The programs that carry out runs, played by small scripts."""

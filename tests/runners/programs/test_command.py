@@ -1,0 +1,153 @@
+"""A run that any program carries out, through the real start, with small scripts as the programs."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+def program(world: World, code: str, *args: str, **keys: Any) -> None:
+    """Write an agent whose program is this Python code."""
+    script = world.home / "program.py"
+    script.write_text(code, encoding="utf-8")
+    world.agent("worker", "", runner="command", command=sys.executable, args=[str(script), *args], **keys)
+
+
+def test_the_task_comes_on_stdin_and_the_output_is_the_result(world: World) -> None:
+    program(world, "import sys; print('begun', flush=True); print(sys.stdin.read().upper())")
+    run_id = world.start("Shout.")
+    assert world.completed(run_id) == "begun\nSHOUT."
+    world.gone(run_id)
+    kinds = [event["type"] for event in world.events(run_id)]
+    assert kinds[0] == "run_started" and kinds[-1] == "run_ended" and "text" in kinds
+
+
+def test_arguments_hold_the_task_and_a_result_file_holds_the_output(world: World) -> None:
+    code = (
+        "import json, os, sys\n"
+        "assert sys.stdin.read() == '', 'the task came twice'\n"
+        "json.dump({'n': len(sys.argv[1])}, open(os.environ['SUBAGENT_RESULT_FILE'], 'w'))\n"
+        "print(sys.argv[1:])"
+    )
+    program(world, code, "{prompt}", "{other} {prompt}", outputSchema=SCHEMA)
+    run_id = world.start("{model}")
+    assert "'{other} {model}'" in world.completed(run_id)  # what fills a place is not looked through again
+    assert world.result(run_id).output == {"n": 7}
+
+
+BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "an exit code": ("print('half'); raise SystemExit(3)", {}, "agent_error", "exited with 3"),
+    "a signal": ("import os; os.kill(os.getpid(), 9)", {}, "agent_error", "signal 9"),
+    "a success without a word": ("pass", {}, "agent_error", "without a word"),
+    "words instead of the output": ("print('done')", {"outputSchema": SCHEMA}, "invalid_output", "not JSON"),
+    "another output": ("print('{}')", {"outputSchema": SCHEMA}, "invalid_output", "'n' is a required"),
+    "a broken result file": (
+        "import os; open(os.environ['SUBAGENT_RESULT_FILE'], 'w').write('{'); print('done')",
+        *({}, "invalid_output", "is not JSON"),
+    ),
+    "a link as result file": (
+        "import os; os.symlink('/etc/hostname', os.environ['SUBAGENT_RESULT_FILE']); print('done')",
+        *({}, "invalid_output", "cannot be read"),
+    ),
+    "silence": (
+        "import sys, time; print('Log in at the terminal', file=sys.stderr, flush=True); time.sleep(600)",
+        *({"limits": {"idleTimeoutSeconds": 0.5}}, "timeout", "Log in at the terminal"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ENDS)
+def test_a_run_whose_program_ends_so_has_failed_and_says_why(world: World, name: str) -> None:
+    code, keys, failure, words = BAD_ENDS[name]
+    program(world, code, **keys)
+    run_id = world.start()
+    found = world.failed(run_id)
+    assert found[0] == failure and words in found[1], found
+    world.gone(run_id)
+
+
+HOSTILE = {
+    "a line without end": "sys.stdout.write('x' * (20 << 20))",
+    "a hundred megabytes": "[sys.stdout.write(('y' * 9_999 + '\\n') * 100) for _ in range(100)]",
+    "bytes that are no text": "sys.stdout.buffer.write(bytes(range(256)) * 1000)",
+    "a child that keeps the pipe": (
+        "import subprocess; subprocess.Popen(['sh', '-c', 'while :; do echo more; sleep 0.01; done'], "
+        "start_new_session=True)"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_run_ends_and_stays_small_whatever_its_program_prints(world: World, name: str) -> None:
+    program(world, f"import sys; {HOSTILE[name]}; sys.stdout.flush(); print('\\nThe end.', flush=True)")
+    run_id = world.start()
+    assert "The end." in world.completed(run_id)
+    world.gone(run_id)
+    size = sum(path.stat().st_size for path in world.paths(run_id).directory.rglob("*") if path.is_file())
+    assert size < 100 << 20
+
+
+def test_a_stop_interrupts_the_program_and_ends_all_that_it_has_started(world: World) -> None:
+    code = (
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGINT, lambda *_: (open('interrupted', 'w'), sys.exit(1)))\n"
+        "subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "print('at work', flush=True); time.sleep(600)"
+    )
+    program(world, code)
+    run_id = world.start()
+    wait_for(lambda: world.events(run_id, "text"), BOUND, "the first words")
+    world.stop(run_id)
+    world.gone(run_id)
+    assert (world.work / "interrupted").exists()
+
+
+def test_a_program_asks_through_the_server_of_its_run_and_what_was_said_is_carried_on(world: World) -> None:
+    (world.home / "client.py").write_text(CLIENT, encoding="utf-8")
+    program(world, f"import runpy; runpy.run_path({str(world.home / 'client.py')!r})")
+    run_id = world.start("Paint it.")
+    world.asking(run_id)
+    world.reply(run_id, "blue")
+    assert world.completed(run_id) == "Painted blue."
+    done = world.cli("continue", run_id, "And the door?", "--detach")
+    assert done.returncode == 0, done.stderr
+    second = done.stdout.strip()
+    world.asking(second)
+    world.reply(second, "red")
+    assert world.completed(second) == "Painted red."
+    said = (world.work / "tasks").read_text(encoding="utf-8")
+    assert said.count("Paint it.") == 2 and "Painted blue." in said and said.endswith("And the door?\n")
+
+
+CLIENT = """
+import asyncio, json, os, sys
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+async def main():
+    with open("tasks", "a") as file:
+        file.write(sys.stdin.read() + "\\n")
+    with open(os.environ["SUBAGENT_MCP_CONFIG"]) as file:
+        server = json.load(file)["mcpServers"]["subagent"]
+    words = StdioServerParameters(command=server["command"], args=server["args"], env=dict(os.environ))
+    async with Client(stdio_client(words)) as client:
+        result = await client.call_tool("ask_parent", {"question": "Which colour?"})
+        print(f"Painted {result.structured_content['answer']}.")
+
+asyncio.run(main())
+"""
+
+
+def test_what_the_program_cannot_be_given_is_refused_before_anything_starts(world: World) -> None:
+    program(world, "print('never')", model="opus", tools=["Bash"])
+    run_id = world.start()
+    code, message = world.failed(run_id)
+    assert code == "config" and "model" in message and "tools" in message
+    world.agent("worker", "", runner="command", command=str(Path("/nowhere/agent")))
+    assert "/nowhere/agent" in world.failed(world.start())[1]
