@@ -19,7 +19,18 @@ class KnownProgram:
     keeps: frozenset[str]
 
 
-KNOWN_PROGRAMS: dict[RunnerName, KnownProgram] = {}
+KNOWN_PROGRAMS: dict[RunnerName, KnownProgram] = {
+    "claude": KnownProgram(
+        command="claude",
+        install="npm install -g @anthropic-ai/claude-code",
+        keeps=frozenset(
+            {
+                *("model", "baseUrl", "apiKeyEnv", "maxTokens", "effort", "tools", "disallowedTools", "ask"),
+                *("maxTurns", "budgetUsd", "mcpServers"),
+            }
+        ),
+    ),
+}
 """By the name of their runner. The runner `command` has the program that its agent names."""
 
 _ASKED: dict[str, Callable[[AgentDefinition], bool]] = {
@@ -29,6 +40,7 @@ _ASKED: dict[str, Callable[[AgentDefinition], bool]] = {
     "maxTokens": lambda agent: agent.max_tokens is not None,
     "effort": lambda agent: agent.effort is not None,
     "tools": lambda agent: agent.tools is not None,
+    "ask": lambda agent: bool(agent.ask),
     "disallowedTools": lambda agent: bool(agent.disallowed_tools),
     "maxTurns": lambda agent: bool({"maxTurns", "limits.maxTurns"} & agent.lines.keys()),
     "budgetUsd": lambda agent: agent.limits.budget_usd is not None,
