@@ -35,6 +35,7 @@ MODULES = (
     "delegation",
     "mcp_servers",
     "boxes",
+    "boxes_alive",
     "http_calls",
     "code_programs",
     "code_tokens",

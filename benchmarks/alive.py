@@ -59,13 +59,13 @@ def measure(scale: Scale) -> list[Line]:
     Raises:
         RuntimeError: a run was lost, or got the answer of another, or something is left of one.
     """
-    if why := _obstacle(scale.alive):
+    if why := obstacle(scale.alive):
         return [_alive_line(0, scale.alive, f"not measured: {why}")]
     with bench_world(model, [AGENT]) as world:
         return asyncio.run(_measured(world, scale.alive))
 
 
-def _obstacle(wanted: int) -> str:
+def obstacle(wanted: int) -> str:
     """Return why this machine cannot even try, or nothing; a low limit of files is raised."""
     if (free := available_mib()) < RESERVE_MIB + FEW * _RUN_MIB:
         return f"{free:,.0f} MiB of memory are available, and {RESERVE_MIB:,.0f} stay for others"

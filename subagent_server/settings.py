@@ -42,6 +42,8 @@ class Settings:
     """The file that lists the trusted directories, or None if there is no home."""
     token_file: Path | None = None
     """The file with the tokens of parents that come over HTTP, or None if there is no home."""
+    state_directory: Path | None = None
+    """Where worktrees of runs are made, in the state directory of the user, or None if there is no home."""
     home: Path | None = None
     """The home of the user, or None if the environment names none."""
     max_runs: int = DEFAULT_MAX_RUNS
@@ -116,7 +118,8 @@ def read_settings(
         project=None if named else cwd,
         trusts_all=trust,
         trust_file=_trust_file(environment, home),
-        token_file=_token_file(environment, home),
+        token_file=(state := _state_directory(environment, home)) and state / "http-tokens",
+        state_directory=state,
         home=home,
         max_runs=max_runs or _number(environment, "SUBAGENT_MAX_RUNS", DEFAULT_MAX_RUNS),
         max_wait_seconds=max_wait_seconds,
@@ -157,10 +160,10 @@ def _trust_file(environment: Mapping[str, str], home: Path | None) -> Path | Non
     return configuration and configuration / "subagent" / "trust.json"
 
 
-def _token_file(environment: Mapping[str, str], home: Path | None) -> Path | None:
-    """Return the token file, in the state directory of the user (XDG)."""
+def _state_directory(environment: Mapping[str, str], home: Path | None) -> Path | None:
+    """Return our directory in the state directory of the user (XDG)."""
     state = _absolute(environment.get("XDG_STATE_HOME")) or (home and home / ".local" / "state")
-    return state and state / "subagent" / "http-tokens"
+    return state and state / "subagent"
 
 
 def _absolute(text: str | None) -> Path | None:

@@ -27,17 +27,18 @@ FLOORS: dict[str, set[str]] = {
     "catalog": {"host", "domain"},
     "sandbox": {"host", "domain"},
     "toolkit": {"sandbox", "host", "domain"},
+    "worktrees": {"sandbox", "host", "domain"},
     "simulator": {"host", "domain"},
     "runners": {"toolkit", "host", "domain"},
-    "service": {"store", "launch", "catalog", "sandbox", "host", "domain", "settings"},
+    "service": {"store", "launch", "catalog", "sandbox", "worktrees", "host", "domain", "settings"},
     "server": ABOVE_THE_VERBS,
     "tui": ABOVE_THE_VERBS,
     "web": ABOVE_THE_VERBS,
     "worker": ABOVE_THE_VERBS
-    | {"runners", "toolkit", "sandbox", "store", "host", "simulator", "launch.marks"},
+    | {"runners", "toolkit", "sandbox", "worktrees", "store", "host", "simulator", "launch.marks"},
     "cli": {
         *("service", "catalog", "domain", "settings", "host", "store", "launch", "toolkit", "runners"),
-        *("simulator", "server", "tui", "web", "worker", "sandbox"),
+        *("simulator", "server", "tui", "web", "worker", "sandbox", "worktrees"),
     },
     "warm": {
         *("service", "catalog", "domain", "settings", "host", "store", "forkserver", "launch", "runners"),

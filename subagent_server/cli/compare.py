@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import click
 
+from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.output import is_terminal, out, out_json
+from subagent_server.cli.console.row_cells import run_cell
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import (
     GAP,
@@ -25,14 +27,15 @@ from subagent_server.service.open_run import open_run
 from subagent_server.service.run_figures import RunFigures, run_figures
 
 UNKNOWN = "-"
-_LIMITS = (16, 40, 40)
+_NAMES = 18
+"""Columns of the names of the figures; the two runs share the rest of the line."""
 _LEAST_COLUMNS = 40
 """Of each result, if they stand side by side."""
 
 
 @click.command()
-@click.argument("first", metavar="A")
-@click.argument("second", metavar="B")
+@click.argument("first", metavar="A", shell_complete=complete_runs)
+@click.argument("second", metavar="B", shell_complete=complete_runs)
 @json_option
 @pass_session
 def compare(session: Session, first: str, second: str, as_json: bool) -> None:
@@ -49,13 +52,14 @@ def compare(session: Session, first: str, second: str, as_json: bool) -> None:
     if as_json:
         out_json({"runs": [a.to_wire(), b.to_wire()], "sameResult": same})
         return
-    out("\n".join(table([*_rows(a, b)], _LIMITS)))
+    each = (line_width() - _NAMES) // 2 - len(GAP)
+    out("\n".join(table([*_rows(a, b)], (_NAMES, each))))
     out("")
     out("\n".join(_results(a, b)) if not same else f"Both have this result:\n{_result(a)}")
 
 
 def _rows(a: RunFigures, b: RunFigures) -> Iterator[tuple[str, str, str]]:
-    yield "", a.run_id, b.run_id
+    yield "", run_cell(a.run_id), run_cell(b.run_id)
     yield "agent", one_line(a.agent), one_line(b.agent)
     yield "model", _model(a), _model(b)
     yield "status", _status(a), _status(b)

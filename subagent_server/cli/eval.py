@@ -13,6 +13,7 @@ from subagent_server.cli.console.flags import DIRECTORY, json_option, trust_opti
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.script_file import script_file
 from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.text import one_line
 from subagent_server.cli.console.until_gone import until_gone
 from subagent_server.service.evaluation import Evaluation, TrialResult
 from subagent_server.service.scripted import PlayedScript
@@ -44,6 +45,8 @@ def eval_(session: Session, file: Path, jobs: int, junit: Path | None, as_json: 
     """
     session.check_is_user()
     path = session.settings.cwd / file
+    if junit is not None and not (session.settings.cwd / junit).parent.is_dir():
+        raise click.UsageError(f"the directory of {one_line(str(junit))} is not there: make it first.")
     read = read_eval_file(path)
     with_trust(session, lambda: _check(session, path, read), may_ask=not as_json)
     evaluation = Evaluation(session.service, read, path, _scripts(session, path, read), session.caller)

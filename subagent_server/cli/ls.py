@@ -1,7 +1,10 @@
 """`subagent ls`: list runs, those that need a person first."""
 
+import os
 import sys
+from collections.abc import Callable
 from itertools import islice
+from typing import NoReturn
 
 import click
 
@@ -54,7 +57,8 @@ def ls(
 
     Without -a or -n: every run that has not ended and the last 10 of the others. A run whose state cannot be
     read is listed as such. --watch groups whole trees by whether they need you, work or are done, with what
-    each has cost; with --json it prints a line for each change. Ctrl-C ends the watching.
+    each has cost; on a terminal it takes keys (`?` lists them). With --json it prints a line for each change.
+    Ctrl-C ends the watching.
     """
     statuses_wanted = frozenset(_SHORT.get(name) or Status(name) for name in statuses)
     root = RootPaths(session.settings.runs_root)
@@ -64,9 +68,7 @@ def ls(
         return listing, _shown(listing, everything, count)
 
     if watching:
-        from subagent_server.cli.console.trees import watch_trees  # a plain list does not need its imports
-
-        watch_trees(session, lambda: [row.run_id for row in found()[1]], as_json=as_json)
+        _watch(session, lambda: [row.run_id for row in found()[1]], as_json)
     listing, shown = found()
     if as_tree and shown:
         from subagent_server.cli.console.trees import show_trees
@@ -79,6 +81,18 @@ def ls(
     else:
         _print(_table(root, shown))
         _remark(session, listing, shown)
+
+
+def _watch(session: Session, run_ids: Callable[[], list[str]], as_json: bool) -> NoReturn:
+    """Show trees as they change; at a terminal with a person, on a screen that takes keys."""
+    takes_keys = is_terminal(sys.stdin) and is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb"
+    if takes_keys and not as_json:
+        from subagent_server.cli.console.live_screen import LiveScreen  # a plain list needs none of this
+
+        LiveScreen(session, run_ids).show()
+    from subagent_server.cli.console.trees import watch_trees
+
+    watch_trees(session, run_ids, as_json=as_json)
 
 
 def _shown(listing: RunList, everything: bool, count: int | None) -> list[RunRow]:

@@ -8,6 +8,7 @@ import click
 
 from subagent_server.cli.console.after_start import inputs_from_here
 from subagent_server.cli.console.ask_trust import with_trust
+from subagent_server.cli.console.complete import complete_agents
 from subagent_server.cli.console.flags import TEXT, json_option, trust_option
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
@@ -19,7 +20,7 @@ _SOME_PROMPT = "(the prompt)"
 
 
 @click.command()
-@click.argument("agent", type=TEXT)
+@click.argument("agent", type=TEXT, shell_complete=complete_agents)
 @click.argument("prompt", required=False, type=TEXT, metavar="[PROMPT|-]")
 @click.option("--input", "inputs", type=TEXT, multiple=True, metavar="FILE", help="As for `subagent run`.")
 @click.option("--cwd", type=TEXT, metavar="DIR", help="As for `subagent run`.")

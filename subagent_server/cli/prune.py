@@ -32,7 +32,8 @@ def prune(
     """Remove runs that ended long ago, and directories of starts that never were.
 
     With --older-than and --keep, only runs that are both. What lives stays, with its parent and its children;
-    so does a run whose state cannot be read (`subagent rm` removes it). Stopping it in the middle does no
+    so does a run whose state cannot be read (`subagent rm` removes it), and one with changes in its worktree
+    that were not merged. Stopping it in the middle does no
     harm: each run is there or gone.
     """
     session.check_is_user()

@@ -2,26 +2,31 @@
 
 import click
 
+from subagent_server.cli.console.asking import has_person
+from subagent_server.cli.console.commands import for_people
 from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import json_option
-from subagent_server.cli.console.output import out, out_json
+from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.refused import code_of, refusal
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.domain.errors import SubagentError
 from subagent_server.service.remove import remove, sweep
+from subagent_server.service.worktree_end import UnmergedWork
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
+@click.option("--drop-unmerged", is_flag=True, help="Also drop changes in worktrees that were not merged.")
 @json_option
 @pass_session
-def rm(session: Session, names: tuple[str, ...], as_json: bool) -> ExitCode:
+def rm(session: Session, names: tuple[str, ...], drop_unmerged: bool, as_json: bool) -> ExitCode:
     """Remove runs that are over, with all their files.
 
     A run that lives is refused, and so is one whose parent or child does: `subagent stop` ends them. The runs
-    that it started stay. Each RUN is removed or refused by itself; the exit code is that of the first that
-    was refused.
+    that it started stay. Changes in its worktree that were not merged are asked about; without a terminal the
+    run stays, unless --drop-unmerged is given. Each RUN is removed or refused by itself; the exit code is
+    that of the first that was refused.
     """
     session.check_is_user()
     run_ids, left = session.named_runs(names)
@@ -29,7 +34,7 @@ def rm(session: Session, names: tuple[str, ...], as_json: bool) -> ExitCode:
     sweep(session.service.store)
     for run_id in run_ids:
         try:
-            remove(session.service.store, run_id)
+            _remove(session, run_id, drop_unmerged=drop_unmerged)
             removed.append(run_id)
         except SubagentError as error:
             left.append(refusal(run_id, error))
@@ -38,3 +43,16 @@ def rm(session: Session, names: tuple[str, ...], as_json: bool) -> ExitCode:
     elif removed:
         out("\n".join(removed))
     return code_of(left)
+
+
+def _remove(session: Session, run_id: str, *, drop_unmerged: bool) -> None:
+    """Remove a run; a person is asked before unmerged changes go. Raises as `remove` does."""
+    try:
+        remove(session.service.store, run_id, drop_unmerged=drop_unmerged)
+    except UnmergedWork as refused:
+        if not has_person():
+            raise
+        err(for_people(refused.sentence))
+        if not click.confirm("Drop these changes?", err=True):
+            raise
+        remove(session.service.store, run_id, drop_unmerged=True)

@@ -5,6 +5,7 @@ from typing import Any
 import click
 import yaml
 
+from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.output import out, out_json
@@ -13,7 +14,7 @@ from subagent_server.service import script as service
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @json_option
 @pass_session
 def script(session: Session, run: str, as_json: bool) -> None:

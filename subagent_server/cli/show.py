@@ -11,6 +11,7 @@ from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.programs import program_text
+from subagent_server.cli.console.run_markdown import run_markdown
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import (
     coloured,
@@ -24,9 +25,10 @@ from subagent_server.cli.console.text import (
 )
 from subagent_server.cli.console.transcript_text import transcript_text
 from subagent_server.domain.errors import SubagentError
-from subagent_server.domain.records import Message, RunMeta
+from subagent_server.domain.records import Message, RunMeta, RunResult
 from subagent_server.domain.states import MessageStatus
 from subagent_server.service.kept_programs import kept_programs
+from subagent_server.service.merge_run import run_diff
 from subagent_server.service.open_run import open_run
 from subagent_server.service.parents import OtherParents, starter_of
 from subagent_server.service.reconcile import Observed
@@ -42,10 +44,16 @@ _PROMPT_LINES = 12
 @click.command()
 @click.argument("run", shell_complete=complete_runs)
 @click.option("--code", is_flag=True, help="Its programs of code mode, each with its calls and its output.")
+@click.option("--diff", is_flag=True, help="What it has changed in its git worktree, as a patch.")
 @click.option("--transcript", is_flag=True, help="Its conversation with the model, with the system prompt.")
+@click.option(
+    "--markdown", is_flag=True, help="As Markdown, for the page of a CI job; texts of models are quoted."
+)
 @json_option
 @pass_session
-def show(session: Session, run: str, code: bool, transcript: bool, as_json: bool) -> None:
+def show(  # a flag for each way of looking
+    session: Session, run: str, code: bool, diff: bool, transcript: bool, markdown: bool, as_json: bool
+) -> None:
     """Show everything about a run.
 
     What it was asked, how it stands, what it asked and what it was answered, what it cost, how it ended, and
@@ -55,12 +63,18 @@ def show(session: Session, run: str, code: bool, transcript: bool, as_json: bool
     if code:
         _show_code(session, observed.meta.run_id, as_json)
         return
+    if diff:
+        _show_diff(session, observed.meta.run_id, as_json)
+        return
     if transcript:
         _show_transcript(session, observed.meta.run_id, as_json)
         return
     view = session.view(observed)
     if as_json:
         out_json(view.to_wire())
+        return
+    if markdown:
+        out(run_markdown(observed.meta, view, _result(session, view)))
         return
     parts = [
         _state(session, observed, view),
@@ -78,6 +92,30 @@ def _show_code(session: Session, run_id: str, as_json: bool) -> None:
         return
     texts = [program_text(program) for program in programs]
     out("\n\n".join(texts) or f"Run {run_id} has run no programs: only agents with `codeMode` do.")
+
+
+def _show_diff(session: Session, run_id: str, as_json: bool) -> None:
+    patch = run_diff(session.service, run_id, session.caller)
+    if as_json:
+        out_json({"runId": run_id, "diff": patch})
+        return
+    out(escape_lines(patch.rstrip("\n")) or f"Run {run_id} has changed nothing.")
+
+
+def _worktree(view: RunView) -> str:
+    """Return the lines on the worktree of a run."""
+    shown = view.worktree or {}
+    lines = [f"{shown.get('branch', '')} from {str(shown.get('base', ''))[:12]} of {shown.get('from', '')}"]
+    if "commits" in shown:
+        merged = ", merged" if shown["merged"] else ""
+        files, commits = count(shown["files"], "file"), count(shown["commits"], "commit")
+        lines.append(f"{commits}, {files}, +{shown['insertions']} -{shown['deletions']}{merged}")
+    lines += [
+        f"{name}: {shown[name]}" for name in ("path", "state", "takenOverBy", "leftBehind") if name in shown
+    ]
+    if "next" in shown:
+        lines.append(f"next: {shown['next']}")
+    return "\n".join(map(one_line, [*lines, *shown.get("notes", [])])) if shown else ""
 
 
 def _show_transcript(session: Session, run_id: str, as_json: bool) -> None:
@@ -111,6 +149,7 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
             ("usage", one_line(usage_line(view.usage))),
             ("tree", _tree(session, meta, view)),
             ("sandbox", one_line(sandbox_mark(session.service.store.paths.run(meta.run_id)) or "") or None),
+            ("worktree", _worktree(view)),
             ("warnings", "\n".join(one_line(warning) for warning in view.warnings or [])),
             ("parent", one_line(meta.parent_run_id or "")),
             ("client", one_line(OtherParents(session.caller).name(starter_of(meta)) or "")),
@@ -187,8 +226,12 @@ def _question(session: Session, meta: RunMeta, message: Message) -> str:
     )
 
 
+def _result(session: Session, view: RunView) -> RunResult | None:
+    return session.service.store.read_result(view.run_id) if view.status.is_terminal else None
+
+
 def _ending(session: Session, view: RunView) -> str:
-    result = session.service.store.read_result(view.run_id) if view.status.is_terminal else None
+    result = _result(session, view)
     text = ""
     if result is not None:
         text = _output(result.output) if result.has_output else escape_lines(result.text)

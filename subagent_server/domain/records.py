@@ -165,6 +165,23 @@ class WorkerIdentity(Record):
     boot_id: str
 
 
+class Worktree(Record):
+    """The git worktree of a run, fixed at its start.
+
+    `origin` is the working copy (or bare repository) whose `HEAD` named the commit `base`, and `prefix` the
+    directory in it that was meant. `repository` is the common directory of git. `taken_from` is the run whose
+    worktree this was before.
+    """
+
+    path: str
+    branch: str
+    base: str
+    origin: str
+    prefix: str = ""
+    repository: str
+    taken_from: str | None = None
+
+
 class StartedBy(Record):
     """The process through which the first run of a tree was started, and the name of its client.
 
@@ -207,6 +224,7 @@ class RunMeta(Record):
     transitions: list[Transition] = Field(default_factory=list)
     launch: LaunchInfo | None = None
     worker: WorkerIdentity | None = None
+    worktree: Worktree | None = None
     external_session_id: str | None = None
     child_token_hash: str | None = None
 
@@ -271,7 +289,8 @@ class WebSource(Record):
 class RunResult(Record):
     """How a run ended, in its own words: the content of `result.json`.
 
-    `can_run_code` are files that changed during the run and that other programs execute unasked.
+    `can_run_code` are files that changed during the run and that other programs execute unasked. `worktree`
+    says what became of its worktree, as the view does.
     """
 
     outcome: Status
@@ -280,6 +299,7 @@ class RunResult(Record):
     summary: str | None = None
     sources: list[WebSource] | None = None
     can_run_code: list[str] | None = None
+    worktree: dict[str, Any] | None = None
     error: Failure | None = None
 
     @property

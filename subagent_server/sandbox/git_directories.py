@@ -5,7 +5,7 @@ import stat
 import subprocess
 from collections.abc import Iterable, Iterator, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from subagent_server.sandbox.placeholders import COMMONDIR, is_placeholder
@@ -85,6 +85,18 @@ def linked_worktree(cwd: Path) -> LinkedWorktree | None:
     )
     kept = tuple(own / name for name in (COMMONDIR, "gitdir", WORKTREE_CONFIG) if _is_plain_file(own / name))
     return LinkedWorktree(common, own, written, kept)
+
+
+def of_branches(worktree: LinkedWorktree, prefix: str) -> LinkedWorktree:
+    """Return the parts of a worktree whose branch begins with `prefix/`: a commit on it writes no other.
+
+    `objects/info` can borrow the objects of other repositories, so that is read-only too.
+    """
+    objects = worktree.common / "objects"
+    branches = [worktree.common / place / prefix for place in ("refs/heads", "logs/refs/heads")]
+    written = (path for path in (objects, *branches, worktree.own) if _is_plain_directory(path))
+    borrowed = (path for path in (objects / "info",) if _is_plain_directory(path))
+    return replace(worktree, written=tuple(written), kept=(*worktree.kept, *borrowed))
 
 
 def named_in_configuration(git_directory: Path, top: Path) -> tuple[list[Path], list[Path]]:

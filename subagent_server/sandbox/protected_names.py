@@ -54,12 +54,15 @@ class ProtectedNames:
         return [path for how, path in self.mounts if how == "--bind"]
 
 
-def protect(cwd: Path, placeholders: Placeholders, lifted: Sequence[str] = ()) -> ProtectedNames:
+def protect(
+    cwd: Path, placeholders: Placeholders, lifted: Sequence[str] = (), branches: str | None = None
+) -> ProtectedNames:
     """Return the mounts for a writable directory, by its real path; missing names are held from here on.
 
-    `lifted` are paths below it for which the author of the agent lifts the rule.
+    `lifted` are paths below it for which the author of the agent lifts the rule. In a linked worktree,
+    `branches` is the first part of the names of all branches that may be written, if these are not all.
     """
-    protection = _Protection(cwd, placeholders, lifted)
+    protection = _Protection(cwd, placeholders, lifted, branches)
     for name in protection.names():
         protection.entry(name)
     return protection.found
@@ -84,7 +87,9 @@ class _Protection:
     cwd: Path
     placeholders: Placeholders
     lifted: Sequence[str]
+    branches: str | None = None
     found: ProtectedNames = field(default_factory=ProtectedNames)
+    _mounted: set[str] = field(default_factory=set)
 
     def names(self) -> Iterator[str]:
         """Yield the protected names at the top of the directory, there or missing."""
@@ -119,6 +124,8 @@ class _Protection:
             return
         worktree = git_directories.linked_worktree(self.cwd) if stat.S_ISREG(mode) else None
         if worktree is not None:
+            if self.branches is not None:
+                worktree = git_directories.of_branches(worktree, self.branches)
             self._mount("--ro-bind", worktree.common)
             for written in worktree.written:
                 self._mount("--bind", written)
@@ -182,7 +189,8 @@ class _Protection:
         self._mount("--ro-bind", path)
 
     def _mount(self, how: str, path: Path) -> None:
-        if all(path != known for _, known in self.found.mounts):
+        if str(path) not in self._mounted:
+            self._mounted.add(str(path))
             self.found.mounts.append((how, path))
 
     def _open(self, path: Path, why: str) -> None:

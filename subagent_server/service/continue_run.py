@@ -5,7 +5,7 @@ Tested in `tests/end_to_end/test_continuing.py`.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -25,6 +25,8 @@ from subagent_server.service.reconcile import Observed
 from subagent_server.service.scripted import check_not_scripted
 from subagent_server.service.shim_record import read_exit
 from subagent_server.service.start import Continuation, StartOrder, start_agent
+from subagent_server.service.worktree_end import hand_over
+from subagent_server.service.worktree_start import check_can_take_over, place_of
 
 
 class AgentGone(CallerError):
@@ -94,18 +96,22 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
     check_not_scripted(service, order.run_id)
     agent, continuation = _agent_now(service, request, order, caller)
     _check_runner(request, agent)
-    _check_place(request)
-    # A worktree of the old run would be taken over here, once runs can have one.
+    check_can_take_over(service, observed.meta)
+    place = place_of(observed.meta, request)
+    _check_place(place, order.run_id)
     wanted = StartOrder(
         agent=agent.name,
         prompt=prompt,
         inputs=order.inputs,
-        cwd=None if caller.is_child and _author_put_it_there(service, agent, request) else request.cwd,
+        cwd=None if caller.is_child and _author_put_it_there(service, agent, place) else place,
         label=order.label or observed.meta.label,
         trace=order.trace,
         client=order.client,
     )
-    return start_agent(service, agent, wanted, caller, continuation)
+    meta = start_agent(service, agent, wanted, caller, replace(continuation, before=observed.meta))
+    if meta.worktree is not None and meta.worktree.taken_from is not None and not meta.status.is_terminal:
+        hand_over(service.store, observed.meta, meta.run_id)
+    return meta
 
 
 def _check_can_go_on(service: Service, observed: Observed, prompt: str, inputs: list[str]) -> None:
@@ -171,20 +177,18 @@ def _agent_now(
     return stored, Continuation(request.run_id, [warning], stored_agent=True)
 
 
-def _check_place(request: RunRequest) -> None:
-    if not Path(request.cwd).is_dir():
+def _check_place(place: str, run_id: str) -> None:
+    if not Path(place).is_dir():
         raise BadArgument(
-            f"The directory {shorten(request.cwd)} in which run {request.run_id} worked is gone: "
+            f"The directory {shorten(place)} in which run {run_id} worked is gone: "
             "make it again, or start a new run."
         )
 
 
-def _author_put_it_there(service: Service, agent: AgentDefinition, request: RunRequest) -> bool:
+def _author_put_it_there(service: Service, agent: AgentDefinition, place: str) -> bool:
     """Whether the agent file chose the run's directory: a continuation by a run then works there too."""
     with suppress(BadArgument, MissingVariable):  # the directory of the file is gone, or not known
-        return cwd_of_agent(service, expand_definition(agent, service.settings.environment)) == Path(
-            request.cwd
-        )
+        return cwd_of_agent(service, expand_definition(agent, service.settings.environment)) == Path(place)
     return False
 
 

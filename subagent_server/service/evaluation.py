@@ -6,13 +6,14 @@ Tested in `tests/cli/test_eval.py`.
 import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import count
 from pathlib import Path
 
 from subagent_server.catalog.eval_file import EvalCase, EvalFile, Expectation
-from subagent_server.domain.errors import SubagentError, shorten
+from subagent_server.domain.errors import CallerError, SubagentError, shorten
 from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, cut
 from subagent_server.domain.records import RunMeta
 from subagent_server.domain.secrets import secret_values
@@ -195,7 +196,8 @@ class Evaluation:
         if self._is_used_up:
             stop(self.service, run_id, f"{_USED_UP[0].upper()}{_USED_UP[1:]}.", self.caller)
         elif meta.pending and answer is not None:
-            reply(self.service, run_id, answer, meta.pending[0].message_id, caller=self.caller)
+            with suppress(CallerError):  # the question was closed meanwhile
+                reply(self.service, run_id, answer, meta.pending[0].message_id, caller=self.caller)
         elif meta.pending:
             question = shorten(meta.pending[0].question_content, 200)
             stop(self.service, run_id, f"It asked, and its case has no `answer`: {question}", self.caller)

@@ -34,6 +34,9 @@ class NextCalls(Protocol):
     def carry_on(self, run_id: str, prompt: str | None = None) -> str:
         """Return the call that continues the run."""
 
+    def merge(self, run_id: str) -> str:
+        """Return the call that merges what the run has changed."""
+
 
 class ToolCalls:
     """Next calls for a model, with waits as long as its client bears."""
@@ -70,6 +73,10 @@ class ToolCalls:
         """Return the call that continues the run."""
         with_prompt = "" if prompt is None else f', prompt="{prompt}"'
         return f'continue_run(runId="{run_id}"{with_prompt})'
+
+    def merge(self, run_id: str) -> str:
+        """Return the call that merges what the run has changed."""
+        return f'merge_run(runId="{run_id}")'
 
 
 AS_TOOLS = ToolCalls(45)
@@ -109,6 +116,10 @@ class Commands:
     def carry_on(self, run_id: str, prompt: str | None = None) -> str:
         """Return the command that continues the run."""
         return self._said("continue", run_id, *([] if prompt is None else [prompt]))
+
+    def merge(self, run_id: str) -> str:
+        """Return the command that merges what the run has changed."""
+        return self._said("merge", run_id)
 
     def _said(self, *words: str) -> str:
         return f"`{self._command(*words)}`"

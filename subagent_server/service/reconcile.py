@@ -29,6 +29,7 @@ from subagent_server.service.left_behind import left_behind, left_facts
 from subagent_server.service.run_case import RunCase, case_of, case_of_processes, is_here
 from subagent_server.service.shim_record import read_exit, read_shim
 from subagent_server.service.tree_usage import record_tree_usage
+from subagent_server.service.worktree_end import settle_if_possible
 from subagent_server.store import change_marks
 from subagent_server.store.logs import RunJournal, has_ended, recorded_usage
 from subagent_server.store.paths import RunPaths
@@ -111,6 +112,7 @@ def reconcile_after_worker(store: RunStore, run_id: str, ended: dict[str, Any] |
         meta = _fail(store, run, _verdict(run, read_exit(run) or ended))
     failpoint("reconcile.judged")
     _remove_placeholders(run)
+    settle_if_possible(store, meta)
     _close_journal(store, run, meta)
     stop_children(store, run_id)
     record_tree_usage(store, run_id)
@@ -206,6 +208,7 @@ def _end_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
         return False
     sweep_orphans(run)
     failpoint("reconcile.swept")
+    settle_if_possible(store, meta)
     _close_journal(store, run, meta)
     stop_children(store, run.run_id)
     record_tree_usage(store, run.run_id)

@@ -29,6 +29,7 @@ from subagent_server.host.removing import remove_tree
 from subagent_server.launch import marks
 from subagent_server.service.reconcile import observe
 from subagent_server.service.run_case import is_over
+from subagent_server.service.worktree_end import drop
 from subagent_server.store import unseen
 from subagent_server.store.facts import read_facts, tree_is_gone
 from subagent_server.store.paths import RunPaths
@@ -73,10 +74,13 @@ class Pruned:
     why: str | None = None
 
 
-def remove(store: RunStore, run_id: str) -> None:
-    """Remove a finished run, or a run with an unreadable state.
+def remove(store: RunStore, run_id: str, *, drop_unmerged: bool = False) -> None:
+    """Remove a finished run with its worktree and branch, or a run with an unreadable state.
+
+    `drop_unmerged` says that changes in its worktree that were not merged may go too.
 
     Raises:
+        UnmergedWork: changes would be lost.
         NotARun: the directory has no readable state of this run, and a file that no run has.
         StillNeeded: the run lives, or its parent or a child lives, or the directory may be a start in the
             making.
@@ -87,6 +91,7 @@ def remove(store: RunStore, run_id: str) -> None:
     """
     store.paths.check_ours()
     parent = _check_removable(store, run_id)
+    _drop_worktree(store, run_id, drop_unmerged=drop_unmerged)
     _take_away(store, run_id, parent)
 
 
@@ -105,6 +110,7 @@ def prune(store: RunStore, age: Age, *, dry_run: bool = False) -> Iterator[Prune
     for run_id in _old(store, age):
         try:
             parent = _check_removable(store, run_id)
+            _drop_worktree(store, run_id, only_look=dry_run)
             if not dry_run:
                 _take_away(store, run_id, parent)
         except UnknownRun:
@@ -263,6 +269,16 @@ def _is_held(run: RunPaths) -> bool:
 
 
 # -- how
+
+
+def _drop_worktree(
+    store: RunStore, run_id: str, *, drop_unmerged: bool = False, only_look: bool = False
+) -> None:
+    """Delete the worktree of a run before the record of it goes. Raises as `drop` does."""
+    run = store.paths.run(run_id)
+    if run.worktree.exists():  # most runs have none, and this spares the reading of their state
+        with suppress(UnreadableMeta):  # nobody knows where its worktree is: that stays
+            drop(store, store.read(run_id), drop_unmerged=drop_unmerged, only_look=only_look)
 
 
 def _take_away(store: RunStore, run_id: str, parent: str | None) -> None:

@@ -40,13 +40,16 @@ def script(service: Service, run_id: str, caller: Caller = USER) -> dict[str, An
     turns = _turns(service, run_id)
     if not turns:
         raise BadArgument(f"The model of run {run_id} never answered, so there is nothing to play again.")
-    below = list(_conversations(service, observed.meta))
+    below = list(_conversations(service, observed.meta, caller))
     return {**({"conversations": below} if below else {}), "turns": turns}
 
 
-def _conversations(service: Service, meta: RunMeta) -> Iterator[dict[str, Any]]:
-    """Yield the conversation of every run below, each known by its agent and the beginning of its prompt."""
-    for below in islice(subtree(service.store, meta), 1, None):
+def _conversations(service: Service, meta: RunMeta, caller: Caller) -> Iterator[dict[str, Any]]:
+    """Yield the conversation of every run below that is open to the caller.
+
+    Each is known by its agent and the beginning of its prompt.
+    """
+    for below in filter(caller.may_open, islice(subtree(service.store, meta), 1, None)):
         with suppress(SubagentError):  # it is not readable, so the script lacks it
             request = service.store.read_request(below.run_id)
             known_by = {

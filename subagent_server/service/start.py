@@ -6,6 +6,7 @@ Tested in `tests/service/test_start.py` and `tests/end_to_end/`.
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from subagent_server.service.scripted import (
     is_scripted,
     scripted_service,
 )
+from subagent_server.service.worktree_start import Workplace, workplace
 from subagent_server.store.paths import RunPaths
 
 
@@ -64,7 +66,7 @@ class StartOrder:
 
 @dataclass(frozen=True)
 class Continuation:
-    """The continued run, and the warnings for the log of the new run.
+    """The continued run, and the warnings for the log of the new run. `before` is its state.
 
     `stored_agent` says that the caller asked for the definition stored at the start of the old run.
     """
@@ -72,6 +74,7 @@ class Continuation:
     run_id: str
     warnings: list[str] = field(default_factory=list)
     stored_agent: bool = False
+    before: RunMeta | None = None
 
 
 def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta:
@@ -109,10 +112,17 @@ def start_agent(
     scripted = is_scripted(service.settings.environment)
     warnings = [*(continuation.warnings if continuation else []), *doubtful, *checked.missing.values()]
     warnings += [WARNING] if scripted else []
-    request = _request(origin, agent, masked, cwd, parent, continuation, warnings, scripted=scripted)
+    moment = now()
+    run_id = make_run_id(moment, os.urandom(6))
+    before = continuation.before if continuation else None
+    place = workplace(service, checked, cwd, run_id, before, is_data=parent is not None)
+    checked = place.checked
+    request = _request(
+        origin, agent, masked, place.cwd, parent, continuation, warnings, run_id, moment, scripted=scripted
+    )
     token = new_token()
     started_by = parent.started_by if parent is not None else _started_by(caller, order.client)
-    meta = _first_state(service, request, token, started_by)
+    meta = _first_state(service, request, token, started_by, place)
     with service.launcher.starting() as starting:
         run = service.store.create(request)
         try:
@@ -121,7 +131,7 @@ def start_agent(
         except SubagentError:
             service.store.discard(run, meta.parent_run_id)
             raise
-    made = _MadeRun(run, meta, checked, reservation, token, cwd, order.script)
+    made = _MadeRun(run, meta, checked, reservation, token, place.cwd, order.script)
     return _launch(_traced(service, order.trace), made)
 
 
@@ -234,11 +244,11 @@ def _request(
     parent: RunMeta | None,
     continuation: Continuation | None,
     warnings: list[str],
+    run_id: str,
+    moment: datetime,
     *,
     scripted: bool,
 ) -> RunRequest:
-    moment = now()
-    run_id = make_run_id(moment, os.urandom(6))
     return RunRequest(
         run_id=run_id,
         agent=redact(agent),
@@ -265,7 +275,9 @@ def _started_by(caller: Caller, client: str | None) -> StartedBy | None:
     return StartedBy(client=name, parent=caller.parent, **asdict(process))
 
 
-def _first_state(service: Service, request: RunRequest, token: str, started_by: StartedBy | None) -> RunMeta:
+def _first_state(
+    service: Service, request: RunRequest, token: str, started_by: StartedBy | None, place: Workplace
+) -> RunMeta:
     return RunMeta(
         run_id=request.run_id,
         agent_name=str(request.agent["name"]),
@@ -275,6 +287,7 @@ def _first_state(service: Service, request: RunRequest, token: str, started_by: 
         root_run_id=request.root_run_id,
         depth=request.depth,
         started_by=started_by,
+        worktree=place.worktree,
         created_at=request.created_at,
         launch=LaunchInfo(
             kind=service.launcher.kind, host=processes.host_name(), boot_id=processes.boot_id()

@@ -15,7 +15,6 @@ from subagent_server.sandbox.refusal import BoxRefused
 
 _NOT_BUILT: dict[str, Callable[[AgentDefinition], str | None]] = {
     "runner": lambda agent: agent.runner if agent.runner not in BUILT_RUNNERS else None,
-    "isolation": lambda agent: agent.isolation if agent.isolation != "none" else None,
     "command": lambda agent: shorten(agent.command) if agent.command and agent.runner == "messages" else None,
 }
 """By key: its value if that is unsupported."""

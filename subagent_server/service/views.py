@@ -25,6 +25,7 @@ from subagent_server.domain.records import (
     Usage,
 )
 from subagent_server.domain.states import MessageStatus, Status
+from subagent_server.domain.worktrees import worktree_view
 from subagent_server.service.access import USER, Caller
 from subagent_server.service.next_calls import NextCalls, for_asker, for_itself, for_parent
 from subagent_server.service.parents import OtherParents, starter_of
@@ -36,6 +37,7 @@ from subagent_server.service.tree_usage import tree_usage
 from subagent_server.store.latest import latest_words
 from subagent_server.store.logs import recorded_can_run_code, recorded_usage
 from subagent_server.store.paths import RunPaths
+from subagent_server.store.run_files import read_worktree
 from subagent_server.store.runs import RunStore
 
 MAX_RESULT_CHARACTERS = 8_000
@@ -81,6 +83,9 @@ class RunView(Record):
     elapsed_seconds: float
     usage: dict[str, Any] = Field(default_factory=dict)
     with_descendants: dict[str, Any] | None = Field(default=None, description="Usage with all runs below")
+    worktree: dict[str, Any] | None = Field(
+        default=None, description="Its git worktree, and the call to merge"
+    )
     preview: str | None = None
     messages: list[MessageView] | None = None
     messages_omitted: int | None = Field(
@@ -145,6 +150,7 @@ def run_view(
         elapsed_seconds=elapsed_seconds(meta.created_at, meta.ended_at),
         usage=_usage(meta.usage if observed.live is False else meta.usage.merged(recorded_usage(run))),
         with_descendants=_usage(tree_usage(store, meta)) if store.children_of(meta.run_id) else None,
+        worktree=_worktree(run, meta, calls),
         preview=None if ended else (latest_words(run) or "")[:MAX_PREVIEW_CHARACTERS] or None,
         messages=messages or None,
         messages_omitted=omitted or None,
@@ -227,6 +233,23 @@ def _can_run_code(store: RunStore, meta: RunMeta, result: RunResult | None) -> l
         return []
     recorded = recorded_can_run_code(store.paths.run(meta.run_id)) if result is None else result.can_run_code
     return [can_run_code(recorded)] if recorded else []
+
+
+def _worktree(run: RunPaths, meta: RunMeta, calls: NextCalls) -> dict[str, Any] | None:
+    """Return the worktree of a run, and how it is merged if there is something to merge."""
+    if meta.worktree is None:
+        return None
+    try:
+        state = read_worktree(run)
+    except UnreadableMeta:
+        state = None
+    shown = worktree_view(meta.worktree, state)
+    if meta.status.is_terminal and shown.get("merged") is False and "takenOverBy" not in shown:
+        shown["next"] = calls.merge(meta.run_id)
+    return {
+        key: cut(value, MAX_LABEL_CHARACTERS * 4) if isinstance(value, str) else value
+        for key, value in shown.items()
+    }
 
 
 def _sources(result: RunResult | None) -> list[dict[str, str]] | None:

@@ -30,8 +30,8 @@ _NAMES = frozenset(
             "payload.gz",
         ),
         *("events.jsonl", "run.log", "transcript.jsonl", "live.lock", "shim.claim", "shim.json", "exit.json"),
-        *("worker.out", "children", "tree.lock", "calls.lock", "call.lock", "outputs", "mcp", "code"),
-        "program",
+        *("worker.out", "worktree.json", "worktree.lock", "program"),
+        *("children", "tree.lock", "calls.lock", "call.lock", "outputs", "mcp", "code"),
     }
 )
 _TEMPORARY = re.compile(r"\..+\.tmp|wake\.[0-9]+")
@@ -126,6 +126,16 @@ class RunPaths:
     def worker_out(self) -> Entry:
         """The output of shim and worker outside the journal."""
         return self.files.entry("worker.out")
+
+    @property
+    def worktree(self) -> Entry:
+        """How the worktree of the run stands."""
+        return self.files.entry("worktree.json")
+
+    @property
+    def worktree_lock(self) -> Entry:
+        """Held while the worktree is settled, merged, handed over or removed."""
+        return self.files.entry("worktree.lock")
 
     @property
     def children(self) -> Directory:

@@ -1,4 +1,4 @@
-"""The JSON files and the payload of a run, read and checked. Nothing here takes a lock or changes a file."""
+"""The JSON files and the payload of a run, read and checked. Nothing here takes a lock."""
 
 import gzip
 import json
@@ -10,6 +10,8 @@ from pydantic import ValidationError
 
 from subagent_server.domain.errors import UnknownRun, UnreadableMeta
 from subagent_server.domain.records import RunMeta, RunRequest, RunResult
+from subagent_server.domain.worktrees import WorktreeState
+from subagent_server.host import atomic
 from subagent_server.store.migrate import upgraded
 from subagent_server.store.packing import unpacked_size
 from subagent_server.store.paths import STATE_BYTES, RunPaths
@@ -58,6 +60,21 @@ def read_result(run: RunPaths) -> RunResult | None:
         return None
     except (OSError, ValidationError) as error:
         raise UnreadableMeta(run.run_id, run.result.path, _reason(error)) from error
+
+
+def read_worktree(run: RunPaths) -> WorktreeState | None:
+    """Return how the worktree of a run stands, or None if none was made. Raises UnreadableMeta."""
+    try:
+        return WorktreeState.model_validate_json(run.worktree.read(STATE_BYTES))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise UnreadableMeta(run.run_id, run.worktree.path, _reason(error)) from error
+
+
+def write_worktree(run: RunPaths, state: WorktreeState) -> None:
+    """Record how the worktree of a run stands. Raises StorageFailed."""
+    atomic.write_durably(run.worktree, state.to_json())
 
 
 def read_payload(run: RunPaths) -> bytes | None:

@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import LaunchFailed, StorageFailed, SubagentError
+from subagent_server.domain.errors import LaunchFailed, RunRefused, StorageFailed, SubagentError
 from subagent_server.domain.records import Failure
 from subagent_server.host.stderr import MaskedText, log
 from subagent_server.service.masking import masker_of
 from subagent_server.service.places import enter
 from subagent_server.service.reconcile import EXIT_STORAGE
 from subagent_server.worker.import_lock import take_import_lock
+from subagent_server.worker.own_worktree import prepare_worktree
 from subagent_server.worker.run_context import WorkerRun
 from subagent_server.worker.run_end import end_unbegun, exit_worker, observe_directory, reconcile_directory
 from subagent_server.worker.runners import RUNNERS
@@ -86,6 +87,14 @@ def work(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -
         return
     if not began:
         end_unbegun(run)
+        return
+    try:
+        prepare_worktree(run)
+    except SubagentError as error:
+        code, hint = (
+            (error.failure_code, error.hint) if isinstance(error, RunRefused) else ("launch_failed", None)
+        )
+        end_unbegun(run, Failure(code=code, message=error.sentence, hint=hint))
         return
     try:
         enter(package["cwd"])

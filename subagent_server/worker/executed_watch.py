@@ -23,19 +23,23 @@ class ExecutedWatch:
         self._before: asyncio.Task[Seen] | None = None
 
     def begin(self) -> None:
-        """Look for the first time, beside the first call of the model."""
+        """Look for the first time, beside the first call of the model; what changes from now on counts."""
         if self._needed:
             self._since = time.time()
-            self._before = asyncio.create_task(asyncio.to_thread(look_for_run, self._run.store, Path.cwd()))
+            self._before = asyncio.create_task(self._first_look())
             self._before.add_done_callback(_retrieve)
+
+    async def _first_look(self) -> Seen:
+        await self._run.first_request.wait()
+        return await asyncio.to_thread(look_for_run, self._run.store, Path.cwd())
 
     async def found(self) -> list[str]:
         """Return what can run code since then, for people, and record it in the journal.
 
         A machine without room for a look is a warning: the run has its outcome by now.
         """
-        if self._before is None:
-            return []
+        if self._before is None or not self._run.first_request.is_set():
+            return []  # no tool has been called
         try:
             before = await self._before
             after = await asyncio.to_thread(look_for_run, self._run.store, Path.cwd(), before)

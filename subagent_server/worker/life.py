@@ -21,9 +21,10 @@ from subagent_server.toolkit.run_context import RunOver
 from subagent_server.toolkit.telemetry import Tracer
 from subagent_server.worker.delegation import WorkerDelegation, open_delegation
 from subagent_server.worker.executed_watch import ExecutedWatch
+from subagent_server.worker.own_worktree import leave_worktree
 from subagent_server.worker.parent_watch import ParentWatch
 from subagent_server.worker.run_context import WorkerRun
-from subagent_server.worker.run_end import close_journal, end_run
+from subagent_server.worker.run_end import Left, close_journal, end_run
 from subagent_server.worker.runner_setup import RunnerSetup
 from subagent_server.worker.runners import opener_of
 from subagent_server.worker.subagent_listeners import subagents_heard
@@ -71,8 +72,9 @@ class Life:
                 with suppress(SubagentError):  # however the run ends, the answers that it read come first
                     await self.run.acknowledgements_written()
             executed = await self._rested()
+            worktree = await leave_worktree(self.run)
             usage = self._runner.usage if self._runner is not None else None
-            meta = end_run(self.run, outcome, usage, executed)
+            meta = end_run(self.run, outcome, usage, Left(executed, worktree))
             end_span(span, meta)
         if undelivered := await tracing.deliver():
             self.run.record("warning", message=undelivered)

@@ -156,10 +156,9 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
         check_asked(agent.ask, [tool.name for tool in tools])
         # 5. Nothing may be refused from here on.
         may_ask = any(tool.name == AskParent.name for tool in tools)
-        first_request = asyncio.Event()
         loop = Loop(
             run=run,
-            model=_model(setup, settings, first_request),
+            model=_model(setup, settings),
             system=system_blocks(task, may_ask=may_ask, structured=final is not None),
             tools=tools,
             max_turns=agent.limits.max_turns,
@@ -177,7 +176,7 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
                 "warning", message=f"No price is known for {settings.model}, so its cost is not counted."
             )
         whatever_fails.pop_all()
-        return MessagesRunner(loop, start, servers, place, first_request)
+        return MessagesRunner(loop, start, servers, place, run.first_request)
 
 
 # -- step 1: without an effect
@@ -316,17 +315,12 @@ async def _servers(setup: RunnerSetup, own_names: list[str], box: Box | None) ->
     return await connect_servers(setup, own_names, box)
 
 
-def _model(setup: RunnerSetup, settings: ModelSettings, first_request: asyncio.Event) -> Model:
+def _model(setup: RunnerSetup, settings: ModelSettings) -> Model:
     run = setup.run
-
-    def on_sent() -> None:
-        run.request_sent()
-        first_request.set()
-
     pace = SharedPace(run.store.paths.backoff, settings.base_url or "", setup.agent.api_key_env)
     if setup.tracer is NO_TRACER:
-        return Model(settings, pace, on_sent)
-    return TracedModel(settings, run.run_id, setup.tracer, pace, on_sent)
+        return Model(settings, pace, run.request_sent)
+    return TracedModel(settings, run.run_id, setup.tracer, pace, run.request_sent)
 
 
 def _warn(

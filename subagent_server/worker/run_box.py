@@ -28,6 +28,7 @@ class RunBox:
         self._lock = threading.Lock()
         self._placeholders = Placeholders()
         self._rules = _unprotected(setup)
+        self._holds = False
         self._box: Box | None = None
         self.program = find_box_program(self._rules)
         self.open: list[str] = []
@@ -48,6 +49,15 @@ class RunBox:
         """The places outside the working directory that its programs may write."""
         return self._rules.write
 
+    def hold(self) -> None:
+        """Hold the names that other programs execute, so that `open` is known. Blocking, for any thread.
+
+        Raises:
+            OSError: the working directory cannot be read.
+        """
+        with self._lock:
+            self._hold()
+
     def built(self) -> Box:
         """Return the box; the first caller builds it. Blocking, for any thread.
 
@@ -57,7 +67,7 @@ class RunBox:
         """
         with self._lock:
             if self._box is None:
-                self._rules = self._protected() if self.protects else self._rules
+                self._hold()
                 self._box = build_box(self._rules)
             return self._box
 
@@ -77,9 +87,16 @@ class RunBox:
         with self._lock:
             self._placeholders.release()
 
+    def _hold(self) -> None:
+        if self.protects and not self._holds:
+            self._rules = self._protected()
+            self._holds = True
+
     def _protected(self) -> Rules:
         self._setup.run.paths.outputs.make()
-        protected = protect(self._rules.cwd, self._placeholders, self._setup.agent.lifted)
+        worktree = self._setup.run.meta().worktree
+        branches = None if worktree is None else worktree.branch.partition("/")[0]
+        protected = protect(self._rules.cwd, self._placeholders, self._setup.agent.lifted, branches)
         self.open = protected.open
         return replace(
             self._rules,

@@ -53,6 +53,8 @@ class WorkerRun:
         self._deadline = DeadlineWriter(deadline)
         self.model_busy = False
         """Whether the API works on a request: a stop waits a little for the reply."""
+        self.first_request = asyncio.Event()
+        """Set when the first request of the model is on its way."""
         self._limits = Limits()
         self._slots = slots
         self._state = LastState(self.store, self.run_id)
@@ -243,6 +245,7 @@ class WorkerRun:
     def request_sent(self) -> None:
         """Acknowledge the answers that the request holds."""
         self._acknowledgements.release()
+        self.first_request.set()
 
     async def acknowledgements_written(self) -> None:
         """Return once all answers read are acknowledged. Raises SubagentError if an acknowledgement fails."""

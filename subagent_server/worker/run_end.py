@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,6 +12,7 @@ from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.events import RunEvent
 from subagent_server.domain.limits import cut
 from subagent_server.domain.records import Failure, RunMeta, RunResult, Usage
+from subagent_server.domain.worktrees import WorktreeState, worktree_view
 from subagent_server.host.failpoints import failpoint
 from subagent_server.host.stderr import flush
 from subagent_server.runners.outcome import Outcome
@@ -21,18 +23,23 @@ from subagent_server.store.runs import RunStore
 from subagent_server.worker.run_context import WorkerRun
 
 
-def end_run(
-    run: WorkerRun, outcome: Outcome | None, usage: Usage | None, executed: Sequence[str] = ()
-) -> RunMeta:
+@dataclass(frozen=True)
+class Left:
+    """What a run leaves beside its result: files that can run code, and its worktree."""
+
+    executed: Sequence[str] = ()
+    worktree: WorktreeState | None = None
+
+
+def end_run(run: WorkerRun, outcome: Outcome | None, usage: Usage | None, left: Left) -> RunMeta:
     """Write result, status and usage, then end the children of the run.
 
-    `executed` are files that the run has left and that can run code.
     Without an `outcome`, or if another process was first, the run ended from outside: only usage is added.
 
     Raises:
         SubagentError: neither the result nor the failure to store it could be written.
     """
-    meta = run.meta() if outcome is None else _written(run, outcome, usage, executed)
+    meta = run.meta() if outcome is None else _written(run, outcome, usage, left)
     if usage is not None and meta.usage != meta.usage.merged(usage):
         meta = run.apply(events.UsageSettled(usage=usage))
     failpoint("worker.ended")
@@ -70,10 +77,13 @@ def observe_directory(directory: Path) -> None:
     observe(RunStore(directory.parent), directory.name)
 
 
-def _written(run: WorkerRun, outcome: Outcome, usage: Usage | None, executed: Sequence[str]) -> RunMeta:
+def _written(run: WorkerRun, outcome: Outcome, usage: Usage | None, left: Left) -> RunMeta:
     result = outcome.to_result()
-    if executed:
-        result = result.model_copy(update={"can_run_code": list(executed)})
+    if left.executed:
+        result = result.model_copy(update={"can_run_code": list(left.executed)})
+    worktree = run.meta().worktree
+    if worktree is not None and left.worktree is not None:
+        result = result.model_copy(update={"worktree": worktree_view(worktree, left.worktree)})
     result = _masked(run, result)
     event: RunEvent
     if result.error is None:

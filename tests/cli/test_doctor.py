@@ -42,10 +42,10 @@ def test_each_unusable_file_is_listed_with_its_line_and_reason(cli: Cli) -> None
 
 
 def test_a_request_that_this_version_refuses_is_a_finding(cli: Cli) -> None:
-    cli.agent("isolated", isolation="worktree")
+    cli.agent("bounded", tools="Bash(git diff:*)")
     done = cli("doctor")
     assert done.returncode == 1
-    assert "agents/isolated.md:4: fault: isolation: worktree is not supported" in done.stdout
+    assert "agents/bounded.md:4: fault: tools: Bash(git diff:*) asks for a restriction" in done.stdout
 
 
 def test_remarks_are_listed_and_exit_with_0(cli: Cli) -> None:
@@ -75,10 +75,10 @@ def test_a_named_file_that_is_missing_or_not_an_agent_is_a_finding(cli: Cli) -> 
 
 
 def test_programs_get_the_problems_as_json(cli: Cli) -> None:
-    cli.agent("isolated", isolation="worktree")
+    cli.agent("bounded", tools="Bash(git diff:*)")
     found = cli.json("doctor", code=1)
     assert found["checked"] == 1
-    assert [(p["agent"], p["kind"]) for p in found["problems"]] == [("isolated", "fault")]
+    assert [(p["agent"], p["kind"]) for p in found["problems"]] == [("bounded", "fault")]
 
 
 # -- runs

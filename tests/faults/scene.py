@@ -118,7 +118,7 @@ class Scene:
         """Write an agent, whose runs are refused if not `startable`: so no test leaves a process behind."""
         agents = self.home / "agents"
         agents.mkdir()
-        unsupported = "isolation: worktree\n"
+        unsupported = "tools: Bash(git diff:*)\n"
         for name, more in ((AGENT, "" if startable else unsupported), ("refused", unsupported)):
             front = f"---\nname: {name}\ndescription: Does the work.\n{more}---\nYou do it.\n"
             (agents / f"{name}.md").write_text(front, encoding="utf-8")

@@ -20,6 +20,7 @@ PARENT = [
     "reply_subagent",
     "stop_run",
     "continue_run",
+    "merge_run",
 ]
 CHILD = ["ask_parent", "update_status"]
 RESULT = {
@@ -87,7 +88,7 @@ def test_a_parent_sees_no_tool_of_a_child_and_pays_little_for_the_others(world: 
     with world.serve("--role", "parent") as parent:
         agent, *generic = parent.tools()
     assert names(generic) == PARENT
-    assert sum(map(seen_by_the_model, generic)) <= 4400
+    assert sum(map(seen_by_the_model, generic)) <= 4650
     assert agent.description is not None
     assert seen_by_the_model(agent) - len(agent.description.encode()) <= 700
 

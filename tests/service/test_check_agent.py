@@ -18,7 +18,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "runner": ({"runner": "codex"}, "runner: codex is not supported"),
     "program": ({"runner": "command", "command": ["a", "b"]}, "command must be a valid string"),
     "bare": ({"runner": "command"}, "command is missing"),
-    "isolated": ({"isolation": "worktree"}, "isolation: worktree is not supported"),
     "ghost": ({"mcpServers": ["githup"]}, "names 'githup' (nearest: 'github'), which is defined neither"),
     "unset": ({"mcpServers": {"s": {**ECHO, "env": {"T": "${UNSET}"}}}}, "variable UNSET is not set for"),
     "absent": ({"mcpServers": {"s": {"command": "nowhere-to-be-found"}}}, "program 'nowhere-to-be-found' is"),
@@ -30,7 +29,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "'summery', which properties lacks",
     ),
     "address": ({"baseUrl": "${ADDRESS}"}, "baseUrl is not an address of HTTP with a host"),
-    "several": ({"isolation": "worktree", "maxTurns": "many"}, "maxTurns must be"),
+    "several": ({"tools": "Bash(git diff:*)", "maxTurns": "many"}, "maxTurns must be"),
 }
 
 

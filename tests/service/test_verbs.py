@@ -9,7 +9,17 @@ from tests.helpers.processes import REPOSITORY
 
 SERVICE = REPOSITORY / "subagent_server" / "service"
 VERBS = (
-    *("start", "continue_run", "stop", "reply", "ask", "check_status", "list_runs", "wait_for_runs"),
+    *(
+        "start",
+        "continue_run",
+        "merge_run",
+        "stop",
+        "reply",
+        "ask",
+        "check_status",
+        "list_runs",
+        "wait_for_runs",
+    ),
     *("get_logs", "update_status", "remove", "stats", "inbox", "trees", "doctor", "trusting"),
 )
 

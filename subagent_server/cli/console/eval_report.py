@@ -5,13 +5,16 @@ from decimal import Decimal
 from typing import Any
 from xml.etree import ElementTree
 
-from subagent_server.cli.console.text import duration, one_line, table
+from subagent_server.cli.console.row_cells import run_cell
+from subagent_server.cli.console.text import GAP, duration, line_width, one_line, table
 from subagent_server.domain.money import dollars
 from subagent_server.service.evaluation import TrialResult
 
 UNKNOWN = "-"
 _HEADER = ("CASE", "AGENT", "MODEL", "PASS", "COST", "TIME")
-_LIMITS = (24, 16, 18, 7, 9, 8)
+_FIGURES = (7, 9, 8)
+"""The columns of PASS, COST and TIME; the names share the rest of the line."""
+_LEAST_OF_NAMES = 24
 _REASON_CHARACTERS = 2_000
 
 Key = tuple[str, str, str]
@@ -22,7 +25,7 @@ def progress_line(result: TrialResult) -> str:
     name = " · ".join(one_line(part) for part in _key(result) if part != UNKNOWN)
     facts = f"{_time(result.seconds)}  {_cost([result])}"
     why = "".join(f"\n  {one_line(problem)}" for problem in result.problems)
-    run = f"  {result.run_id}" if result.run_id is not None else ""
+    run = f"  {run_cell(result.run_id)}" if result.run_id is not None else ""
     return f"{'✔' if result.passed else '✘'} {name} #{result.trial.number}  {facts}{run}{why}"
 
 
@@ -30,7 +33,9 @@ def table_of(results: Sequence[TrialResult]) -> str:
     """Return a row for each case, agent and model: how many trials passed, their cost and mean time."""
     rows = [_HEADER, *(_row(*key, group) for key, group in _grouped(results).items())]
     rows.append(_row("all", "", "", results))
-    return "\n".join(table(rows, _LIMITS))
+    gaps = len(GAP) * (len(_HEADER) - 1)
+    room = max(_LEAST_OF_NAMES, line_width() - sum(_FIGURES) - gaps)
+    return "\n".join(table(rows, (room * 2 // 5, room * 3 // 10, room * 3 // 10, *_FIGURES[:-1])))
 
 
 def as_wire(results: Sequence[TrialResult]) -> dict[str, Any]:

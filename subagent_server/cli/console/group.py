@@ -33,6 +33,7 @@ VERBS: dict[str, Verb] = {
     "continue": Verb(
         "subagent_server.cli.continue_:continue_", "Carry a run that has ended on, as a new run."
     ),
+    "merge": _verb("merge", "Merge what a run has changed in its git worktree."),
     "rm": _verb("rm", "Remove runs that are over."),
     "prune": _verb("prune", "Remove runs that ended long ago."),
     "stats": _verb("stats", "Sum up runs, tokens and cost by agent and day."),

@@ -17,7 +17,7 @@ from subagent_server.store.paths import RootPaths
 
 _HEADER = ("STATUS", "RUN", "AGENT", "TIME", "TOKENS", "COST", "WHAT")
 _LIMITS = (12, 32, 18, 6, 6, 8)
-_GROUPS = ("needs you", "working", "done")
+GROUPS = ("needs you", "working", "done")
 _HOME, _TO_END_OF_LINE, _TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
@@ -84,7 +84,7 @@ class TreeScreen:
         if not trees:
             yield f"No runs in {one_line(str(self._session.settings.runs_root))}."
         above = False
-        for name in _GROUPS:
+        for name in GROUPS:
             if group := [tree for tree in trees if group_of(tree) == name]:
                 yield from [""] if above else []
                 yield f"{name} ({len(group)})"

@@ -9,6 +9,7 @@ from subagent_server.service.changes import Wait
 from subagent_server.service.continue_run import ContinueOrder, continue_run
 from subagent_server.service.get_logs import LogPage, get_logs
 from subagent_server.service.list_runs import list_runs
+from subagent_server.service.merge_run import merge_run
 from subagent_server.service.open_run import open_run
 from subagent_server.service.reply import masked_note, reply
 from subagent_server.service.shown_runs import MAX_SHOWN
@@ -20,6 +21,7 @@ from subagent_server.service.tools.schema import RUN_ID, SUMMARY, TEXTS, argumen
 from subagent_server.service.tools.spec import Answer, ToolHints, ToolRole, ToolSpec
 from subagent_server.service.views import RunView, run_view
 from subagent_server.service.wait_for_runs import WaitResult, Watchlist
+from subagent_server.worktrees.merging import MERGE_WAYS
 
 _PARENT: frozenset[ToolRole] = frozenset({"parent"})
 _READ_ONLY = ToolHints(read_only=True, idempotent=True)
@@ -242,5 +244,34 @@ CONTINUE_RUN = ToolSpec(
     ),
     answer=run_answer,
     handler=_continue,
+    roles=_PARENT,
+)
+
+
+async def _merge(context: ToolContext, call: Call) -> Answer:
+    def merged() -> Answer:
+        run_id = call.arguments["runId"]
+        done = merge_run(context.service, run_id, call.get("how", "merge"), context.caller)
+        observed = open_run(context.service, done.run_id, context.caller)
+        view = run_view(context.service.store, observed, call.next_calls, context.caller)
+        return {"success": True, "message": done.sentence, "updatedMetadata": view.to_wire()}
+
+    return await asyncio.to_thread(merged)
+
+
+MERGE_RUN = ToolSpec(
+    name="merge_run",
+    title="Merge a run's changes",
+    description=(
+        "Merge what an ended run changed in its git worktree into the directory it came from; conflicts "
+        "change nothing."
+    ),
+    arguments=arguments(
+        ["runId"],
+        runId=RUN_ID,
+        how={"enum": list(MERGE_WAYS), "default": "merge", "description": "As in git"},
+    ),
+    answer=reply_answer,
+    handler=_merge,
     roles=_PARENT,
 )

@@ -19,6 +19,7 @@ from subagent_server.service.tools.parent_tools import (
     CONTINUE_RUN,
     GET_LOGS,
     LIST_RUNS,
+    MERGE_RUN,
     REPLY_SUBAGENT,
     STOP_RUN,
     WAIT_FOR_RUNS,
@@ -35,6 +36,7 @@ TOOLS: tuple[ToolSpec, ...] = (
     REPLY_SUBAGENT,
     STOP_RUN,
     CONTINUE_RUN,
+    MERGE_RUN,
     ASK_PARENT,
     UPDATE_STATUS,
 )

@@ -1,0 +1,58 @@
+"""The records of a run's worktree: where it is, fixed at the start, and how it stands."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from subagent_server.domain.records import Record, Worktree
+
+MAX_NOTES = 10
+MAX_NOTE_CHARACTERS = 500
+
+
+class WorktreeState(Record):
+    """How a worktree stands: the content of `worktree.json`.
+
+    `removing` is written before anything is deleted, so that half a worktree is never taken for changes. The
+    figures compare `tip`, the last commit on the branch, with the base. `merged_tip` is the tip that was
+    merged last, and `handed_to` the run that has taken the worktree over.
+    """
+
+    phase: Literal["working", "kept", "removing", "removed"]
+    left_changed: int = 0
+    left_untracked: int = 0
+    included: list[str] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
+    tip: str | None = None
+    commits: int = 0
+    files: int = 0
+    insertions: int = 0
+    deletions: int = 0
+    merged_tip: str | None = None
+    merged_into: str | None = None
+    handed_to: str | None = None
+
+
+def worktree_view(worktree: Worktree, state: WorktreeState | None) -> dict[str, Any]:
+    """Return a worktree as views and results show it: where it is, what is in it, what stayed behind."""
+    shown: dict[str, Any] = {"branch": worktree.branch, "base": worktree.base, "from": worktree.origin}
+    if state is None:
+        return shown
+    is_there = state.phase in ("working", "kept")
+    shown |= {"state": state.phase, **({"path": worktree.path} if is_there else {})}
+    if state.phase == "kept":
+        figures = ("commits", "files", "insertions", "deletions")
+        shown |= {name: getattr(state, name) for name in figures}
+        shown["merged"] = state.tip == state.merged_tip
+    if state.handed_to is not None:
+        shown["takenOverBy"] = state.handed_to
+    if state.left_changed or state.left_untracked:
+        shown["leftBehind"] = (
+            f"uncommitted changes of {state.left_changed:,} files and {state.left_untracked:,} untracked "
+            f"entries of {worktree.origin} are not in it"
+        )
+    if state.included:
+        shown["included"] = len(state.included)
+    if state.notes:
+        shown["notes"] = [note[:MAX_NOTE_CHARACTERS] for note in state.notes[:MAX_NOTES]]
+    return shown

@@ -1,0 +1,195 @@
+"""Git, called so that nothing of the repository is executed: neither its hooks nor programs that it names.
+
+    git = harmless_git(os.environ, directory)
+    git.run("name the commit", "rev-parse", "HEAD")
+
+A repository is data: whoever wrote its configuration, its attributes or its hooks decides nothing here. So
+each call overrides every key that names a program, those of filters and merge drivers by their names
+(callers of `git diff` add `NO_PROGRAMS`).
+Submodules are never entered, because git drops the overrides there. Files are as the repository stores them.
+"""
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from subagent_server.domain.errors import HostError, shorten
+
+GIT_SECONDS = 600.0
+MOST_OUTPUT_BYTES = 64 << 20
+_MOST_COMPLAINT = 600
+_SEEN_BY_GIT = ("PATH", "HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME", "TMPDIR")
+_ALWAYS = {
+    "core.hooksPath": "/dev/null",
+    "core.fsmonitor": "false",
+    "core.pager": "cat",
+    "core.editor": "false",
+    "core.askPass": "",
+    "diff.ignoreSubmodules": "dirty",
+    "submodule.recurse": "false",
+    "log.showSignature": "false",
+    "merge.verifySignatures": "false",
+    "merge.autoStash": "false",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "advice.detachedHead": "false",
+}
+_BY_DRIVER = {
+    "filter": {"clean": "", "smudge": "", "process": "", "required": "false"},
+    "merge": {"driver": "false"},  # a driver that fails leaves a conflict, an empty one would drop a side
+}
+NO_PROGRAMS = ("--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
+"""For every comparison: without it attributes may name programs that show a file."""
+_PR_SET_PDEATHSIG = 1
+_prctl = getattr(ctypes.CDLL(None), "prctl", None)
+
+
+class GitFailed(HostError):
+    """A command of git failed, could not be started, or took too long."""
+
+    code = "git_failed"
+
+    def __init__(self, doing: str, why: str) -> None:
+        super().__init__(f"git could not {doing}: {why.strip() or 'it does not say why'}")
+
+
+@dataclass(frozen=True)
+class Git:
+    """A way to call git in one directory, with these variables, which hold the overrides."""
+
+    program: str
+    directory: Path
+    variables: Mapping[str, str]
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """The configuration that git finds here, the last value of each key."""
+
+    def at(self, directory: Path, **variables: str) -> "Git":
+        """Return the same for another directory of the repository, with more variables."""
+        return replace(self, directory=directory, variables={**self.variables, **variables})
+
+    def run(self, doing: str, *words: str, given: bytes = b"", ends_with_us: bool = False) -> bytes:
+        """Return the output of a command; `doing` completes the sentence of its failure.
+
+        Raises:
+            GitFailed.
+        """
+        code, output, complaint = self.tried(doing, *words, given=given, ends_with_us=ends_with_us)
+        if code:
+            raise GitFailed(doing, complaint)
+        return output
+
+    def line(self, doing: str, *words: str) -> str:
+        """Return the only line of the output of a command. Raises GitFailed."""
+        return os.fsdecode(self.run(doing, *words)).rstrip("\n")
+
+    def names(self, doing: str, *words: str) -> list[str]:
+        """Return the names in the output of a command with `-z`. Raises GitFailed."""
+        return [name for name in os.fsdecode(self.run(doing, *words)).split("\0") if name]
+
+    def commit(self, name: str) -> str | None:
+        """Return the commit of that name, or None if there is none. Raises GitFailed."""
+        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        code, output, _ = self.tried("read a name", *words)
+        return None if code else output.decode("ascii", "replace").strip()
+
+    def is_ancestor(self, commit: str, of: str) -> bool:
+        """Whether a commit is in the history of another. Raises GitFailed."""
+        return not self.tried("compare commits", "merge-base", "--is-ancestor", commit, of)[0]
+
+    def tried(
+        self, doing: str, *words: str, given: bytes = b"", ends_with_us: bool = False
+    ) -> tuple[int, bytes, str]:
+        """Return exit code, output and complaint of a command. With `ends_with_us` it dies with this thread.
+
+        Raises:
+            GitFailed: it could not be started, took too long, or said too much.
+        """
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaint:
+            try:
+                done = subprocess.run(
+                    [self.program, "--no-pager", "--literal-pathspecs", *words],
+                    cwd=self.directory,
+                    env=dict(self.variables),
+                    input=given,
+                    stdout=output,
+                    stderr=complaint,
+                    timeout=GIT_SECONDS,
+                    check=False,
+                    preexec_fn=_end_with_parent if ends_with_us else None,
+                )
+            except (OSError, subprocess.SubprocessError) as error:
+                why = f"it took more than {GIT_SECONDS:g} s"
+                raise GitFailed(doing, str(error) if isinstance(error, OSError) else why) from error
+            output.seek(0)
+            complaint.seek(0)
+            told = output.read(MOST_OUTPUT_BYTES + 1)
+            if len(told) > MOST_OUTPUT_BYTES:
+                raise GitFailed(doing, f"it says more than {MOST_OUTPUT_BYTES >> 20} MiB")
+            return done.returncode, told, _sentence(complaint.read(_MOST_COMPLAINT))
+
+
+def harmless_git(environment: Mapping[str, str], directory: Path) -> Git:
+    """Return git for a directory, with everything overridden that the configuration found there executes.
+
+    Raises:
+        GitFailed: there is no git, or it cannot read its configuration.
+    """
+    program = _program(environment, directory)
+    variables = {name: environment[name] for name in _SEEN_BY_GIT if name in environment}
+    variables |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
+    variables |= {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_MERGE_AUTOEDIT": "no"}
+    plain = Git(program, directory, variables | _overrides(_ALWAYS))
+    listed = plain.names("read its configuration", "config", "--list", "-z")
+    settings = {key: value for key, _, value in (entry.partition("\n") for entry in listed)}
+    found = _ALWAYS | _of_drivers(settings)
+    return replace(plain, variables=variables | _overrides(found), settings=settings)
+
+
+def _program(environment: Mapping[str, str], directory: Path) -> str:
+    """Return the path of git. A git that lies where a run writes is not for the outside."""
+    found = shutil.which("git", path=environment.get("PATH", os.defpath))
+    if found is None or not Path(found).is_absolute():
+        raise GitFailed("be started", "it is not in PATH: install git")
+    if Path(os.path.realpath(found)).is_relative_to(directory):
+        raise GitFailed("be started", f"{shorten(found)} lies in the directory itself: mend PATH")
+    return found
+
+
+def _of_drivers(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return overrides for each filter, merge driver and diff driver of a configuration."""
+    found: dict[str, str] = {}
+    for key in settings:
+        section, _, rest = key.partition(".")
+        name, dot, _ = rest.rpartition(".")
+        if dot and section in _BY_DRIVER:
+            found |= {f"{section}.{name}.{last}": value for last, value in _BY_DRIVER[section].items()}
+    return found
+
+
+def _overrides(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return settings as variables of git, which are stronger than all its files."""
+    variables = {"GIT_CONFIG_COUNT": str(len(settings))}
+    for number, (key, value) in enumerate(settings.items()):
+        variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return variables
+
+
+def _sentence(complaint: bytes) -> str:
+    lines = complaint.decode("utf-8", "replace").strip().splitlines()
+    return " ".join(line.strip().removeprefix("fatal: ").removeprefix("error: ") for line in lines)
+
+
+def _end_with_parent() -> None:
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def joined(names: Sequence[str]) -> bytes:
+    """Return names as a command of git with `-z --stdin` reads them."""
+    return b"".join(os.fsencode(name) + b"\0" for name in names)

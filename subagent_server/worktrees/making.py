@@ -1,0 +1,156 @@
+"""Making a worktree: a new branch at the base, its files, and those that `.worktreeinclude` names."""
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from subagent_server.domain.errors import BadArgument
+from subagent_server.domain.records import Worktree
+from subagent_server.domain.worktrees import WorktreeState
+from subagent_server.host.inside import PathInside, inside, printable
+from subagent_server.sandbox.git_directories import WORKTREE_CONFIG
+from subagent_server.worktrees.git import Git, harmless_git
+from subagent_server.worktrees.repository import BRANCHES
+
+INCLUDE_FILE = ".worktreeinclude"
+MAX_INCLUDED_FILES = 2_000
+MAX_INCLUDED_BYTES = 256 << 20
+MAX_PATTERN_BYTES = 64 << 10
+_CHUNK = 1 << 20
+
+
+def own_directory(worktree: Worktree) -> Path:
+    """Return what the repository keeps for this worktree alone."""
+    return Path(worktree.repository, "worktrees", Path(worktree.path).name)
+
+
+def inside_git(git: Git, worktree: Worktree) -> Git:
+    """Return git for the files of a worktree; its `.git` file, which its run may have written, has no say."""
+    return git.at(
+        Path(worktree.path),
+        GIT_DIR=str(own_directory(worktree)),
+        GIT_COMMON_DIR=worktree.repository,
+        GIT_WORK_TREE=worktree.path,
+    )
+
+
+def make_worktree(worktree: Worktree, environment: Mapping[str, str]) -> WorktreeState:
+    """Make the worktree and its branch; git dies with the calling thread, so no half of it goes on alone.
+
+    Raises:
+        GitFailed: git refused. What it has made by then is for `remove_worktree`.
+        OSError: the disk refused.
+    """
+    path = Path(worktree.path)
+    for directory in (path.parent.parent, path.parent):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    git = harmless_git(environment, Path(worktree.origin))
+    words = ("worktree", "add", "--quiet", "--no-checkout", "-b", worktree.branch, str(path), worktree.base)
+    git.run("make a worktree", *words, ends_with_us=True)
+    own = own_directory(worktree)
+    inside_it = git.at(path)
+    inside_it.run("fill the worktree", "reset", "--hard", "--quiet", ends_with_us=True)
+    (own / WORKTREE_CONFIG).touch(mode=0o600)  # a sandbox keeps it read-only, which it cannot if missing
+    (own.parents[1] / "logs" / "refs" / "heads" / BRANCHES).mkdir(parents=True, exist_ok=True)
+    changed, untracked = _left_behind(git)
+    included, notes = _include(git, Path(worktree.origin), path)
+    return WorktreeState(
+        phase="working",
+        left_changed=changed,
+        left_untracked=untracked,
+        included=included,
+        notes=[*notes, *_notes(path)],
+    )
+
+
+def _left_behind(git: Git) -> tuple[int, int]:
+    """Return how many tracked files of the working copy differ from `HEAD`, and how many are untracked."""
+    if git.settings.get("core.bare") == "true" and not (git.directory / ".git").exists():
+        return 0, 0
+    words = ("status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all")
+    entries = git.names("look at the working copy", *words)
+    untracked = sum(entry.startswith("??") for entry in entries)
+    return len(entries) - untracked, untracked
+
+
+def _notes(path: Path) -> list[str]:
+    """Return what the run lacks beside uncommitted files."""
+    notes = []
+    if (path / ".gitmodules").is_file():
+        notes.append("Its submodules are empty.")
+    if "filter=" in _head_of(path, ".gitattributes"):
+        notes.append(
+            "Files that a filter of git makes (such as Git LFS) are as the repository stores them: filters "
+            "are programs, and are not run."
+        )
+    return notes
+
+
+def _head_of(top: Path, name: str) -> str:
+    """Return the beginning of a plain file at the top of a directory, or nothing."""
+    try:
+        with inside(top, name) as place, _opened(place) as descriptor:
+            return os.read(descriptor, MAX_PATTERN_BYTES).decode("utf-8", "replace")
+    except (OSError, BadArgument):
+        return ""
+
+
+def _include(git: Git, origin: Path, path: Path) -> tuple[list[str], list[str]]:
+    """Copy the untracked files that the patterns name; return their paths, and what was left out."""
+    patterns = _head_of(origin, INCLUDE_FILE)
+    if not patterns.strip():
+        return [], []
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="subagent-include-") as file:
+        file.write(patterns)
+        file.flush()
+        words = ("ls-files", "-z", "--others", "--ignored", f"--exclude-from={file.name}")
+        named = git.names(f"read {INCLUDE_FILE}", *words)
+    included: list[str] = []
+    refused: list[str] = []
+    room = MAX_INCLUDED_BYTES
+    for name in named[:MAX_INCLUDED_FILES]:
+        try:
+            room -= _copy(origin, path, name, room)
+            included.append(name)
+        except (OSError, BadArgument):
+            refused.append(name)
+    refused += named[MAX_INCLUDED_FILES:]
+    notes = []
+    if refused:
+        shown = printable(refused[0])[:200]
+        notes.append(f"{len(refused):,} files that {INCLUDE_FILE} names were not copied, such as {shown}.")
+    return included, notes
+
+
+def _copy(origin: Path, path: Path, name: str, room: int) -> int:
+    """Copy a plain file of at most `room` bytes and return its size; no link leads out of either place.
+
+    Raises:
+        OSError, BadArgument: it is no such file, or its place is taken.
+    """
+    with inside(origin, name) as source, _opened(source) as descriptor:
+        status = os.fstat(descriptor)
+        if status.st_size > room:
+            raise BadArgument("The file is too large.")
+        with inside(path, name, make_parents=True) as place:
+            mode = status.st_mode & 0o700 or 0o600
+            written = place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            with os.fdopen(written, "wb") as file:
+                while chunk := os.read(descriptor, _CHUNK):
+                    file.write(chunk)
+    return status.st_size
+
+
+@contextmanager
+def _opened(place: PathInside) -> Iterator[int]:
+    """Open a plain file for reading. Raises OSError, BadArgument."""
+    descriptor = place.open(os.O_RDONLY)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise BadArgument(f"{place.shown} is not a file.")
+        yield descriptor
+    finally:
+        os.close(descriptor)

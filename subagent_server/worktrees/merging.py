@@ -1,0 +1,197 @@
+"""Merging the branch of a run: worked out in objects first, then brought into the working copy in one step.
+
+The result is a commit that `git merge-tree` has shown to be free of conflicts. The working copy moves on to
+it as a fast-forward, which git refuses as a whole if it would overwrite anything that is not committed.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from subagent_server.domain.errors import CallerError
+from subagent_server.domain.executed_files import executed_by
+from subagent_server.host.inside import printable
+from subagent_server.worktrees.git import NO_PROGRAMS, Git, GitFailed, harmless_git, joined
+from subagent_server.worktrees.settling import commit_tree
+
+MergeWay = Literal["merge", "squash", "rebase"]
+MERGE_WAYS: tuple[MergeWay, ...] = ("merge", "squash", "rebase")
+MOST_NAMED = 10
+_BY_GIT = frozenset(("unspecified", "unset", "set", ""))
+"""What git says of an attribute that names no filter."""
+
+
+class NotMerged(CallerError):
+    """The branch of a run was not merged; the working copy is as it was."""
+
+    code = "not_merged"
+
+
+@dataclass(frozen=True)
+class MergeOrder:
+    """The order to merge `tip` of `branch`, whose work began at `base`, into the working copy `target`.
+
+    `onto` is the branch that the target has to be on, if it is the worktree of a run: what the run has
+    written there must not decide which branch is moved.
+    """
+
+    target: Path
+    branch: str
+    base: str
+    tip: str
+    way: MergeWay
+    message: str
+    onto: str | None = None
+
+
+def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> str:
+    """Merge a branch and return the commit that the target is at now; the same commit if it has all already.
+
+    Raises:
+        NotMerged: it conflicts, would touch uncommitted changes, or brings files that run code.
+        GitFailed: git refused. In each case the target is as it was.
+    """
+    git = harmless_git(environment, order.target)
+    head = git.commit("HEAD")
+    if head is None:
+        raise NotMerged(f"{_shown(order.target)} has no commit to merge into: nothing was merged.")
+    on = git.tried("read HEAD", "symbolic-ref", "--quiet", "HEAD")[1].decode("utf-8", "replace").strip()
+    if order.onto is not None and on != f"refs/heads/{order.onto}":
+        raise NotMerged(f"{_shown(order.target)} is not on {order.onto} any more: nothing was merged.")
+    if git.is_ancestor(order.tip, head):
+        return head
+    made = _rebased(git, order, head) if order.way == "rebase" else _merged(git, order, head)
+    touched = git.names(
+        "list the changes", "diff", "--name-only", "-z", "--no-renames", *NO_PROGRAMS, head, made
+    )
+    _check_executed(order, touched)
+    if _is_bare(git):
+        git.run("move HEAD", "update-ref", "-m", f"merge {order.branch}", "HEAD", made, head)
+        return made
+    _check_filters(git, order, touched)
+    _bring_in(git, order, head, made)
+    return made
+
+
+def _merged(git: Git, order: MergeOrder, head: str) -> str:
+    tree = _tree_of(git, order, head, order.tip, "")
+    if order.way == "merge":
+        return commit_tree(git, tree, [head, order.tip], order.message)
+    if tree == _tree(git, head):
+        return head
+    return commit_tree(git, tree, [head], order.message)
+
+
+def _rebased(git: Git, order: MergeOrder, head: str) -> str:
+    """Return the last of the commits of the branch, made again one by one on top of `head`."""
+    words = ("rev-list", "--reverse", "--topo-order", "--no-merges", order.tip, f"^{head}", f"^{order.base}")
+    for commit in git.line("list the commits", *words).split():
+        head = _picked(git, order, commit, head)
+    return head
+
+
+def _picked(git: Git, order: MergeOrder, commit: str, head: str) -> str:
+    """Return a commit made again on top of `head`, or `head` if that has its change already.
+
+    `git merge-tree` learns its base from the history, so it gets three commits that have no other history.
+    """
+    before = commit_tree(git, _tree(git, f"{commit}^"), [], "before")
+    ours = commit_tree(git, _tree(git, head), [before], "ours")
+    theirs = commit_tree(git, _tree(git, commit), [before], "theirs")
+    tree = _tree_of(git, order, ours, theirs, f" (commit {commit[:12]})")
+    if tree == _tree(git, head):
+        return head
+    wanted = "--format=%an%x00%ae%x00%ad%x00%B"
+    told = git.run("read a commit", "log", "-1", "--date=raw", wanted, commit).decode("utf-8", "replace")
+    name, address, date, message = told.split("\0", 3)
+    author = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": address, "GIT_AUTHOR_DATE": date}
+    return commit_tree(git, tree, [head], message, author)
+
+
+def _tree_of(git: Git, order: MergeOrder, ours: str, theirs: str, where: str) -> str:
+    """Return the tree of a merge without conflicts. Raises NotMerged with the names of those in conflict."""
+    words = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", ours, theirs)
+    code, output, complaint = git.tried("merge", *words)
+    tree, *names = os.fsdecode(output).split("\0")
+    if code == 1:
+        raise NotMerged(
+            f"{order.branch} conflicts with {_shown(order.target)} in {_named(names)}{where}: nothing was "
+            f"merged. Merge it by hand there (`git merge {order.branch}`), or let the run go on and resolve "
+            "it."
+        )
+    if code:
+        raise GitFailed("merge", f"{complaint} (it takes git 2.38 or later)")
+    return tree.strip()
+
+
+def _tree(git: Git, commit: str) -> str:
+    return git.line("read a commit", "rev-parse", "--verify", f"{commit}^{{tree}}")
+
+
+def _check_executed(order: MergeOrder, touched: list[str]) -> None:
+    """Refuse a merge that brings files which other programs execute: no run may write these."""
+    executed = [name for name in touched if executed_by(name.split("/")) is not None]
+    if executed:
+        raise NotMerged(
+            f"{order.branch} changes files that other programs execute unasked ({_named(executed)}): nothing "
+            f"was merged. Look at these, then merge by hand (`git merge {order.branch}`)."
+        )
+
+
+def _check_filters(git: Git, order: MergeOrder, touched: list[str]) -> None:
+    """Refuse a merge of files that a configured filter makes: it is a program, and would not be run."""
+    configured = {
+        key.removeprefix("filter.").rpartition(".")[0]
+        for key, value in git.settings.items()
+        if key.startswith("filter.") and value
+    }
+    if not configured or not touched:
+        return
+    words = ("check-attr", "-z", "--stdin", "filter")
+    told = os.fsdecode(git.run("read the attributes", *words, given=joined(touched))).split("\0")
+    filtered = [
+        name
+        for name, value in zip(told[::3], told[2::3], strict=False)
+        if value not in _BY_GIT and value in configured
+    ]
+    if filtered:
+        raise NotMerged(
+            f"{order.branch} changes files that a filter of git makes ({_named(filtered)}), and no program "
+            f"of a repository is run here: nothing was merged. Merge it by hand (`git merge {order.branch}`)."
+        )
+
+
+def _bring_in(git: Git, order: MergeOrder, head: str, made: str) -> None:
+    """Move the working copy on from `head` to `made`; git refuses as a whole what it would overwrite."""
+    words = ("merge", "--ff-only", "--quiet", "--no-stat", "--no-verify", "--no-autostash", made)
+    code, _, complaint = git.tried("merge", *words)
+    if not code:
+        return
+    if git.commit("HEAD") != head:
+        raise NotMerged(f"{_shown(order.target)} has moved on meanwhile: nothing was merged. Try again.")
+    raise NotMerged(
+        f"{order.branch} was not merged, and {_shown(order.target)} is as it was: git refused "
+        f"({complaint.rstrip('.')}). Commit or stash what is in the way, then try again."
+    )
+
+
+def _is_bare(git: Git) -> bool:
+    return git.line("look at the repository", "rev-parse", "--is-bare-repository") == "true"
+
+
+def _named(names: list[str]) -> str:
+    return ", ".join(_words(dict.fromkeys(name for name in names if name)))
+
+
+def _words(names: Mapping[str, None]) -> Iterator[str]:
+    for number, name in enumerate(names):
+        if number == MOST_NAMED:
+            yield f"and {len(names) - number} more"
+            return
+        yield printable(name)[:200]
+
+
+def _shown(target: Path) -> str:
+    return printable(str(target))[:300]

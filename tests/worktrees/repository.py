@@ -1,0 +1,80 @@
+"""The working copy that runs of a test start from."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.helpers.repositories import git
+from tests.helpers.turns import says, shell
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World
+
+WORK = "echo mine >> shared.txt; echo new > new.txt"
+"""What a run does that changes a file and adds one."""
+
+
+class Repository:
+    """A repository with one commit, whose agent `worker` gets worktrees."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.top = world.work
+        git("init", "--quiet", "--initial-branch=main", self.top)
+        (self.top / "shared.txt").write_text("first\n", encoding="utf-8")
+        (self.top / "deep").mkdir()
+        (self.top / "deep" / "kept.txt").write_text("kept\n", encoding="utf-8")
+        self.commit("first")
+        world.agent(isolation="worktree")
+
+    def git(self, *words: object) -> str:
+        """Run git in the working copy and return its output without the last line's end."""
+        return git("-C", self.top, *words).rstrip("\n")
+
+    def commit(self, message: str) -> None:
+        """Commit everything that is in the working copy."""
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "-m", message)
+
+    @property
+    def head(self) -> str:
+        """The commit of the working copy."""
+        return self.git("rev-parse", "HEAD")
+
+    def branches(self) -> list[str]:
+        """Return the branches made for runs."""
+        return self.git("for-each-ref", "--format=%(refname:short)", "refs/heads/subagent").split()
+
+    def worktrees(self) -> list[str]:
+        """Return the paths of all worktrees but the working copy itself."""
+        lines = self.git("worktree", "list", "--porcelain").splitlines()
+        return [line.removeprefix("worktree ") for line in lines if line.startswith("worktree ")][1:]
+
+    def ran(self, command: str = WORK, **order: Any) -> str:
+        """Let a run execute a command, and return its id when the run is over."""
+        self.world.play(shell(command), says("Done."))
+        run_id = self.world.start(**order)
+        assert self.world.completed(run_id) == "Done."
+        self.gone(run_id)
+        return run_id
+
+    def gone(self, run_id: str) -> None:
+        """Return when nothing of the run lives any more, as a reader sees it."""
+        wait_for(lambda: self.world.look(run_id).live is False, BOUND, f"the end of run {run_id}")
+
+    def shown(self, run_id: str) -> dict[str, Any]:
+        """Return the worktree of a run as its view has it."""
+        view = json.loads(self.world.cli("show", run_id, "--json").stdout)
+        worktree: dict[str, Any] = view["worktree"]
+        return worktree
+
+    def merge(self, run_id: str, *words: str, code: int = 0) -> str:
+        """Merge a run, and return what the command prints."""
+        done = self.world.cli("merge", run_id, *words)
+        assert done.returncode == code, done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    def place(self, run_id: str) -> Path:
+        """Return where the worktree of a run is, or was."""
+        worktree = self.world.meta(run_id).worktree
+        assert worktree is not None
+        return Path(worktree.path)

@@ -1,0 +1,99 @@
+"""A worktree from its start to its removal (SPEC sections 3, 6 and 13)."""
+
+import json
+
+from tests.helpers.turns import says, shell
+from tests.helpers.world import World
+from tests.worktrees.repository import WORK, Repository
+
+
+def test_changes_are_kept_on_a_branch_and_merged_and_the_working_copy_is_not_touched_before(
+    world: World, repository: Repository
+) -> None:
+    base, place = repository.head, repository.top
+    (place / "shared.txt").write_text("not committed\n", encoding="utf-8")
+    (place / "loose.txt").write_text("not known\n", encoding="utf-8")
+    run_id = repository.ran(f"pwd; cat shared.txt; ls; {WORK}")
+    assert repository.head == base and (place / "shared.txt").read_text("utf-8") == "not committed\n"
+    assert not (place / "new.txt").exists()
+    (told,) = (event["text"] for event in world.events(run_id, "tool_result"))
+    where, first, *names = told.split()
+    spot = repository.place(run_id)
+    assert where == str(spot) and first == "first" and "loose.txt" not in names
+    assert str(world.home / ".local/state/subagent/worktrees") in where
+    shown = repository.shown(run_id)
+    assert shown["branch"] == f"subagent/worker-{run_id[-6:]}" and shown["base"] == base
+    assert (shown["commits"], shown["files"], shown["insertions"]) == (1, 2, 2)
+    assert "1 files and 1 untracked" in shown["leftBehind"] and shown["next"] == f"`subagent merge {run_id}`"
+    assert world.result(run_id).worktree is not None
+    patch = world.cli("show", run_id, "--diff").stdout
+    assert "+mine" in patch and "new file mode" in patch
+    assert "shared.txt" in repository.merge(run_id, code=2), "an uncommitted change is in the way"
+    assert (place / "shared.txt").read_text("utf-8") == "not committed\n" and repository.head == base
+    repository.git("checkout", "--quiet", "shared.txt")
+    assert "merged" in repository.merge(run_id)
+    assert (place / "shared.txt").read_text("utf-8") == "first\nmine\n"
+    assert (place / "loose.txt").exists() and repository.shown(run_id)["merged"] is True
+    after = repository.head
+    assert "already" in repository.merge(run_id) and repository.head == after
+    assert f"Subagent-Run: {run_id}" in repository.git("log", "-1", "--format=%B")
+    assert world.cli("rm", run_id).returncode == 0
+    assert repository.branches() == [] and repository.worktrees() == []
+    assert not spot.exists()
+
+
+def test_without_changes_the_worktree_and_its_branch_are_gone_with_the_run(
+    world: World, repository: Repository
+) -> None:
+    run_id = repository.ran("cat shared.txt", cwd="deep")
+    assert repository.shown(run_id)["state"] == "removed" and not repository.place(run_id).exists()
+    assert repository.branches() == [] and repository.worktrees() == []
+    assert "no changes" in repository.merge(run_id, code=2)
+    assert repository.place(run_id).name == run_id and world.cli("rm", run_id).returncode == 0
+
+
+def test_unmerged_work_is_dropped_only_if_asked_and_never_pruned(
+    world: World, repository: Repository
+) -> None:
+    kept = repository.ran()
+    done = json.loads(world.cli("prune", "--keep", "0", "--json").stdout)
+    assert done["removed"] == [] and "1 commit of it are not merged" in done["left"][0]["why"]
+    refused = world.cli("rm", kept)
+    assert refused.returncode == 2 and f"subagent merge {kept}" in refused.stderr
+    assert repository.place(kept).is_dir() and len(repository.branches()) == 1
+    assert world.cli("rm", "--drop-unmerged", kept).returncode == 0
+    assert repository.branches() == [] and repository.worktrees() == []
+    merged = repository.ran()
+    repository.merge(merged, "--squash")
+    assert json.loads(world.cli("prune", "--keep", "0", "--json").stdout)["removed"] == [merged]
+    assert (
+        repository.branches() == []
+        and repository.worktrees() == []
+        and repository.git("fsck", "--no-dangling") == ""
+    )
+
+
+def test_a_continued_run_takes_the_worktree_over_and_only_one_may(
+    world: World, repository: Repository
+) -> None:
+    first = repository.ran()
+    world.play(shell(WORK), says("Done."), shell("cat new.txt; echo more >> new.txt"), says("Again."))
+    second = world.cli("continue", first, "Go on.", "--detach").stdout.split()[0]
+    assert world.completed(second) == "Again."
+    repository.gone(second)
+    assert repository.place(second) == repository.place(first)
+    assert repository.shown(first)["takenOverBy"] == second
+    assert (repository.shown(second)["commits"], repository.shown(second)["insertions"]) == (2, 3)
+    third = world.cli("continue", first, "Once more.")
+    assert third.returncode == 2 and second in third.stderr
+    assert second in repository.merge(first, code=2)
+    assert "merged" in repository.merge(second, "--rebase")
+    assert (repository.top / "new.txt").read_text("utf-8") == "new\nmore\n"
+    assert repository.git("rev-list", "--count", "HEAD") == "3"
+    assert world.cli("rm", first).returncode == 0 and repository.place(second).is_dir()
+    unchanged = repository.ran("true")
+    world.play(shell("true"), says("Done."), shell(WORK), says("Now."))
+    later = world.cli("continue", unchanged, "Change it.", "--detach").stdout.split()[0]
+    assert world.completed(later) == "Now."
+    repository.gone(later)
+    assert repository.place(later) == repository.place(unchanged) and repository.shown(later)["commits"] == 1

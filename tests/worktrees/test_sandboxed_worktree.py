@@ -1,0 +1,34 @@
+"""What a run in a sandbox may do to the repository of its worktree (SPEC section 13)."""
+
+from tests.helpers.turns import says, shell, tool_results
+from tests.helpers.world import World
+from tests.worktrees.repository import Repository
+
+AS_A = "git -c user.name=A -c user.email=a@example.com"
+COMMITS = f"echo in >> shared.txt; {AS_A} commit -qam 'By the run' && git log -1 --format=%s"
+ESCAPES = """
+cd "$(git rev-parse --git-common-dir)" && pwd
+echo x > hooks/post-checkout; echo x >> config; echo / > objects/info/alternates
+echo x > refs/heads/main; echo x > HEAD; rm -f index
+git config core.hooksPath /tmp; git -C "$OLDPWD" branch other
+"""
+
+
+def test_a_run_in_a_box_commits_on_its_branch_and_changes_nothing_else_of_the_repository(
+    world: World, repository: Repository
+) -> None:
+    world.agent(isolation="worktree", sandbox="bwrap")
+    head, before = repository.head, (repository.top / ".git" / "config").read_text("utf-8")
+    simulator = world.play(shell(COMMITS), shell(ESCAPES), says("Done."))
+    run_id = world.start()
+    assert world.completed(run_id) == "Done."
+    repository.gone(run_id)
+    committed, escaped = (tool_results(simulator.requests[at].body)[-1] for at in (1, 2))
+    assert committed == "By the run"
+    where, *refusals = escaped.splitlines()
+    assert where == str(repository.top / ".git")
+    assert sum("Read-only file system" in line for line in refusals) >= 7, escaped
+    assert repository.head == head and (repository.top / ".git" / "config").read_text("utf-8") == before
+    assert repository.git("status", "--porcelain") == "" and repository.git("branch", "--list", "other") == ""
+    assert repository.shown(run_id)["commits"] == 1
+    assert "merged" in repository.merge(run_id) and repository.git("show", "HEAD:shared.txt").endswith("in")
