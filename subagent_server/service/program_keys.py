@@ -30,6 +30,15 @@ KNOWN_PROGRAMS: dict[RunnerName, KnownProgram] = {
             }
         ),
     ),
+    # its own tools have no list: its sandbox and its approvals bound them
+    "codex": KnownProgram(
+        "codex", "npm install -g @openai/codex", frozenset({"model", "effort", "maxTurns", "mcpServers"})
+    ),
+    "gemini": KnownProgram(
+        "gemini",
+        "npm install -g @google/gemini-cli",
+        frozenset({"model", "tools", "disallowedTools", "maxTurns", "mcpServers"}),
+    ),
 }
 """By the name of their runner. The runner `command` has the program that its agent names."""
 
@@ -82,6 +91,8 @@ def _kept(agent: AgentDefinition) -> frozenset[str]:
     known = KNOWN_PROGRAMS.get(agent.runner)
     if known is not None:
         return known.keeps
+    if agent.runner == "acp":
+        return frozenset({"args", "maxTurns", "mcpServers"})
     return frozenset({"args", *(key for key, place in _PLACES.items() if _has_place(agent, place))})
 
 

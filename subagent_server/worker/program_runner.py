@@ -11,10 +11,13 @@ from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import RunRequest
 from subagent_server.launch import marks
 from subagent_server.runners.messages.prompt import task_blocks
+from subagent_server.runners.programs.acp import AcpDialect
 from subagent_server.runners.programs.claude import ClaudeDialect
+from subagent_server.runners.programs.codex import CodexDialect
 from subagent_server.runners.programs.command import CommandDialect
 from subagent_server.runners.programs.dialect import ChildServer, Dialect, ProgramTask
 from subagent_server.runners.programs.events import ProgramEvents
+from subagent_server.runners.programs.gemini import GeminiDialect
 from subagent_server.runners.programs.runner import ProgramRunner
 from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.service.inputs import copied_inputs
@@ -28,6 +31,9 @@ MakeDialect = Callable[[ProgramTask, ProgramEvents, Permissions], Dialect]
 
 DIALECTS: dict[RunnerName, MakeDialect] = {
     "claude": ClaudeDialect,
+    "codex": CodexDialect,
+    "gemini": GeminiDialect,
+    "acp": AcpDialect,
     "command": lambda task, events, _: CommandDialect(task, events),
 }
 """The programs that can carry out a run, under the name of their runner."""
