@@ -132,6 +132,18 @@ def test_commands_of_a_file_run_only_as_they_were_trusted(cli: Cli) -> None:
     assert cli("eval", file, "--trust").returncode == 0
 
 
+def test_a_file_reaches_out_of_its_project_only_as_it_was_trusted(cli: Cli) -> None:
+    cli.agent("worker")
+    (cli.home / "inside.txt").write_text("Mine.", encoding="utf-8")
+    (cli.home / "link.txt").symlink_to("/etc/hostname")
+    inside = {"name": "one", "turns": [says("ok")], "inputs": ["../inside.txt"], "cwd": ".."}
+    assert cli("eval", evaluation(cli, inside, trusted=False)).returncode == 0
+    for outside in ({"inputs": ["../link.txt"]}, {"cwd": "../.."}):
+        done = cli("eval", evaluation(cli, {"name": "one", **outside}, trusted=False))
+        assert done.returncode == 2 and "one.places" in done.stderr
+    assert len(stored(cli)) == 1
+
+
 def test_a_budget_ends_the_evaluation(cli: Cli, model: Model) -> None:
     model(says("good", usage={"output_tokens": 1_000_000}))
     file = evaluation(cli, {"name": "one"}, models=["haiku"], times=3, budgetUsd="0.50")
@@ -145,7 +157,7 @@ def test_a_budget_ends_the_evaluation(cli: Cli, model: Model) -> None:
 
 def test_ctrl_c_stops_the_runs_that_it_has_started(cli: Cli) -> None:
     cli.agent("worker")
-    file = evaluation(cli, {"name": "slow", "turns": [says("late", latency=600)]}, times=5)
+    file = evaluation(cli, {"name": "slow", "turns": [shell("sleep 600")]}, times=5)
     with cli.start("eval", file) as running:
         wait_for(lambda: at_work(cli) == 2, 60, "two runs at work")
         running.interrupt()
