@@ -1,13 +1,10 @@
 """`subagent demo`: a real client, server and run with a scripted model, on a repository of the test."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
-import subagent_server
 from tests.cli.command import BOUND, Cli
 
-PACKAGE = Path(subagent_server.__file__).parent
 IDENTITY = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
 
 
@@ -20,18 +17,10 @@ def repository(directory: Path) -> Path:
     return directory
 
 
-def test_an_installation_without_its_repository_demonstrates_itself_and_no_agent_of_the_project(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_the_demo_shows_a_whole_run_and_no_agent_of_the_project(cli: Cli) -> None:
     place = repository(cli.home.with_name(f"{cli.home.name}.repository"))
-    half_written = shutil.ignore_patterns("*.pyc.*")  # caches that are whole spare it to compile every module
-    shutil.copytree(PACKAGE, tmp_path / "installed" / PACKAGE.name, ignore=half_written)
     (cli.home / "agents" / "reviewer.md").write_text("---\nname: reviewer\n---\nSay no.", encoding="utf-8")
-    environment = {
-        "ANTHROPIC_API_KEY": "",
-        "PYTHONPATH": str(tmp_path / "installed"),
-        "SUBAGENT_AGENTS": str(cli.home / "agents"),
-    }
+    environment = {"ANTHROPIC_API_KEY": "", "SUBAGENT_AGENTS": str(cli.home / "agents")}
     done = cli("demo", "--repo", str(place), env=environment, seconds=4 * BOUND)
     assert done.returncode == 0, done.stderr
     assert "parent → run_reviewer(" in done.stdout and '("Give discounts"): shall I' in done.stdout
