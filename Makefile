@@ -37,6 +37,9 @@ test-races: $(VENV)/.installed-dev  ## the tests of races, TIMES times, beside t
 test-clients: $(VENV)/.installed-dev $(CLIENTS)/.installed  ## Claude Code, Codex, Gemini CLI and MCP Inspector as parents; real projects in a sandbox
 	CLIENTS=$(CLIENTS) $(BIN)/pytest -n 2 --timeout 300 tests/clients
 
+test-browser: $(VENV)/.installed-browser  ## the page in Debian's Chromium (`apt-get install chromium`); PICTURES=1 takes the pictures of docs/
+	$(BIN)/pytest -n 0 --timeout 300 tests/browser
+
 check: $(VENV)/.installed-dev  ## format, lint, strict types, layers, documents
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

@@ -1,0 +1,225 @@
+"""The page in a real browser: people see what runs, and answer."""
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import OpenPage
+from tests.helpers.processes import REPOSITORY
+from tests.helpers.stored import make_stored
+from tests.helpers.turns import asks, call, calls, says, shell, use
+from tests.helpers.world import World
+
+PICTURES = REPOSITORY / "docs" / "pictures"
+HOSTILE = (
+    "<script>alert(1)</script><img src=x onerror=alert(1)> [x](javascript:alert(1)) "
+    "![p](https://evil.example/p.png) \x1b[31mred\x1b[0m \u202egnp.exe \x00"
+)
+
+
+def link(world: World) -> str:
+    """Return a link as `subagent page` prints it."""
+    return str(json.loads(world.cli("page", "--json").stdout)["link"])
+
+
+def picture(page: Page, name: str) -> None:
+    """Take a picture for the documents, if pictures are wanted (`PICTURES=1 make test-browser`)."""
+    if os.environ.get("PICTURES"):
+        PICTURES.mkdir(exist_ok=True)
+        page.screenshot(path=PICTURES / f"{name}.png")
+
+
+def test_a_question_is_answered_by_a_click_and_the_run_completes(world: World, open_page: OpenPage) -> None:
+    world.agent("releaser", sandbox="none")
+    world.play(
+        asks("Merge into **main** or into `release`?", "main", "release"),
+        says("# Merged\n\nInto **main**.\n\n- [x](https://example.org)\n\n```diff\n-old\n+new\n```"),
+    )
+    with world.http_server(), open_page(link(world)) as page:
+        expect(page.get_by_text("No runs yet")).to_be_visible()
+        run_id = world.start(agent="releaser", label="the release")
+        line = page.locator(".needs a.run")
+        expect(line).to_contain_text("the release")
+        picture(page, "page-runs")
+        line.click()
+        expect(page.locator(".card.asks")).to_contain_text("Merge into **main**")
+        expect(page.locator(".log")).to_contain_text("? q1:")
+        picture(page, "page-question")
+        page.get_by_role("button", name="release", exact=True).click()
+        expect(page.locator(".figures")).to_contain_text("completed")
+        expect(page.locator(".card.asks")).to_have_count(0)
+        expect(page.locator(".log")).to_contain_text("✔ completed")
+        page.get_by_role("link", name="Result").click()
+        expect(page.locator(".prose strong")).to_have_text("main")
+        expect(page.locator(".prose pre .good")).to_have_text("+new")
+        picture(page, "page-result")
+        page.get_by_role("link", name="Conversation").click()
+        expect(page.locator(".message summary").first).to_contain_text("ask_parent")
+        assert world.meta(run_id).messages[0].answer_content == "release"
+
+
+def test_what_runs_say_is_shown_as_text_and_does_nothing(world: World, open_page: OpenPage) -> None:
+    world.agent("mean", prompt="x", sandbox="none")
+    world.play(shell(f"printf %s '{HOSTILE[:-2]}'"), asks(HOSTILE, HOSTILE), says(HOSTILE))
+    run_id = world.start(HOSTILE[:-2], agent="mean", label=HOSTILE[:100])
+    world.asking(run_id)
+    with world.http_server(), open_page(link(world)) as page:
+        page.locator("a.run").click()
+        expect(page.locator(".card.asks .text")).to_contain_text("<script>alert(1)</script>")
+        expect(page.locator(".log")).to_contain_text("onerror=alert(1)")
+        world.reply(run_id, "go")
+        expect(page.locator(".figures")).to_contain_text("completed")
+        for part in ("Result", "Conversation", "Task"):
+            page.get_by_role("link", name=part).click()
+            expect(page.locator(".part")).to_contain_text("alert(1)")
+        text = page.locator("body").inner_text()
+        assert "\u202e" not in text and "\x1b" not in text
+        assert page.locator("main script, main img, main iframe").count() == 0
+        assert page.locator('a[href^="javascript" i]').count() == 0
+
+
+def test_long_lines_and_very_many_events_stay_quick(world: World, open_page: OpenPage) -> None:
+    world.agent("loud", sandbox="none")
+    world.play(asks("Go on?"), says("done"))
+    run_id = world.start(agent="loud")
+    world.asking(run_id)
+    with Path(world.paths(run_id).log.path).open("a", encoding="utf-8") as log:
+        log.write("".join(f"12:00:00 → call {number}\n" for number in range(50_000)))
+        log.write("x" * 10_000_000 + "\n12:00:01 the last line\n")
+    with world.http_server(), open_page(link(world)) as page:
+        page.locator("a.run").click()
+        expect(page.locator(".log")).to_contain_text("the last line")
+        assert page.locator(".lines div").count() <= 2_000
+        page.keyboard.press("Escape")
+        expect(page.locator("a.run")).to_be_visible()
+
+
+def test_an_open_page_comes_back_with_its_server(world: World, open_page: OpenPage) -> None:
+    world.agent()
+    world.play(asks("Now?", "yes"), says("done"))
+    with world.http_server() as server:
+        port = server.port
+        opened = open_page(link(world))
+        page = opened.__enter__()
+        expect(page.get_by_text("No runs yet")).to_be_visible()
+        server.kill()
+    try:
+        expect(page.locator("#connection")).to_contain_text("The server is away")
+        world.start()
+        with world.http_server(port=port):
+            expect(page.locator(".needs a.run")).to_be_visible()
+            expect(page.locator("#connection")).to_be_empty()
+            page.locator(".needs a.run").click()
+            page.get_by_role("button", name="yes").click()
+            expect(page.locator(".figures")).to_contain_text("completed")
+    finally:
+        opened.__exit__(None, None, None)
+
+
+def test_a_tree_is_one_group_and_its_runs_lead_to_each_other(world: World, open_page: OpenPage) -> None:
+    world.agent("boss", agents=["helper"], sandbox="none")
+    world.agent("helper", sandbox="none")
+    world.play(
+        call("run_helper", prompt="dig", waitSeconds=60),
+        says("all dug"),
+        conversations=[
+            {"when": {"prompt": "dig"}, "turns": [asks("Where?", "here"), says("dug")]},
+        ],
+    )
+    world.start("lead", agent="boss")
+    with world.http_server(), open_page(link(world)) as page:
+        lines = page.locator(".needs a.run")
+        expect(lines).to_have_count(2)
+        expect(lines.nth(0)).to_contain_text("boss")
+        expect(lines.nth(1)).to_contain_text("helper")
+        picture(page, "page-tree")
+        lines.nth(1).click()
+        expect(page.locator(".family a")).to_contain_text("boss")
+        page.get_by_role("button", name="here").click()
+        page.locator(".family a").click()
+        expect(page.locator(".figures")).to_contain_text("completed")
+        expect(page.locator(".family a")).to_contain_text("helper")
+
+
+def test_keys_move_filter_stop_and_the_address_keeps_the_filter(world: World, open_page: OpenPage) -> None:
+    world.agent("sleeper", sandbox="none")
+    world.play(shell("sleep 600"))
+    make_stored(world.home / "runs", 500)
+    run_id = world.start(agent="sleeper")
+    world.until(run_id, lambda meta: meta.status.value == "running")
+    with world.http_server(), open_page(link(world)) as page:
+        expect(page.locator(".working a.run")).to_have_count(1)
+        page.keyboard.press("/")
+        page.keyboard.type("sleeper")
+        expect(page.locator("a.run")).to_have_count(1)
+        assert page.url.endswith("#/?q=sleeper")
+        page.reload()
+        expect(page.locator("#filter")).to_have_value("sleeper")
+        expect(page.locator("a.run")).to_have_count(1)
+        page.keyboard.press("j")
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(re.compile(f"#/run/{run_id}$"))
+        page.keyboard.press("s")
+        expect(page.locator("#sure")).to_contain_text("Stop sleeper")
+        page.get_by_role("button", name="No").click()
+        assert not world.meta(run_id).status.is_terminal
+        page.keyboard.press("s")
+        page.locator("#sure").get_by_role("button", name="Stop").click()
+        expect(page.locator(".figures")).to_contain_text("stopped")
+        page.keyboard.press("?")
+        expect(page.locator("#keys")).to_contain_text("answer the question")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(420, "light"), (1280, "dark")])
+def test_a_narrow_and_a_dark_screen_hide_nothing_beside_the_edge(
+    world: World, open_page: OpenPage, width: int, scheme: str
+) -> None:
+    world.agent("reviewer", sandbox="none")
+    world.play(
+        calls(use("bash", command="true"), text="I look."),
+        asks("Which of " + "these " * 40 + "?", "a " * 60, "b"),
+    )
+    run_id = world.start("word " * 100, agent="reviewer", label="a label")
+    world.asking(run_id)
+    with world.http_server(), open_page(link(world), width, scheme) as page:
+        line = page.locator("a.run")
+        expect(line).to_be_visible()
+        picture(page, f"page-runs-{width}-{scheme}")
+        line.click()
+        expect(page.locator(".card.asks")).to_be_visible()
+        expect(page.locator(".log")).to_contain_text("? q1")
+        picture(page, f"page-run-{width}-{scheme}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_another_tab_of_the_browser_needs_no_second_link_and_another_browser_does(
+    world: World, open_page: OpenPage
+) -> None:
+    world.agent()
+    with world.http_server() as server, open_page(link(world)) as page:
+        expect(page.get_by_text("No runs yet")).to_be_visible()
+        other = page.context.new_page()
+        other.goto(f"http://127.0.0.1:{server.port}/#/costs")
+        expect(other.get_by_text("By agent")).to_be_visible()
+        with open_page(f"http://127.0.0.1:{server.port}/") as stranger:
+            expect(stranger.get_by_text("run `subagent page` again").first).to_be_visible()
+
+
+def test_a_log_line_is_there_soon(world: World, open_page: OpenPage) -> None:
+    world.agent("slow", sandbox="none")
+    world.play(asks("Go on?"), says("done"))
+    run_id = world.start(agent="slow")
+    world.asking(run_id)
+    with world.http_server(), open_page(link(world)) as page:
+        page.locator("a.run").click()
+        expect(page.locator(".log")).to_contain_text("? q1")
+        with Path(world.paths(run_id).log.path).open("a", encoding="utf-8") as log:
+            log.write("12:00:00 a new line\n")
+        began = time.monotonic()
+        expect(page.locator(".log")).to_contain_text("a new line")
+        print(f"a log line took {1000 * (time.monotonic() - began):.0f} ms")
