@@ -58,7 +58,7 @@ MEANINGS: Mapping[str, str] = {
     "isolation": "none, or worktree: a git worktree for each run.",
     "env": "Environment variables added to those that a run inherits; ${VAR} is expanded.",
     "cwd": "The working directory of a run; ${VAR} is expanded.",
-    "command": "The program of runner: command.",
+    "command": "The program of runner: command or acp; of others, where it is.",
     "args": "The arguments of the program.",
     "max_turns": "The most turns of the model.",
     "timeout_seconds": "Seconds of working time after which a run ends.",

@@ -18,8 +18,8 @@ _NAME_LENGTH = 48
 _SUFFIX_LENGTH = 6
 _LATIN_LETTER = re.compile(r"LATIN SMALL (?:LETTER|LIGATURE) ([A-Z]{1,2})( WITH .*)?")
 
-RunnerName = Literal["messages", "claude", "codex", "gemini", "command"]
-BUILT_RUNNERS: frozenset[RunnerName] = frozenset({"messages", "command"})
+RunnerName = Literal["messages", "claude", "codex", "gemini", "acp", "command"]
+BUILT_RUNNERS: frozenset[RunnerName] = frozenset({"messages", "codex", "gemini", "acp", "command"})
 """The runners that this version has: those with a row in `worker/runners.py`."""
 
 

@@ -19,7 +19,17 @@ class KnownProgram:
     keeps: frozenset[str]
 
 
-KNOWN_PROGRAMS: dict[RunnerName, KnownProgram] = {}
+KNOWN_PROGRAMS: dict[RunnerName, KnownProgram] = {
+    # its own tools have no list: its sandbox and its approvals bound them
+    "codex": KnownProgram(
+        "codex", "npm install -g @openai/codex", frozenset({"model", "effort", "maxTurns", "mcpServers"})
+    ),
+    "gemini": KnownProgram(
+        "gemini",
+        "npm install -g @google/gemini-cli",
+        frozenset({"model", "tools", "disallowedTools", "maxTurns", "mcpServers"}),
+    ),
+}
 """By the name of their runner. The runner `command` has the program that its agent names."""
 
 _ASKED: dict[str, Callable[[AgentDefinition], bool]] = {
@@ -70,6 +80,8 @@ def _kept(agent: AgentDefinition) -> frozenset[str]:
     known = KNOWN_PROGRAMS.get(agent.runner)
     if known is not None:
         return known.keeps
+    if agent.runner == "acp":
+        return frozenset({"args", "maxTurns", "mcpServers"})
     return frozenset({"args", *(key for key, place in _PLACES.items() if _has_place(agent, place))})
 
 

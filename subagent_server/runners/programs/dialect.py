@@ -31,8 +31,8 @@ class ProgramTask:
 
     `prompt` is the task in words, with its inputs; `content` is the same in blocks of the Messages API.
     `system` is the agent's prompt and `preamble` what every run is told. `state` is a directory of the run
-    that the program may write. `resumes` is the conversation to carry on. `boxed` says that it works in a
-    sandbox.
+    that the program may write. `environment` is the run's. `resumes` is the conversation to carry on.
+    `boxed` says that it works in a sandbox.
     """
 
     agent: AgentDefinition
@@ -43,6 +43,7 @@ class ProgramTask:
     cwd: Path
     child: ChildServer
     state: Directory
+    environment: Mapping[str, str]
     resumes: str | None = None
     boxed: bool = False
 

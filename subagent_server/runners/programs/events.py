@@ -4,6 +4,8 @@ A program may say anything, as often and as long as it likes: each text has a bo
 and here they have one together. What is not written still counts for the result.
 """
 
+import asyncio
+import re
 import time
 from typing import Any
 
@@ -14,6 +16,14 @@ MOST_CHARACTERS = 32 << 20
 """Of all events of one run; texts beyond it are not written."""
 MOST_EVENTS = 100_000
 _LONGEST_WORDS = 600
+
+
+_SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
+
+
+def is_session_id(name: str) -> bool:
+    """Whether a name may be given to a program as that of a conversation: it is not like an option."""
+    return _SESSION_ID.fullmatch(name) is not None
 
 
 class ProgramEvents:
@@ -44,6 +54,11 @@ class ProgramEvents:
     def last_words(self) -> str:
         """What it said last without getting on, for people; empty if there is nothing."""
         return self._words
+
+    async def session(self, session_id: str) -> None:
+        """Keep the name of the program's own record of the conversation. Raises SubagentError."""
+        if is_session_id(session_id):
+            await asyncio.to_thread(self._run.session_opened, session_id)
 
     def complain(self, words: str) -> None:
         """Record a trouble that the program tells of, such as a retry. It is no progress."""
