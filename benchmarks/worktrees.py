@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from benchmarks.scale import Scale
@@ -39,8 +40,8 @@ def measure(scale: Scale) -> list[Line]:
                     _ours(top, path, made, removed)
                 else:
                     words = ("worktree", "add", "--quiet", "-b", f"plain-{number}", str(path))
-                    added.append(_timed(lambda words=words: _git(top, *words)))
-                    dropped.append(_timed(lambda path=path: _git(top, "worktree", "remove", str(path))))
+                    added.append(_timed(partial(_git, top, *words)))
+                    dropped.append(_timed(partial(_git, top, "worktree", "remove", str(path))))
     bar = (Bar("ratio", 1.3),)
     return [
         Line(f"make one, {FILES:,} files", made, "git worktree add", added, bar),

@@ -4,8 +4,7 @@ import json
 
 from subagent_server.host.failpoints import VARIABLE
 from tests.helpers.turns import asks, says, shell
-from tests.helpers.wait import wait_for
-from tests.helpers.world import BOUND, World, kill
+from tests.helpers.world import World, kill
 from tests.worktrees.repository import WORK, Repository
 
 
@@ -27,7 +26,7 @@ def runs_and_kills(world: World, repository: Repository, runs: int, killed: int)
         world.reply(run_id, "Yes.")
     half_made = _killed_while_it_is_made(world)
     for run_id in [*started, half_made]:
-        wait_for(lambda run_id=run_id: world.look(run_id).live is False, BOUND, f"the end of {run_id}")
+        repository.gone(run_id)
     assert repository.head == head and repository.git("status", "--porcelain") == ""
     assert sorted(path.name for path in repository.top.iterdir()) == listing
     assert repository.shown(half_made)["state"] == "removed" and not repository.place(half_made).exists()
