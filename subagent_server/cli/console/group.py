@@ -35,6 +35,7 @@ VERBS: dict[str, Verb] = {
     ),
     "merge": _verb("merge", "Merge what a run has changed in its git worktree."),
     "rm": _verb("rm", "Remove runs that are over."),
+    "page": _verb("page", "Open the page that shows the runs in a browser."),
     "prune": _verb("prune", "Remove runs that ended long ago."),
     "stats": _verb("stats", "Sum up runs, tokens and cost by agent and day."),
     "agents": _verb("agents", "List the agents and the faults of their files."),
