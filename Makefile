@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 4
 CLIENTS ?= .cache/clients
 SERVERS ?= .cache/servers
+INSTALLERS ?= .cache/installers
 EXAMPLES ?= 10000
 ROUNDS ?= 60
 TIMES ?= 50
@@ -15,17 +16,17 @@ N ?=
 # The many interpreters of the tests use their caches, even if the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: schemas demo test test-failed test-whole test-races test-clients check fuzz soak soak-continue bench format lock clean
+.PHONY: schemas demo test test-failed test-whole test-races test-clients test-install picture check fuzz soak soak-continue bench format lock clean
 
 demo: $(VENV)/.installed  ## a parent hands a review of the last commit to a subagent
 	@$(BIN)/subagent demo
 
 test: $(VENV)/.installed-dev $(SERVERS)/.installed  ## the test suite, in parallel; of long campaigns a sample
 	@$(BIN)/python -m tests.helpers.bubblewrap
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not soak"
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not soak and not install"
 
 test-failed: $(VENV)/.installed-dev $(SERVERS)/.installed  ## what failed last time, one test after another
-	$(BIN)/pytest -n 0 -m "not soak" -rpfE --last-failed --last-failed-no-failures none
+	$(BIN)/pytest -n 0 -m "not soak and not install" -rpfE --last-failed --last-failed-no-failures none
 
 test-whole: $(VENV)/.installed-dev $(SERVERS)/.installed  ## the test suite with all of its campaigns
 	SUBAGENT_TESTS_WHOLE=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal --timeout 1800
@@ -41,6 +42,12 @@ check: $(VENV)/.installed-dev  ## format, lint, strict types, layers, documents
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest tests/test_layers.py tests/test_readme_diagram.py tests/test_documents.py
+
+test-install: $(VENV)/.installed-dev $(INSTALLERS)/.installed  ## the wheel by pip, pipx and uv on each Python that is there
+	INSTALLERS=$(abspath $(INSTALLERS)) $(BIN)/pytest -n 2 tests/test_installed.py
+
+picture: $(VENV)/.installed-dev  ## draw docs/screen.svg anew
+	$(BIN)/python -m tests.picture > docs/screen.svg
 
 fuzz: $(VENV)/.installed-dev  ## 10,000 random and mutated agent files, meta files, tool calls and schemas; REAL_TOOLS=FILE adds real schemas
 	SUBAGENT_TESTS_WHOLE=1 FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest --timeout 7200 -n $(WORKERS) -m fuzz
@@ -73,7 +80,7 @@ COMPILE := --upgrade --generate-hashes --allow-unsafe --no-build-isolation --str
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
 clean:  ## remove the environment and the caches
-	rm -rf $(VENV) $(CLIENTS) $(SERVERS) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(CLIENTS) $(SERVERS) $(INSTALLERS) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -101,4 +108,9 @@ $(SERVERS)/.installed: tests/reference_servers/package.json tests/reference_serv
 	mkdir -p $(SERVERS)
 	cp tests/reference_servers/package.json tests/reference_servers/package-lock.json $(SERVERS)
 	cd $(SERVERS) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+$(INSTALLERS)/.installed: requirements-installers.lock
+	$(PYTHON) -m venv $(INSTALLERS)
+	$(INSTALLERS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-installers.lock
 	@touch $@

@@ -1,10 +1,11 @@
 """What three tasks cost with direct tool calls and in code mode: tokens, turns and time.
 
-`python -m benchmarks.code_tokens`. The tasks are a single look-up, a join of two tools, and a fan-out over
-50 items; the agent has 10, 50 or 250 tools. The scripted model does what a good one does: directly it makes
-up to 10 calls in a turn; in code mode it writes one program, after a look at the functions where the
-description lists their names alone. Tokens are estimated from sizes, four characters each; a cache would make
-those of the input cheaper on both sides. Lines in which code mode costs more are printed like the others.
+`python -m benchmarks.code_tokens` prints them, then the table of docs/code-mode.md. The tasks are a single
+look-up, a join of two tools, and a fan-out over 50 items; the agent has 10, 50 or 250 tools. The scripted
+model does what a good one does: directly it makes up to 10 calls in a turn; in code mode it writes one
+program, after a look at the functions where the description lists their names alone. Tokens are estimated
+from sizes, four characters each; a cache would make those of the input cheaper on both sides. Lines in which
+code mode costs more are printed like the others.
 """
 
 import asyncio
@@ -90,8 +91,23 @@ class Cost:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """One task with so many tools, done both ways."""
+
+    task: str
+    tools: int
+    direct: Cost
+    code: Cost
+
+
 def measure(scale: Scale) -> list[Line]:
-    """Return four lines for each task and number of tools.
+    """Return four lines for each task and number of tools. Raises as `compared` does."""
+    return [line for each in compared() for line in _lines(each)]
+
+
+def compared() -> list[Comparison]:
+    """Do each task both ways with each number of tools.
 
     Raises:
         RuntimeError: a run did not complete.
@@ -100,7 +116,7 @@ def measure(scale: Scale) -> list[Line]:
         for tools in TOOLS:
             write_agent(world, f"direct-{tools}", tools, {})
             write_agent(world, f"code-{tools}", tools, {"codeMode": {"enabled": True}})
-        return asyncio.run(_measured(world))
+        return asyncio.run(_compared(world))
 
 
 def write_agent(world: BenchWorld, name: str, tools: int, keys: dict[str, Any]) -> None:
@@ -112,15 +128,15 @@ def write_agent(world: BenchWorld, name: str, tools: int, keys: dict[str, Any]) 
     (world.directory / "agents" / f"{name}.md").write_text(text, encoding="utf-8")
 
 
-async def _measured(world: BenchWorld) -> list[Line]:
-    lines: list[Line] = []
+async def _compared(world: BenchWorld) -> list[Comparison]:
+    found = []
     async with world.client() as client:
         for task in PROGRAMS:
             for tools in TOOLS:
                 direct = await _cost(client, f"run_direct_{tools}", task)
                 code = await _cost(client, f"run_code_{tools}", task)
-                lines += _lines(f"{task}, {tools} tools", direct, code)
-    return lines
+                found.append(Comparison(task, tools, direct, code))
+    return found
 
 
 async def _cost(client: Client, tool: str, task: str) -> Cost:
@@ -133,8 +149,8 @@ async def _cost(client: Client, tool: str, task: str) -> Cost:
     return Cost(read, usage["outputTokens"], usage["turns"], view["elapsedSeconds"])
 
 
-def _lines(what: str, direct: Cost, code: Cost) -> Sequence[Line]:
-    baseline = "direct calls"
+def _lines(of: Comparison) -> Sequence[Line]:
+    what, baseline, direct, code = f"{of.task}, {of.tools} tools", "direct calls", of.direct, of.code
     return [
         Line(f"{what}: tokens in", [code.tokens_in], baseline, [direct.tokens_in], unit="tokens"),
         Line(f"{what}: tokens out", [code.tokens_out], baseline, [direct.tokens_out], unit="tokens"),
@@ -143,5 +159,25 @@ def _lines(what: str, direct: Cost, code: Cost) -> Sequence[Line]:
     ]
 
 
+def document(comparisons: Sequence[Comparison]) -> str:
+    """Return the table for people: code mode beside direct calls, **bold** if it costs more."""
+    rows = [
+        "| task | tools | tokens in | direct | tokens out | direct | turns | direct |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for each in comparisons:
+        pairs = [
+            (each.code.tokens_in, each.direct.tokens_in),
+            (each.code.tokens_out, each.direct.tokens_out),
+            (each.code.turns, each.direct.turns),
+        ]
+        figures = [
+            f"{f'**{code:,}**' if code > direct else f'{code:,}'} | {direct:,}" for code, direct in pairs
+        ]
+        rows.append(f"| {each.task} | {each.tools} | {' | '.join(figures)} |")
+    return "\n".join(rows)
+
+
 if __name__ == "__main__":
-    print(table(measure(Scale())))
+    measured = compared()
+    print(table([line for each in measured for line in _lines(each)]), document(measured), sep="\n\n")

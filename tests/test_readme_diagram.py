@@ -1,10 +1,10 @@
-"""The picture in the README is the table, and the table is what `apply` does."""
+"""The picture of the life of a run is the table, and the table is what `apply` does."""
 
 import pytest
 
 from subagent_server.domain import events
 from subagent_server.domain.apply import apply
-from subagent_server.domain.diagram import Edge, edges, readme_section, state_diagram
+from subagent_server.domain.diagram import Edge, diagram_section, edges, state_diagram
 from subagent_server.domain.errors import CallerError
 from subagent_server.domain.events import RunEvent
 from subagent_server.domain.records import Failure, RunMeta
@@ -12,21 +12,23 @@ from tests.helpers.processes import REPOSITORY, run_python
 from tests.helpers.runs import ASKED, LATER, STARTED, make_meta
 
 BEGIN, END = "<!-- life of a run -->\n", "<!-- end -->"
-REDRAW = "put the output of `python -m subagent_server.domain.diagram` between the markers of README.md"
+REDRAW = (
+    "put the output of `python -m subagent_server.domain.diagram` between the markers of docs/pictures.md"
+)
 
 
-def test_the_readme_shows_the_life_of_a_run_as_the_table_has_it() -> None:
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert readme.count(BEGIN) == 1, f"README.md has no single marker {BEGIN.strip()}"
-    shown = readme.split(BEGIN)[1].split(END)[0]
-    assert shown == readme_section(), REDRAW
+def test_the_page_of_pictures_shows_the_life_of_a_run_as_the_table_has_it() -> None:
+    page = (REPOSITORY / "docs" / "pictures.md").read_text(encoding="utf-8")
+    assert page.count(BEGIN) == 1, f"docs/pictures.md has no single marker {BEGIN.strip()}"
+    shown = page.split(BEGIN)[1].split(END)[0]
+    assert shown == diagram_section(), REDRAW
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
-def test_the_module_prints_what_belongs_into_the_readme_the_same_each_time(hash_seed: str) -> None:
+def test_the_module_prints_what_belongs_into_the_page_the_same_each_time(hash_seed: str) -> None:
     run_it = "import runpy; runpy.run_module('subagent_server.domain.diagram', run_name='__main__')"
     printed = run_python(run_it, environment={"PYTHONHASHSEED": hash_seed})
-    assert (printed.returncode, printed.stdout, printed.stderr) == (0, readme_section(), "")
+    assert (printed.returncode, printed.stdout, printed.stderr) == (0, diagram_section(), "")
 
 
 def test_the_diagram_has_an_arrow_for_each_step_that_a_run_can_take_and_no_other() -> None:

@@ -5,6 +5,7 @@ refused with its line.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from decimal import Decimal
@@ -182,14 +183,22 @@ def read_eval_file(path: Path) -> EvalFile:
     return read.model_copy(update={"cases": [_with_schemas(path, case) for case in read.cases]})
 
 
-def commands_of(file: EvalFile) -> dict[str, list[str]]:
-    """Return the commands that a file would run, by the case and the place of their expectation."""
-    return {
-        f"{case.name}.{number}": each.command
-        for case in file.cases
-        for number, each in enumerate(case.expect, 1)
-        if each.command is not None
-    }
+def reach_of(file: EvalFile, path: Path, project: Path) -> dict[str, list[str]]:
+    """Return what trust in a file has to cover: its commands, and the places outside of its project.
+
+    The keys are the cases, with the number of the expectation or with `places`.
+    """
+    found: dict[str, list[str]] = {}
+    top = os.path.realpath(project)
+    for case in file.cases:
+        for number, each in enumerate(case.expect, 1):
+            if each.command is not None:
+                found[f"{case.name}.{number}"] = each.command
+        named = [*case.inputs, *([case.cwd] if case.cwd is not None else [])]
+        places = [Path(os.path.realpath(path.parent / name)) for name in named if "\0" not in name]
+        if outside := [str(place) for place in places if not place.is_relative_to(top)]:
+            found[f"{case.name}.places"] = outside
+    return found
 
 
 def eval_schema() -> dict[str, Any]:

@@ -327,7 +327,7 @@ def _check(definition: AgentDefinition, job: _Job) -> None:
         job.notes.fault(f"apiKeyEnv {rule}", lines.get("api_key_env"))
     if any(not name or "=" in name for name in definition.env):
         job.notes.fault("env has a variable without a proper name", lines.get("env"))
-    if definition.runner == "command":
+    if definition.runner in ("command", "acp"):
         _check_command(definition, job)
     if not definition.description:
         job.notes.warn("there is no description, so nobody can tell when to use this agent")
@@ -342,7 +342,9 @@ def _check_command(definition: AgentDefinition, job: _Job) -> None:
     """Apply the rules for an agent whose runs any program carries out."""
     line = job.draft.lines.get("runner")
     if not definition.command and "command" not in job.draft.lines:
-        job.notes.fault("command is missing, and runner: command needs one", line)
+        job.notes.fault(f"command is missing, and runner: {definition.runner} needs one", line)
+    if definition.runner == "acp":
+        return  # its system prompt goes with the task
     if definition.system_prompt.strip() and not any("{systemPrompt}" in word for word in definition.args):
         todo = "put {systemPrompt} into args, or leave it out"
         job.notes.fault(f"the system prompt cannot reach the program of runner: command: {todo}", line)

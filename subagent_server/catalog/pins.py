@@ -67,9 +67,9 @@ def pins_of_server(name: str, server: ServerDefinition) -> Pins:
     )
 
 
-def pins_of_commands(commands: Mapping[str, list[str]]) -> Pins:
-    """Return the pins of the commands that an evaluation file would run."""
-    return _pinned(commands, commands)
+def pins_of_evaluation(reach: Mapping[str, list[str]]) -> Pins:
+    """Return the pins of an evaluation file: its commands, and places outside of its project."""
+    return _pinned(reach, reach)
 
 
 def differences(what: str, before: Mapping[str, Pin], after: Mapping[str, Pin]) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from subagent_server.catalog.eval_file import EvalFile, commands_of, read_eval_file
+from subagent_server.catalog.eval_file import EvalFile, read_eval_file
 from subagent_server.cli.console.ask_trust import with_trust
 from subagent_server.cli.console.eval_report import as_junit, as_wire, progress_line, table_of
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
@@ -90,7 +90,7 @@ def _check(session: Session, path: Path, file: EvalFile) -> None:
     own = [name for case in file.cases for name in case.agents or file.agents]
     for name in dict.fromkeys([*own, *judges]):
         judge.check(session.service.registry.get(name))
-    judge.check_commands(path, commands_of(file))
+    judge.check_evaluation(path, file)
 
 
 def _scripts(session: Session, path: Path, file: EvalFile) -> dict[str, PlayedScript]:

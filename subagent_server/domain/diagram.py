@@ -1,6 +1,6 @@
 """The life of a run as a Mermaid diagram, drawn from `TRANSITIONS`.
 
-`python -m subagent_server.domain.diagram` prints what stands in the README between the markers
+`python -m subagent_server.domain.diagram` prints what stands in docs/pictures.md between the markers
 `<!-- life of a run -->` and `<!-- end -->`. Standard library only.
 """
 
@@ -81,8 +81,8 @@ def state_diagram() -> str:
     )
 
 
-def readme_section() -> str:
-    """Return the text between the markers of the README."""
+def diagram_section() -> str:
+    """Return the text between the markers of docs/pictures.md."""
     return f"```mermaid\n{state_diagram()}```\n"
 
 
@@ -140,4 +140,4 @@ def _merged(arrows: Iterable[tuple[str, Event, str]]) -> dict[tuple[str, str], s
 
 
 if __name__ == "__main__":
-    sys.stdout.write(readme_section())
+    sys.stdout.write(diagram_section())

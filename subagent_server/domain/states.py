@@ -2,7 +2,7 @@
 
 A run is accepted (`ready`), works (`running`), may wait for its parent (`waiting_parent_reply`) and find an
 answer that it has not read yet (`parent_replied`), and ends once: `completed`, `failed` or `stopped`. Nothing
-outside this module decides what may follow what; the diagram in the README is drawn from `TRANSITIONS`.
+outside this module decides what may follow what; the diagram in docs/pictures.md is drawn from `TRANSITIONS`.
 
 Standard library only: the shim imports this module.
 """

@@ -19,7 +19,27 @@ class KnownProgram:
     keeps: frozenset[str]
 
 
-KNOWN_PROGRAMS: dict[RunnerName, KnownProgram] = {}
+KNOWN_PROGRAMS: dict[RunnerName, KnownProgram] = {
+    "claude": KnownProgram(
+        command="claude",
+        install="npm install -g @anthropic-ai/claude-code",
+        keeps=frozenset(
+            {
+                *("model", "baseUrl", "apiKeyEnv", "maxTokens", "effort", "tools", "disallowedTools", "ask"),
+                *("maxTurns", "budgetUsd", "mcpServers"),
+            }
+        ),
+    ),
+    # its own tools have no list: its sandbox and its approvals bound them
+    "codex": KnownProgram(
+        "codex", "npm install -g @openai/codex", frozenset({"model", "effort", "maxTurns", "mcpServers"})
+    ),
+    "gemini": KnownProgram(
+        "gemini",
+        "npm install -g @google/gemini-cli",
+        frozenset({"model", "tools", "disallowedTools", "maxTurns", "mcpServers"}),
+    ),
+}
 """By the name of their runner. The runner `command` has the program that its agent names."""
 
 _ASKED: dict[str, Callable[[AgentDefinition], bool]] = {
@@ -29,6 +49,7 @@ _ASKED: dict[str, Callable[[AgentDefinition], bool]] = {
     "maxTokens": lambda agent: agent.max_tokens is not None,
     "effort": lambda agent: agent.effort is not None,
     "tools": lambda agent: agent.tools is not None,
+    "ask": lambda agent: bool(agent.ask),
     "disallowedTools": lambda agent: bool(agent.disallowed_tools),
     "maxTurns": lambda agent: bool({"maxTurns", "limits.maxTurns"} & agent.lines.keys()),
     "budgetUsd": lambda agent: agent.limits.budget_usd is not None,
@@ -70,6 +91,8 @@ def _kept(agent: AgentDefinition) -> frozenset[str]:
     known = KNOWN_PROGRAMS.get(agent.runner)
     if known is not None:
         return known.keeps
+    if agent.runner == "acp":
+        return frozenset({"args", "maxTurns", "mcpServers"})
     return frozenset({"args", *(key for key, place in _PLACES.items() if _has_place(agent, place))})
 
 

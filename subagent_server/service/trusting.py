@@ -7,7 +7,7 @@ Tested in `tests/cli/test_trust.py` and `tests/end_to_end/test_trust.py`.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from subagent_server.catalog.discover import discover
-from subagent_server.catalog.eval_file import BadEvalFile, commands_of, read_eval_file
+from subagent_server.catalog.eval_file import BadEvalFile, EvalFile, reach_of, read_eval_file
 from subagent_server.catalog.named_servers import (
     PROJECT_FILE,
     FoundServer,
@@ -24,7 +24,7 @@ from subagent_server.catalog.named_servers import (
     usable_servers,
     with_servers,
 )
-from subagent_server.catalog.pins import Pins, differences, pins_of_agent, pins_of_commands, pins_of_server
+from subagent_server.catalog.pins import Pins, differences, pins_of_agent, pins_of_evaluation, pins_of_server
 from subagent_server.catalog.problems import shown
 from subagent_server.catalog.trust import Book, forget_project, read_book, real_path, trust_project
 from subagent_server.domain.definitions import AgentDefinition
@@ -132,18 +132,19 @@ class Judge:
             self._check_server(server)
         return with_servers(agent, found)
 
-    def check_commands(self, file: Path, commands: Mapping[str, list[str]]) -> None:
-        """Refuse an evaluation file with commands that may not be run.
+    def check_evaluation(self, path: Path, file: EvalFile) -> None:
+        """Refuse an evaluation file that runs commands, or reaches out of its project, without trust.
 
         Raises:
             NotTrusted.
         """
-        if not commands or self._settings.trusts_all:
-            return
-        real = real_path(file)
+        real = real_path(path)
         project = real.parent.parent if real.parent.name == EVALS else real.parent
+        reach = reach_of(file, real, project)
+        if not reach or self._settings.trusts_all:
+            return
         what = f"evaluation {real.relative_to(project)}"
-        doubt = self._compared(what, project, pins_of_commands(commands))
+        doubt = self._compared(what, project, pins_of_evaluation(reach))
         if doubt is not None:
             raise doubt
 
@@ -219,7 +220,7 @@ def _pins_of_evaluations(project: Path) -> Iterator[tuple[str, Pins]]:
     for around in (project, project / EVALS):
         for file in islice(sorted(around.glob("*.yaml")), _MOST_EVALS):
             with suppress(BadEvalFile):
-                pins = pins_of_commands(commands_of(read_eval_file(file)))
+                pins = pins_of_evaluation(reach_of(read_eval_file(file), file, project))
                 yield f"evaluation {file.relative_to(project)}", pins
 
 

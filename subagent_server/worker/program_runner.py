@@ -11,21 +11,30 @@ from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import RunRequest
 from subagent_server.launch import marks
 from subagent_server.runners.messages.prompt import task_blocks
+from subagent_server.runners.programs.acp import AcpDialect
+from subagent_server.runners.programs.claude import ClaudeDialect
+from subagent_server.runners.programs.codex import CodexDialect
 from subagent_server.runners.programs.command import CommandDialect
 from subagent_server.runners.programs.dialect import ChildServer, Dialect, ProgramTask
 from subagent_server.runners.programs.events import ProgramEvents
+from subagent_server.runners.programs.gemini import GeminiDialect
 from subagent_server.runners.programs.runner import ProgramRunner
 from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.service.inputs import copied_inputs
 from subagent_server.toolkit.agent_process import AgentProcess, ProcessOrder
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
+from subagent_server.toolkit.permission import Permissions
 from subagent_server.worker.carried_on import CarriedOn, carry_on
 from subagent_server.worker.runner_setup import RunnerSetup
 
-MakeDialect = Callable[[ProgramTask, ProgramEvents], Dialect]
+MakeDialect = Callable[[ProgramTask, ProgramEvents, Permissions], Dialect]
 
 DIALECTS: dict[RunnerName, MakeDialect] = {
-    "command": CommandDialect,
+    "claude": ClaudeDialect,
+    "codex": CodexDialect,
+    "gemini": GeminiDialect,
+    "acp": AcpDialect,
+    "command": lambda task, events, _: CommandDialect(task, events),
 }
 """The programs that can carry out a run, under the name of their runner."""
 
@@ -43,21 +52,21 @@ async def open_runner(setup: RunnerSetup) -> ProgramRunner:
     agent, run = setup.agent, setup.run
     request = run.store.read_request(run.run_id)
     setup.record_start(request, _UNSANDBOXED, agent.model)
-    events = ProgramEvents(run)
-    past = await asyncio.to_thread(carry_on, run.store, request)
-    if past.session_id is not None:
-        run.session_opened(past.session_id)
-    task = _task(setup, request, past)
-    run.adopt([*past.messages, {"role": "user", "content": list(task.content)}])
-    dialect = DIALECTS[agent.runner](task, events)
     log = ServerLog(
         agent.runner,
         run.paths.server_logs,
         run.masker,
         lambda server, text: run.record("server_log", server=server, text=text),
     )
+    events = ProgramEvents(run, lambda: log.tail)
+    past = await asyncio.to_thread(carry_on, run.store, request)
+    if past.session_id is not None:
+        run.session_opened(past.session_id)
+    task = _task(setup, request, past)
+    run.adopt([*past.messages, {"role": "user", "content": list(task.content)}])
+    dialect = DIALECTS[agent.runner](task, events, Permissions(run, beside_work=True))
     start = partial(_start, setup, dialect, log)
-    return ProgramRunner(run, agent, dialect, events, start, lambda: log.tail)
+    return ProgramRunner(run, agent, dialect, events, start)
 
 
 def _task(setup: RunnerSetup, request: RunRequest, past: CarriedOn) -> ProgramTask:
@@ -80,7 +89,9 @@ def _task(setup: RunnerSetup, request: RunRequest, past: CarriedOn) -> ProgramTa
         cwd=Path.cwd(),
         child=child_server(),
         state=state,
+        environment=setup.environment,
         resumes=past.session_id,
+        spent=past.spent,
     )
 
 

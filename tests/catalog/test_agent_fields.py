@@ -35,7 +35,7 @@ def test_every_key_of_the_table_is_read(agent: Load) -> None:
         "sandbox: none\nnetwork: off\nsandboxWrite: [.claude/agents/, ./my notes, ~/.cache/pip, /var/x]\n"
         "sandboxLimits: {memoryBytes: 1024, processes: 2, file_bytes: 3}\n"
         "outputSchema: {type: object}\nmaxConcurrent: 2\nisolation: worktree\nenv: {A: 1, B: yes, C: ~}\n"
-        "cwd: ./sub/${DIR}\ncommand: ./run.sh\nargs: [--n, 3, yes]"
+        "cwd: ./sub/${DIR}\ncommand: ./run.sh\nargs: [--n, 3, yes, '{systemPrompt}']"
     )
     assert definition.faults == definition.warnings == []
     assert definition.runner == "command"
@@ -52,7 +52,7 @@ def test_every_key_of_the_table_is_read(agent: Load) -> None:
     assert (definition.max_concurrent, definition.isolation) == (2, "worktree")
     assert definition.env == {"A": "1", "B": "yes", "C": ""}
     assert definition.cwd == "./sub/${DIR}"
-    assert (definition.command, definition.args) == ("./run.sh", ["--n", "3", "yes"])
+    assert (definition.command, definition.args) == ("./run.sh", ["--n", "3", "yes", "{systemPrompt}"])
 
 
 @pytest.mark.parametrize(

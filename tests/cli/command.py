@@ -92,8 +92,8 @@ class Cli:
         assert done.returncode == code, done.stderr
         return json.loads(done.stdout)
 
-    def on_screen(self, *words: str, columns: int = 80) -> str:
-        """Run the command with its stdout on a terminal, and return what that shows, without colours."""
+    def on_screen(self, *words: str, columns: int = 80, keeps_colours: bool = False) -> str:
+        """Run the command with its stdout on a terminal, and return what that shows."""
         outer, inner = pty.openpty()
         shown = b""
         try:
@@ -105,7 +105,8 @@ class Cli:
                 command.end()
         finally:
             os.close(outer)
-        return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).replace("\r\n", "\n")
+        text = shown.decode().replace("\r\n", "\n")
+        return text if keeps_colours else re.sub(r"\x1b\[[0-9;]*m", "", text)
 
     def start(self, *words: str, **options: Any) -> "Running":
         """Start the command and return while it runs."""

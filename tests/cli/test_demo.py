@@ -1,13 +1,10 @@
 """`subagent demo`: a real client, server and run with a scripted model, on a repository of the test."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
-import subagent_server
 from tests.cli.command import BOUND, Cli
 
-PACKAGE = Path(subagent_server.__file__).parent
 IDENTITY = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
 
 
@@ -20,18 +17,10 @@ def repository(directory: Path) -> Path:
     return directory
 
 
-def test_an_installation_without_its_repository_demonstrates_itself_and_no_agent_of_the_project(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_the_demo_shows_a_whole_run_and_no_agent_of_the_project(cli: Cli) -> None:
     place = repository(cli.home.with_name(f"{cli.home.name}.repository"))
-    half_written = shutil.ignore_patterns("*.pyc.*")  # caches that are whole spare it to compile every module
-    shutil.copytree(PACKAGE, tmp_path / "installed" / PACKAGE.name, ignore=half_written)
     (cli.home / "agents" / "reviewer.md").write_text("---\nname: reviewer\n---\nSay no.", encoding="utf-8")
-    environment = {
-        "ANTHROPIC_API_KEY": "",
-        "PYTHONPATH": str(tmp_path / "installed"),
-        "SUBAGENT_AGENTS": str(cli.home / "agents"),
-    }
+    environment = {"ANTHROPIC_API_KEY": "", "SUBAGENT_AGENTS": str(cli.home / "agents")}
     done = cli("demo", "--repo", str(place), env=environment, seconds=4 * BOUND)
     assert done.returncode == 0, done.stderr
     assert "parent → run_reviewer(" in done.stdout and '("Give discounts"): shall I' in done.stdout
@@ -50,10 +39,16 @@ def test_a_refusal_in_the_demo_is_one_sentence(cli: Cli) -> None:
     assert done.returncode == 1 and "parent ← refused, run_reviewer: The runs root " in done.stdout
 
 
-def test_a_directory_without_a_commit_is_refused(cli: Cli) -> None:
+def test_a_named_directory_without_a_commit_is_refused(cli: Cli) -> None:
     done = cli("demo", "--repo", ".")
-    assert done.returncode == 2 and "--repo DIR" in done.stderr
+    assert done.returncode == 2 and "leave --repo out." in done.stderr
     assert cli.store.run_ids() == []
+
+
+def test_the_demo_needs_no_repository(cli: Cli) -> None:
+    done = cli("demo", env={"ANTHROPIC_API_KEY": "", "GIT_CEILING_DIRECTORIES": str(cli.home.parent)})
+    assert done.returncode == 0 and "There is no repository here" in done.stdout, done.stderr
+    assert "1 TODO or FIXME left" in done.stdout
 
 
 def test_the_demo_of_code_mode_makes_all_calls_in_one_program_that_asks(cli: Cli) -> None:

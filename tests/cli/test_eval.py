@@ -10,6 +10,7 @@ from subagent_server.domain.errors import UnknownRun
 from subagent_server.domain.states import Status
 from tests.cli.command import Cli, Model, stored
 from tests.helpers.processes import REPOSITORY
+from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 
@@ -132,6 +133,18 @@ def test_commands_of_a_file_run_only_as_they_were_trusted(cli: Cli) -> None:
     assert cli("eval", file, "--trust").returncode == 0
 
 
+def test_a_file_reaches_out_of_its_project_only_as_it_was_trusted(cli: Cli) -> None:
+    cli.agent("worker")
+    (cli.home / "inside.txt").write_text("Mine.", encoding="utf-8")
+    (cli.home / "link.txt").symlink_to("/etc/hostname")
+    inside = {"name": "one", "turns": [says("ok")], "inputs": ["../inside.txt"], "cwd": ".."}
+    assert cli("eval", evaluation(cli, inside, trusted=False)).returncode == 0
+    for outside in ({"inputs": ["../link.txt"]}, {"cwd": "../.."}):
+        done = cli("eval", evaluation(cli, {"name": "one", **outside}, trusted=False))
+        assert done.returncode == 2 and "one.places" in done.stderr
+    assert len(stored(cli)) == 1
+
+
 def test_a_budget_ends_the_evaluation(cli: Cli, model: Model) -> None:
     model(says("good", usage={"output_tokens": 1_000_000}))
     file = evaluation(cli, {"name": "one"}, models=["haiku"], times=3, budgetUsd="0.50")
@@ -145,13 +158,29 @@ def test_a_budget_ends_the_evaluation(cli: Cli, model: Model) -> None:
 
 def test_ctrl_c_stops_the_runs_that_it_has_started(cli: Cli) -> None:
     cli.agent("worker")
-    file = evaluation(cli, {"name": "slow", "turns": [says("late", latency=600)]}, times=5)
+    file = evaluation(cli, {"name": "slow", "turns": [shell("sleep 600")]}, times=5)
     with cli.start("eval", file) as running:
         wait_for(lambda: at_work(cli) == 2, 60, "two runs at work")
         running.interrupt()
         code, _, err = running.end()
     assert code == 130 and "2 were stopped" in err
     assert [cli.meta(run_id).status for run_id in stored(cli)] == [Status.STOPPED] * 2
+
+
+def test_a_command_works_in_the_worktree_of_its_run_or_in_its_origin(cli: Cli) -> None:
+    make_repository(cli.home)
+    (cli.home / "kept").touch()
+    git("-C", cli.home, "add", "kept")
+    git("-C", cli.home, "commit", "--quiet", "-m", "second")
+    cli.agent("worker", isolation="worktree")
+    here = {"command": ["test", "-e", "made"]}
+    file = evaluation(
+        cli,
+        {"name": "changed", "turns": [shell("touch made"), says("ok")], "expect": [here]},
+        {"name": "unchanged", "turns": [says("ok")], "expect": [{"command": ["test", "-e", "kept"]}]},
+    )
+    found = cli.json("eval", file, env=NO_KEY)
+    assert found["passed"] == 2 and not (cli.home / "made").exists()
 
 
 def test_a_file_or_agent_that_cannot_be_used_starts_nothing(cli: Cli, tmp_path: Path) -> None:

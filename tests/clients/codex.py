@@ -9,7 +9,7 @@ from tests.clients.loopback import serving
 from tests.clients.parent_model import ParentModel
 from tests.clients.responses_api import responses_app
 
-_SETTINGS = """\
+SETTINGS = """\
 # What a person has written, to stay as it is.
 model = "scripted"
 model_provider = "loopback"
@@ -40,9 +40,9 @@ class Codex(ParentClient):
         config = self.home / ".codex" / "config.toml"
         config.parent.mkdir(exist_ok=True)
         if not config.exists():
-            config.write_text(_SETTINGS, encoding="utf-8")
+            config.write_text(SETTINGS, encoding="utf-8")
         self.init()
-        assert config.read_text(encoding="utf-8").startswith(_SETTINGS)
+        assert config.read_text(encoding="utf-8").startswith(SETTINGS)
 
     def command(self) -> list[str]:
         settings = [

@@ -48,7 +48,8 @@ def _answer(said: Call | Say, prefix: str) -> dict[str, Any]:
     if isinstance(said, Say):
         part: dict[str, Any] = {"text": said.text}
     else:
-        part = {"functionCall": {"name": f"{prefix}{said.tool}", "args": {**said.arguments, **_ADDED}}}
+        name = said.tool if said.own else f"{prefix}{said.tool}"
+        part = {"functionCall": {"name": name, "args": {**said.arguments, **_ADDED}}}
     candidate = {"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}
     usage = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
     return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "scripted"}

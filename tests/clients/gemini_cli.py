@@ -9,7 +9,7 @@ from tests.clients.gemini_api import gemini_app
 from tests.clients.loopback import serving
 from tests.clients.parent_model import ParentModel
 
-_SETTINGS = {
+SETTINGS = {
     "security": {"auth": {"selectedType": "gemini-api-key"}},
     "privacy": {"usageStatisticsEnabled": False},
     "telemetry": {"enabled": False},
@@ -24,7 +24,7 @@ class GeminiCli(ParentClient):
 
     def configure(self) -> None:
         config = self.home / ".gemini" / "settings.json"
-        edit_json(config, **_SETTINGS)
+        edit_json(config, **SETTINGS)
         self.init()
         if self.impatient:
             entry = {**entry_of(config), "timeout": PATIENCE_SECONDS * 1000}

@@ -8,10 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Call:
-    """The model calls a tool of the server."""
+    """The model calls a tool of the server, or one of its client's `own`."""
 
     tool: str
     arguments: dict[str, Any]
+    own: bool = False
 
 
 @dataclass(frozen=True)

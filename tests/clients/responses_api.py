@@ -47,7 +47,7 @@ def _item(body: dict[str, Any], said: Call | Say, namespace: str) -> dict[str, A
         "type": "function_call",
         "id": f"fc_{number}",
         "call_id": f"call_{number}",
-        "namespace": namespace,
+        **({} if said.own else {"namespace": namespace}),
         "name": said.tool,
         "arguments": json.dumps(said.arguments),
     }

@@ -2,13 +2,16 @@
 
 import json
 import socket
+from collections import Counter
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from typing import Any
 
 import pytest
 
-from tests.helpers.http_server import HttpServer
+from tests.helpers.http_server import ACCEPT, BOUND, HttpServer
 from tests.helpers.raw_server import HELLO
+from tests.helpers.scale import WHOLE
 from tests.helpers.wait import wait_for
 from tests.helpers.world import World
 
@@ -101,6 +104,30 @@ def test_what_the_newer_era_has_removed_is_not_found_and_a_missing_resource_is_n
         answer = server.ask_modern("resources/read", uri=uri)
         error = answer.json["error"]
         assert error["code"] == -32602 and error["data"]["uri"] == uri[:1_000] and len(answer.body) < 3_000
+
+
+@pytest.mark.parametrize("name", BAD_BODIES)
+@pytest.mark.parametrize("path", ["/api/agents/x/payload", "/metrics", "/nothing"])
+def test_what_is_no_message_is_refused_by_the_other_routes_too(
+    server: HttpServer, path: str, name: str
+) -> None:
+    answer = server.ask("POST", path, body=BAD_BODIES[name], Accept_Encoding="gzip")
+    assert answer.status in (404, 405) and len(answer.body) < 1_000
+
+
+def test_ten_thousand_openings_of_sessions_leave_no_more_than_a_parent_may_have(server: HttpServer) -> None:
+    token, hello = server.token("flood"), json.dumps(HELLO).encode()
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=BOUND)
+    headers = {"Accept": ACCEPT, "Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+    statuses = Counter[int]()
+    for number in range(10_000 if WHOLE else 1_000):
+        connection.request("POST", "/mcp", b"{" if number % 2 else hello, headers)
+        answer = connection.getresponse()
+        answer.read()
+        statuses[answer.status] += 1
+    connection.close()
+    assert statuses.keys() == {200, 400, 503} and statuses[200] <= 256
+    assert server.ask(body=HELLO).status == 200, "another parent is not affected"
 
 
 def test_a_message_of_no_session_or_of_anothers_is_refused(server: HttpServer) -> None:

@@ -9,8 +9,12 @@ from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from subagent_server.server.http.calls import GRACE_SECONDS
 from tests.helpers.http_server import ACCEPT, BOUND, MODERN_VERSION, HttpServer
 from tests.helpers.raw_server import HELLO, MODERN, READY, tool_call
+from tests.helpers.scale import WHOLE
 from tests.helpers.turns import asks, says
 from tests.helpers.wait import wait_for
 from tests.helpers.world import World
@@ -133,6 +137,26 @@ def test_a_client_that_comes_back_before_the_answer_gets_it_when_it_comes(world:
             world.reply(run_id, "Red.")
             (run,) = stream.answer()["runs"]
             assert run["result"] == "Painted."
+
+
+@pytest.mark.skipif(not WHOLE, reason="it takes half a minute: `make test-whole` runs it")
+def test_a_client_that_stays_away_ends_its_wait_and_hears_so_when_it_comes_back(world: World) -> None:
+    world.agent()
+    world.play(asks("Which colour?"), says("Painted."))
+    with world.http_server() as server:
+        run_id = world.start()
+        world.asking(run_id)
+        session = Session(server)
+        waits = tool_call(3, "wait_for_runs", runIds=[run_id], waitSeconds=300, cursor=run_id + ".9")
+        with session.stream(waits) as stream:
+            first = stream.next()
+        assert first is not None
+        wait_for(lambda: gauge(server, "calls_open") == 0, GRACE_SECONDS + 20, "the end of the wait")
+        with session.stream(last=first["id"]) as stream:
+            event = stream.next()
+            assert event is not None and "Nobody listened to this call for 30 s" in event["data"]
+        world.reply(run_id, "Red.")
+        assert world.completed(run_id) == "Painted."
 
 
 def gauge(server: HttpServer, name: str) -> int:

@@ -4,7 +4,10 @@ A program may say anything, as often and as long as it likes: each text has a bo
 and here they have one together. What is not written still counts for the result.
 """
 
+import asyncio
+import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 from subagent_server.domain.records import Usage
@@ -16,13 +19,23 @@ MOST_EVENTS = 100_000
 _LONGEST_WORDS = 600
 
 
+_SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
+
+
+def is_session_id(name: str) -> bool:
+    """Whether a name may be given to a program as that of a conversation: it is not like an option."""
+    return _SESSION_ID.fullmatch(name) is not None
+
+
 class ProgramEvents:
     """Writes what a program does. `text` is its last text, `usage` all that it has told of its cost."""
 
-    def __init__(self, run: RunContext) -> None:
+    def __init__(self, run: RunContext, last_errors: Callable[[], str] = str) -> None:
+        """`last_errors` returns the end of what the program has written to stderr."""
         self.text = ""
         self.usage = Usage()
         self._run = run
+        self._last_errors = last_errors
         self._last_progress = time.monotonic()
         self._words = ""
         self._characters = 0
@@ -43,7 +56,12 @@ class ProgramEvents:
     @property
     def last_words(self) -> str:
         """What it said last without getting on, for people; empty if there is nothing."""
-        return self._words
+        return self._words or self._last_errors()
+
+    async def session(self, session_id: str) -> None:
+        """Keep the name of the program's own record of the conversation. Raises SubagentError."""
+        if is_session_id(session_id):
+            await asyncio.to_thread(self._run.session_opened, session_id)
 
     def complain(self, words: str) -> None:
         """Record a trouble that the program tells of, such as a retry. It is no progress."""

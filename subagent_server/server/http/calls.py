@@ -21,6 +21,11 @@ LOOK_SECONDS = 1.0
 GRACE_SECONDS = 30.0
 """How long a client of the older era may take to come back for an answer before the call ends."""
 
+AWAY = (
+    f"Nobody listened to this call for {GRACE_SECONDS:g} s, so it has ended. Runs go on: look with "
+    "list_runs, and wait again."
+)
+
 
 @dataclass(eq=False)
 class _OpenCall:
@@ -28,6 +33,7 @@ class _OpenCall:
     session: str | None
     request_id: types.RequestId
     gone_since: float | None = None
+    why_ended: str = LEFT
 
 
 class OpenCalls:
@@ -64,7 +70,7 @@ class OpenCalls:
                 return await call_next(ctx)
             finally:
                 self._open.discard(call)
-        raise MCPError(types.CONNECTION_CLOSED, LEFT)
+        raise MCPError(types.CONNECTION_CLOSED, call.why_ended)
 
     async def watch(self) -> None:
         """End the calls of the older era whose clients stay away, for ever."""
@@ -77,6 +83,7 @@ class OpenCalls:
                 elif call.gone_since is None:
                     call.gone_since = now
                 elif now - call.gone_since >= GRACE_SECONDS:
+                    call.why_ended = AWAY
                     call.scope.cancel()
 
     def end_all(self) -> None:

@@ -1,0 +1,181 @@
+"""The real Codex and Gemini CLI carry out runs, with scripted models: asked, stopped, killed, continued."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+
+from subagent_server.host import process_scan, processes
+from tests.clients.codex import SETTINGS
+from tests.clients.driver import BOUND, edit_json
+from tests.clients.gemini_api import gemini_app
+from tests.clients.gemini_cli import SETTINGS as GEMINI_SETTINGS
+from tests.clients.installed import Installed
+from tests.clients.loopback import serving
+from tests.clients.parent_model import Call, Heard, ParentModel, Plan, Say, call
+from tests.clients.responses_api import responses_app
+from tests.clients.scene import AGENT, AGENT_PROMPT, Scene
+from tests.helpers import turns
+from tests.helpers.wait import wait_for
+from tests.helpers.world import World
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+
+
+class Program:
+    """A program that carries out the runs of the agent `worker`."""
+
+    def __init__(self, scene: Scene, installed: Installed, name: str) -> None:
+        self.world: World = scene.world
+        self.name = name
+        self._words = installed.codex if name == "codex" else installed.gemini
+
+    def shell(self, command: str, *, outside: bool = False) -> Call:
+        """Return a call of its shell; `outside` asks for more than it may by itself."""
+        if self.name == "gemini":
+            return Call("run_shell_command", {"command": command}, own=True)
+        more = {"sandbox_permissions": "require_escalated", "justification": "x"} if outside else {}
+        return Call("exec_command", {"cmd": command, **more}, own=True)
+
+    @contextmanager
+    def playing(self, plan: Plan, **keys: Any) -> Iterator[None]:
+        """Write the agent, and let its model follow a plan."""
+        home = self.world.home
+        wrapper = home / self.name
+        wrapper.write_text("#!/bin/sh\nexec " + " ".join(self._words) + ' "$@"\n', encoding="utf-8")
+        wrapper.chmod(0o755)
+        model = ParentModel(plan)
+        with serving(self._app(model)) as url:
+            self.world.agent(
+                "worker", runner=self.name, command=str(wrapper), env=self._configure(url), **keys
+            )
+            yield
+        assert model.failure is None, model.failure
+
+    def _app(self, model: ParentModel) -> Starlette:
+        if self.name == "gemini":
+            return gemini_app(model, "mcp_subagent_")
+        return responses_app(model, "mcp__subagent")
+
+    def _configure(self, url: str) -> dict[str, str]:
+        home = self.world.home
+        if self.name == "gemini":
+            edit_json(home / ".gemini" / "settings.json", **GEMINI_SETTINGS)
+            return {"GOOGLE_GEMINI_BASE_URL": url, "GEMINI_API_KEY": "scripted"}
+        state, temporary = home / ".codex", home / "tmp"
+        for directory in (state, temporary):
+            directory.mkdir(exist_ok=True)
+        settings = SETTINGS.replace("http://127.0.0.1:1/v1", f"{url}/v1")
+        (state / "config.toml").write_text(settings, encoding="utf-8")
+        return {"CODEX_HOME": str(state), "TMPDIR": str(temporary), "LOOPBACK_KEY": "scripted"}
+
+
+@pytest.fixture(params=["codex", "gemini"])
+def program(request: pytest.FixtureRequest, scene: Scene, clients: Installed) -> Program:
+    """Each program, one after the other."""
+    return Program(scene, clients, request.param)
+
+
+def test_it_works_for_the_built_in_loop_asks_and_gives_its_result(program: Program, scene: Scene) -> None:
+    def plan(heard: Heard) -> Call | Say:
+        if heard.calls == 0:
+            return program.shell("echo hi")
+        if heard.calls == 1:
+            return call("ask_parent", question="Which colour?", options=["red", "blue"])
+        return Say(f"In {heard.answer()['answer']}.")
+
+    world = program.world
+    world.agent(AGENT, AGENT_PROMPT, agents=["worker"])
+    reply = turns.call("reply_subagent", runId="${run}", answer="blue", waitSeconds=60)
+    scene.plays(
+        turns.call("run_worker", prompt="Paint it.", waitSeconds=60),
+        {**reply, "capture": {"run": '"runId": ?"([^"]+)"'}},
+        turns.says("It is ${colour}.", capture={"colour": "In (red|blue)"}),
+    )
+    with program.playing(plan):
+        run_id = world.start(agent=AGENT)
+        assert world.completed(run_id) == "It is blue."
+    (child,) = [name for name in scene.run_ids() if name != run_id]
+    world.gone(child)
+    kinds = {event["type"] for event in world.events(child)}
+    assert {"run_started", "tool_call", "tool_result", "text", "usage", "run_ended"} <= kinds
+    assert world.meta(child).usage.output_tokens > 0 and world.meta(child).usage.cost_usd is None
+
+
+@pytest.mark.parametrize("answer", ["once", "no"])
+def test_what_it_may_not_do_by_itself_is_a_question(program: Program, answer: str) -> None:
+    def plan(heard: Heard) -> Call | Say:
+        return program.shell(f"touch {mark}", outside=True) if heard.calls == 0 else Say("Done.")
+
+    world = program.world
+    mark = world.work / "mark"
+    with program.playing(plan):
+        run_id = world.start()
+        assert "touch" in world.asking(run_id).messages[0].question_content
+        world.reply(run_id, answer)
+        assert world.completed(run_id) == "Done."
+    assert mark.exists() == (answer == "once")
+
+
+def test_stopped_in_a_tool_call_it_leaves_nothing_and_goes_on_in_a_continuation(program: Program) -> None:
+    def plan(heard: Heard) -> Call | Say:
+        return program.shell("sleep 601", outside=True) if heard.calls == 0 else Say("Again.")
+
+    world = program.world
+    with program.playing(plan):
+        run_id = world.start()
+        world.asking(run_id)
+        world.reply(run_id, "once")
+        wait_for(lambda: _sleeps(world), BOUND, "the command")
+        world.stop(run_id)
+        world.gone(run_id)
+        assert not _sleeps(world)
+        done = world.cli("continue", run_id, "Go on.", "--detach")
+        assert done.returncode == 0, done.stderr
+        assert world.completed(done.stdout.strip()) == "Again."
+
+
+@pytest.mark.parametrize("victim", ["program", "worker"])
+def test_after_kill_9_the_run_says_so_and_goes_on_in_a_continuation(program: Program, victim: str) -> None:
+    def plan(heard: Heard) -> Call | Say:
+        return program.shell("sleep 602", outside=True) if heard.calls == 0 else Say("Again.")
+
+    world = program.world
+    with program.playing(plan):
+        run_id = world.start()
+        world.asking(run_id)
+        world.reply(run_id, "once")
+        wait_for(lambda: _sleeps(world), BOUND, "the command")
+        worker = world.worker(run_id)
+        target = worker if victim == "worker" else process_scan.descendants([worker.pid])[0]
+        processes.send_signal(target, 9)
+        assert world.failed(run_id)[0] == ("crashed" if victim == "worker" else "agent_error")
+        world.gone(run_id)
+        done = world.cli("continue", run_id, "Go on.", "--detach")
+        assert done.returncode == 0, done.stderr
+        assert world.completed(done.stdout.strip()) == "Again."
+
+
+def test_its_structured_result_is_checked(program: Program) -> None:
+    with program.playing(lambda heard: Say(json.dumps({"n": 7})), outputSchema=SCHEMA):
+        run_id = program.world.start()
+        program.world.completed(run_id)
+        assert program.world.result(run_id).output == {"n": 7}
+
+
+def _sleeps(world: World) -> bool:
+    """Whether a long command of the world is at work."""
+    for identity in process_scan.marked(f"SUBAGENT_RUNS={world.runs}"):
+        with suppress(OSError):
+            if Path(f"/proc/{identity.pid}/cmdline").read_bytes().startswith(b"sleep\0"):
+                return True
+    return False

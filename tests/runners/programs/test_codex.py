@@ -1,0 +1,174 @@
+"""Runs that Codex carries out, played by a program that speaks as its app-server does."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from subagent_server.host import process_scan, processes
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World
+
+FAKE = Path(__file__).with_name("fake_codex.py")
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+
+
+def codex(world: World, prompt: str = "You paint.", **keys: Any) -> None:
+    """Write an agent whose Codex is the fake one, with a state of its own outside the temporary directory."""
+    program = world.home / "codex"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    state = world.home / "state"
+    state.mkdir(exist_ok=True)
+    (world.home / "tmp").mkdir(exist_ok=True)
+    env = {"CODEX_HOME": str(state), "TMPDIR": str(world.home / "tmp"), **keys.pop("env", {})}
+    world.agent("worker", prompt, runner="codex", command=str(program), env=env, **keys)
+
+
+def told(world: World, method: str) -> list[dict[str, Any]]:
+    """Return the parameters of all that the program was told by a method."""
+    lines = (world.work / "told.jsonl").read_text(encoding="utf-8").splitlines()
+    return [m.get("params", {}) for m in map(json.loads, lines) if m.get("method") == method]
+
+
+def test_a_run_of_codex_has_the_events_and_figures_of_every_run_and_its_settings_go_over_the_pipe(
+    world: World,
+) -> None:
+    paint = {"command": "sh", "args": ["--blue"], "env": {"COLOUR": "blue"}}
+    codex(world, model="gpt-6", effort="low", mcpServers={"paint": paint}, outputSchema=SCHEMA)
+    run_id = world.start('say:{"n": 7}')
+    assert world.completed(run_id) == '{"n": 7}' and world.result(run_id).output == {"n": 7}
+    world.gone(run_id)
+    kinds = [event["type"] for event in world.events(run_id)]
+    for kind in ("run_started", "turn", "thought", "tool_call", "tool_result", "text", "usage", "run_ended"):
+        assert kind in kinds
+    usage = world.meta(run_id).usage
+    assert (usage.input_tokens, usage.cache_read_tokens, usage.output_tokens) == (120, 80, 20)
+    assert (usage.turns, usage.tool_calls, usage.cost_usd) == (2, 1, None)
+    (opened,) = told(world, "thread/start")
+    assert opened["model"] == "gpt-6" and opened["approvalsReviewer"] == "user"
+    assert (
+        opened["developerInstructions"].startswith("You paint.") and run_id in opened["developerInstructions"]
+    )
+    assert opened["config"]["model_reasoning_effort"] == "low"
+    assert opened["config"]["mcp_servers"]["paint"]["env"] == {"COLOUR": "blue"}
+    assert "SUBAGENT_RUN_TOKEN" in opened["config"]["mcp_servers"]["subagent"]["env_vars"]
+    assert world.given_to(run_id)["SUBAGENT_RUN_TOKEN"] not in (world.work / "told.jsonl").read_text(
+        encoding="utf-8"
+    )
+    assert told(world, "turn/start")[0]["outputSchema"] == SCHEMA
+
+
+@pytest.mark.parametrize(("answer", "decision"), [("once", "accept"), ("no", "decline"), ("why?", "decline")])
+def test_an_approval_of_codex_is_a_question(world: World, answer: str, decision: str) -> None:
+    codex(world)
+    run_id = world.start("approve")
+    (message,) = world.asking(run_id).messages
+    assert "touch /x" in message.question_content and "need it" in message.question_content
+    assert message.options == ["once", "for this run", "no"]
+    world.reply(run_id, answer)
+    assert json.loads(world.completed(run_id)) == {"decision": decision}
+
+
+def test_an_approval_that_nobody_answers_is_denied_and_said(world: World) -> None:
+    codex(world, limits={"askTimeoutSeconds": 0.5})
+    run_id = world.start("approve")
+    assert json.loads(world.completed(run_id)) == {"decision": "decline"}
+    assert any("denied" in event["message"] for event in world.events(run_id, "warning"))
+
+
+BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "a failed turn": (
+        'end:{"status": "failed", "error": {"message": "unexpected status 401 Unauthorized"}}',
+        *({}, "model_error", "401"),
+    ),
+    "an interrupted turn": ('end:{"status": "interrupted"}', {}, "agent_error", "interrupted"),
+    "a success without a word": ('end:{"status": "completed"}', {}, "agent_error", "without a word"),
+    "an exit in the middle": ("quit", {}, "agent_error", "exit code 3"),
+    "words instead of the output": ("say:done", {"outputSchema": SCHEMA}, "invalid_output", "not JSON"),
+    "no login": ("say", {"env": {"FAKE_LOGIN": "no"}}, "config", "not logged in"),
+    "a state below the temporary directory": ("say", {"env": {"TMPDIR": "/tmp"}}, "config", "CODEX_HOME"),
+    "a server that does not start": (
+        "server",
+        {"mcpServers": {"paint": {"command": "sh"}}},
+        "config",
+        "paint",
+    ),
+    "too many turns": ("turns:9", {"maxTurns": 2}, "max_turns", "limit of 2 turns"),
+    "retries alone": ("retry", {"limits": {"idleTimeoutSeconds": 0.5}}, "timeout", "Reconnecting... 1/5"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ENDS)
+def test_a_run_of_codex_that_ends_so_has_failed_and_says_why(world: World, name: str) -> None:
+    task, keys, code, words = BAD_ENDS[name]
+    codex(world, **keys)
+    run_id = world.start(task)
+    found = world.failed(run_id)
+    error = world.meta(run_id).error
+    assert error is not None and found[0] == code, found
+    assert words in f"{error.message} {error.hint}", error
+    world.gone(run_id)
+
+
+def test_whatever_codex_says_the_run_goes_on(world: World) -> None:
+    codex(world, limits={"askTimeoutSeconds": 0.5})
+    run_id = world.start("babble")
+    assert world.completed(run_id) == "Done."
+
+
+def test_a_command_that_its_sandbox_refused_is_in_the_journal(world: World) -> None:
+    codex(world)
+    run_id = world.start("refused")
+    world.completed(run_id)
+    (result,) = world.events(run_id, "tool_result")
+    assert result["text"] == "bwrap: no"
+
+
+def test_a_stop_interrupts_the_turn_and_a_continuation_resumes_the_thread_with_its_own_figures(
+    world: World,
+) -> None:
+    codex(world)
+    run_id = world.start("sleep")
+    wait_for(lambda: world.events(run_id, "tool_call"), BOUND, "the command")
+    world.stop(run_id)
+    world.gone(run_id)
+    assert told(world, "turn/interrupt")
+    thread = world.meta(run_id).external_session_id
+    done = world.cli("continue", run_id, "say:Again.", "--detach")
+    assert done.returncode == 0, done.stderr
+    assert world.completed(done.stdout.strip()) == "Again."
+    (resumed,) = told(world, "thread/resume")
+    assert resumed["threadId"] == thread == world.meta(done.stdout.strip()).external_session_id
+    assert world.meta(done.stdout.strip()).usage.turns == 2
+
+
+def test_a_killed_codex_is_an_end_that_can_be_continued(world: World) -> None:
+    codex(world)
+    run_id = world.start("sleep")
+    wait_for(lambda: world.events(run_id, "tool_call"), BOUND, "the command")
+    for identity in process_scan.marked(f"CODEX_HOME={world.home / 'state'}"):
+        if FAKE.name in Path(f"/proc/{identity.pid}/cmdline").read_text(encoding="utf-8"):
+            processes.send_signal(identity, 9)
+    assert world.failed(run_id)[0] == "agent_error"
+    world.gone(run_id)
+    done = world.cli("continue", run_id, "say:Again.", "--detach")
+    assert world.completed(done.stdout.strip()) == "Again."
+
+
+def test_what_codex_cannot_be_given_is_refused_and_a_missing_codex_is_told_how_to_install(
+    world: World,
+) -> None:
+    world.agent("worker", "", runner="codex", tools=["Bash"], maxTokens=5)
+    done = world.cli("run", "worker", "Go.")
+    assert done.returncode != 0 and "tools" in done.stderr
+    world.agent("worker", "", runner="codex")
+    done = world.cli("doctor", env={"PATH": "/nowhere"})
+    assert "npm install -g @openai/codex" in done.stdout + done.stderr
