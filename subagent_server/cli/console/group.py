@@ -51,6 +51,7 @@ VERBS: dict[str, Verb] = {
     "init": _verb("init", "Register this server with an MCP client."),
     "schema": _verb("schema", "Print the JSON Schema of a file of a run, or of an agent file."),
     "serve": _verb("serve", "Serve the agents to an MCP client."),
+    "export": _verb("export", "Pack a run into one archive."),
     "completion": _verb("completion", "Print the script that completes this command in a shell."),
     "demo": _verb("demo", "Show a whole run with a scripted model, without a key."),
 }
