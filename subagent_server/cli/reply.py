@@ -12,6 +12,8 @@ from subagent_server.service import reply as answering
 from subagent_server.service.access import NotAllowed
 from subagent_server.service.open_run import open_run
 
+_USAGE = "Give the run, the question if several are open, and the answer in quotes."
+
 
 @click.command()
 @click.argument("run", required=False, shell_complete=complete_runs)
@@ -26,15 +28,18 @@ def reply(session: Session, run: str | None, words: tuple[str, ...], as_json: bo
 
     On a terminal, without an answer: ask the open questions of RUN, or of all runs, one after the other.
     """
+    if not words:
+        _check_person(as_json)
+    if len(words) > 2:
+        raise click.UsageError(_USAGE)
     run_id = None if run is None else session.run_id(run)
     caller = session.leader()
     if run_id is not None and caller.run_id == run_id:
         raise NotAllowed(f"Run {run_id} asked that itself: its parent or a person answers it.")
     if not words:
-        _walk(session, run_id, as_json)
+        _walk(session, run_id)
         return
-    if run_id is None or len(words) > 2:
-        raise click.UsageError("Give the run, the question if several are open, and the answer in quotes.")
+    assert run_id is not None  # words come behind it
     message_id = words[0] if len(words) == 2 else None
     if message_id is None:
         _refuse_a_question_for_an_answer(session, run_id, words[0])
@@ -57,18 +62,20 @@ def reply(session: Session, run: str | None, words: tuple[str, ...], as_json: bo
     out(f"The answer to run {run_id} is recorded{answering.masked_note(observed.meta, answer)}{left}.")
 
 
-def _walk(session: Session, run_id: str | None, as_json: bool) -> None:
-    """Ask the person the open questions, the oldest first; Ctrl-D leaves one open and goes to the next.
+def _check_person(as_json: bool) -> None:
+    """Raise UsageError where there is no person to ask."""
+    from subagent_server.cli.console.asking import has_person
 
-    Raises:
-        UsageError: there is no person to ask.
-    """
-    from subagent_server.cli.console.asking import ask_person, has_person
+    if as_json or not has_person():
+        raise click.UsageError(_USAGE)
+
+
+def _walk(session: Session, run_id: str | None) -> None:
+    """Ask the person the open questions, the oldest first; Ctrl-D leaves one open and goes to the next."""
+    from subagent_server.cli.console.asking import ask_person
     from subagent_server.cli.console.questions import question_context
     from subagent_server.service.inbox import open_questions
 
-    if as_json or not has_person():
-        raise click.UsageError("Give the run, the question if several are open, and the answer in quotes.")
     met: set[tuple[str, str]] = set()
     while True:
         questions = [

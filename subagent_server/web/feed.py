@@ -71,10 +71,13 @@ class Feed:
     async def _look(self) -> None:
         loop, heard = asyncio.get_running_loop(), asyncio.Event()
 
-        def hear(run_id: str) -> None:
+        def note(run_id: str) -> None:
             self._changed.add(run_id)
+            heard.set()
+
+        def hear(run_id: str) -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(heard.set)
+                loop.call_soon_threadsafe(note, run_id)
 
         if not self._store.paths.root.exists():
             self._is_read.set()

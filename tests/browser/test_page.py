@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import time
 from pathlib import Path
 
@@ -149,7 +150,7 @@ def test_a_tree_is_one_group_and_its_runs_lead_to_each_other(world: World, open_
 def test_keys_move_filter_stop_and_the_address_keeps_the_filter(world: World, open_page: OpenPage) -> None:
     world.agent("sleeper", sandbox="none")
     world.play(shell("sleep 600"))
-    make_stored(world.home / "runs", 500)
+    stored = make_stored(world.home / "runs", 500)
     run_id = world.start(agent="sleeper")
     world.until(run_id, lambda meta: meta.status.value == "running")
     with world.http_server(), open_page(link(world)) as page:
@@ -173,6 +174,8 @@ def test_keys_move_filter_stop_and_the_address_keeps_the_filter(world: World, op
         expect(page.locator(".figures")).to_contain_text("stopped")
         page.keyboard.press("?")
         expect(page.locator("#keys")).to_contain_text("answer the question")
+    for name in stored:  # they have no more than lists show
+        shutil.rmtree(world.home / "runs" / name)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(420, "light"), (1280, "dark")])
