@@ -16,7 +16,7 @@ N ?=
 # The many interpreters of the tests use their caches, even if the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: schemas demo test test-failed test-whole test-races test-clients test-install picture check fuzz soak soak-continue bench format lock clean
+.PHONY: schemas demo test test-failed test-whole test-races test-clients test-browser test-install picture check fuzz soak soak-continue bench format lock clean
 
 demo: $(VENV)/.installed  ## a parent hands a review of the last commit to a subagent
 	@$(BIN)/subagent demo
@@ -77,6 +77,7 @@ lock: $(VENV)/.installed-dev  ## resolve the dependencies of pyproject.toml anew
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-tools.lock
 	$(BIN)/pip-compile --quiet $(COMPILE) --build-deps-for editable --output-file requirements.lock pyproject.toml
 	$(BIN)/pip-compile --quiet $(COMPILE) --extra dev --extra otel --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
+	$(BIN)/pip-compile --quiet $(COMPILE) --extra browser --constraint requirements-dev.lock --output-file requirements-browser.lock pyproject.toml
 	@echo pip-tools | $(BIN)/pip-compile --quiet $(COMPILE) --constraint requirements.lock --output-file requirements-tools.lock -
 
 COMPILE := --upgrade --generate-hashes --allow-unsafe --no-build-isolation --strip-extras --no-header --no-annotate \
@@ -97,6 +98,10 @@ $(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@touch $@
+
+$(VENV)/.installed-browser: $(VENV)/.installed-dev requirements-browser.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-browser.lock
 	@touch $@
 
 $(CLIENTS)/.installed: tests/clients/package.json tests/clients/package-lock.json

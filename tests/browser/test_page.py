@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import FloatRect, Page, expect
 
 from tests.browser.conftest import OpenPage
 from tests.helpers.processes import REPOSITORY
@@ -28,11 +28,17 @@ def link(world: World) -> str:
     return str(json.loads(world.cli("page", "--json").stdout)["link"])
 
 
-def picture(page: Page, name: str) -> None:
-    """Take a picture for the documents, if pictures are wanted (`PICTURES=1 make test-browser`)."""
+def picture(page: Page, name: str, height: int = 400) -> None:
+    """Take a picture for the documents, if pictures are wanted (`PICTURES=1 make test-browser`).
+
+    It ends above the log, which names directories of this machine.
+    """
     if os.environ.get("PICTURES"):
         PICTURES.mkdir(exist_ok=True)
-        page.screenshot(path=PICTURES / f"{name}.png")
+        size = page.viewport_size
+        assert size is not None
+        clip: FloatRect = {"x": 0, "y": 0, "width": size["width"], "height": height}
+        page.screenshot(path=PICTURES / f"{name}.png", clip=clip)
 
 
 def test_a_question_is_answered_by_a_click_and_the_run_completes(world: World, open_page: OpenPage) -> None:
@@ -50,7 +56,7 @@ def test_a_question_is_answered_by_a_click_and_the_run_completes(world: World, o
         line.click()
         expect(page.locator(".card.asks")).to_contain_text("Merge into **main**")
         expect(page.locator(".log")).to_contain_text("? q1:")
-        picture(page, "page-question")
+        picture(page, "page-question", height=345)
         page.get_by_role("button", name="release", exact=True).click()
         expect(page.locator(".figures")).to_contain_text("completed")
         expect(page.locator(".card.asks")).to_have_count(0)
@@ -127,6 +133,7 @@ def test_a_tree_is_one_group_and_its_runs_lead_to_each_other(world: World, open_
     world.agent("helper", sandbox="none")
     world.play(
         call("run_helper", prompt="dig", waitSeconds=60),
+        call("wait_for_runs", waitSeconds=120),  # it leaves the question to a person
         says("all dug"),
         conversations=[
             {"when": {"prompt": "dig"}, "turns": [asks("Where?", "here"), says("dug")]},
@@ -196,7 +203,6 @@ def test_a_narrow_and_a_dark_screen_hide_nothing_beside_the_edge(
         line.click()
         expect(page.locator(".card.asks")).to_be_visible()
         expect(page.locator(".log")).to_contain_text("? q1")
-        picture(page, f"page-run-{width}-{scheme}")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 

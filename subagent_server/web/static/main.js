@@ -37,11 +37,18 @@ function say(words) {
 /** Ask the person, and return whether the answer is yes. */
 function sure(question, yes) {
   const dialog = document.getElementById("sure");
-  const button = (text, value, kind) => el("button", { type: "button", class: kind, on: { click: () => dialog.close(value) } }, text);
-  fill(dialog, el("p", {}, question), el("div", { class: "actions" }, button("No", "", null), button(yes, "yes", "main danger")));
-  dialog.returnValue = "";
-  dialog.showModal();
-  return new Promise((done) => dialog.addEventListener("close", () => done(dialog.returnValue === "yes"), { once: true }));
+  return new Promise((done) => {
+    const button = (text, answer, kind) => {
+      const click = () => {
+        done(answer);
+        dialog.close();
+      };
+      return el("button", { type: "button", class: kind, on: { click } }, text);
+    };
+    fill(dialog, el("p", {}, question), el("div", { class: "actions" }, button("No", false, null), button(yes, true, "main danger")));
+    dialog.onclose = () => dialog.open || done(false);
+    dialog.showModal();
+  });
 }
 
 const stream = new Stream(

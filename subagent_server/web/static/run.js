@@ -218,7 +218,7 @@ export class RunView {
     const { view, resultTree } = this.#facts;
     const parts = [];
     if (view.error) parts.push(el("section", { class: "card bad" }, el("h3", {}, view.error.code), el("p", { class: "text" }, view.error.message), view.error.hint ? el("p", { class: "quiet" }, view.error.hint) : null));
-    if (view.summary) parts.push(el("p", { class: "text" }, view.summary));
+    if (view.summary && !view.result?.startsWith(view.summary)) parts.push(el("p", { class: "text" }, view.summary));
     if ("output" in view) parts.push(code(JSON.stringify(view.output, null, 2)));
     if (view.result) parts.push(el("div", { class: "prose" }, resultTree ? built(resultTree) : code(view.result)));
     if (view.resultTruncated || view.outputOmitted) parts.push(el("p", { class: "quiet" }, `\`subagent show ${this.runId}\` prints the whole of it.`));
