@@ -55,9 +55,10 @@ class Program:
         wrapper.chmod(0o755)
         model = ParentModel(plan)
         with serving(self._app(model)) as url:
-            self.world.agent(
-                "worker", runner=self.name, command=str(wrapper), env=self._configure(url), **keys
-            )
+            words: dict[str, Any] = {"runner": self.name, "command": str(wrapper)}
+            if self.name == "gemini":  # without a model it asks another one which to take
+                words["model"] = "gemini-2.5-flash"
+            self.world.agent("worker", env=self._configure(url), **words, **keys)
             yield
         assert model.failure is None, model.failure
 
