@@ -2,7 +2,7 @@
 
 `python -m benchmarks.http_calls [WAITING_RUNS]`. Every connection is kept open by a client of its own, which
 sends its calls one after the other; together they send 100 a second. The answers have to be plain JSON. Then
-the memory of the server is compared before and after 10,000 calls.
+the memory of the server is compared before and after 10,000 calls, and the tools of contracts are timed.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_world import BenchWorld, bench_world
+from benchmarks.bench_world import BenchWorld, bench_world, timed
 from benchmarks.latency import SCRIPT, start_run, until_all_ask
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
@@ -30,6 +30,8 @@ CALLS_A_SECOND = 100
 CALLS = 2_000
 CALLS_FOR_MEMORY = 10_000
 WARM_CALLS = 1_000
+LIFECYCLE_CALLS = 200
+LIFECYCLE_STARTS = 30
 VERSION = "2026-07-28"
 READY_SECONDS = 60.0
 Ask = Callable[[str, dict[str, Any]], Awaitable[None]]
@@ -71,11 +73,29 @@ async def _measured(world: BenchWorld, scale: Scale) -> list[Line]:
             before = server.resident_kib()
             await _timed(over_http, scale.times(CALLS_FOR_MEMORY), flat_out)
             after = server.resident_kib()
+            lifecycle = await _lifecycle(ask[0], ids, len(run_ids), scale)
     what = f"`check_status`, {CONNECTIONS} connections, {CALLS_A_SECOND} calls a second, {len(run_ids)} alive"
     calls = f"memory of the server after {scale.times(CALLS_FOR_MEMORY):,} calls"
     return [
         Line(what, http, "the same calls over stdio", stdio, (Bar("p99 ratio", 3),)),
         Line(calls, [after], "before them", [before], (Bar("ratio", 1.05),), unit="KiB"),
+        *lifecycle,
+    ]
+
+
+async def _lifecycle(ask: Ask, ids: Iterator[str], alive: int, scale: Scale) -> list[Line]:
+    """Return the lines of the tools of contracts, each beside the tool for agent files that does as much."""
+
+    async def timed_call(tool: str, arguments: Callable[[], dict[str, Any]], times: int) -> list[float]:
+        return await timed(lambda: ask(tool, arguments()), scale.times(times))
+
+    looked = await timed_call("check_status", lambda: {"runId": next(ids)}, LIFECYCLE_CALLS)
+    status = await timed_call("agent_status", lambda: {"agent_ids": [next(ids)]}, LIFECYCLE_CALLS)
+    begun = await timed_call("run_asker", lambda: {"prompt": "Ask."}, LIFECYCLE_STARTS)
+    starts = await timed_call("agent_start", lambda: {"contract": "Ask."}, LIFECYCLE_STARTS)
+    return [
+        Line(f"`agent_status`, {alive} alive", status, "`check_status`", looked, (Bar("ratio", 1.5),)),
+        Line(f"`agent_start`, {alive} alive", starts, "`run_<agent>`", begun, (Bar("ratio", 1.5),)),
     ]
 
 

@@ -85,8 +85,8 @@ class _Alarm:
             self._start(question)
 
     def _start(self, question: OpenQuestion) -> None:
+        from subagent_server.domain.notices import notice_environment, notice_stdin
         from subagent_server.host.bounded_command import start  # a list of questions starts nothing
-        from subagent_server.service.notices import notice_environment, notice_stdin
 
         facts = _wire(question)
         environment = notice_environment(self._session.settings.environment, "onQuestion", facts)

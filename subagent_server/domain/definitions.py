@@ -19,7 +19,7 @@ _SUFFIX_LENGTH = 6
 _LATIN_LETTER = re.compile(r"LATIN SMALL (?:LETTER|LIGATURE) ([A-Z]{1,2})( WITH .*)?")
 
 RunnerName = Literal["messages", "claude", "codex", "gemini", "acp", "command"]
-BUILT_RUNNERS: frozenset[RunnerName] = frozenset({"messages", "codex", "gemini", "acp", "command"})
+BUILT_RUNNERS: frozenset[RunnerName] = frozenset({"messages", "claude", "codex", "gemini", "acp", "command"})
 """The runners that this version has: those with a row in `worker/runners.py`."""
 
 
@@ -121,6 +121,7 @@ class AgentDefinition(Record):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     tools: list[str] | None = None
     disallowed_tools: list[str] = Field(default_factory=list)
+    ask: list[str] = Field(default_factory=list)
     agents: list[str] = Field(default_factory=list)
     mcp_servers: dict[str, ServerDefinition] = Field(default_factory=dict)
     named_servers: list[str] = Field(default_factory=list)

@@ -25,7 +25,7 @@ from subagent_server.host.deadline import DeadlineReader
 from subagent_server.host.directory import Entry
 from subagent_server.host.failpoints import failpoint
 from subagent_server.host.stderr import flush, log
-from subagent_server.launch import predecessor, slots
+from subagent_server.launch import hooks, predecessor, slots
 from subagent_server.launch.aftermath import conclude, state_has_ended
 from subagent_server.launch.program import Invocation, WorkerProgram
 from subagent_server.store.paths import RootPaths, RunPaths, run_at
@@ -69,6 +69,8 @@ class Shim:
         status = None if worker is None else self._wait_for(worker)
         # 11 to 17. The aftermath: exit.json, reconcile, sweep, treeGone, the lock, the mark.
         conclude(self.run, self.lock, status, self.deadline, self.program, is_late=self._is_late)
+        # 18. Tell the user's hook, last: it can neither hold up nor fail anything.
+        hooks.fire_end(self.package["environment"].get(hooks.VARIABLE), self.run)
         return 0 if status is None else os.waitstatus_to_exitcode(status) & 0xFF
 
     def _begin(self) -> int | None:

@@ -3,6 +3,7 @@
 Tested in `tests/service/test_reply.py` and `tests/end_to_end/test_child_programs.py`.
 """
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 from pydantic import ValidationError
@@ -13,6 +14,7 @@ from subagent_server.domain.errors import UnreadableMeta
 from subagent_server.domain.limits import check_question
 from subagent_server.domain.records import Message, RunMeta
 from subagent_server.host.clock import now
+from subagent_server.launch import hooks
 from subagent_server.service.access import USER, Caller
 from subagent_server.service.context import Service
 from subagent_server.service.masking import masker_at_door
@@ -22,16 +24,23 @@ from subagent_server.store.runs import RunStore
 
 
 def ask(
-    store: RunStore, run_id: str, question: str, options: list[str] | None, timeout_seconds: float
+    store: RunStore,
+    run_id: str,
+    question: str,
+    options: list[str] | None,
+    timeout_seconds: float,
+    told: str | None = None,
 ) -> Message:
     """Record a question and return it. `timeout_seconds` is how long the question waits for an answer.
+
+    `told` are the hooks that are told of it (`hooks_of`).
 
     Raises:
         BadArgument: the question is empty or too long, or has too many options.
         TooManyQuestions: the run has reached its limit.
         IllegalTransition: the run has ended or has not begun.
     """
-    return _with_question(store, run_id, question, options, timeout_seconds).messages[-1]
+    return _with_question(store, run_id, question, options, timeout_seconds, told).messages[-1]
 
 
 def ask_as_child(
@@ -49,11 +58,17 @@ def ask_as_child(
     masker = masker_at_door(service, run_id)
     question, masked = masker.text(question), masker.data(options)
     seconds = _ask_timeout_seconds(service.store, run_id)
-    return Observed(_with_question(service.store, run_id, question, masked, seconds), observed.live)
+    told = hooks_of(service.settings.environment)
+    return Observed(_with_question(service.store, run_id, question, masked, seconds, told), observed.live)
 
 
 def _with_question(
-    store: RunStore, run_id: str, question: str, options: list[str] | None, timeout_seconds: float
+    store: RunStore,
+    run_id: str,
+    question: str,
+    options: list[str] | None,
+    timeout_seconds: float,
+    told: str | None,
 ) -> RunMeta:
     check_question(question, options or ())
     moment = now()
@@ -62,7 +77,15 @@ def _with_question(
         options=tuple(options or ()),
         expires_at=moment + timedelta(seconds=timeout_seconds),
     )
-    return store.update(run_id, event, moment)
+    meta = store.update(run_id, event, moment)
+    facts = {"runId": run_id, "agent": meta.agent_name, "messageId": meta.messages[-1].message_id}
+    hooks.fire(told, "onQuestion", {**facts, "question": question, "options": options or []})
+    return meta
+
+
+def hooks_of(environment: Mapping[str, str]) -> str | None:
+    """Return the hooks that a run was given in its environment."""
+    return environment.get(hooks.VARIABLE)
 
 
 def _ask_timeout_seconds(store: RunStore, run_id: str) -> float:

@@ -29,6 +29,7 @@ from subagent_server.service.scripted import PlayedScript
 from subagent_server.service.start import StartOrder, start
 from subagent_server.service.stop import stop
 from subagent_server.service.tree_usage import tree_usage
+from subagent_server.service.worktree_start import place_of
 
 CLIENT = "subagent eval"
 _USED_UP = "the budget of the evaluation is used up"
@@ -227,7 +228,11 @@ class Evaluation:
         environment = self.service.settings.environment
         hidden = secret_values(environment).keys()
         shown = {name: value for name, value in environment.items() if name not in hidden}
-        return Judged(result, Path(self.service.store.read_request(meta.run_id).cwd), shown)
+        request = self.service.store.read_request(meta.run_id)
+        cwd = Path(request.cwd)
+        if not cwd.is_dir():  # a worktree in which nothing was changed is gone: it was as its origin is
+            cwd = Path(place_of(meta, request))
+        return Judged(result, cwd, shown)
 
     async def _objection(
         self, case: EvalCase, expectation: Expectation, judged: Judged, changes: Changes, runs: list[str]

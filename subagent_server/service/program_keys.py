@@ -20,6 +20,16 @@ class KnownProgram:
 
 
 KNOWN_PROGRAMS: dict[RunnerName, KnownProgram] = {
+    "claude": KnownProgram(
+        command="claude",
+        install="npm install -g @anthropic-ai/claude-code",
+        keeps=frozenset(
+            {
+                *("model", "baseUrl", "apiKeyEnv", "maxTokens", "effort", "tools", "disallowedTools", "ask"),
+                *("maxTurns", "budgetUsd", "mcpServers"),
+            }
+        ),
+    ),
     # its own tools have no list: its sandbox and its approvals bound them
     "codex": KnownProgram(
         "codex", "npm install -g @openai/codex", frozenset({"model", "effort", "maxTurns", "mcpServers"})
@@ -39,6 +49,7 @@ _ASKED: dict[str, Callable[[AgentDefinition], bool]] = {
     "maxTokens": lambda agent: agent.max_tokens is not None,
     "effort": lambda agent: agent.effort is not None,
     "tools": lambda agent: agent.tools is not None,
+    "ask": lambda agent: bool(agent.ask),
     "disallowedTools": lambda agent: bool(agent.disallowed_tools),
     "maxTurns": lambda agent: bool({"maxTurns", "limits.maxTurns"} & agent.lines.keys()),
     "budgetUsd": lambda agent: agent.limits.budget_usd is not None,

@@ -22,11 +22,13 @@ from subagent_server.domain.records import AgentsFrom, Failure, LaunchInfo, RunM
 from subagent_server.domain.trace_context import carried
 from subagent_server.host import processes
 from subagent_server.host.clock import now
+from subagent_server.launch import hooks
 from subagent_server.launch.launcher import LaunchPackage, Reservation
 from subagent_server.service.access import USER, Caller, new_token, token_hash
 from subagent_server.service.check_agent import AgentChecker, CheckedAgent
 from subagent_server.service.context import Service
 from subagent_server.service.given import Given, masked_for_disk
+from subagent_server.service.hooks import hooks_for_run
 from subagent_server.service.inputs import check_inputs, copy_inputs
 from subagent_server.service.nesting import check_may_start, publish_counted
 from subagent_server.service.origin import agents_from
@@ -111,7 +113,8 @@ def start_agent(
     origin = agents_from(service.settings, checked.agent, cwd)
     scripted = is_scripted(service.settings.environment)
     warnings = [*(continuation.warnings if continuation else []), *doubtful, *checked.missing.values()]
-    warnings += [WARNING] if scripted else []
+    told, unusable = hooks_for_run(service.settings)
+    warnings += [*([WARNING] if scripted else []), *unusable]
     moment = now()
     run_id = make_run_id(moment, os.urandom(6))
     before = continuation.before if continuation else None
@@ -131,7 +134,7 @@ def start_agent(
         except SubagentError:
             service.store.discard(run, meta.parent_run_id)
             raise
-    made = _MadeRun(run, meta, checked, reservation, token, place.cwd, order.script)
+    made = _MadeRun(run, meta, checked, reservation, token, place.cwd, told, order.script)
     return _launch(_traced(service, order.trace), made)
 
 
@@ -167,6 +170,7 @@ class _MadeRun:
     reservation: Reservation
     token: str
     cwd: Path
+    hooks: str
     script: PlayedScript | None
 
 
@@ -306,6 +310,7 @@ def _package(service: Service, made: _MadeRun) -> LaunchPackage:
         "SUBAGENT_RUNS": str(service.settings.runs_root),
         "SUBAGENT_AGENTS": os.pathsep.join(str(path) for path in service.settings.agent_directories),
         "PWD": str(made.cwd),
+        hooks.VARIABLE: made.hooks,
     }
     return LaunchPackage(
         definition=_dumped(agent),

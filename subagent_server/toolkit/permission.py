@@ -1,10 +1,12 @@
 """Permission for a tool call: a question to the parent or a person, and no is the answer of silence."""
 
 import json
+from collections.abc import Collection
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from subagent_server.domain.errors import CallerError
+from subagent_server.domain.errors import CallerError, RunRefused, shorten
 from subagent_server.domain.visible import visible
 from subagent_server.toolkit.run_context import RunContext
 
@@ -12,6 +14,40 @@ ONCE, FOR_THIS_RUN, NO = "once", "for this run", "no"
 _YES = frozenset({ONCE, "yes", "y", "allow", "ok", "1"})
 _LONGEST_ARGUMENTS = 4_000
 _LONGEST_NAME = 200
+
+
+_EDITOR = "str_replace_based_edit_tool"
+_EDITS = frozenset({"write", "edit", "multiedit"})
+
+
+def is_asked(names: Collection[str], tool: str, arguments: dict[str, Any]) -> bool:
+    """Whether the key `ask` of an agent, with these names, means this call of a tool of the built-in loop."""
+    return any(_means(name.strip().lower(), tool.lower(), arguments) for name in names)
+
+
+def _means(name: str, tool: str, arguments: dict[str, Any]) -> bool:
+    if tool == _EDITOR and (name in _EDITS or name == "read"):
+        return (arguments.get("command") == "view") == (name == "read")
+    return name in ("*", tool) or (name.startswith("mcp__") and name.rpartition("__")[2] == tool)
+
+
+def check_asked(names: Collection[str], tools: Collection[str]) -> None:
+    """Refuse names in `ask` that mean none of these tools: nobody could be asked.
+
+    Raises:
+        RunRefused: `config`.
+    """
+    calls: list[dict[str, Any]] = [{}, {"command": "view"}]
+    lacking = [
+        name for name in names if not any(is_asked([name], tool, call) for tool in tools for call in calls)
+    ]
+    if lacking:
+        raise RunRefused(
+            "config",
+            f"ask names {', '.join(map(shorten, lacking[:10]))}, for which nobody can be asked: the run has "
+            "no such tool, the API calls it, or programs of code mode do.",
+            "Name tools of `tools`; in code mode, put tools of MCP servers into `excludedTools`.",
+        )
 
 
 @dataclass(frozen=True)
@@ -23,10 +59,14 @@ class Permission:
 
 
 class Permissions:
-    """Asks for each call of a tool, unless the tool was allowed for the run."""
+    """Asks for each call of a tool, unless the tool was allowed for the run.
 
-    def __init__(self, run: RunContext) -> None:
+    `beside_work` says that the work of the run is counted elsewhere and goes on while a question is open.
+    """
+
+    def __init__(self, run: RunContext, *, beside_work: bool = False) -> None:
         self._run = run
+        self._beside_work = beside_work
         self._allowed: set[str] = set()
 
     async def ask(self, tool: str, arguments: Any, why: str = "") -> Permission:
@@ -39,7 +79,8 @@ class Permissions:
         if tool in self._allowed:
             return Permission(allowed=True)
         try:
-            reply = await self._run.ask(_question(tool, arguments, why), [ONCE, FOR_THIS_RUN, NO])
+            with self._run.working() if self._beside_work else nullcontext():  # what its wait suspends
+                reply = await self._run.ask(_question(tool, arguments, why), [ONCE, FOR_THIS_RUN, NO])
         except CallerError as error:
             return self._denied(tool, f"Nobody could be asked: {error.sentence}")
         if reply.answer is None:

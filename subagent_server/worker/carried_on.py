@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
+from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.past import PastRun
 from subagent_server.domain.records import RunRequest
+from subagent_server.runners.programs.events import is_session_id
 from subagent_server.store.runs import RunStore
-from subagent_server.worker.past import read_past
+from subagent_server.worker.past import LONGEST_CHAIN, read_past
 
 _MOST_CALLS = 50
 _LONGEST_ARGUMENTS = 300
@@ -20,12 +23,14 @@ class CarriedOn:
 
     `messages` is the conversation so far. `session_id` names the program's own record of it, None if there is
     none. `untold` are tasks that the session may lack. `unknown` are calls whose end is not recorded.
+    `spent` is the cost of the session so far, None if a part of it is not known.
     """
 
     messages: Sequence[dict[str, Any]] = ()
     session_id: str | None = None
     untold: Sequence[str] = ()
     unknown: Sequence[str] = ()
+    spent: Decimal | None = Decimal(0)
 
     def words(self, prompt: str) -> str:
         """Return the words for the program: the new task, behind all that its session does not hold."""
@@ -50,7 +55,8 @@ def carry_on(store: RunStore, request: RunRequest) -> CarriedOn:
     if request.continues_run_id is None:
         return CarriedOn()
     past = read_past(store, request.continues_run_id)
-    sessions = [store.read(run.run_id).external_session_id for run in past]
+    named = [store.read(run.run_id).external_session_id or "" for run in past]
+    sessions = [name if is_session_id(name) else None for name in named]
     last = max((n for n, session in enumerate(sessions) if session is not None), default=None)
     messages = [*past[0].messages, *(_said(run.prompt) for run in past if not run.messages)]
     untold = [
@@ -60,10 +66,29 @@ def carry_on(store: RunStore, request: RunRequest) -> CarriedOn:
         messages=messages,
         session_id=None if last is None else sessions[last],
         untold=[text for text in untold if text.strip()],
+        spent=_spent(store, request.continues_run_id),
         unknown=[
             _call(run, call_id) for run in past for call_id in run.calls if not run.calls[call_id].finished
         ][:_MOST_CALLS],
     )
+
+
+def _spent(store: RunStore, run_id: str | None) -> Decimal | None:
+    """Return what the runs of a chain have cost together, None if one of them does not say it."""
+    total = Decimal(0)
+    for _ in range(LONGEST_CHAIN):
+        if run_id is None:
+            break
+        try:
+            meta = store.read(run_id)
+        except SubagentError:
+            return None
+        if meta.external_session_id is not None:
+            if meta.usage.cost_usd is None:
+                return None
+            total += meta.usage.cost_usd
+        run_id = meta.continues_run_id
+    return total
 
 
 def _answered(run: PastRun) -> bool:

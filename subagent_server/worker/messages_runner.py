@@ -38,6 +38,7 @@ from subagent_server.toolkit.ask_parent import AskParent
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.nested import nested_tools
 from subagent_server.toolkit.outputs import KeptOutputs
+from subagent_server.toolkit.permission import check_asked
 from subagent_server.toolkit.telemetry import NO_TRACER
 from subagent_server.toolkit.todo_list import todo_tools
 from subagent_server.toolkit.tool import Tool
@@ -151,8 +152,9 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
         if servers is not None:
             whatever_fails.push_async_callback(servers.aclose)
         foreign = await _foreign_tools(setup, servers, own_tools, place)
-        # 5. Nothing may be refused from here on.
         tools = [*own_tools, *foreign]
+        check_asked(agent.ask, [tool.name for tool in tools])
+        # 5. Nothing may be refused from here on.
         may_ask = any(tool.name == AskParent.name for tool in tools)
         loop = Loop(
             run=run,
@@ -166,6 +168,7 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
             outputs=KeptOutputs(run.paths.outputs, run.masker),
             text=start.text,
             web=make_web_tools(offer),
+            ask=agent.ask,
         )
         _warn(setup, selection, [*tools, *(servers.tools if servers else [])], servers)
         if prices is None and not scripted:

@@ -12,6 +12,7 @@ from subagent_server.domain.records import RunRequest
 from subagent_server.launch import marks
 from subagent_server.runners.messages.prompt import task_blocks
 from subagent_server.runners.programs.acp import AcpDialect
+from subagent_server.runners.programs.claude import ClaudeDialect
 from subagent_server.runners.programs.codex import CodexDialect
 from subagent_server.runners.programs.command import CommandDialect
 from subagent_server.runners.programs.dialect import ChildServer, Dialect, ProgramTask
@@ -29,10 +30,11 @@ from subagent_server.worker.runner_setup import RunnerSetup
 MakeDialect = Callable[[ProgramTask, ProgramEvents, Permissions], Dialect]
 
 DIALECTS: dict[RunnerName, MakeDialect] = {
+    "claude": ClaudeDialect,
     "codex": CodexDialect,
     "gemini": GeminiDialect,
     "acp": AcpDialect,
-    "command": lambda task, events, permissions: CommandDialect(task, events),
+    "command": lambda task, events, _: CommandDialect(task, events),
 }
 """The programs that can carry out a run, under the name of their runner."""
 
@@ -50,21 +52,21 @@ async def open_runner(setup: RunnerSetup) -> ProgramRunner:
     agent, run = setup.agent, setup.run
     request = run.store.read_request(run.run_id)
     setup.record_start(request, _UNSANDBOXED, agent.model)
-    events = ProgramEvents(run)
-    past = await asyncio.to_thread(carry_on, run.store, request)
-    if past.session_id is not None:
-        run.session_opened(past.session_id)
-    task = _task(setup, request, past)
-    run.adopt([*past.messages, {"role": "user", "content": list(task.content)}])
-    dialect = DIALECTS[agent.runner](task, events, Permissions(run))
     log = ServerLog(
         agent.runner,
         run.paths.server_logs,
         run.masker,
         lambda server, text: run.record("server_log", server=server, text=text),
     )
+    events = ProgramEvents(run, lambda: log.tail)
+    past = await asyncio.to_thread(carry_on, run.store, request)
+    if past.session_id is not None:
+        run.session_opened(past.session_id)
+    task = _task(setup, request, past)
+    run.adopt([*past.messages, {"role": "user", "content": list(task.content)}])
+    dialect = DIALECTS[agent.runner](task, events, Permissions(run, beside_work=True))
     start = partial(_start, setup, dialect, log)
-    return ProgramRunner(run, agent, dialect, events, start, lambda: log.tail)
+    return ProgramRunner(run, agent, dialect, events, start)
 
 
 def _task(setup: RunnerSetup, request: RunRequest, past: CarriedOn) -> ProgramTask:
@@ -89,6 +91,7 @@ def _task(setup: RunnerSetup, request: RunRequest, past: CarriedOn) -> ProgramTa
         state=state,
         environment=setup.environment,
         resumes=past.session_id,
+        spent=past.spent,
     )
 
 

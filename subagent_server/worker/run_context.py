@@ -22,7 +22,7 @@ from subagent_server.host.deadline import DeadlineWriter
 from subagent_server.host.failpoints import failpoint
 from subagent_server.host.sleeper import Sleeper
 from subagent_server.host.wake import SLOW_POLL_SECONDS
-from subagent_server.service.ask import ask
+from subagent_server.service.ask import ask, hooks_of
 from subagent_server.service.masking import masker_of
 from subagent_server.store.last_state import LastState
 from subagent_server.store.logs import RunJournal
@@ -63,6 +63,7 @@ class WorkerRun:
         self._model_calls = ModelCalls(self.store, self.paths)
         self._acknowledgements = Acknowledgements(self._acknowledge)
         self._sleeper: Sleeper | None = None
+        self._hooks: str | None = None
         self._own_questions: set[str] = set()
         """The questions of the agent itself, each of which waits for its own answer."""
 
@@ -77,8 +78,9 @@ class WorkerRun:
         self.report_deadline()
 
     def use_agent(self, agent: AgentDefinition, environment: Mapping[str, str]) -> None:
-        """Mask the secrets of `agent` too. Called before any work."""
+        """Mask the secrets of `agent` too, and tell the user's hooks. Called before any work."""
         self.masker = masker_of(agent, environment)
+        self._hooks = hooks_of(environment)
 
     # -- the state
 
@@ -281,7 +283,9 @@ class WorkerRun:
         masked: list[str] | None = self.masker.data(options)
         text, seconds = self.masker.text(question), self._limits.ask_timeout_seconds
         try:
-            message = await asyncio.to_thread(ask, self.store, self.run_id, text, masked, seconds)
+            message = await asyncio.to_thread(
+                ask, self.store, self.run_id, text, masked, seconds, self._hooks
+            )
         except IllegalTransition as error:
             raise RunOver from error
         self._own_questions.add(message.message_id)

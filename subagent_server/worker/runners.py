@@ -15,7 +15,7 @@ It raises RunRefused with `config` for a setting that cannot be kept.
 
 RUNNERS: dict[RunnerName, str] = {
     "messages": "subagent_server.worker.messages_runner",
-    **dict.fromkeys(("codex", "gemini", "acp", "command"), "subagent_server.worker.program_runner"),
+    **dict.fromkeys(("claude", "codex", "gemini", "acp", "command"), "subagent_server.worker.program_runner"),
 }
 """The module of each, with a function `open_runner`. A worker imports that of its own agent alone.
 

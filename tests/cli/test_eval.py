@@ -10,6 +10,7 @@ from subagent_server.domain.errors import UnknownRun
 from subagent_server.domain.states import Status
 from tests.cli.command import Cli, Model, stored
 from tests.helpers.processes import REPOSITORY
+from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 
@@ -164,6 +165,22 @@ def test_ctrl_c_stops_the_runs_that_it_has_started(cli: Cli) -> None:
         code, _, err = running.end()
     assert code == 130 and "2 were stopped" in err
     assert [cli.meta(run_id).status for run_id in stored(cli)] == [Status.STOPPED] * 2
+
+
+def test_a_command_works_in_the_worktree_of_its_run_or_in_its_origin(cli: Cli) -> None:
+    make_repository(cli.home)
+    (cli.home / "kept").touch()
+    git("-C", cli.home, "add", "kept")
+    git("-C", cli.home, "commit", "--quiet", "-m", "second")
+    cli.agent("worker", isolation="worktree")
+    here = {"command": ["test", "-e", "made"]}
+    file = evaluation(
+        cli,
+        {"name": "changed", "turns": [shell("touch made"), says("ok")], "expect": [here]},
+        {"name": "unchanged", "turns": [says("ok")], "expect": [{"command": ["test", "-e", "kept"]}]},
+    )
+    found = cli.json("eval", file, env=NO_KEY)
+    assert found["passed"] == 2 and not (cli.home / "made").exists()
 
 
 def test_a_file_or_agent_that_cannot_be_used_starts_nothing(cli: Cli, tmp_path: Path) -> None:

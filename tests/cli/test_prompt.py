@@ -71,3 +71,4 @@ def test_an_agent_whose_start_is_refused_is_refused_here(cli: Cli) -> None:
     cli.agent("worker", maxTurns=0)
     done = cli("prompt", "worker")
     assert done.returncode == 1 and "maxTurns" in done.stderr
+    assert "prompt is empty" in cli("prompt", "worker", " ").stderr

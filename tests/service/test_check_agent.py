@@ -15,7 +15,7 @@ ECHO = {"command": "cat"}
 OUTPUT = {"type": "object", "properties": {"summary": {"type": "string"}}, "required": ["summery"]}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "condition": ({"tools": "Read, Bash(git diff:*)"}, "tools: Bash(git diff:*) asks for a restriction"),
-    "runner": ({"runner": "claude"}, "runner: claude is not supported"),
+    "runner": ({"runner": "claude"}, "install it with `npm install -g @anthropic-ai/claude-code`"),
     "program": ({"runner": "command", "command": ["a", "b"]}, "command must be a valid string"),
     "bare": ({"runner": "command"}, "command is missing"),
     "ghost": ({"mcpServers": ["githup"]}, "names 'githup' (nearest: 'github'), which is defined neither"),

@@ -17,6 +17,7 @@ from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.session import Session
 from subagent_server.cli.console.until_gone import STOP_WAIT_SECONDS
 from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.errors import BadArgument
 from subagent_server.domain.records import RunMeta
 from subagent_server.service.access import USER
 from subagent_server.service.changes import Changes, Wait, wait_until
@@ -59,6 +60,8 @@ def first_request(session: Session, order: StartOrder, *, with_servers: bool) ->
         EarlyExit: it would fail before its first request (1), or is too slow (124).
     """
     session.check_is_user()
+    if not order.prompt.strip():
+        raise BadArgument("The prompt is empty: say what the agent shall do.")
     agent = session.service.registry.get(order.agent)
     judge = Judge(session.service)
     judge.check(agent)

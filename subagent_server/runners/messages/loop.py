@@ -23,6 +23,7 @@ from subagent_server.runners.outcome import Outcome
 from subagent_server.toolkit.agent_complete import AgentComplete, before_marker
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.outputs import KeptOutputs, Shortener, is_too_long
+from subagent_server.toolkit.permission import Permissions, is_asked
 from subagent_server.toolkit.run_context import RunContext
 from subagent_server.toolkit.telemetry import NO_TRACER, Tracer, execute_tool
 from subagent_server.toolkit.tool import Tool, ToolResult
@@ -58,7 +59,12 @@ class Loop:
     text: str = ""
     tracer: Tracer = NO_TRACER
     web: WebTools = field(default_factory=WebTools)
+    ask: Sequence[str] = ()
+    """The tools that need a yes each time, as the agent file names them."""
     _before_pause: str = ""
+
+    def __post_init__(self) -> None:
+        self._permissions = Permissions(self.run)
 
     @property
     def usage(self) -> Usage:
@@ -236,6 +242,10 @@ class Loop:
 
     async def _called(self, tool: Tool, arguments: dict[str, Any], room: int) -> ToolResult:
         """Return the result of a tool, cut to its room. A machine without room is an error for the model."""
+        if is_asked(self.ask, tool.name, arguments):
+            permission = await self._permissions.ask(tool.name, arguments)
+            if not permission.allowed:
+                return ToolResult.failure(permission.reason)
         try:
             result = await tool.call(arguments)
             if is_too_long(result, room):

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,7 +33,7 @@ class ProgramTask:
     `prompt` is the task in words, with its inputs; `content` is the same in blocks of the Messages API.
     `system` is the agent's prompt and `preamble` what every run is told. `state` is a directory of the run
     that the program may write. `environment` is the run's. `resumes` is the conversation to carry on.
-    `boxed` says that it works in a sandbox.
+    and `spent` its cost so far, None if that is not known. `boxed` says that it works in a sandbox.
     """
 
     agent: AgentDefinition
@@ -45,6 +46,7 @@ class ProgramTask:
     state: Directory
     environment: Mapping[str, str]
     resumes: str | None = None
+    spent: Decimal | None = Decimal(0)
     boxed: bool = False
 
     @property

@@ -7,6 +7,7 @@ and here they have one together. What is not written still counts for the result
 import asyncio
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 from subagent_server.domain.records import Usage
@@ -29,10 +30,12 @@ def is_session_id(name: str) -> bool:
 class ProgramEvents:
     """Writes what a program does. `text` is its last text, `usage` all that it has told of its cost."""
 
-    def __init__(self, run: RunContext) -> None:
+    def __init__(self, run: RunContext, last_errors: Callable[[], str] = str) -> None:
+        """`last_errors` returns the end of what the program has written to stderr."""
         self.text = ""
         self.usage = Usage()
         self._run = run
+        self._last_errors = last_errors
         self._last_progress = time.monotonic()
         self._words = ""
         self._characters = 0
@@ -53,7 +56,7 @@ class ProgramEvents:
     @property
     def last_words(self) -> str:
         """What it said last without getting on, for people; empty if there is nothing."""
-        return self._words
+        return self._words or self._last_errors()
 
     async def session(self, session_id: str) -> None:
         """Keep the name of the program's own record of the conversation. Raises SubagentError."""

@@ -36,15 +36,12 @@ class ProgramRunner:
         dialect: Dialect,
         events: ProgramEvents,
         start: StartProcess,
-        last_words: Callable[[], str],
     ) -> None:
-        """`last_words` returns the end of what the program wrote to stderr."""
         self._run = run
         self._agent = agent
         self._dialect = dialect
         self._events = events
         self._start = start
-        self._last_words = last_words
         self._process: AgentProcess | None = None
         self._conversation: asyncio.Task[Outcome] | None = None
 
@@ -92,7 +89,7 @@ class ProgramRunner:
         self._events.progress()
 
     def _stuck(self) -> RunRefused:
-        said = self._events.last_words or self._last_words()
+        said = self._events.last_words
         words = f" Its last words: {said}" if said else " It had said nothing."
         return RunRefused(
             "timeout",

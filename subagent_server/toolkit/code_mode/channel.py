@@ -24,6 +24,8 @@ MOST_REQUEST_BYTES = 4 << 20
 """How much a call may send, as JSON."""
 MOST_REPLY_BYTES = 16 << 20
 """How much a call may bring, as JSON."""
+_MOST_ANSWERED = MOST_CALLS + 1
+"""The check of literal arguments, before a program runs, is no call of it."""
 _MOST_RECORDS = 2 * MOST_CALLS
 _TOO_MANY = f"A program may make {MOST_CALLS:,} calls: end it, and go on in another one."
 _TOO_LARGE = (
@@ -121,7 +123,7 @@ class Channel:
     async def _serve(self, number: int, function: str, arguments: dict[str, Any]) -> None:
         try:
             reply = {"error": _TOO_MANY}
-            if len(self._used) <= MOST_CALLS:
+            if len(self._used) <= _MOST_ANSWERED:
                 reply = await self._answer(function, arguments)
             data = json.dumps({"call": number, **reply})
             if len(data) > MOST_REPLY_BYTES:

@@ -14,6 +14,11 @@ EACH = "import os\nfor n in range(3, 30):\n    try:\n        os.{}\n    except O
 """A program that does something with each of its descriptors."""
 WAITS = "import threading\nthreading.Event().wait()"
 CALL = '{"call": 1, "function": "shop.price", "arguments": {}}\n'
+CHECKS = "".join(
+    f'{{"call": {number}, "function": "check", "arguments": {{"calls": {calls}}}}}\n'
+    for number, calls in enumerate(("5", '[["shop.price", {"n": ' + "[" * 500 + "]" * 500 + "}]]", "[]"), 90)
+)
+"""Questions about arguments that no program asks: no list, a value that is too deep, and one too many."""
 FORKS = "import os\nif os.fork() == 0:\n    os.setsid()\n    os.execvp('sleep', ['sleep', '600'])\n'left'"
 KILLS = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nos.kill(1, signal.SIGKILL)\n'alive'"
 DELETES = "import shutil\nshutil.rmtree('/tmp', True)\nshutil.rmtree('.', True)"
@@ -35,9 +40,11 @@ def test_records_that_a_program_fakes_end_that_program_and_nothing_else(world: W
         "b'x' * 5_000_000": "more than 4,194,304 bytes",
     }
     odd = {
+        "[shop.price(n=n) for n in range(1001)], shop.price(n=1)": "and 950 more calls",
         "shop.mail(from_='x' * 5_000_000)": "the arguments have more than 4,194,304 bytes",
         writes('b\'{"fault": "mine"}\\n\'') + "2": "2",
         writes("b'{\"end\": 0}\\n'") + "os._exit(3)": "[exit code 3]",
+        writes(f"{CHECKS!r}.encode()") + "3": "3",
         EACH.format("close(n)") + "1": "the program died",
         "print('\\0\\x1b[31m', 'ü' * 3)": "üüü",
         f"x = '{'ü' * 900_000}'\nlen(x)": "900000",

@@ -1,0 +1,219 @@
+"""Claude Code as a runner, played by a script that speaks its stream as it was recorded."""
+
+import json
+import os
+import signal
+import sys
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from subagent_server.host import process_scan
+from subagent_server.service.reconcile import observe
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World
+
+FAKE = """
+import json, os, sys, time
+with open("heard", "a") as file:
+    file.write(json.dumps({"argv": sys.argv[1:], "first": json.loads(sys.stdin.readline())}) + "\\n")
+    servers, system = (open(sys.argv[sys.argv.index(flag) + 1]).read()
+                       for flag in ("--mcp-config", "--system-prompt-file"))
+    file.write(json.dumps({"servers": json.loads(servers), "system": system}) + "\\n")
+for step in json.load(open(os.environ["STEPS"])):
+    if "sleep" in step:
+        time.sleep(step["sleep"])
+        continue
+    if "raw" in step:
+        sys.stdout.write(step["raw"])
+    else:
+        print(json.dumps(step), flush=True)
+    sys.stdout.flush()
+    if step.get("type") == "control_request":
+        with open("heard", "a") as file:
+            file.write(sys.stdin.readline())
+"""
+USAGE = {
+    "input_tokens": 3,
+    "output_tokens": 5,
+    "cache_read_input_tokens": 7,
+    "cache_creation_input_tokens": 1,
+}
+BASH = {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "touch made"}}
+
+
+def says(*content: dict[str, Any], number: int = 1) -> dict[str, Any]:
+    """Return an event with blocks of the model."""
+    return {"type": "assistant", "message": {"id": f"m{number}", "content": list(content), "usage": USAGE}}
+
+
+def text(words: str) -> dict[str, Any]:
+    """Return a block of text."""
+    return {"type": "text", "text": words}
+
+
+def result(**facts: Any) -> dict[str, Any]:
+    """Return the last event of a success, with these facts changed."""
+    usual = {"type": "result", "subtype": "success", "is_error": False, "terminal_reason": "completed"}
+    return {
+        **usual,
+        "result": "Done.",
+        "usage": USAGE,
+        "total_cost_usd": 0.25,
+        "permission_denials": [],
+        **facts,
+    }
+
+
+def wants(tool: str = "Bash", call_id: str = "t1") -> dict[str, Any]:
+    """Return a request to use a tool."""
+    request = {"subtype": "can_use_tool", "tool_name": tool, "input": {"command": "touch made"}}
+    return {"type": "control_request", "request_id": "r1", "request": {**request, "tool_use_id": call_id}}
+
+
+def plays(world: World, *steps: dict[str, Any], **keys: Any) -> None:
+    """Let the program do these steps in every run that is started from now on."""
+    program, script = world.home / "claude", world.home / "steps.json"
+    program.write_text(f"#!{sys.executable}\n{FAKE}", encoding="utf-8")
+    program.chmod(0o755)
+    script.write_text(json.dumps(steps), encoding="utf-8")
+    world.environment["STEPS"] = str(script)
+    world.agent("worker", "You paint.", runner="claude", command=str(program), **keys)
+
+
+def heard(world: World) -> list[dict[str, Any]]:
+    """Return what the program was given and answered."""
+    return [json.loads(line) for line in (world.work / "heard").read_text(encoding="utf-8").splitlines()]
+
+
+def test_its_events_become_those_of_every_run_and_its_keys_reach_it(world: World) -> None:
+    thought = {"type": "thinking", "thinking": "Hm."}
+    ended = {"type": "tool_result", "tool_use_id": "t1", "content": [text("made")], "is_error": False}
+    keys = {"tools": ["Bash(touch *)"], "disallowedTools": ["WebSearch"], "model": "opus", "effort": "high"}
+    steps = [
+        says(thought, BASH),
+        {"type": "user", "message": {"content": [ended]}},
+        says(text("Done."), number=2),
+    ]
+    plays(world, *steps, {"type": "novel", "x": [1]}, result(), limits={"maxTurns": 7}, **keys)
+    run_id = world.start("Paint it.")
+    assert world.completed(run_id) == "Done."
+    world.gone(run_id)
+    kinds = [event["type"] for event in world.events(run_id) if event["type"] != "usage"]
+    middle = ["turn", "thought", "tool_call", "tool_result", "turn", "text", "program_event"]
+    assert kinds == ["run_started", *middle, "run_ended"]
+    usage = world.meta(run_id).usage
+    assert (usage.turns, usage.tool_calls, usage.cost_usd) == (2, 1, Decimal("0.25"))
+    assert (usage.input_tokens, usage.output_tokens) == (3, 5), (
+        "the totals of the end, not a sum of the messages"
+    )
+    began, given = heard(world)
+    line = " ".join(began["argv"])
+    for words in ("--allowedTools mcp__subagent Bash(touch *)", "AskUserQuestion WebSearch", "--max-turns 7"):
+        assert words in line, line
+    assert "--model opus" in line and "--effort high" in line and "Paint it." in json.dumps(began["first"])
+    assert given["system"].startswith("You paint.") and "ask_parent" in given["system"]
+    assert given["servers"]["mcpServers"]["subagent"]["args"][-2:] == ["--role", "child"]
+    assert world.meta(run_id).external_session_id in began["argv"]
+
+
+BAD_ENDS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str, str]] = {
+    "an error beside success": (
+        [result(is_error=True, result="Not logged in")],
+        {},
+        "agent_error",
+        "logged in",
+    ),
+    "an error of the API": (
+        [result(is_error=True, terminal_reason="api_error", result="API Error: 529")],
+        *({}, "model_error", "529"),
+    ),
+    "a silent denial": (
+        [result(permission_denials=[{"tool_name": "Write", "tool_use_id": "t9"}])],
+        *({}, "agent_error", "denied Write, and nobody was asked"),
+    ),
+    "no output": ([result()], {"outputSchema": {"type": "object"}}, "invalid_output", "no output"),
+    "an output that does not fit": (
+        [result(structured_output={"n": "x"})],
+        {"outputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}}},
+        *("invalid_output", "is not of type 'integer'"),
+    ),
+    "too many turns": ([result(subtype="error_max_turns", is_error=True)], {}, "max_turns", "turns"),
+    "nothing": ([says(text("Half."))], {}, "agent_error", "exited with 0 before it gave a result"),
+    "forged fields": (
+        [
+            {"type": "assistant", "message": {"id": 7, "content": [{"type": "text", "text": [1]}, 3]}},
+            {
+                "type": "result",
+                "subtype": ["success"],
+                "usage": {"input_tokens": -5},
+                "total_cost_usd": "many",
+            },
+        ],
+        *({}, "agent_error", "with an error"),
+    ),
+    "endless retries": (
+        [{"type": "system", "subtype": "api_retry", "attempt": 1, "error_status": 401}, {"sleep": 600}],
+        *({"limits": {"idleTimeoutSeconds": 1}}, "timeout", "The API failed (401)"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ENDS)
+def test_a_word_of_success_alone_is_no_success(world: World, name: str) -> None:
+    steps, keys, code, words = BAD_ENDS[name]
+    plays(world, *steps, **keys)
+    run_id = world.start()
+    found = world.failed(run_id)
+    assert found[0] == code and words in found[1], found
+
+
+@pytest.mark.parametrize(("answer", "behavior"), [("once", "allow"), ("no", "deny"), ("", "deny")])
+def test_a_request_for_a_tool_is_a_question_and_silence_denies(
+    world: World, answer: str, behavior: str
+) -> None:
+    denials = [] if behavior == "allow" else [{"tool_name": "Bash", "tool_use_id": "t1"}]
+    limits = {} if answer else {"askTimeoutSeconds": 0.3}
+    plays(world, wants(), result(permission_denials=denials), limits=limits)
+    run_id = world.start()
+    if answer:
+        assert "touch made" in world.asking(run_id).pending[0].question_content
+        world.reply(run_id, answer)
+    assert world.completed(run_id) == "Done.", "a denial that somebody answered is no failure"
+    given = heard(world)[-1]["response"]
+    assert given["request_id"] == "r1" and given["response"]["behavior"] == behavior
+
+
+def test_lines_that_are_no_events_and_all_that_comes_after_the_end_do_no_harm(world: World) -> None:
+    raw = {"raw": "Welcome!\n[1]\n" + "[" * 100_000 + "\n\x00\xff\n"}
+    after = {"raw": json.dumps(result(result="Forged.", is_error=True)) + "\n" + "x" * 1_000_000}
+    plays(world, raw, says(text("Done.")), result(), after)
+    run_id = world.start()
+    assert world.completed(run_id) == "Done."
+
+
+@pytest.mark.parametrize("victim", ["program", "worker", "shim"])
+def test_after_a_kill_the_session_is_carried_on_and_told_what_is_not_known(world: World, victim: str) -> None:
+    plays(world, says(text("I begin."), BASH), {"sleep": 600})
+    run_id = world.start("Paint it.")
+    wait_for(lambda: world.events(run_id, "tool_call"), BOUND, "the call")
+    os.kill(_pid(world, run_id, victim), signal.SIGKILL)
+    wait_for(lambda: observe(world.store, run_id).meta.status.is_terminal, BOUND, "the end of the run")
+    session = world.meta(run_id).external_session_id
+    assert session is not None
+    plays(world, says(text("Done.")), result())
+    done = world.cli("continue", run_id, "And the door?", "--detach")
+    assert done.returncode == 0, done.stderr
+    assert world.completed(done.stdout.strip()) == "Done."
+    began = heard(world)[-2]
+    told = json.dumps(began["first"])
+    assert began["argv"][began["argv"].index("--resume") + 1] == session and "--fork-session" in began["argv"]
+    assert "And the door?" in told and "touch made" in told and "It is not known what they did" in told
+    assert world.meta(done.stdout.strip()).usage.cost_usd is None, "what the killed run has cost is not known"
+
+
+def _pid(world: World, run_id: str, victim: str) -> int:
+    if victim == "program":
+        return process_scan.with_words(str(world.home / "claude").encode())[0]
+    return (world.worker(run_id) if victim == "worker" else world.shim(run_id)).pid

@@ -1,0 +1,60 @@
+"""The key `ask`: a call of the built-in loop becomes a question, and only a clear yes lets it happen."""
+
+from contextlib import nullcontext
+from functools import partial
+
+import pytest
+
+from subagent_server.domain.errors import RunRefused
+from subagent_server.toolkit.permission import check_asked
+from tests.helpers.turns import says, shell, tool_results
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World
+
+
+def test_a_call_that_needs_a_yes_happens_after_it_and_never_after_anything_else(world: World) -> None:
+    world.agent(tools=["Bash"], ask=["Bash"])
+    touched = [shell(f"touch {name}") for name in ("first", "second", "third", "fourth", "fifth")]
+    simulator = world.play(*touched, says("Done."))
+    run_id = world.start()
+    for number, answer in enumerate(["no", "Rather tidy up.", "once", "for this run"], start=1):
+        question = world.asking(run_id).pending[0]
+        assert question.options == ["once", "for this run", "no"] and "touch" in question.question_content
+        assert question.message_id == f"q{number}"
+        world.reply(run_id, answer)
+        wait_for(partial(_has_gone_on, world, run_id, number), BOUND, "the next question or the end")
+    assert world.completed(run_id) == "Done."
+    made = sorted(path.name for path in world.work.iterdir())
+    assert made == ["fifth", "fourth", "third"], "the last one without a question"
+    refused = [tool_results(request.body)[-1] for request in simulator.requests[1:3]]
+    assert "did not allow" in refused[0] and "Rather tidy up." in refused[1]
+
+
+def test_silence_is_no_and_a_tool_that_nobody_can_be_asked_about_is_refused(world: World) -> None:
+    world.agent(tools=["Bash"], ask=["Bash"], limits={"askTimeoutSeconds": 0.3})
+    world.play(shell("touch made"), says("I was not allowed."))
+    assert world.completed(world.start()) == "I was not allowed."
+    assert not list(world.work.iterdir())
+    world.agent(tools=["Read"], ask=["Bash", "WebSearch"])
+    code, message = world.failed(world.start())
+    assert code == "config" and "Bash" in message and "WebSearch" in message
+
+
+def _has_gone_on(world: World, run_id: str, number: int) -> bool:
+    meta = world.meta(run_id)
+    return len(meta.messages) > number or meta.status.is_terminal
+
+
+@pytest.mark.parametrize(
+    ("name", "tools", "is_kept"),
+    [
+        ("Bash", ["bash"], True),
+        ("Write", ["str_replace_based_edit_tool"], True),
+        ("mcp__github__search", ["search"], True),
+        ("Bash(git *)", ["bash"], False),
+        ("Read", ["bash"], False),
+    ],
+)
+def test_a_name_is_kept_if_it_means_a_tool(name: str, tools: list[str], is_kept: bool) -> None:
+    with nullcontext() if is_kept else pytest.raises(RunRefused, match="nobody can be asked"):
+        check_asked([name], tools)
