@@ -44,7 +44,7 @@ check: $(VENV)/.installed-dev  ## format, lint, strict types, layers, documents
 	$(BIN)/pytest tests/test_layers.py tests/test_readme_diagram.py tests/test_documents.py
 
 test-install: $(VENV)/.installed-dev $(INSTALLERS)/.installed  ## the wheel by pip, pipx and uv on each Python that is there
-	INSTALLERS=$(abspath $(INSTALLERS)) $(BIN)/pytest -n 2 tests/test_installed.py
+	INSTALLERS=$(abspath $(INSTALLERS)) $(BIN)/pytest -n 2 --timeout 1200 tests/test_installed.py
 
 picture: $(VENV)/.installed-dev  ## draw docs/screen.svg anew
 	$(BIN)/python -m tests.picture > docs/screen.svg

@@ -36,6 +36,7 @@ MODULES = (
     "mcp_servers",
     "boxes",
     "boxes_alive",
+    "worktrees",
     "http_calls",
     "code_programs",
     "code_tokens",

@@ -68,6 +68,11 @@ class Settings:
     """The model of agents that are started by a contract; None: the lifecycle tools are not offered."""
 
     @property
+    def page_directory(self) -> Path | None:
+        """The directory with the codes of the page, in the state directory of the user; None without one."""
+        return self.token_file and self.token_file.parent / "page"
+
+    @property
     def agents_by_default(self) -> bool:
         """Whether the agent directories are the usual ones, which may be missing."""
         return self.project is not None

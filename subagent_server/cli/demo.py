@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -34,6 +35,10 @@ from subagent_server.store.log_format import usage_line
 _OWN_AGENTS = Path(__file__).with_name("demo_agents")
 _WAIT_SECONDS = 45
 _FOLLOW_SECONDS = 0.25
+_SAMPLE = """def price(cents: int, discount: float) -> int:
+    # TODO: what if the discount is above 1?
+    return round(cents * (1 - discount))
+"""
 _MAX_VALUE = 60
 """Characters of an argument or of a part of the result that are shown."""
 _RESULT_LINES = 8
@@ -126,22 +131,21 @@ class DemoParent:
 @click.option(
     "--repo",
     type=DIRECTORY,
-    default=".",
     metavar="DIR",
-    help="The repository whose last commit is reviewed.  [default: where you stand]",
+    help="The repository whose last commit is reviewed.  [default: where you stand, else one that is made]",
 )
 @click.option(
     "--code", is_flag=True, help="Show an agent in code mode instead: one program, many tool calls."
 )
 @pass_session
-def demo(session: Session, repo: Path, code: bool) -> int:
+def demo(session: Session, repo: Path | None, code: bool) -> int:
     """Watch a parent hand a review to a subagent, answer its question, and get the result.
 
     The model is scripted unless ANTHROPIC_API_KEY is set; everything else is real.
     """
     scene = _SURVEY if code else _REVIEW
-    root = _repository(session.settings.cwd / repo)
-    with _model(scene, session.settings.environment.get("ANTHROPIC_API_KEY")) as environment:
+    key = session.settings.environment.get("ANTHROPIC_API_KEY")
+    with _repository(session, repo) as root, _model(scene, key) as environment:
         parameters = StdioServerParameters(
             command=sys.executable,
             args=["-m", "subagent_server", "serve", "--role", "parent", *_places(session, scene)],
@@ -152,22 +156,48 @@ def demo(session: Session, repo: Path, code: bool) -> int:
     return ExitCode.OK if view.get("status") == "completed" else ExitCode.FAILED
 
 
-def _repository(path: Path) -> Path:
-    """Return the root of the git repository around `path`.
+@contextmanager
+def _repository(session: Session, named: Path | None) -> Iterator[Path]:
+    """Yield the root of the repository to review: if none is named and none is here, one made for the demo.
 
     Raises:
-        BadArgument: there is no git, or no repository with a commit.
+        BadArgument: there is no git, or no repository with a commit at the place that is named.
     """
-    command = ["git", "-C", str(path), "rev-parse", "--show-toplevel", "--verify", "HEAD"]
+    place = session.settings.cwd / (named or ".")
+    found = _git("-C", str(place), "rev-parse", "--show-toplevel", "--verify", "HEAD")
+    if found is not None:
+        yield Path(found.splitlines()[0])
+    elif named is not None:
+        raise BadArgument(
+            f"{place} is in no git repository with a commit: name another, or leave --repo out."
+        )
+    else:
+        with TemporaryDirectory(prefix="subagent-demo-") as made:
+            _make_repository(Path(made))
+            out("There is no repository here, so the last commit of a small one is reviewed.")
+            yield Path(made)
+
+
+def _make_repository(place: Path) -> None:
+    """Make a repository with one commit. Raises BadArgument."""
+    (place / "shop.py").write_text(_SAMPLE, encoding="utf-8")
+    who = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false")
+    for words in (("init", "-q"), ("add", "."), (*who, "commit", "-q", "-m", "Give discounts")):
+        if _git("-C", str(place), *words) is None:
+            raise BadArgument(
+                f"git could not make a repository in {place}: name a repository with --repo DIR."
+            )
+
+
+def _git(*words: str) -> str | None:
+    """Return what git prints, or None if it fails. Raises BadArgument if there is no git."""
     try:
-        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+        done = subprocess.run(["git", *words], capture_output=True, text=True, check=True, timeout=20)
     except FileNotFoundError as error:
         raise BadArgument("git is not installed: install it to run the demo.") from error
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        raise BadArgument(
-            f"{path} is in no git repository with a commit: give one with --repo DIR."
-        ) from error
-    return Path(found.stdout.splitlines()[0])
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout
 
 
 @contextmanager

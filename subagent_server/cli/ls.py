@@ -134,7 +134,12 @@ def _print(text: str) -> None:
 def _remark(session: Session, listing: RunList, shown: list[RunRow]) -> None:
     """Print a remark on runs that the list does not show, for people only."""
     if not shown and not any(islice(RunList(listing.root, caller=session.caller).every(), 1)):
-        err(f"No runs in {session.settings.runs_root}: `subagent run AGENT PROMPT` starts one.")
+        is_missing = not session.settings.runs_root.exists() and session.named_root is not None
+        there = "There is no directory" if is_missing else "No runs in"
+        err(f"{there} {session.settings.runs_root}: `subagent run AGENT PROMPT` starts a run.")
+        return
+    if not shown and not listing.active and next(iter(listing.every()), None) is None:
+        err("No run fits: `subagent ls -a` lists all.")
         return
     if not is_terminal(sys.stderr):
         return

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
@@ -16,7 +16,8 @@ from subagent_server.catalog.loading import load_config
 from subagent_server.catalog.problems import AgentFileError
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import DIRECTORY, SECONDS, trust_option
-from subagent_server.cli.console.http_options import HttpOptions, announce, http_options, opened
+from subagent_server.cli.console.http_options import HttpDoor, HttpOptions, announce, http_options, opened
+from subagent_server.cli.console.output import err
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, choices, shorten
@@ -26,7 +27,11 @@ from subagent_server.service.check_agent import AgentChecker
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.lifecycle.contract_agent import DEFAULT_CONTRACT_MODEL
 from subagent_server.service.origin import may_serve
+from subagent_server.service.page_access import PageAccess, PageServer
 from subagent_server.settings import Role, Settings
+
+if TYPE_CHECKING:
+    from subagent_server.web.routes import Page
 
 
 @click.command()
@@ -127,12 +132,27 @@ def _serve_http(session: Session, service: Service, role: Role, options: HttpOpt
     http = _imported("subagent_server.server.http.app")
     access = http.Access(door.hosts, None if door.tokens is None else door.tokens.parent_of)
     announce(door)
+    page = _page(session, service, door)
 
     def leave() -> NoReturn:
         door.close()
         session.leave(0)
 
-    http.serve_http(service, role, session.caller, door.listener, access, leave)
+    http.serve_http(service, role, session.caller, door.listener, access, page, leave)
+
+
+def _page(session: Session, service: Service, door: HttpDoor) -> "Page | None":
+    """Return the page, announced where it is; None where its codes have no place, which is said."""
+    directory = service.settings.page_directory
+    if directory is None:
+        err("No page for people: HOME names no directory for its codes.")
+        return None
+    access = PageAccess(directory)
+    if door.address is not None:
+        access.announce(PageServer(door.address, str(service.settings.runs_root)))
+        err("`subagent page` opens the page for people.")
+    page: Page = _imported("subagent_server.web.routes").Page(service, session.caller, access)
+    return page
 
 
 def _imported(module: str) -> Any:

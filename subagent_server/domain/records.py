@@ -77,6 +77,11 @@ class Usage(Record):
     web_searches: int = 0
     web_fetches: int = 0
 
+    @property
+    def tokens(self) -> int:
+        """All tokens together."""
+        return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
+
     def merged(self, other: "Usage | None") -> "Usage":
         """Return the larger of each figure: totals only grow."""
         if other is None:

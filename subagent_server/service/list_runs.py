@@ -8,21 +8,20 @@ Tested in `tests/cli/test_ls.py` and `tests/service/test_run_case.py`.
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from subagent_server.domain.errors import ForeignRoot, SubagentError, UnknownRun
+from subagent_server.domain.errors import ForeignRoot
 from subagent_server.domain.ids import is_run_id
 from subagent_server.domain.states import Status
-from subagent_server.service.access import USER, Caller, NotAllowed
+from subagent_server.service.access import USER, Caller
 from subagent_server.service.answer_size import those_that_fit
-from subagent_server.service.parents import OtherParents, others_sentence, starter_of
-from subagent_server.service.run_case import RunCase, case_of, is_over
-from subagent_server.service.run_row import RunRow, row_of_facts, row_of_state
-from subagent_server.store.facts import RunFacts, Starter, read_facts
-from subagent_server.store.paths import RootPaths, RunPaths
+from subagent_server.service.parents import others_sentence
+from subagent_server.service.row_reader import RowReader
+from subagent_server.service.run_row import RunRow
+from subagent_server.store.facts import Starter
+from subagent_server.store.paths import RootPaths
 from subagent_server.store.stored import StoredRuns
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class RunList:
         self.passed = 0
         self._wanted = wanted
         self._caller = caller
-        self._others = OtherParents(caller)
+        self._reader = RowReader(self.root, caller)
         self._everyone = everyone
         self._no_runs: set[str] = set()
         """Names that stand among those that may be live, and are not runs, or not open to the caller."""
@@ -138,36 +137,12 @@ class RunList:
 
     def _row(self, run_id: str) -> RunRow | None:
         """Return the row of a run, or None if it is not a run, or not open to the caller."""
-        run = self.root.run(run_id)
-        try:
-            facts = read_facts(run)
-        except (FileNotFoundError, NotADirectoryError):
-            return None  # a start that never was, or removed
-        live = None if facts is None else _live_at_a_look(run, facts, is_marked=run_id in self._marked)
-        if facts is None or live is None:
-            return self._reconciled_row(run_id)
-        if not self._caller.may_open_run(facts.run_id, facts.parent_run_id):
-            return None
-        started_by = self._others.name_of_parent(facts.started_by, facts.parent_run_id)
-        row = row_of_facts(self.root, facts, live=live, started_by=started_by)
-        return self._if_heard(row, facts.started_by)
-
-    def _reconciled_row(self, run_id: str) -> RunRow | None:
-        from subagent_server.service.open_run import open_run_below  # pydantic, which most lists avoid
-
-        try:
-            observed = open_run_below(self.root.root, run_id, self._caller)
-        except (UnknownRun, NotAllowed):
-            return None  # removed, or somebody else's
-        except SubagentError as error:
-            return RunRow(run_id=run_id, unreadable=error.sentence)
-        meta, starter = observed.meta, starter_of(observed.meta)
-        started_by = self._others.name_of_parent(starter, meta.parent_run_id)
-        return self._if_heard(row_of_state(self.root, meta, observed.live, started_by=started_by), starter)
+        found = self._reader.read(run_id, is_marked=run_id in self._marked)
+        return None if found is None else self._if_heard(*found)
 
     def _if_heard(self, row: RunRow, starter: Starter | None) -> RunRow | None:
         """Return the row unless the run is another parent's and only the caller's own are wanted."""
-        if self._everyone or not self._others.have(starter):
+        if self._everyone or not self._reader.others.have(starter):
             return row
         if row.is_over:
             self.passed += 1
@@ -205,18 +180,6 @@ def _behind(listing: RunList) -> str | None:
         f"Runs older than {listing.passed:,} ended ones of other parents were not looked at: "
         "list_runs(all=true) shows all."
     )
-
-
-def _live_at_a_look(run: RunPaths, facts: RunFacts, *, is_marked: bool) -> bool | None:
-    """Whether a run lives, if there is nothing to reconcile; None if that takes more than a look."""
-    try:
-        if is_over(run, facts.status, is_marked=is_marked):
-            return False
-        lives = case_of(run, facts.status, facts.host) is RunCase.LIVES
-    except OSError:
-        return None
-    expired = facts.expires is not None and facts.expires <= datetime.now(UTC)
-    return True if lives and is_marked and not expired else None
 
 
 def _urgency(row: RunRow) -> int:

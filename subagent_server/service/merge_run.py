@@ -53,14 +53,22 @@ def merge_run(service: Service, run_id: str, way: MergeWay = "merge", caller: Ca
         raise NotAllowed(f"Run {run_id} is your own: whoever started it merges it when it has ended.")
     if meta.worktree is None:
         raise NotMerged(f"Run {run_id} has no worktree of its own, so there is nothing to merge.")
-    if not meta.status.is_terminal or observed.live:
+    if not meta.status.is_terminal:
         raise NotMerged(f"Run {run_id} is still at work: wait for its end with check_status, then merge it.")
-    state = settle(service.store, meta)
+    # The worker settles before it writes the end, so its last processes need not be gone to merge.
+    state = settle(service.store, meta) if observed.live is False else _as_recorded(service, run_id)
     check_not_handed_over(run_id, state)
     if state is None or state.phase != "kept":
         raise NotMerged(f"Run {run_id} has left no changes: there is nothing to merge.")
     with exclusive(service.store.paths.run(run_id).worktree_lock, GIT_SECONDS):
         return _merged(service, meta, meta.worktree, way, caller)
+
+
+def _as_recorded(service: Service, run_id: str) -> WorktreeState | None:
+    state = read_worktree(service.store.paths.run(run_id))
+    if state is not None and state.phase in ("working", "removing"):
+        raise NotMerged(f"The last processes of run {run_id} are still ending: try again in a moment.")
+    return state
 
 
 def _merged(service: Service, meta: RunMeta, worktree: Worktree, way: MergeWay, caller: Caller) -> Merged:

@@ -38,6 +38,9 @@ class RunRow:
     summary: str | None = None
     unreadable: str | None = None
     created: datetime | None = field(default=None, metadata=_FOR_PEOPLE)
+    ended: datetime | None = field(default=None, metadata=_FOR_PEOPLE)
+    parent_run_id: str | None = field(default=None, metadata=_FOR_PEOPLE)
+    tokens: int | None = field(default=None, metadata=_FOR_PEOPLE)
     cost_usd: str | None = field(default=None, metadata=_FOR_PEOPLE)
 
     @property
@@ -58,6 +61,9 @@ class RunRow:
         """Return the JSON object of the row with the facts that a model would only pay for."""
         more = {
             "createdAt": None if self.created is None else timestamp(self.created),
+            "endedAt": None if self.ended is None else timestamp(self.ended),
+            "parentRunId": self.parent_run_id,
+            "tokens": self.tokens or None,
             "costUsd": self.cost_usd,
         }
         return self.to_wire() | {name: value for name, value in more.items() if value is not None}
@@ -103,6 +109,9 @@ def row_of_facts(root: RootPaths, facts: RunFacts, *, live: bool, started_by: st
         waiting_for_slot=waits_for_slot(root, facts.run_id, facts.status) or None,
         summary=maybe_cut(facts.what, MAX_ROW_SUMMARY_CHARACTERS),
         created=facts.created,
+        ended=facts.ended,
+        parent_run_id=facts.parent_run_id,
+        tokens=facts.spent.tokens,
         cost_usd=facts.spent.cost_usd,
     )
 
@@ -123,6 +132,9 @@ def row_of_state(
         waiting_for_slot=waits_for_slot(root, meta.run_id, meta.status) or None,
         summary=maybe_cut(meta.error.message if meta.error else meta.summary, MAX_ROW_SUMMARY_CHARACTERS),
         created=meta.created_at,
+        ended=meta.ended_at,
+        parent_run_id=meta.parent_run_id,
+        tokens=meta.usage.tokens,
         cost_usd=None if meta.usage.cost_usd is None else str(meta.usage.cost_usd),
     )
 

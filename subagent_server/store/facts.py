@@ -28,6 +28,11 @@ class Spent:
     cache_write_tokens: int = 0
     cost_usd: str | None = None
 
+    @property
+    def tokens(self) -> int:
+        """All tokens together."""
+        return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Starter:

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from subagent_server.domain.errors import HostError, shorten
@@ -76,9 +77,10 @@ def settle_worktree(
     git = repository_of(worktree, environment)
     if state.phase == "removing":
         return _removed(worktree, state, git)
-    tip = _committed(worktree, state, message, git)
+    found = _found(worktree, state, git)
+    tip = _committed(worktree, found, message, git)
     commits = int(git.line("count the commits", "rev-list", "--count", tip, f"^{worktree.base}"))
-    strange = _repositories_within(worktree, git)
+    strange = _named(found.repositories)
     if not commits and not strange:
         going = state.model_copy(update={"phase": "removing", "tip": worktree.base, "commits": 0})
         begin_removal(going)
@@ -121,12 +123,38 @@ def drop_files(worktree: Worktree) -> None:
 # -- committing
 
 
-def _committed(worktree: Worktree, state: WorktreeState, message: str, git: Git) -> str:
+@dataclass(frozen=True)
+class _Found:
+    """The files that differ from the index, and the untracked repositories, which no commit can hold."""
+
+    is_there: bool = False
+    gone: list[str] = field(default_factory=list)
+    there: list[str] = field(default_factory=list)
+    repositories: list[str] = field(default_factory=list)
+
+
+def _found(worktree: Worktree, state: WorktreeState, git: Git) -> _Found:
+    """Look through the worktree, once: in a large one this is most of the time that its end takes."""
+    if not (Path(worktree.path).is_dir() and (own_directory(worktree) / "index").is_file()):
+        return _Found()
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", errors="surrogateescape") as left_out:
+        left_out.writelines(f"/{_literal(name)}\n" for name in state.included if "\n" not in name)
+        left_out.flush()
+        words = ("ls-files", "-z", "-t", "--deleted", "--modified", "--others", "--exclude-standard")
+        here = inside_git(git, worktree)
+        listed = here.names("look for changes", *words, f"--exclude-from={left_out.name}")
+    gone = dict.fromkeys(entry[2:] for entry in listed if entry.startswith("R "))
+    others = dict.fromkeys(entry[2:] for entry in listed if not entry.startswith("R "))
+    there = [name for name in others if name not in gone and not name.endswith("/")]
+    return _Found(True, list(gone), there, [name for name in others if name.endswith("/")])
+
+
+def _committed(worktree: Worktree, found: _Found, message: str, git: Git) -> str:
     """Return the last commit of the branch after everything that the run left is committed on it."""
     branch = f"refs/heads/{worktree.branch}"
     tip = git.commit(branch) or worktree.base
     own = own_directory(worktree)
-    if not (Path(worktree.path).is_dir() and (own / "index").is_file()):
+    if not found.is_there:
         return tip
     here = inside_git(git, worktree)
     head = here.commit("HEAD") or tip
@@ -134,7 +162,7 @@ def _committed(worktree: Worktree, state: WorktreeState, message: str, git: Git)
         head = tip
     parents = [head, *([] if git.is_ancestor(tip, head) else [tip])]
     with _own_index(own) as index:
-        tree = _tree(worktree, state, here.at(here.directory, GIT_INDEX_FILE=str(index)))
+        tree = _tree(found, here.at(here.directory, GIT_INDEX_FILE=str(index)))
         if tree != git.line("read a commit", "rev-parse", f"{head}^{{tree}}") or len(parents) > 1:
             head = commit_tree(git, tree, parents, message)
         git.run("move the branch", "update-ref", "--no-deref", "-m", "the end of the run", branch, head)
@@ -158,19 +186,12 @@ def _own_index(own: Path) -> Iterator[Path]:
             left.unlink(missing_ok=True)
 
 
-def _tree(worktree: Worktree, state: WorktreeState, here: Git) -> str:
+def _tree(found: _Found, here: Git) -> str:
     """Return the tree of all files that are there and not ignored, as `git add --all` would have it.
 
     That command enters submodules, and so does their configuration.
     """
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", errors="surrogateescape") as left_out:
-        left_out.writelines(f"/{_literal(name)}\n" for name in state.included if "\n" not in name)
-        left_out.flush()
-        listing = ("ls-files", "-z", "--exclude-standard", f"--exclude-from={left_out.name}")
-        gone = here.names("look for changes", *listing, "--deleted")
-        there = here.names("look for changes", *listing, "--modified", "--others")
-    gone = list(dict.fromkeys(gone))
-    there = [name for name in dict.fromkeys(there) if not name.endswith("/") and name not in set(gone)]
+    gone, there = found.gone, found.there
     if gone:
         here.run("stage changes", "update-index", "-z", "--force-remove", "--stdin", given=joined(gone))
     if there:
@@ -205,14 +226,9 @@ def commit_tree(
     return done.decode("ascii").strip()
 
 
-def _repositories_within(worktree: Worktree, git: Git) -> str:
-    """Return the untracked repositories in a worktree, which no commit of it can hold, in a few words."""
-    own = own_directory(worktree)
-    if not (Path(worktree.path).is_dir() and (own / "index").is_file()):
-        return ""
-    here = inside_git(git, worktree)
-    others = here.names("look for repositories", "ls-files", "-z", "--others", "--exclude-standard")
-    found = [printable(name)[:100] for name in others if name.endswith("/")]
+def _named(repositories: list[str]) -> str:
+    """Return the names of repositories in a few words; nothing if there are none."""
+    found = [printable(name)[:100] for name in repositories]
     return ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
 
 

@@ -39,10 +39,16 @@ def test_a_refusal_in_the_demo_is_one_sentence(cli: Cli) -> None:
     assert done.returncode == 1 and "parent ← refused, run_reviewer: The runs root " in done.stdout
 
 
-def test_a_directory_without_a_commit_is_refused(cli: Cli) -> None:
+def test_a_named_directory_without_a_commit_is_refused(cli: Cli) -> None:
     done = cli("demo", "--repo", ".")
-    assert done.returncode == 2 and "--repo DIR" in done.stderr
+    assert done.returncode == 2 and "leave --repo out." in done.stderr
     assert cli.store.run_ids() == []
+
+
+def test_the_demo_needs_no_repository(cli: Cli) -> None:
+    done = cli("demo", env={"ANTHROPIC_API_KEY": "", "GIT_CEILING_DIRECTORIES": str(cli.home.parent)})
+    assert done.returncode == 0 and "There is no repository here" in done.stdout, done.stderr
+    assert "1 TODO or FIXME left" in done.stdout
 
 
 def test_the_demo_of_code_mode_makes_all_calls_in_one_program_that_asks(cli: Cli) -> None:

@@ -167,3 +167,11 @@ def test_a_large_root_is_searched_as_a_small_one(cli: Cli) -> None:
         )  # the index is behind: what is shown is read
         assert listed(cli, "--status", "failed", "-n", "1") == [failed[-2]]
         assert cli("show", stored[5][:-1]).returncode == cli("show", "@last").returncode == 0
+
+
+def test_a_list_without_a_run_that_fits_and_a_root_that_is_not_there_say_so(cli: Cli) -> None:
+    cli.completed("aaaaaa")
+    done = cli("ls", "--status", "failed", "--agent", "scout")
+    assert (done.returncode, done.stdout) == (0, "") and "No run fits" in done.stderr
+    nowhere = cli("--runs", "nowhere", "ls")
+    assert "There is no directory" in nowhere.stderr and "nowhere" in nowhere.stderr

@@ -35,6 +35,7 @@ VERBS: dict[str, Verb] = {
     ),
     "merge": _verb("merge", "Merge what a run has changed in its git worktree."),
     "rm": _verb("rm", "Remove runs that are over."),
+    "page": _verb("page", "Open the page that shows the runs in a browser."),
     "prune": _verb("prune", "Remove runs that ended long ago."),
     "stats": _verb("stats", "Sum up runs, tokens and cost by agent and day."),
     "agents": _verb("agents", "List the agents and the faults of their files."),
@@ -50,6 +51,7 @@ VERBS: dict[str, Verb] = {
     "init": _verb("init", "Register this server with an MCP client."),
     "schema": _verb("schema", "Print the JSON Schema of a file of a run, or of an agent file."),
     "serve": _verb("serve", "Serve the agents to an MCP client."),
+    "export": _verb("export", "Pack a run into one archive."),
     "completion": _verb("completion", "Print the script that completes this command in a shell."),
     "demo": _verb("demo", "Show a whole run with a scripted model, without a key."),
 }

@@ -121,6 +121,11 @@ class HttpDoor:
     tokens: ParentTokens | None
     close: Callable[[], None] = lambda: None
 
+    @property
+    def address(self) -> str | None:
+        """The address for a browser; None for a Unix socket."""
+        return None if self.listener.family == socket.AF_UNIX else _address_of(self.listener)
+
 
 def opened(options: HttpOptions, settings: Settings) -> HttpDoor:
     """Listen as the options say.
@@ -174,5 +179,9 @@ def _address(text: str) -> tuple[str, int]:
 def _place(listener: socket.socket) -> str:
     if listener.family == socket.AF_UNIX:
         return os.fsdecode(listener.getsockname())
+    return f"{_address_of(listener)}/mcp"
+
+
+def _address_of(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}/mcp" if ":" in host else f"http://{host}:{port}/mcp"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -107,10 +107,9 @@ def _cells(root: RootPaths, depth: int, of_tree: TreeRow) -> tuple[str, ...]:
     run, what = run_cell(row.run_id), what_cell(root, row)
     if row.unreadable is not None:
         return (look.text, run, "", "", "", "", what)
-    tokens = usage.input_tokens + usage.output_tokens + usage.cache_read_tokens + usage.cache_write_tokens
     cost = "" if usage.cost_usd is None else dollars(usage.cost_usd)
     agent = _branch(depth) + one_line(row.agent or "")
-    return (look.text, run, agent, duration(row.elapsed_seconds or 0), _short(tokens), cost, what)
+    return (look.text, run, agent, duration(row.elapsed_seconds or 0), _short(usage.tokens), cost, what)
 
 
 def _coloured(row: TreeRow, line: str) -> str:

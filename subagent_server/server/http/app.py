@@ -6,10 +6,11 @@ import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import anyio
 import uvicorn
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from subagent_server.server.app import WARM_UP_SECONDS
@@ -37,12 +38,24 @@ KEEP_ALIVE_SECONDS = 65
 _POLL_SECONDS = 0.02
 
 
+class AttachedPage(Protocol):
+    """The page that people open in a browser: its addresses, and the end of its streams."""
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """Every address of the page."""
+
+    def end(self) -> None:
+        """End every stream, because the server leaves."""
+
+
 def serve_http(
     service: Service,
     role: Role,
     caller: Caller,
     listener: socket.socket,
     access: Access,
+    page: AttachedPage | None,
     leave: Callable[[], NoReturn],
 ) -> None:
     """Serve clients on a socket until SIGINT or SIGTERM, then `leave`, within 5 s of that.
@@ -50,7 +63,7 @@ def serve_http(
     Nothing of a run lives here, so nobody waits for threads that are still in the middle of a verb.
     """
     log_as_json()
-    asyncio.run(_serve(service, role, caller, listener, access, leave))
+    asyncio.run(_serve(service, role, caller, listener, access, page, leave))
 
 
 async def _serve(
@@ -59,6 +72,7 @@ async def _serve(
     caller: Caller,
     listener: socket.socket,
     access: Access,
+    page: AttachedPage | None,
     leave: Callable[[], NoReturn],
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -75,7 +89,8 @@ async def _serve(
     server.middleware[:0] = [SharedLists(), note_call, calls]
     server.get_tool_input_schema = lambda _: None  # no tool takes arguments from headers: nothing to compare
     traffic = Traffic({"sessions": lambda: sessions.count, "calls_open": lambda: calls.count})
-    http = HttpServer(assemble(sessions, access, traffic, [payload_route(service, clients.caller_of)]))
+    routes = [payload_route(service, clients.caller_of), *([] if page is None else page.routes)]
+    http = HttpServer(assemble(sessions, access, traffic, routes))
     async with sessions.run():
         watching = asyncio.create_task(calls.watch())
         serving = asyncio.create_task(http.serve([listener]))
@@ -83,6 +98,8 @@ async def _serve(
         await asyncio.wait([serving, left], return_when=asyncio.FIRST_COMPLETED)
         http.accept_no_more()
         clients.end_streams()
+        if page is not None:
+            page.end()
         with anyio.move_on_after(FINISH_SECONDS):
             while calls.count > clients.waiting:
                 await anyio.sleep(_POLL_SECONDS)

@@ -13,8 +13,9 @@ from subagent_server.domain.errors import SubagentError
 from subagent_server.server.http.log_lines import write_line
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-OPEN_PATHS = frozenset({"/healthz"})
-"""The paths that need no token."""
+OPEN_PATHS = frozenset({"/healthz", "/"})
+PAGE_PATHS = "/page/"
+"""The paths that need no token: the page lets browsers in by sessions of its own."""
 MAX_TOKEN_CHARACTERS = 1_000
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -86,7 +87,7 @@ class TokenGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, in the name of its parent, or refuse it."""
-        if scope["path"] in OPEN_PATHS:
+        if scope["path"] in OPEN_PATHS or scope["path"].startswith(PAGE_PATHS):
             return await self._app(scope, receive, send)
         try:
             parent = self._parent(Headers(scope=scope).getlist("authorization"))

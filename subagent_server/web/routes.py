@@ -1,0 +1,157 @@
+"""The addresses of the page: the page itself, which anybody may load, and behind it what a session may."""
+
+import asyncio
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+from starlette.staticfiles import StaticFiles
+
+from subagent_server.service.access import Caller
+from subagent_server.service.context import Service
+from subagent_server.service.continue_run import ContinueOrder, continue_run
+from subagent_server.service.page_access import PageAccess
+from subagent_server.service.reply import reply
+from subagent_server.service.rerun import order_of
+from subagent_server.service.start import start
+from subagent_server.service.stop import stop
+from subagent_server.web.feed import Feed
+from subagent_server.web.gate import PRIVATE, fields, for_change, for_session, refused, text_of
+from subagent_server.web.run_page import RunPage
+from subagent_server.web.stream import TabStream
+
+PREFIX = "/page"
+"""Where everything of the page is, but the page itself at `/`."""
+STATIC = Path(__file__).with_name("static")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+ANSWERED_BY = "page"
+
+
+class Page:
+    """The handlers of the page. `end` ends its streams, because the server leaves."""
+
+    def __init__(self, service: Service, caller: Caller, access: PageAccess) -> None:
+        self._service = service
+        self._caller = caller
+        self._access = access
+        self._feed = Feed(service, caller)
+        self._runs = RunPage(service, caller)
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """Every address of the page."""
+        run = PREFIX + "/runs/{run_id}"
+        reads = {
+            f"{PREFIX}/events": self._events,
+            f"{PREFIX}/costs": self._costs,
+            run: self._run,
+            f"{run}/conversation": self._conversation,
+            f"{run}/programs": self._programs,
+            f"{run}/files/{{name}}": self._file,
+        }
+        changes = {
+            f"{run}/reply": self._reply,
+            f"{run}/stop": self._stop,
+            f"{run}/continue": self._continue,
+            f"{run}/rerun": self._rerun,
+        }
+        return [
+            Route("/", _index, methods=["GET"]),
+            Route(f"{PREFIX}/static/{{name}}", _static, methods=["GET"]),
+            Route(f"{PREFIX}/session", for_change(self._session), methods=["POST"]),
+            *(Route(path, for_session(self._access, one), methods=["GET"]) for path, one in reads.items()),
+            *(
+                Route(path, for_session(self._access, for_change(one)), methods=["POST"])
+                for path, one in changes.items()
+            ),
+        ]
+
+    def end(self) -> None:
+        """End every stream."""
+        self._feed.end()
+
+    async def _session(self, request: Request) -> Response:
+        code = text_of(await fields(request), "code")
+        secret = await asyncio.to_thread(self._access.redeem, code)
+        if secret is None:
+            return refused(401, "This link was used before, or is too old: run `subagent page` again.")
+        return JSONResponse({"session": secret}, headers=PRIVATE)
+
+    async def _events(self, request: Request) -> Response:
+        stream = TabStream(self._service, self._caller, self._feed, request.query_params.get("run"))
+        return StreamingResponse(stream.lines(), media_type="text/event-stream", headers=PRIVATE)
+
+    async def _costs(self, _: Request) -> Response:
+        return JSONResponse(await asyncio.to_thread(self._runs.costs), headers=PRIVATE)
+
+    async def _run(self, request: Request) -> Response:
+        return JSONResponse(await self._runs.facts(_run_id(request)), headers=PRIVATE)
+
+    async def _conversation(self, request: Request) -> Response:
+        found = await asyncio.to_thread(self._runs.conversation, _run_id(request))
+        return JSONResponse({"messages": found}, headers=PRIVATE)
+
+    async def _programs(self, request: Request) -> Response:
+        found = await asyncio.to_thread(self._runs.programs, _run_id(request))
+        return JSONResponse({"programs": found}, headers=PRIVATE)
+
+    async def _file(self, request: Request) -> Response:
+        data = await asyncio.to_thread(self._runs.file, _run_id(request), request.path_params["name"])
+        return Response(data, media_type="text/plain; charset=utf-8", headers={**HEADERS, **PRIVATE})
+
+    async def _reply(self, request: Request) -> Response:
+        body, run_id = await fields(request), _run_id(request)
+        answer, question = text_of(body, "answer"), text_of(body, "messageId")
+        await asyncio.to_thread(
+            lambda: reply(
+                self._service, run_id, answer, question, answered_by=ANSWERED_BY, caller=self._caller
+            )
+        )
+        return JSONResponse({"runId": run_id}, headers=PRIVATE)
+
+    async def _stop(self, request: Request) -> Response:
+        run_id = _run_id(request)
+        await asyncio.to_thread(stop, self._service, run_id, None, self._caller)
+        return JSONResponse({"runId": run_id}, headers=PRIVATE)
+
+    async def _continue(self, request: Request) -> Response:
+        prompt = text_of(await fields(request), "prompt")
+        order = ContinueOrder(_run_id(request), prompt=prompt or None)
+        made = await asyncio.to_thread(continue_run, self._service, order, self._caller)
+        return JSONResponse({"runId": made.run_id}, headers=PRIVATE)
+
+    async def _rerun(self, request: Request) -> Response:
+        run_id = _run_id(request)
+        made = await asyncio.to_thread(
+            lambda: start(self._service, order_of(self._service, run_id, self._caller), self._caller)
+        )
+        return JSONResponse({"runId": made.run_id}, headers=PRIVATE)
+
+
+def _run_id(request: Request) -> str:
+    return str(request.path_params["run_id"])
+
+
+async def _index(_: Request) -> Response:
+    return FileResponse(STATIC / "index.html", headers=HEADERS)
+
+
+async def _static(request: Request) -> Response:
+    response: Response = await StaticFiles(directory=STATIC).get_response(
+        request.path_params["name"], request.scope
+    )
+    response.headers.update(HEADERS)
+    return response

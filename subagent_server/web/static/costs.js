@@ -1,0 +1,36 @@
+// What the runs of this root have cost, by agent and by day.
+
+import { el } from "./dom.js";
+import { dollars, duration, tokens } from "./format.js";
+
+const HEAD = ["", "Runs", "Completed", "Failed", "Stopped", "Time", "Tokens", "Cost"];
+
+const all = (sum) => sum.inputTokens + sum.outputTokens + sum.cacheReadTokens + sum.cacheWriteTokens;
+
+const line = (name, sum) =>
+  el(
+    "tr",
+    {},
+    el("th", { scope: "row" }, name),
+    [sum.runs, sum.completed, sum.failed, sum.stopped, duration(sum.seconds), tokens(all(sum)), dollars(sum.costUsd)].map((text) =>
+      el("td", {}, String(text ?? "")),
+    ),
+  );
+
+const table = (title, entries) =>
+  el(
+    "section",
+    { class: "costs" },
+    el("h2", {}, title),
+    el(
+      "div",
+      { class: "wide" },
+      el("table", {}, el("thead", {}, el("tr", {}, HEAD.map((text) => el("th", { scope: "col" }, text)))), el("tbody", {}, entries.map(([name, sum]) => line(name, sum)))),
+    ),
+  );
+
+/** Return the view of the sums that the server has made. */
+export const costs = ({ total, agents, days }) => [
+  table("By agent", [...Object.entries(agents).sort((a, b) => Number(b[1].costUsd ?? 0) - Number(a[1].costUsd ?? 0)), ["All", total]]),
+  table("By day", Object.entries(days).sort().reverse()),
+];

@@ -1,0 +1,53 @@
+// Builds elements. Every text goes through `visible`: what runs say is data.
+
+const PICTURES = 0x2400;
+
+/** Return a text in which control characters and those that turn the direction of text can be seen. */
+export function visible(text) {
+  return String(text).replace(
+    /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
+    (character) => {
+      const code = character.codePointAt(0);
+      if (code === 13) return "";
+      if (code < 32) return String.fromCodePoint(PICTURES + code);
+      if (code === 127) return "\u2421";
+      return `\u27e8U+${code.toString(16).toUpperCase().padStart(4, "0")}\u27e9`;
+    },
+  );
+}
+
+/**
+ * Return an element. `facts` are its attributes, but `on` (listeners by event), `class` and `data` as usual;
+ * an attribute that is null or false is left out. Children are nodes or texts.
+ */
+export function el(name, facts = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(facts)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key === "on") for (const [event, listener] of Object.entries(value)) made.addEventListener(event, listener);
+    else if (key === "data") Object.assign(made.dataset, value);
+    else made.setAttribute(key, value === true ? "" : String(value));
+  }
+  add(made, children);
+  return made;
+}
+
+/** Append nodes and texts to an element; nothing for null, undefined and false. */
+export function add(parent, children) {
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    parent.append(child instanceof Node ? child : visible(child));
+  }
+}
+
+/** Put these nodes and texts into an element in place of what it has. */
+export function fill(parent, ...children) {
+  parent.replaceChildren();
+  add(parent, children);
+}
+
+/** Set a text only if it differs, so that nothing moves under a reader. */
+export function tell(element, text) {
+  const shown = visible(text);
+  if (element.textContent !== shown) element.textContent = shown;
+}

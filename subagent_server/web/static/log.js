@@ -1,0 +1,57 @@
+// The log of a run as it grows. It stays at its end until somebody scrolls up.
+
+import { el, visible } from "./dom.js";
+
+const MOST_LINES = 2000;
+const MOST_CHARACTERS = 4000;
+const KINDS = [
+  [/^\d\d:\d\d:\d\d ── /, "turn"],
+  [/^\d\d:\d\d:\d\d → /, "call"],
+  [/^\d\d:\d\d:\d\d ← /, "answer"],
+  [/^\d\d:\d\d:\d\d \? /, "asks"],
+  [/^\d\d:\d\d:\d\d ✔ /, "good"],
+  [/^\d\d:\d\d:\d\d [✘⚠!] /, "bad"],
+  [/^\d\d:\d\d:\d\d [·▶■] /, "quiet"],
+  [/^ {9}/, null],
+];
+
+export class LogView {
+  #lines = el("div", { class: "lines" });
+  #dropped = el("p", { class: "quiet", hidden: true });
+  #kind = "said";
+  element = el("section", { class: "log", "aria-label": "Log", tabindex: "0" }, this.#dropped, this.#lines);
+
+  /** Take a part of the log; with `first` it is the beginning of what is shown. */
+  take({ first, text, error }) {
+    const atEnd = this.element.scrollHeight - this.element.scrollTop - this.element.clientHeight < 40;
+    if (first) {
+      this.#lines.replaceChildren();
+      this.#dropped.hidden = true;
+    }
+    if (error) this.#lines.append(el("p", { class: "bad" }, error));
+    const made = document.createDocumentFragment();
+    for (const line of text ? text.split("\n").slice(-MOST_LINES) : []) made.append(this.#line(line));
+    this.#lines.append(made);
+    this.#drop();
+    if (atEnd || first) this.element.scrollTop = this.element.scrollHeight;
+  }
+
+  #line(line) {
+    const found = KINDS.find(([form]) => form.test(line));
+    if (found?.[1]) this.#kind = found[1];
+    else if (!found) this.#kind = "said";
+    const cut = line.length > MOST_CHARACTERS ? `${line.slice(0, MOST_CHARACTERS)} … ${line.length - MOST_CHARACTERS} characters more` : line;
+    const made = document.createElement("div");
+    made.className = this.#kind;
+    made.textContent = visible(cut) || "\u00a0";
+    return made;
+  }
+
+  #drop() {
+    const over = this.#lines.childElementCount - MOST_LINES;
+    if (over <= 0) return;
+    for (let i = 0; i < over; i++) this.#lines.firstElementChild.remove();
+    this.#dropped.hidden = false;
+    this.#dropped.textContent = `Earlier lines are in the file; \`subagent logs --full\` prints them.`;
+  }
+}

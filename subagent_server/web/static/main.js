@@ -1,0 +1,150 @@
+// Begins the page: enters, follows the server, shows the view that the address names, and hears the keys.
+
+import { costs } from "./costs.js";
+import { el, fill, tell } from "./dom.js";
+import { Overview } from "./overview.js";
+import { RunView, TABS } from "./run.js";
+import { Runs } from "./runs.js";
+import { Stream } from "./stream.js";
+import { enter, read } from "./session.js";
+
+const KEYS = [
+  ["j k", "next, previous run"],
+  ["Enter", "open the run"],
+  ["Esc", "back to the list"],
+  ["/", "filter"],
+  ["a", "answer the question"],
+  ["s", "stop the run"],
+  ["1 … 6", "parts of the run"],
+  ["?", "these keys"],
+];
+const TOLD_MS = 5000;
+
+const main = document.getElementById("main");
+const filter = document.getElementById("filter");
+const runs = new Runs();
+const overview = new Overview(runs);
+let view = overview;
+
+/** Tell the person something for a while. */
+function say(words) {
+  const told = document.getElementById("told");
+  tell(told, words);
+  clearTimeout(say.timer);
+  say.timer = setTimeout(() => told.replaceChildren(), TOLD_MS);
+}
+
+/** Ask the person, and return whether the answer is yes. */
+function sure(question, yes) {
+  const dialog = document.getElementById("sure");
+  const button = (text, value, kind) => el("button", { type: "button", class: kind, on: { click: () => dialog.close(value) } }, text);
+  fill(dialog, el("p", {}, question), el("div", { class: "actions" }, button("No", "", null), button(yes, "yes", "main danger")));
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((done) => dialog.addEventListener("close", () => done(dialog.returnValue === "yes"), { once: true }));
+}
+
+const stream = new Stream(
+  (kind, data) => {
+    if (kind === "log") return view.take?.(data);
+    runs.take(data);
+    const asking = runs.all.filter((row) => row.pendingQuestions).length;
+    if (view === overview) document.title = `${asking ? `(${asking}) ` : ""}subagents`;
+    view.show?.();
+  },
+  (words, closed) => {
+    tell(document.getElementById("connection"), words);
+    if (closed) fill(main, el("p", { class: "bad" }, words));
+  },
+);
+
+/** Show what the address names: the list with a filter, a run with one of its parts, or the costs. */
+function route() {
+  const [path, query] = location.hash.slice(1).split("?");
+  const [, kind, id, tab] = path.split("/").map(decodeURIComponent);
+  filter.value = new URLSearchParams(query).get("q") ?? "";
+  for (const link of document.querySelectorAll("[data-view]")) {
+    if ((link.dataset.view === "costs") === (kind === "costs")) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  if (kind === "run" && id) showRun(id, tab);
+  else if (kind === "costs") showCosts();
+  else showList();
+}
+
+function showList() {
+  view = overview;
+  overview.filter = filter.value;
+  if (main.firstChild !== overview.element) fill(main, overview.element);
+  document.title = "subagents";
+  stream.follow(null);
+}
+
+function showRun(id, tab) {
+  if (view.runId !== id) {
+    view = new RunView(id, runs, say, sure);
+    fill(main, view.element);
+    main.scrollTop = 0;
+  }
+  view.tab = tab;
+  stream.follow(id);
+}
+
+async function showCosts() {
+  const mine = (view = {});
+  fill(main, el("p", { class: "quiet" }, "Adding up …"));
+  stream.follow(null);
+  try {
+    const found = await read("/page/costs");
+    if (view === mine) fill(main, costs(found));
+  } catch (error) {
+    fill(main, el("p", { class: "bad" }, error.message));
+  }
+}
+
+filter.addEventListener("input", () => {
+  const query = filter.value ? `?${new URLSearchParams({ q: filter.value })}` : "";
+  history.replaceState(null, "", `#/${query}`);
+  showList();
+});
+
+function help() {
+  const dialog = document.getElementById("keys");
+  fill(dialog, el("dl", {}, KEYS.map(([key, does]) => [el("dt", {}, key), el("dd", {}, does)])), el("button", { type: "button", on: { click: () => dialog.close() } }, "Close"));
+  dialog.showModal();
+}
+document.getElementById("help").addEventListener("click", help);
+
+const PRESSED = {
+  j: () => view.move?.(1),
+  k: () => view.move?.(-1),
+  ArrowDown: () => view.move?.(1),
+  ArrowUp: () => view.move?.(-1),
+  "/": () => filter.focus(),
+  "?": help,
+  a: () => view.answer?.(),
+  s: () => view.stop?.(),
+  Escape: () => (location.hash = "#/"),
+};
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const typing = /^(INPUT|TEXTAREA)$/.test(event.target.tagName);
+  if (typing && event.key === "Escape") return event.target.blur();
+  if (typing) return;
+  const number = Number(event.key);
+  if (view.runId && number >= 1 && number <= TABS.length) location.hash = `#/run/${encodeURIComponent(view.runId)}/${TABS[number - 1]}`;
+  else if (event.key in PRESSED) {
+    if (view === overview || !event.key.startsWith("Arrow")) event.preventDefault();
+    PRESSED[event.key]();
+  }
+});
+
+setInterval(() => view.tick?.(), 1000);
+window.addEventListener("hashchange", route);
+try {
+  await enter();
+  route();
+} catch (error) {
+  fill(main, el("p", { class: "bad" }, error.message));
+}

@@ -1,0 +1,134 @@
+// The list of all runs, in groups and trees.
+
+import { el, fill, tell } from "./dom.js";
+import { age, clock, dollars, elapsed, shortId, tokens } from "./format.js";
+import { GROUPS, about, lookOf } from "./runs.js";
+
+const MOST_SHOWN = 300;
+
+export class Overview {
+  #runs;
+  #filter = "";
+  #chosen = null;
+  #lines = new Map();
+  #groups = new Map();
+  element = el("div", { class: "overview" });
+
+  constructor(runs) {
+    this.#runs = runs;
+    for (const [key, title] of GROUPS) {
+      const heading = el("h2", { id: `group-${key}` });
+      const list = el("ol", { class: "runs", "aria-labelledby": `group-${key}` });
+      const more = el("p", { class: "quiet more" });
+      const part = el("section", { class: `group ${key}` }, heading, list, more);
+      this.#groups.set(key, { title, heading, list, more, part });
+      this.element.append(part);
+    }
+    this.empty = el("p", { class: "quiet empty" });
+    this.element.append(this.empty);
+  }
+
+  /** Keep only the runs that a filter fits. */
+  set filter(text) {
+    this.#filter = text.trim();
+    this.show();
+  }
+
+  /** Show the runs as they are now. Lines that stay are changed in place. */
+  show() {
+    const found = this.#runs.groups(this.#filter);
+    const there = new Set();
+    for (const [key, group] of this.#groups) {
+      const lines = found[key].slice(0, MOST_SHOWN);
+      group.part.hidden = !lines.length;
+      tell(group.heading, `${group.title} ${found[key].length}`);
+      tell(group.more, lines.length < found[key].length ? `${found[key].length - lines.length} more: filter to see them.` : "");
+      place(group.list, lines.map(({ row, depth }) => {
+        there.add(row.runId);
+        return this.#line(row, depth);
+      }));
+    }
+    for (const id of this.#lines.keys()) if (!there.has(id)) this.#lines.delete(id);
+    this.empty.hidden = there.size > 0;
+    fill(this.empty, this.#filter ? "No run fits the filter." : "No runs yet: `subagent run AGENT PROMPT` starts one.");
+  }
+
+  /** Tell the times anew. */
+  tick() {
+    for (const [id, line] of this.#lines) {
+      const row = this.#runs.get(id);
+      if (row) times(line, row);
+    }
+  }
+
+  #line(row, depth) {
+    let line = this.#lines.get(row.runId);
+    if (!line) {
+      line = made(row);
+      this.#lines.set(row.runId, line);
+    }
+    const [sign, word, kind] = lookOf(row);
+    line.item.style.setProperty("--depth", depth);
+    line.link.className = `run ${kind}`;
+    tell(line.sign, sign);
+    tell(line.word, word);
+    tell(line.agent, row.agent ?? "");
+    tell(line.about, about(row));
+    tell(line.tokens, tokens(row.tokens));
+    tell(line.cost, dollars(row.costUsd));
+    times(line, row);
+    return line.item;
+  }
+
+  /** Move the choice by so many lines, and return whether there was one to move to. */
+  move(by) {
+    const links = [...this.element.querySelectorAll("section:not([hidden]) a.run")];
+    if (!links.length) return;
+    const now = links.indexOf(document.activeElement);
+    const next = now < 0 ? (by > 0 ? 0 : links.length - 1) : Math.min(links.length - 1, Math.max(0, now + by));
+    links[next].focus();
+    links[next].scrollIntoView({ block: "nearest" });
+  }
+}
+
+function made(row) {
+  const parts = Object.fromEntries(
+    ["sign", "word", "agent", "about", "time", "tokens", "cost", "age"].map((name) => [name, el("span", { class: name })]),
+  );
+  parts.sign.setAttribute("aria-hidden", "true");
+  const id = el("span", { class: "id", title: row.runId }, shortId(row.runId));
+  const link = el(
+    "a",
+    { class: "run", href: `#/run/${encodeURIComponent(row.runId)}` },
+    el("span", { class: "state" }, parts.sign, " ", parts.word),
+    el("span", { class: "who" }, parts.agent),
+    parts.about,
+    id,
+    parts.tokens,
+    parts.cost,
+    parts.time,
+    parts.age,
+  );
+  return { ...parts, link, item: el("li", {}, link) };
+}
+
+function times(line, row) {
+  tell(line.time, elapsed(row));
+  tell(line.age, row.over ? age(row.endedAt ?? row.createdAt) : "");
+  const title = clock(row.createdAt);
+  if (line.time.title !== title) line.time.title = title;
+}
+
+/** Make `wanted` the children of a list, and move only what stands elsewhere. */
+function place(list, wanted) {
+  let at = list.firstElementChild;
+  for (const item of wanted) {
+    if (item === at) at = at.nextElementSibling;
+    else list.insertBefore(item, at);
+  }
+  while (at) {
+    const next = at.nextElementSibling;
+    at.remove();
+    at = next;
+  }
+}

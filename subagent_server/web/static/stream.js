@@ -1,0 +1,68 @@
+// The one event stream of this tab. It comes again by itself, with everything anew.
+
+import { open } from "./session.js";
+
+const AGAIN_MS = [500, 1000, 2000, 5000];
+
+/** Calls `hear(kind, data)` for each event, and `state(words)` when the connection comes or goes. */
+export class Stream {
+  #hear;
+  #state;
+  #run = null;
+  #ending = null;
+
+  constructor(hear, state) {
+    this.#hear = hear;
+    this.#state = state;
+    document.addEventListener("visibilitychange", () => this.#again());
+  }
+
+  /** Follow all runs, and the log of this run (null: of none). */
+  follow(run) {
+    if (this.#ending !== null && run === this.#run) return;
+    this.#run = run;
+    this.#again();
+  }
+
+  #again() {
+    this.#ending?.abort();
+    this.#ending = new AbortController();
+    if (document.visibilityState === "hidden") return; // a hidden tab holds no connection
+    this.#keep(this.#ending.signal);
+  }
+
+  async #keep(signal) {
+    for (let tries = 0; !signal.aborted; tries++) {
+      try {
+        const query = this.#run === null ? "" : `?run=${encodeURIComponent(this.#run)}`;
+        const answer = await open(`/page/events${query}`, signal);
+        this.#state("");
+        tries = 0;
+        await this.#readAll(answer.body);
+      } catch (error) {
+        if (signal.aborted) return;
+        if (error.status === 401) return this.#state(error.message, true);
+      }
+      if (signal.aborted) return;
+      this.#state("The server is away; this page comes back by itself.");
+      await new Promise((done) => setTimeout(done, AGAIN_MS[Math.min(tries, AGAIN_MS.length - 1)]));
+    }
+  }
+
+  async #readAll(body) {
+    const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const events = (rest + value).split("\n\n");
+      rest = events.pop();
+      for (const event of events) this.#one(event);
+    }
+  }
+
+  #one(event) {
+    const found = /^event: (\w+)\ndata: (.*)$/s.exec(event);
+    if (found) this.#hear(found[1], JSON.parse(found[2]));
+  }
+}

@@ -1,0 +1,130 @@
+"""Who may open the page: a browser with a one-time code, and no request of another origin, port or user."""
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from subagent_server.service.page_access import CODE_SECONDS, PageAccess
+from tests.helpers.http_server import HttpServer, Reply
+from tests.helpers.turns import asks, says
+from tests.helpers.world import World
+
+
+def code_of(world: World) -> str:
+    """Return a code as `subagent page` gives it."""
+    link: str = json.loads(world.cli("page", "--json").stdout)["link"]
+    return link.rpartition("#code=")[2]
+
+
+def post(server: HttpServer, path: str, body: dict[str, Any], secret: str = "", **headers: str) -> Reply:
+    """Send a change as the page does."""
+    sent = {"Origin": f"http://127.0.0.1:{server.port}", "Content-Type": "application/json", **headers}
+    sent = {name: value for name, value in sent.items() if value}
+    return server.ask(
+        "POST", path, json.dumps(body).encode(), token=None, Authorization=f"Bearer {secret}", **sent
+    )
+
+
+def entered(world: World, server: HttpServer) -> str:
+    """Return the secret of a new session."""
+    answer = post(server, "/page/session", {"code": code_of(world)})
+    assert answer.status == 200
+    return str(answer.json["session"])
+
+
+def test_a_code_opens_the_page_once_and_the_session_outlives_the_server(world: World) -> None:
+    world.agent()
+    with world.http_server() as server:
+        code = code_of(world)
+        first = post(server, "/page/session", {"code": code})
+        again = post(server, "/page/session", {"code": code})
+        assert (first.status, again.status) == (200, 401)
+        assert "run `subagent page` again" in again.json["error"]
+        secret, port = first.json["session"], server.port
+    with world.http_server(port=port) as server:
+        assert server.ask("GET", "/page/costs", token=None, Authorization=f"Bearer {secret}").status == 200
+    kept = world.home / ".local" / "state" / "subagent" / "page"
+    files = {path.name: path.read_bytes() for path in kept.iterdir()}
+    assert not any(secret in name or secret.encode() in data for name, data in files.items())
+
+
+def test_a_code_is_of_no_use_when_it_is_old(world: World) -> None:
+    access = PageAccess(world.home / "page")
+    code, other = access.new_code(), access.new_code()
+    for path in (world.home / "page").iterdir():
+        os.utime(path, (path.stat().st_mtime - CODE_SECONDS - 1,) * 2)
+    assert access.redeem(code) is None and access.redeem(other) is None
+    assert access.redeem(access.new_code()) is not None
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/page/costs", {}),
+        ("/page/events", {"Authorization": "Bearer wrong"}),
+        ("/page/runs/x", {"Authorization": "Basic wrong"}),
+        ("/page/runs/x/files/%2e%2e", {"Cookie": "session=wrong"}),
+    ],
+)
+def test_without_a_session_nothing_of_a_run_is_told(world: World, path: str, headers: dict[str, str]) -> None:
+    with world.http_server() as server:
+        token = server.ask("GET", path, **headers)  # the token of a parent opens no page
+        assert token.status == 401 and b"subagent page" in token.body
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": ""}, 403),
+        ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Origin": "http://localhost:1"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+    ],
+)
+def test_a_change_comes_from_the_page_itself_or_does_nothing(
+    world: World, headers: dict[str, str], status: int
+) -> None:
+    world.agent()
+    world.play(asks("Merge?", "yes", "no"), says("done"))
+    run_id = world.start()
+    world.asking(run_id)
+    with world.http_server() as server:
+        secret = entered(world, server)
+        refused = post(server, f"/page/runs/{run_id}/reply", {"answer": "yes"}, secret, **headers)
+        assert refused.status == status
+        assert world.meta(run_id).pending_questions == 1
+        answered = post(server, f"/page/runs/{run_id}/reply", {"answer": "yes"}, secret)
+        assert answered.status == 200
+    assert world.completed(run_id) == "done"
+    assert world.meta(run_id).messages[0].answered_by == "page"
+
+
+def test_what_a_verb_refuses_is_its_sentence(world: World) -> None:
+    with world.http_server() as server:
+        secret = entered(world, server)
+        unknown = server.ask("GET", "/page/runs/nobody", token=None, Authorization=f"Bearer {secret}")
+        assert unknown.status == 404 and "There is no run 'nobody'" in unknown.json["error"]
+        wrong = post(server, "/page/runs/..%2f..%2fetc/stop", {}, secret)
+        assert wrong.status in (400, 404)
+
+
+def test_the_page_itself_forbids_foreign_and_inline_scripts(world: World) -> None:
+    with world.http_server() as server:
+        page = server.ask("GET", "/", token=None)
+        policy = page.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "require-trusted-types-for 'script'" in policy
+        assert b"<script>" not in page.body and b"style=" not in page.body and b" on" not in page.body
+        for name in ("main.js", "style.css"):
+            assert server.ask("GET", f"/page/static/{name}", token=None).status == 200
+        assert server.ask("GET", "/page/static/..%2froutes.py", token=None).status == 404
+
+
+def test_the_link_is_only_given_for_a_server_that_lives(world: World) -> None:
+    with world.http_server() as server:
+        assert f"http://127.0.0.1:{server.port}/#code=" in world.cli("page", "--no-open").stdout
+    refused = world.cli("page", "--no-open")
+    assert refused.returncode == 2 and "subagent serve --http" in refused.stderr and not refused.stdout

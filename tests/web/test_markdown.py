@@ -1,0 +1,50 @@
+"""Markdown becomes a tree of allowed elements: never HTML, no address that runs something, and never slow."""
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from subagent_server.web.markdown import MAX_CHARACTERS, SECONDS, parse, tree_of
+
+
+def test_what_models_write_becomes_elements() -> None:
+    tree = parse("# T\n\nA **b** `c` [d](https://e.f)\n\n- 1\n\n| x |\n|---|\n| y |\n\n```py\nz<1\n```")
+    names = [node[0] for node in tree]
+    assert names == ["h1", "p", "ul", "table", "pre"]
+    assert ["a", "https://e.f", ["d"]] in tree[1][2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<script>x()</script>",
+        "<img src=x onerror=x()>",
+        "[x](javascript:x())",
+        "[x](  JaVaScRiPt:x())",
+        "[x](data:text/html,<script>)",
+        "[x](file:///etc/passwd)",
+        "[x](//evil.example)",
+        "![x](https://evil.example/pixel.png)",
+        '[x](https://a.b "\u202e")',
+    ],
+)
+def test_nothing_of_a_text_runs_or_fetches(text: str) -> None:
+    written = json.dumps(parse(text))
+    for word in ('["script"', '["img"', '"javascript:', '"data:', '"file:', '"//evil', '"JaVa'):
+        assert word not in written
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 20_000, "> " * 20_000, "*a" * 20_000, "|a" * 9_000 + "\n" + "|-" * 9_000]
+)
+def test_a_text_that_takes_long_is_shown_plain_in_time(text: str) -> None:
+    began = time.monotonic()
+    tree = asyncio.run(tree_of(text))
+    assert tree is None or json.dumps(tree)
+    assert time.monotonic() - began < SECONDS + 30  # the process is ended, however slow this machine is
+
+
+def test_a_long_text_is_shown_plain() -> None:
+    assert asyncio.run(tree_of("x" * (MAX_CHARACTERS + 1))) is None

@@ -1,0 +1,78 @@
+"""Nested runs in worktrees: each begins at its parent's branch, and work goes up the tree."""
+
+from tests.helpers.turns import call, says, shell
+from tests.helpers.world import World
+from tests.worktrees.repository import Repository
+
+COMMITS = "git -c user.name=A -c user.email=a@example.com commit -qam"
+RUN = {"run": '"runId": ?"([a-z0-9-]+)"'}
+
+
+def test_a_child_begins_at_its_parents_branch_is_merged_there_and_goes_up_with_the_parent(
+    world: World, repository: Repository
+) -> None:
+    world.agent("lead", isolation="worktree", agents=["worker"])
+    lead = [
+        shell(f"echo lead > shared.txt; {COMMITS} 'By the lead'; echo loose > loose.txt"),
+        call("run_worker", prompt="Add a file.", waitSeconds=60),
+        {**call("merge_run", runId="${run}", how="squash"), "capture": RUN},
+        shell("cat child.txt; git log --format=%s"),
+        says("All done."),
+    ]
+    child = [shell("cat shared.txt; ls; echo child > child.txt"), says("Added.")]
+    world.play(*child, conversations=[{"when": {"prompt": "Lead"}, "turns": lead}])
+    run_id = world.start("Lead.", agent="lead")
+    assert world.completed(run_id) == "All done."
+    repository.gone(run_id)
+    (nested,) = world.store.children_of(run_id)
+    saw = world.events(nested, "tool_result")[0]["text"].split()
+    assert saw == ["lead", "deep", "shared.txt"], "what the parent has not committed is not there"
+    answers = [event["text"] for event in world.events(run_id, "tool_result")]
+    assert any("merged (squash" in answer for answer in answers), answers
+    shown = repository.shown(run_id)
+    assert (shown["commits"], repository.shown(nested)["merged"]) == (3, True)
+    assert repository.shown(nested)["from"] == str(repository.place(run_id))
+    repository.merge(run_id)
+    assert (repository.top / "child.txt").exists() and (repository.top / "loose.txt").exists()
+    assert repository.git("show", "HEAD:shared.txt") == "lead"
+
+
+def test_work_below_a_parent_without_changes_goes_to_where_the_parent_came_from(
+    world: World, repository: Repository
+) -> None:
+    world.agent("lead", isolation="worktree", agents=["worker"])
+    lead = [call("run_worker", prompt="Add a file.", waitSeconds=60), says("All done.")]
+    child = [shell("echo child > child.txt"), says("Added.")]
+    world.play(*child, conversations=[{"when": {"prompt": "Lead"}, "turns": lead}])
+    run_id = world.start("Lead.", agent="lead")
+    assert world.completed(run_id) == "All done."
+    repository.gone(run_id)
+    (nested,) = world.store.children_of(run_id)
+    assert repository.shown(run_id)["state"] == "removed"
+    with world.serve() as parent:
+        merged = parent.call("merge_run", runId=nested)
+        assert merged["success"] is True and merged["updatedMetadata"]["worktree"]["merged"] is True
+        assert "no changes" in parent.refused("merge_run", runId=run_id)
+    assert (repository.top / "child.txt").exists()
+
+
+def test_a_child_gets_no_worktree_of_a_repository_that_leads_to_another_one(
+    world: World, repository: Repository
+) -> None:
+    private = world.home / "private"
+    world.agent("lead", agents=["worker"])
+    lead = [
+        shell(f"git clone -q . {private}; mkdir sub; echo 'gitdir: {private}/.git' > sub/.git"),
+        call("run_worker", prompt="Look.", cwd="sub", waitSeconds=60),
+        shell("rm -r sub/.git; git init -q sub; echo $PWD/.git/objects > sub/.git/objects/info/alternates"),
+        shell("git -C sub update-ref HEAD $(git rev-parse HEAD)"),
+        call("run_worker", prompt="Look.", cwd="sub", waitSeconds=60),
+        says("All done."),
+    ]
+    world.play(says("Never said."), conversations=[{"when": {"prompt": "Lead"}, "turns": lead}])
+    run_id = world.start("Lead.", agent="lead")
+    assert world.completed(run_id) == "All done."
+    for nested in world.store.children_of(run_id):
+        code, message = world.failed(nested)
+        assert code == "config" and "leads to another one" in message
+    assert len(world.store.children_of(run_id)) == 2
