@@ -27,7 +27,7 @@ from subagent_server.service.check_agent import AgentChecker
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.lifecycle.contract_agent import DEFAULT_CONTRACT_MODEL
 from subagent_server.service.origin import may_serve
-from subagent_server.service.page_access import PageAccess, PageServer
+from subagent_server.service.page_access import PageAccess, PageNotUsable, PageServer
 from subagent_server.settings import Role, Settings
 
 if TYPE_CHECKING:
@@ -145,11 +145,15 @@ def _page(session: Session, service: Service, door: HttpDoor) -> "Page | None":
     """Return the page, announced where it is; None where its codes have no place, which is said."""
     directory = service.settings.page_directory
     if directory is None:
-        err("No page for people: HOME names no directory for its codes.")
+        err("There is no page for people, because HOME names no directory for its codes.")
         return None
     access = PageAccess(directory)
     if door.address is not None:
-        access.announce(PageServer(door.address, str(service.settings.runs_root)))
+        try:
+            access.announce(PageServer(door.address, str(service.settings.runs_root)))
+        except PageNotUsable as error:
+            err(f"There is no page for people. {error.sentence}")
+            return None
         err("`subagent page` opens the page for people.")
     page: Page = _imported("subagent_server.web.routes").Page(service, session.caller, access)
     return page

@@ -105,6 +105,7 @@ class PageAccess:
     @contextmanager
     def _open(self) -> Iterator[int]:
         try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory = open_private(str(self._path))
         except OSError as error:
             raise self._not_usable(error) from error

@@ -36,9 +36,9 @@ def test_two_files_of_one_name_are_a_problem_and_strict_fails(cli: Cli) -> None:
 def test_an_agent_whose_run_would_be_refused_is_marked_and_strict_fails(cli: Cli) -> None:
     cli.agent("reviewer")
     assert cli("agents", "--strict").returncode == 0
-    cli.agent("other", runner="codex")
+    cli.agent("other", tools="Bash(git diff:*)")
     said = cli("agents")
-    assert said.returncode == 0 and "✘ refused: runner: codex is not supported" in said.stdout
+    assert said.returncode == 0 and "✘ refused: tools: Bash(git diff:*) asks for a restriction" in said.stdout
     assert cli("agents", "--strict").returncode == 2
 
 

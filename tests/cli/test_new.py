@@ -54,7 +54,7 @@ def test_an_agent_of_ones_own_is_copied_before_one_that_comes_with_subagent(cli:
         (["Capital"], 2, "is no name for an agent: "),
         (["-x"], 2, "No such option"),
         (["x" * 49], 2, "is no name for an agent: "),
-        (["a", "--from", "nobody"], 3, "There is no agent 'nobody': the agents here are reviewer, scout, "),
+        (["a", "--from", "nobody"], 3, "There is no agent 'nobody': the agents here are "),
         (["a", "--from", "odd"], 3, "its front matter has no end"),
         (["taken"], 2, "agents/taken.md exists and was left as it is: take another name."),
     ],

@@ -138,16 +138,17 @@ def test_a_run_that_is_stopped_meanwhile_exits_with_4(cli: Cli, model: Model) ->
 
 @pytest.mark.parametrize("words", [[], ["--wait", "30"]])
 def test_a_run_that_is_refused_exits_with_1_and_the_reason(cli: Cli, words: list[str]) -> None:
-    cli.agent("worker", runner="codex")
+    cli.agent("worker", tools="Bash(git diff:*)")
     done = cli("run", "worker", "Do it.", *words)
     assert (done.returncode, done.stdout) == (1, "")
     assert (
-        f"run {the_run(cli)} failed (config): runner: codex is not supported" in done.stderr.splitlines()[-1]
+        f"run {the_run(cli)} failed (config): tools: Bash(git diff:*) asks for"
+        in done.stderr.splitlines()[-1]
     )
 
 
 def test_a_refused_detached_run_is_reported_at_once(cli: Cli) -> None:
-    cli.agent("worker", runner="codex")
+    cli.agent("worker", tools="Bash(git diff:*)")
     done = cli("run", "worker", "Do it.", "--detach")
     assert (done.returncode, done.stdout) == (1, f"{the_run(cli)}\n")
     assert "failed (config)" in done.stderr
@@ -175,7 +176,7 @@ def test_a_refused_start_creates_no_run(cli: Cli, words: list[str], stdin: bytes
 
 
 def test_inputs_are_found_from_here_and_else_from_the_agents_directory(cli: Cli) -> None:
-    cli.agent("worker", runner="codex")
+    cli.agent("worker", tools="Bash(git diff:*)")
     (cli.home / "there").mkdir()
     for path in (cli.home / "here.txt", cli.home / "there" / "there.txt"):
         path.write_text("words", encoding="utf-8")
@@ -195,6 +196,6 @@ def test_runs_beyond_the_limit_wait_for_a_slot(cli: Cli, model: Model) -> None:
 
 
 def test_the_runs_root_is_made_on_first_use(cli: Cli, tmp_path: Path) -> None:
-    cli.agent("worker", runner="codex")
+    cli.agent("worker", tools="Bash(git diff:*)")
     assert cli("run", "worker", "Do it.", "--runs", "new/runs").returncode == 1
     assert (tmp_path / "new" / "runs" / ".gitignore").exists()

@@ -164,7 +164,7 @@ def test_the_programs_of_a_run_know_which_run_they_belong_to(world: World) -> No
 
 
 def test_a_token_that_is_not_that_of_the_run_opens_nothing_and_is_refused_in_one_line(world: World) -> None:
-    world.agent(runner="codex")
+    world.agent(tools="Bash(git diff:*)")
     run_id = world.start()
     for environment, words in (
         ({"SUBAGENT_RUN_ID": run_id, "SUBAGENT_RUN_TOKEN": "wrong"}, "does not open run"),

@@ -38,9 +38,12 @@ AFTER_THE_WORK = [
     "shim.tree_gone",
 ]
 """Where a run that is cut off has completed."""
-ELSEWHERE = ["shim.waiting", "shim.waiting_for_run", "reconcile.swept", "zygote.asked", "zygote.forked"]
-"""Points that one run alone does not come to: a queue, a run to continue, a reader, the warm process; the
-soaks do."""
+ELSEWHERE = [
+    *("shim.waiting", "shim.waiting_for_run", "reconcile.swept", "zygote.asked", "zygote.forked"),
+    *("worktree.made", "worktree.removing"),
+]
+"""Points that one run alone does not come to: a queue, a run to continue, a reader, the zygote; the soaks do.
+Those of worktrees: `tests/worktrees/`."""
 
 
 PLAIN = "shim.recorded"

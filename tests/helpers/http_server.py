@@ -64,7 +64,11 @@ class HttpServer:
             self._process = subprocess.Popen(
                 self._command, cwd=self._cwd, env=dict(self._environment), stdout=log, stderr=log
             )
-        wait_for(self._answers, BOUND, "the server over HTTP")
+        try:
+            wait_for(self._answers, BOUND, "the server over HTTP")
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def __exit__(

@@ -68,7 +68,7 @@ def test_a_server_is_forked_and_stands_where_its_client_started_it(
 def test_the_fork_ends_with_its_front_and_the_front_as_the_fork_and_both_outlive_the_zygote(
     world: World, place: WarmPlace
 ) -> None:
-    world.agent(runner="codex")
+    world.agent(tools="Bash(git diff:*)")
     zygote = place.start()
     with world.raw_server() as server:
         fork = forked_by_greeting(server, zygote)

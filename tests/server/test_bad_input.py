@@ -13,7 +13,7 @@ from tests.helpers.world import World
 @pytest.fixture
 def parent(world: World) -> Iterator[Parent]:
     """A client; the one agent here gives runs that have failed at once. No run may be half-made."""
-    world.agent(runner="codex")
+    world.agent(tools="Bash(git diff:*)")
     with world.serve() as client:
         yield client
         assert isinstance(client.call("list_runs")["runs"], list), "the server goes on"

@@ -45,7 +45,7 @@ def test_it_leaves_with_0_at_a_signal_and_at_the_end_of_input_while_the_run_goes
 
 
 def test_requests_that_are_followed_by_the_end_of_input_at_once_are_answered(world: World) -> None:
-    world.agent(runner="codex")
+    world.agent(tools="Bash(git diff:*)")
 
     def answered() -> dict[str | int, dict[str, Any]] | None:
         """Return the answers, or None if one of them was not ready in time."""
@@ -95,7 +95,7 @@ def test_a_call_that_still_waits_at_the_end_of_input_gets_an_error_that_names_li
 
 
 def test_garbage_is_answered_in_protocol_or_passed_over_and_the_server_stays(world: World) -> None:
-    world.agent(runner="codex")
+    world.agent(tools="Bash(git diff:*)")
     with world.raw_server() as server:
         server.say(
             b"garbage",

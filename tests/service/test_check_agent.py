@@ -59,7 +59,7 @@ def test_every_door_says_the_same_of_an_agent_whose_runs_are_refused(world: Worl
 
 def test_an_agent_file_is_to_be_mended_only_if_it_is_to_blame(world: World) -> None:
     world.agent("unset", apiKeyEnv="UNSET_KEY")
-    world.agent("both", apiKeyEnv="UNSET_KEY", runner="codex")
+    world.agent("both", apiKeyEnv="UNSET_KEY", tools="Bash(git diff:*)")
     world.agent("wrong", tools="Bash(git diff:*)")
     for agent, mends in (("unset", False), ("both", True), ("wrong", True)):
         error = world.meta(world.start(agent=agent)).error
