@@ -12,12 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from subagent_server.domain.definitions import ServerDefinition
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Failure, Usage
 from subagent_server.runners.outcome import Outcome
 from subagent_server.runners.programs.codex_approvals import CodexApprovals
 from subagent_server.runners.programs.codex_items import CodexItems
+from subagent_server.runners.programs.codex_servers import server_entry
 from subagent_server.runners.programs.dialect import Launch, ProgramTask
 from subagent_server.runners.programs.events import ProgramEvents
 from subagent_server.runners.programs.json_rpc import (
@@ -169,7 +169,7 @@ class CodexDialect:
 
     def _config(self) -> Message:
         agent, child = self._task.agent, self._task.child
-        servers = {name: _server(name, server) for name, server in agent.mcp_servers.items()}
+        servers = {name: server_entry(name, server) for name, server in agent.mcp_servers.items()}
         servers[child.name] = {
             "command": child.command,
             "args": list(child.args),
@@ -318,25 +318,6 @@ def _usage(counts: Mapping[str, Any]) -> Usage:
         cache_write_tokens=count_of(counts.get("cacheWriteInputTokens")),
         output_tokens=count_of(counts.get("outputTokens")),
     )
-
-
-def _server(name: str, server: ServerDefinition) -> Message:
-    """Return an MCP server of the agent as Codex's configuration has it."""
-    entry: dict[str, Any] = {
-        "startup_timeout_sec": server.timeout,
-        "tool_timeout_sec": server.call_timeout_seconds,
-        # the agent file names the server, so its tools are among the agent's
-        "default_tools_approval_mode": "approve",
-    }
-    if server.enabled_tools is not None:
-        entry["enabled_tools"] = server.enabled_tools
-    if server.disabled_tools is not None:
-        entry["disabled_tools"] = server.disabled_tools
-    if server.type == "sse":
-        raise RunRefused("config", f"Codex has no MCP servers of type sse: {name}.", "Offer it as `http`.")
-    if server.type == "stdio":
-        return {**entry, "command": server.command, "args": server.args, "env": server.env}
-    return {**entry, "url": server.url, "http_headers": server.headers}
 
 
 def _hint(error: Message) -> str | None:
