@@ -1,4 +1,4 @@
-"""A run as one HTML file: to attach to a report, or to show to a colleague. It has no script and fetches nothing.
+"""A run as one HTML file: to attach to a report, or to show somebody. It has no script and fetches nothing.
 
 Every text of the run is masked once more and escaped. Tested in `tests/web/test_standalone.py`.
 """
