@@ -153,8 +153,16 @@ class TinyPlace:
         return identity
 
     def connect(self) -> ForkConnection:
-        """Connect to the zygote."""
-        return ForkConnection(str(self.directory), self.key)
+        """Connect to the zygote, whose socket has its name a moment before it listens."""
+
+        def connected() -> ForkConnection | None:
+            with suppress(ConnectionRefusedError):
+                return ForkConnection(str(self.directory), self.key)
+            return None
+
+        connection = wait_for(connected, BOUND, "a zygote that listens")
+        assert connection is not None
+        return connection
 
     def start_program(
         self, program: str, *arguments: object, before_go: Callable[[], object] = lambda: None

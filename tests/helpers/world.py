@@ -263,6 +263,7 @@ class World:
             for run_id in mine:
                 if run_id not in self.abandoned:
                     self.stop(run_id, "the test is over")
+            self._model.close()  # a run that is stopped waits for an answer that is under way
             for run_id in mine:
                 self._settle(run_id)
             for process in self._launcher.started:
