@@ -152,7 +152,7 @@ class _Room:
             self._bytes += found.st_size
             if self._files > MOST_STATE_FILES or self._bytes > MOST_STATE_BYTES:
                 raise _TooMuch(
-                    f"it has more than {MOST_STATE_FILES:,} files or {MOST_STATE_BYTES >> 20:,} MiB."
+                    f"it has more than {MOST_STATE_FILES:,} files or {MOST_STATE_BYTES >> 20} MiB."
                 )
 
 

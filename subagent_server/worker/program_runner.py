@@ -103,7 +103,7 @@ def _task(setup: RunnerSetup, request: RunRequest, past: CarriedOn, box: RunBox 
         environment=setup.environment,
         resumes=past.session_id,
         spent=past.spent,
-        boxed=box is not None,
+        kept=None if box is None else run.paths.program_home,
     )
 
 
