@@ -1,9 +1,10 @@
-"""The page beside many runs that are alive: its first rows, a line of a log, and what it costs the server.
+"""The page beside many runs that are alive: its first rows, a line of a log, and its cost for the server.
 
-`python -m benchmarks.page [RUNS]`. The runs are planted: a state, a journal and a held lock each, which is all
-that the page looks at. The baseline of what a browser waits for is an answer that looks at no run.
+`python -m benchmarks.page [RUNS]`. The runs are planted: a state, a journal and a held lock each: the page looks
+at nothing else. The baseline for the waits of a browser is an answer that looks at no run.
 """
 
+import asyncio
 import json
 import os
 import socket
@@ -11,12 +12,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+
+import httpx2
 
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
@@ -35,79 +37,78 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 def measure(scale: Scale) -> list[Line]:
     """Return the lines. Raises RuntimeError: the page did not show what is there."""
-    alive = scale.runs
     with tempfile.TemporaryDirectory() as name:
         root = Path(name, "runs")
         make_stored(root, ENDED)
-        with planted(root, alive) as run_ids, _served(Path(name), root) as page:
-            bare = [page.timed_answer("/") for _ in range(scale.times(TIMES))]
-            first = [page.first_rows(alive) for _ in range(scale.times(TIMES))]
-            log = root / run_ids[0] / "run.log"
-            lines = [page.line_seen(log, number) for number in range(scale.times(TIMES))]
-            worked = page.worked(scale.times(int(IDLE_SECONDS)))
+        with planted(root, scale.runs) as run_ids:
+            return asyncio.run(_measured(Path(name), root, run_ids, scale))
+
+
+async def _measured(home: Path, root: Path, run_ids: list[str], scale: Scale) -> list[Line]:
+    alive, times, log = len(run_ids), scale.times(TIMES), root / run_ids[0] / "run.log"
+    async with _served(home, root) as page:
+        bare = [await page.timed_answer("/") for _ in range(times)]
+        first = [await page.first_rows(alive) for _ in range(times)]
+        lines = [await page.line_seen(log, number) for number in range(times)]
+        worked = await page.worked(scale.times(int(IDLE_SECONDS)))
     shown = f"{alive} alive"
     return [
         Line(f"the first rows, {shown}", first, "the page without rows", bare, (Bar("p50", 200),)),
-        Line(f"a line of a log, written until received, {shown}", lines, "the page without rows", bare, (Bar("p99", 300),)),
+        Line(
+            f"a line of a log, written until received, {shown}",
+            lines,
+            "the page without rows",
+            bare,
+            (Bar("p99", 300),),
+        ),
         Line(f"one open page, {shown}", [worked], "a core", [100], (Bar("p50", 5),), unit="% of a core"),
     ]
 
 
 @dataclass(frozen=True)
 class _Page:
-    """A server, and the session of a browser that it knows."""
+    """A server, and a client with the session of a browser that it knows."""
 
     pid: int
-    port: int
-    secret: str
+    client: httpx2.AsyncClient
 
-    @contextmanager
-    def _got(self, path: str) -> Iterator[Any]:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=SILENCE_SECONDS)
-        try:
-            connection.request("GET", path, headers={"Authorization": f"Bearer {self.secret}"})
-            answer = connection.getresponse()
-            if answer.status != 200:
-                raise RuntimeError(f"{path} was answered with {answer.status}")
-            yield answer
-        finally:
-            connection.close()
-
-    def timed_answer(self, path: str) -> float:
+    async def timed_answer(self, path: str) -> float:
         """Return how long a whole answer takes, in ms."""
         began = time.perf_counter()
-        with self._got(path) as answer:
-            answer.read()
+        (await self.client.get(path)).raise_for_status()
         return _since(began)
 
-    def first_rows(self, alive: int) -> float:
+    async def first_rows(self, alive: int) -> float:
         """Return how long it takes until the rows of all runs that are alive have come, in ms."""
         began = time.perf_counter()
-        with self._got("/page/events") as answer:
-            _until(answer, lambda kind, news: kind == "runs" and len(news["rows"]) >= alive)
+        async with self.client.stream("GET", "/page/events") as answer:
+            await _until(answer, lambda kind, news: kind == "runs" and len(news["rows"]) >= alive)
             taken = _since(began)
-        time.sleep(0.3)  # the server lets go of the table when nobody reads it, and the next one is the first
+        await asyncio.sleep(
+            0.3
+        )  # a table that nobody reads is forgotten, and the next look is the first again
         return taken
 
-    def line_seen(self, log: Path, number: int) -> float:
+    async def line_seen(self, log: Path, number: int) -> float:
         """Return how long a line of the log of an open run takes to come, in ms."""
         line = f"12:00:00 line {number} of the benchmark"
-        with self._got(f"/page/events?run={log.parent.name}") as answer:
-            _until(answer, lambda kind, _: kind == "runs")
-            time.sleep(0.5)
+        async with self.client.stream("GET", f"/page/events?run={log.parent.name}") as answer:
+            events = _events(answer)
+            await _first(events, lambda kind, _: kind == "runs")
+            await asyncio.sleep(0.5)
             began = time.perf_counter()
             with log.open("a", encoding="utf-8") as file:
                 file.write(f"{line}\n")
-            _until(answer, lambda kind, news: kind == "log" and line in news["text"])
+            await _first(events, lambda kind, news: kind == "log" and line in news["text"])
             return _since(began)
 
-    def worked(self, seconds: float) -> float:
+    async def worked(self, seconds: float) -> float:
         """Return how much of a core the server needs while one page is open, in percent."""
-        with self._got("/page/events") as answer:
-            _until(answer, lambda kind, news: kind == "runs")
-            time.sleep(1)
+        async with self.client.stream("GET", "/page/events") as answer:
+            await _until(answer, lambda kind, news: kind == "runs")
+            await asyncio.sleep(1)
             before, began = self._ticks(), time.perf_counter()
-            time.sleep(seconds)
+            await asyncio.sleep(seconds)
             return (self._ticks() - before) / _TICKS / (time.perf_counter() - began) * 100
 
     def _ticks(self) -> int:
@@ -115,24 +116,40 @@ class _Page:
         return int(fields[11]) + int(fields[12])
 
 
-def _until(answer: Any, wanted: Callable[[str, dict[str, Any]], bool]) -> None:
-    """Read an event stream up to the first event that is wanted."""
+Wanted = Callable[[str, dict[str, Any]], bool]
+
+
+async def _events(answer: httpx2.Response) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """Yield the events of a stream."""
+    answer.raise_for_status()
     kind = ""
-    for line in answer:
-        name, _, value = line.decode().rstrip("\n").partition(": ")
+    async for line in answer.aiter_lines():
+        name, _, value = line.partition(": ")
         if name == "event":
             kind = value
-        if name == "data" and wanted(kind, json.loads(value)):
-            return
+        elif name == "data":
+            yield kind, json.loads(value)
+
+
+async def _first(events: AsyncIterator[tuple[str, dict[str, Any]]], wanted: Wanted) -> None:
+    """Read up to the first event that is wanted."""
+    async with asyncio.timeout(SILENCE_SECONDS):
+        async for event in events:
+            if wanted(*event):
+                return
     raise RuntimeError("the stream has ended")
+
+
+async def _until(answer: httpx2.Response, wanted: Wanted) -> None:
+    await _first(_events(answer), wanted)
 
 
 def _since(began: float) -> float:
     return (time.perf_counter() - began) * 1000
 
 
-@contextmanager
-def _served(home: Path, root: Path) -> Iterator[_Page]:
+@asynccontextmanager
+async def _served(home: Path, root: Path) -> AsyncIterator[_Page]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -143,24 +160,25 @@ def _served(home: Path, root: Path) -> Iterator[_Page]:
     with (home / "http.log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, cwd=home, stdout=log, stderr=log)
     try:
-        _wait(port)
+        await _listening(port)
         access = PageAccess(state / "subagent" / "page")
-        yield _Page(process.pid, port, access.redeem(access.new_code()) or "")
+        headers = {"Authorization": f"Bearer {access.redeem(access.new_code())}"}
+        address = f"http://127.0.0.1:{port}"
+        async with httpx2.AsyncClient(base_url=address, headers=headers, timeout=SILENCE_SECONDS) as client:
+            yield _Page(process.pid, client)
     finally:
         process.terminate()
         process.wait()
 
 
-def _wait(port: int) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            return
-        except ConnectionRefusedError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
+async def _listening(port: int) -> None:
+    async with asyncio.timeout(READY_SECONDS):
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                return
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.1)
 
 
 if __name__ == "__main__":

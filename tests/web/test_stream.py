@@ -82,7 +82,9 @@ def test_among_500_runs_alive_the_rows_come_and_each_line_of_a_log_is_heard(worl
         with stream(server, entered(world, server), shown) as events:
             rows: set[str] = set()
             while not rows >= {*run_ids, *stored}:
-                rows |= {row["runId"] for row in next(news for kind, news in events if kind == "runs")["rows"]}
+                rows |= {
+                    row["runId"] for row in next(news for kind, news in events if kind == "runs")["rows"]
+                }
             began = time.monotonic()
             for number in range(8):
                 with Path(world.paths(shown).log.path).open("a", encoding="utf-8") as log:
