@@ -1,7 +1,7 @@
 """The page beside many runs that are alive: its first rows, a line of a log, and its cost for the server.
 
-`python -m benchmarks.page [RUNS]`. The runs are planted: a state, a journal and a held lock each: the page looks
-at nothing else. The baseline for the waits of a browser is an answer that looks at no run.
+`python -m benchmarks.page [RUNS]`. The runs are planted: a state, a journal and a held lock each, because the
+page looks at nothing else. The baseline for the waits of a browser is an answer that looks at no run.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +82,7 @@ class _Page:
         """Return how long it takes until the rows of all runs that are alive have come, in ms."""
         began = time.perf_counter()
         async with self.client.stream("GET", "/page/events") as answer:
-            await _until(answer, lambda kind, news: kind == "runs" and len(news["rows"]) >= alive)
+            await _first(_events(answer), lambda kind, news: kind == "runs" and len(news["rows"]) >= alive)
             taken = _since(began)
         await asyncio.sleep(
             0.3
@@ -105,11 +105,14 @@ class _Page:
     async def worked(self, seconds: float) -> float:
         """Return how much of a core the server needs while one page is open, in percent."""
         async with self.client.stream("GET", "/page/events") as answer:
-            await _until(answer, lambda kind, news: kind == "runs")
+            events = _events(answer)  # kept: the page is open as long as it is
+            await _first(events, lambda kind, news: kind == "runs")
             await asyncio.sleep(1)
             before, began = self._ticks(), time.perf_counter()
             await asyncio.sleep(seconds)
-            return (self._ticks() - before) / _TICKS / (time.perf_counter() - began) * 100
+            worked = self._ticks() - before
+            await events.aclose()
+            return worked / _TICKS / (time.perf_counter() - began) * 100
 
     def _ticks(self) -> int:
         fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
@@ -119,7 +122,7 @@ class _Page:
 Wanted = Callable[[str, dict[str, Any]], bool]
 
 
-async def _events(answer: httpx2.Response) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+async def _events(answer: httpx2.Response) -> AsyncGenerator[tuple[str, dict[str, Any]]]:
     """Yield the events of a stream."""
     answer.raise_for_status()
     kind = ""
@@ -140,10 +143,6 @@ async def _first(events: AsyncIterator[tuple[str, dict[str, Any]]], wanted: Want
     raise RuntimeError("the stream has ended")
 
 
-async def _until(answer: httpx2.Response, wanted: Wanted) -> None:
-    await _first(_events(answer), wanted)
-
-
 def _since(began: float) -> float:
     return (time.perf_counter() - began) * 1000
 
@@ -156,6 +155,7 @@ async def _served(home: Path, root: Path) -> AsyncIterator[_Page]:
     state = home / "state"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SUBAGENT")}
     environment = {**kept, "HOME": str(home), "XDG_STATE_HOME": str(state), "SUBAGENT_RUNS": str(root)}
+    environment["SUBAGENT_WARM"] = "0"  # so that the process that is started is the one that serves
     command = (sys.executable, "-m", "subagent_server", "serve", "--http", f"127.0.0.1:{port}")
     with (home / "http.log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, cwd=home, stdout=log, stderr=log)
