@@ -26,6 +26,8 @@ from subagent_server.toolkit.permission import Permissions
 COMMAND = "claude"
 INSTALL = "npm install -g @anthropic-ai/claude-code"
 _QUIET = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"}
+_OF_API = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
+"""What `apiKeyEnv` and `baseUrl` stand for if the agent file leaves them out."""
 _OF_ANOTHER_SESSION = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_SSE_PORT")
 _NOT_OFFERED = ("AskUserQuestion",)
 """A question to a person at a terminal that is not there; `ask_parent` takes its place."""
@@ -94,6 +96,9 @@ class ClaudeDialect:
             variables["ANTHROPIC_BASE_URL"] = agent.base_url
         if agent.max_tokens:
             variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(agent.max_tokens)
+        if self._task.boxed:  # else it inherits them
+            inherited = {name: self._task.environment.get(name) for name in _OF_API}
+            variables = {name: value for name, value in inherited.items() if value} | variables
         if agent.api_key_env != "ANTHROPIC_API_KEY":
             key = self._task.environment.get(agent.api_key_env, "").strip()
             if not key:
