@@ -205,6 +205,6 @@ def facts(pairs: Iterable[tuple[str, str | None]]) -> str:
 
 
 def _columns(c: str) -> int:
-    if unicodedata.combining(c):
+    if unicodedata.combining(c) or unicodedata.category(c) == "Cf":  # what `escape` leaves of these joins
         return 0
     return 2 if unicodedata.east_asian_width(c) in "WF" else 1
