@@ -28,7 +28,7 @@ for name, code in marshal.loads(compiled) if version == sys.version else texts:
 module.main(line)
 """
 """The first thing is the record that the program is here, so that its box is looked at while it gets ready.
-The modules are compiled here once for all programs, as in a `.pyc` file; another interpreter compiles them."""
+The modules come compiled, as in a `.pyc` file, for the worker's interpreter; another one compiles them."""
 
 
 def version_of(python: str, box: Box | None) -> str:

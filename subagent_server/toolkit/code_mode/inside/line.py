@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class ToolError(Exception):
     """A tool has failed; the text says why."""
 
+    __module__ = "__main__"  # so that a traceback names it as the code does
+
 
 class Text(str):
     """The text of a result. `json()` is its value."""
