@@ -115,8 +115,8 @@ HOSTILE = """
 import socket, time
 def line():
     made = socket.socket(socket.AF_UNIX)
+    made.connect(place)
     made.settimeout(2)
-    made.connect(os.path.relpath(place))
     return made
 def send(data):
     made = line()
