@@ -1,7 +1,7 @@
 """Markdown of a model as a tree of allowed elements. The page builds them one by one: no HTML is ever made.
 
-The parser takes seconds for some texts of 20 KB, so it works in a process of its own with bounds; what it does
-not finish is shown as plain text.
+The parser takes seconds for some texts of 20 KB, so it works in a process of its own with bounds; what
+it does not finish is shown as plain text.
 """
 
 import asyncio
@@ -19,7 +19,10 @@ SECONDS = 20.0
 MAX_NODES = 20_000
 _SCHEMES = ("http://", "https://", "mailto:")
 _ELEMENTS = frozenset(
-    "p h1 h2 h3 h4 h5 h6 ul ol li blockquote hr br em strong s table thead tbody tr th td".split()
+    [
+        *("p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "hr", "br"),
+        *("em", "strong", "s", "table", "thead", "tbody", "tr", "th", "td"),
+    ]
 )
 Node = str | list[Any]
 """A text, or `[element, attribute or None, nodes]`."""
