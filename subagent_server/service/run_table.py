@@ -110,7 +110,8 @@ class RunTable:
         doing, usage = latest_doing(run), recorded_usage(run)
         told: Row = {} if doing is None else {"doing": doing[:MAX_DOING_CHARACTERS]}
         if usage is not None:
-            told["tokens"] = usage.tokens
+            if usage.tokens is not None:
+                told["tokens"] = usage.tokens
             if usage.cost_usd is not None:
                 told["costUsd"] = str(usage.cost_usd)
         return told

@@ -77,11 +77,11 @@ class StandalonePage:
         view = facts["view"]
         label = f" · {self._text(view['label'])}" if "label" in view else ""
         yield f"<h1>{self._text(view['agent'])}{label}</h1>"
-        cost = view["usage"].get("costUsd")
+        cost, turns = view["usage"].get("costUsd"), view["usage"].get("turns", 0)
         figures = [
             view["status"],
             f"{view['elapsedSeconds']:.0f} s",
-            f"{view['usage'].get('turns', 0)} turns",
+            None if turns is None else f"{turns} turns",
             None if cost is None else f"${cost}",
             f"began {facts['created']}",
             self._run_id,
