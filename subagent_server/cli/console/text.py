@@ -17,6 +17,8 @@ from subagent_server.domain.states import Status
 from subagent_server.domain.visible import OTHER_SPACES, visible
 
 GAP = "  "
+UNKNOWN = "-"
+"""In place of a figure that is not known."""
 _COLOURS = {
     "bold": 1,
     "red": 31,
