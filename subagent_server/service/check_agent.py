@@ -7,7 +7,7 @@ Tested in `tests/service/test_check_agent.py`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -33,8 +33,7 @@ from subagent_server.service.tool_names import (
 from subagent_server.service.trusting import Judge, NotTrusted
 from subagent_server.service.unsupported import asked_of_box, unsupported_keys, why_no_box
 
-BUDGET = "limits.budgetUsd"
-"""The key of the refusal of a budget that cannot be kept."""
+_BUDGET = "limits.budgetUsd"
 _REFUSED_CALL = "A call is refused"
 _MOST_SHOWN = 600
 """Characters of refusals in the description of a tool."""
@@ -92,6 +91,13 @@ class CheckedAgent:
         if any(refusal.in_file for refusal in self.refusals):
             return "Mend the agent file (`subagent doctor` lists what is wrong with it), then start it again."
         return "The agent file may stay as it is: put right what it relies on, then start it again."
+
+    def with_model_of_caller(self) -> "CheckedAgent":
+        """Return this agent for a start that names another model, for which the file is not to blame."""
+        refusals = [
+            replace(refusal, in_file=refusal.in_file and refusal.key != _BUDGET) for refusal in self.refusals
+        ]
+        return replace(self, refusals=refusals)
 
     def line_of(self, key: str) -> int | None:
         """Return the line of a key in the agent's file, or that of the key that it stands in, if known."""
@@ -265,7 +271,7 @@ def _of_budget(agent: AgentDefinition) -> Iterator[Refusal]:
         f"budgetUsd cannot be kept, because no price is known for the model {model}: name "
         "one whose price is known, or limit the run by maxTurns and timeoutSeconds."
     )
-    yield Refusal(why, BUDGET)
+    yield Refusal(why, _BUDGET)
 
 
 def _no_model(key: str, why: str, todo: str) -> Refusal:

@@ -34,7 +34,7 @@ from subagent_server.host.clock import now
 from subagent_server.launch import hooks
 from subagent_server.launch.launcher import LaunchPackage, Reservation
 from subagent_server.service.access import USER, Caller, new_token, token_hash
-from subagent_server.service.check_agent import BUDGET, AgentChecker, CheckedAgent, Refusal
+from subagent_server.service.check_agent import AgentChecker, CheckedAgent
 from subagent_server.service.context import Service
 from subagent_server.service.given import Given, masked_for_disk
 from subagent_server.service.hooks import hooks_for_run
@@ -157,17 +157,13 @@ def _checked(
     """
     is_asked_for = continuation is not None and continuation.stored_agent
     checked = AgentChecker(service).check(agent, elsewhere=order.cwd is not None, is_asked_for=is_asked_for)
-    if "model" in order.overrides:  # the file says nothing of this model
-        checked = replace(checked, refusals=[_without_file(refusal) for refusal in checked.refusals])
+    if "model" in order.overrides:
+        checked = checked.with_model_of_caller()
     if checked.doubt is not None:
         raise checked.doubt
     if is_scripted(service.settings.environment):
         return replace(checked, agent=calling_script(checked.agent))
     return checked
-
-
-def _without_file(refusal: Refusal) -> Refusal:
-    return replace(refusal, in_file=refusal.in_file and refusal.key != BUDGET)
 
 
 def _traced(service: Service, trace: Mapping[str, str]) -> Service:
