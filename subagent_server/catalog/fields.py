@@ -329,6 +329,9 @@ def _check(definition: AgentDefinition, job: _Job) -> None:
         job.notes.fault("env has a variable without a proper name", lines.get("env"))
     if definition.runner in ("command", "acp"):
         _check_command(definition, job)
+    elif definition.command and definition.runner == "messages":
+        todo = "add one of them, or leave command out"
+        job.notes.fault(f"command is for runner: command and runner: acp: {todo}", lines.get("command"))
     if not definition.description:
         job.notes.warn("there is no description, so nobody can tell when to use this agent")
     if len(definition.description) > LONG_DESCRIPTION:
@@ -341,8 +344,10 @@ def _check(definition: AgentDefinition, job: _Job) -> None:
 def _check_command(definition: AgentDefinition, job: _Job) -> None:
     """Apply the rules for an agent whose runs any program carries out."""
     line = job.draft.lines.get("runner")
-    if not definition.command and "command" not in job.draft.lines:
-        job.notes.fault(f"command is missing, and runner: {definition.runner} needs one", line)
+    if not definition.command:
+        if not any(fault.startswith("command ") for fault in job.notes.reasons("fault")):
+            job.notes.fault(f"command is missing, and runner: {definition.runner} needs one", line)
+        return  # what it would be given can be judged when it is there
     if definition.runner == "acp":
         return  # its system prompt goes with the task
     if definition.system_prompt.strip() and not any("{systemPrompt}" in word for word in definition.args):
