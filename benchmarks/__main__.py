@@ -38,6 +38,7 @@ MODULES = (
     "boxes_alive",
     "worktrees",
     "http_calls",
+    "page",
     "code_programs",
     "code_tokens",
 )

@@ -138,7 +138,7 @@ def _hash(value: object) -> str:
 
 
 def _shown(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if len(text) <= MAX_SHOWN:
         return text
     return f"{text[:MAX_SHOWN]}… ({len(text) - MAX_SHOWN:,} more characters)"

@@ -13,6 +13,7 @@ from subagent_server.cli.console.row_cells import run_cell
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import (
     GAP,
+    UNKNOWN,
     duration,
     escape_lines,
     line_width,
@@ -22,11 +23,11 @@ from subagent_server.cli.console.text import (
     table,
     wrapped,
 )
+from subagent_server.domain.figures import least_mark
 from subagent_server.domain.money import dollars
 from subagent_server.service.open_run import open_run
 from subagent_server.service.run_figures import RunFigures, run_figures
 
-UNKNOWN = "-"
 _NAMES = 18
 """Columns of the names of the figures; the two runs share the rest of the line."""
 _LEAST_COLUMNS = 40
@@ -41,8 +42,9 @@ _LEAST_COLUMNS = 40
 def compare(session: Session, first: str, second: str, as_json: bool) -> None:
     """Show two runs side by side: how they ended, their turns and tools, tokens, cost, time and results.
 
-    Tokens and cost are those of the whole tree of a run; a figure that is not known is `-`. Results stand
-    side by side on a wide terminal, else one behind the other.
+    Tokens and cost are those of the whole tree of a run. A figure that is not known is `-`, and a sum of
+    which a part is not known has a ≥. Results stand side by side on a wide terminal, else one behind the
+    other.
     """
     a, b = (
         run_figures(session.service, open_run(session.service, session.run_id(name), session.caller))
@@ -65,11 +67,10 @@ def _rows(a: RunFigures, b: RunFigures) -> Iterator[tuple[str, str, str]]:
     yield "status", _status(a), _status(b)
     yield "time", duration(a.seconds), duration(b.seconds)
     yield "cost", _cost(a), _cost(b)
-    yield "turns", f"{a.turns:,}", f"{b.turns:,}"
+    yield "turns", _count(a.turns), _count(b.turns)
     for name in ("input", "output", "cache read", "cache write"):
-        field = f"{name.replace(' ', '_')}_tokens"
-        yield f"{name} tokens", _count(getattr(a, field)), _count(getattr(b, field))
-    yield "tool calls", f"{a.tool_calls:,}", f"{b.tool_calls:,}"
+        yield f"{name} tokens", _tokens(a, name), _tokens(b, name)
+    yield "tool calls", _count(a.tool_calls), _count(b.tool_calls)
     for tool in dict.fromkeys([*a.tools, *b.tools]):
         yield f"  {one_line(tool)}", _count(a.tools.get(tool, 0)), _count(b.tools.get(tool, 0))
 
@@ -84,7 +85,15 @@ def _status(run: RunFigures) -> str:
 
 
 def _cost(run: RunFigures) -> str:
-    return UNKNOWN if run.cost_usd is None else dollars(run.cost_usd)
+    if run.cost_usd is None:
+        return UNKNOWN
+    return least_mark(run.at_least or (), "costUsd") + dollars(run.cost_usd)
+
+
+def _tokens(run: RunFigures, kind: str) -> str:
+    first, _, second = kind.partition(" ")
+    mark = least_mark(run.at_least or (), f"{first}{second.capitalize()}Tokens")
+    return mark + _count(getattr(run, f"{kind.replace(' ', '_')}_tokens"))
 
 
 def _count(number: int | None) -> str:

@@ -14,6 +14,7 @@ from subagent_server.cli.console.ask_trust import with_trust
 from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import TEXT, json_option, trust_option
+from subagent_server.cli.console.overrides import override_options, overrides
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.stdin import argument_or_stdin
 from subagent_server.service.continue_run import ContinueOrder, continue_run
@@ -40,6 +41,7 @@ from subagent_server.service.parents import COMMAND_LINE
     is_flag=True,
     help="If the file of the agent is gone, take the definition that the run was started with.",
 )
+@override_options
 @trust_option
 @detach_option
 @wait_option
@@ -62,7 +64,8 @@ def continue_(
 
     It has the whole conversation and works in the same directory, with the agent as its file is now. PROMPT
     says what to do next; `-` reads it from stdin. Without one the run goes on where it was cut; a run that
-    has completed needs one. The rest is as with `subagent run`.
+    has completed needs one. Options such as --model are for the new run; those of the old one are not kept.
+    The rest is as with `subagent run`.
     """
     how = AfterStart(detach=detach, seconds=seconds, stops=stops, as_json=as_json)
     how.check()
@@ -73,6 +76,7 @@ def continue_(
         label,
         stored_agent,
         client=COMMAND_LINE,
+        overrides=overrides(),
     )
 
     def started() -> ExitCode:

@@ -22,7 +22,9 @@ from subagent_server.sandbox.trial import outlook
 from subagent_server.service.check_agent import AgentChecker, CheckedAgent
 from subagent_server.service.context import warm_start
 from subagent_server.service.doctor import Defect, examine
+from subagent_server.service.hooks import hooks_for_run
 from subagent_server.service.open_run import open_run
+from subagent_server.store.log_format import count
 
 _EVERY_RUN = "*"
 """The value of a bare `--runs`; no run id can be this."""
@@ -48,7 +50,7 @@ def doctor(session: Session, file: str | None, name: str | None, as_json: bool) 
 
     Without arguments all agent files, and how runs will be started; else FILE. With --runs every run, or RUN:
     its steps, its questions, its result, its journal, its processes, and that no secret of this environment
-    stands in it. Exits with 0 if nothing is wrong, else with 1 and a line for each finding.
+    stands in it. Exits with 0 if there is no finding, else with 1 and a line for each; warnings do not count.
     """
     if name is not None:
         if file is not None:
@@ -58,17 +60,21 @@ def doctor(session: Session, file: str | None, name: str | None, as_json: bool) 
         return _check_agents(session, *_of_file(session.settings.cwd / file), as_json)
     agents, problems = session.service.registry.agents(), session.service.registry.catalog().problems
     surroundings = _Surroundings(
-        _warm_start(session), outlook(session.settings.environment), with_words(b"serve", b"--no-token")
+        _warm_start(session),
+        outlook(session.settings.environment),
+        hooks_for_run(session.settings)[1],
+        with_words(b"serve", b"--no-token"),
     )
     return _check_agents(session, agents, problems, as_json, surroundings)
 
 
 @dataclass(frozen=True)
 class _Surroundings:
-    """How runs will be started here, and where their programs will work."""
+    """How runs will be started here, where their programs will work, and why hooks are not called."""
 
     warm_start: str
     sandbox: str
+    unusable_hooks: list[str]
     open_servers: list[int]
     """The pids of this user's servers that let in whoever comes (`serve --no-token`)."""
 
@@ -151,7 +157,8 @@ def _check_agents(
     checker = AgentChecker(session.service)
     # The faults of a file are listed already, each with its line.
     every = [*problems, *(found for agent in agents for found in _problems(checker.check(agent)))]
-    findings = [problem for problem in every if problem.kind not in _REMARKS]
+    findings = sum(problem.kind not in _REMARKS for problem in every)
+    findings += len(around.unusable_hooks) if around is not None else 0
     if as_json:
         wire = {"checked": len(agents), "problems": [problem_wire(problem) for problem in every]}
         out_json(wire if around is None else {**wire, **_wire(around)})
@@ -159,11 +166,14 @@ def _check_agents(
         if around is not None:
             err(one_line(f"Warm start: {around.warm_start}."))
             err(one_line(f"Sandbox: {around.sandbox}."))
+            for sentence in around.unusable_hooks:
+                out(one_line(f"Hooks: {sentence}"))
             for pid in around.open_servers:
                 err(f"HTTP: server {pid} runs with --no-token. {EVERYBODY}")
         for problem in every:
             out(problem_line(session, problem))
-        err(_summary(len(agents), "agent", len(findings)))
+        warnings = sum(problem.kind == "warning" for problem in every)
+        err(_summary(len(agents), "agent", findings, warnings))
     return ExitCode.FAILED if findings else ExitCode.OK
 
 
@@ -171,6 +181,7 @@ def _wire(around: _Surroundings) -> dict[str, object]:
     return {
         "warmStart": around.warm_start,
         "sandbox": around.sandbox,
+        "unusableHooks": around.unusable_hooks,
         "serversWithoutToken": around.open_servers,
     }
 
@@ -188,6 +199,7 @@ def _problems(checked: CheckedAgent) -> Iterator[Problem]:
         yield Problem(path, None, "warning", f"not trusted: {checked.doubt.remark}", agent.name)
 
 
-def _summary(checked: int, what: str, wrong: int) -> str:
-    found = "nothing is wrong" if not wrong else f"{wrong} finding{'' if wrong == 1 else 's'}"
-    return f"{checked} {what}{'' if checked == 1 else 's'} checked: {found}."
+def _summary(checked: int, what: str, wrong: int, warnings: int = 0) -> str:
+    found = [count(wrong, "finding")] if wrong else []
+    found += [count(warnings, "warning")] if warnings else []
+    return f"{count(checked, what)} checked: {', '.join(found) or 'nothing is wrong'}."

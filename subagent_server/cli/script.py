@@ -10,6 +10,7 @@ from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.output import out, out_json
 from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.domain.visible import visible
 from subagent_server.service import script as service
 
 
@@ -58,7 +59,7 @@ _Dumper.add_representer(str, _text)
 def _yaml(made: dict[str, Any]) -> str:
     """Return YAML that is safe on a terminal: a character that does not print is an escape, as all others."""
     text = _dumped(made, allow_unicode=True)
-    return text if text.replace("\n", "").isprintable() else _dumped(made, allow_unicode=False)
+    return text if visible(text, "\n") == text else _dumped(made, allow_unicode=False)
 
 
 def _dumped(made: dict[str, Any], *, allow_unicode: bool) -> str:

@@ -9,7 +9,8 @@ import click
 from subagent_server.cli.console.flags import SPAN, TEXT, json_option
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import duration, one_line, table
+from subagent_server.cli.console.text import UNKNOWN, duration, one_line, table
+from subagent_server.domain.figures import TOKENS, least_mark
 from subagent_server.host.clock import now
 from subagent_server.service import stats as service
 from subagent_server.service.stats import Stats, Sum
@@ -28,8 +29,8 @@ _LIMITS = (24, 9, 9, 9, 9, 9, 14, 12)
 def stats(session: Session, since: timedelta | None, agent: str | None, as_json: bool) -> None:
     """Sum up runs: how they ended, what they used, by agent and by day (UTC, the last 14 that had any).
 
-    Tokens are those of every kind, as the states say; time is from being accepted to the end. With --json:
-    every day, and each kind of tokens.
+    Tokens are those of every kind, as the states say; time is from being accepted to the end. A sum with ≥
+    is at least so much, because a run did not tell its own. With --json: every day, and each kind of tokens.
     """
     session.check_is_user()
     begin = None if since is None else now() - since
@@ -53,11 +54,14 @@ def _rows(found: Stats) -> Iterable[tuple[str, ...]]:
 
 def _row(name: str, one: Sum) -> tuple[str, ...]:
     counts = (one.runs, *one.outcomes.values(), one.active)
-    cost = "" if one.cost_usd is None else f"${one.cost_usd:.2f}"
-    return (name, *(f"{count:,}" for count in counts), _short(one.tokens), cost, duration(one.seconds))
+    cost = "" if one.cost_usd is None else f"{least_mark(one.at_least, 'costUsd')}${one.cost_usd:.2f}"
+    tokens = least_mark(one.at_least, *TOKENS) + _short(one.tokens)
+    return (name, *(f"{count:,}" for count in counts), tokens, cost, duration(one.seconds))
 
 
-def _short(number: int) -> str:
+def _short(number: int | None) -> str:
+    if number is None:
+        return UNKNOWN
     for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if number >= size:
             return f"{number / size:.1f}{unit}"

@@ -32,6 +32,8 @@ _WITHOUT_EMPTY_FIELDS = frozenset({"meta", "request"})
 _RUN_IDS = frozenset({"runId", "rootRunId", "parentRunId", "continuesRunId"})
 _ENDED_AT = {Status.COMPLETED: "completedAt", Status.FAILED: "completedAt", Status.STOPPED: "stoppedAt"}
 _AT_WORK = [Status.RUNNING.value, Status.WAITING.value, Status.REPLIED.value]
+_COUNT = [{"type": "integer"}, {"type": "null"}]
+"""Of what a run has used. A count that is not known is written as null."""
 _AMOUNT = {"pattern": r"^[0-9]+(\.[0-9]+)?$"}
 
 Schema = dict[str, Any]
@@ -58,7 +60,9 @@ def _restrict(part: Schema, *, all_present: bool) -> None:
     """Narrow the fields of one object to the values that are ever written."""
     required = []
     for field, content in part["properties"].items():
-        is_empty_left_out = _drop_null(content)
+        is_empty_left_out = field == "atLeast"
+        if part.get("title") != "Usage" or content.get("anyOf") != _COUNT:
+            is_empty_left_out |= _drop_null(content)
         if not is_empty_left_out and (all_present or "default" not in content):
             required.append(field)
         _narrow(field, content)
@@ -80,8 +84,9 @@ def _drop_null(content: Schema) -> bool:
 
 
 def _narrow(field: str, content: Schema) -> None:
-    if content.get("type") == "integer":
-        content["minimum"] = 0
+    for kind in (content, *content.get("anyOf", [])):
+        if kind.get("type") == "integer":
+            kind["minimum"] = 0
     if field in _RUN_IDS:
         content["pattern"] = f"^{RUN_ID_PATTERN}$"
     elif field == "costUsd":

@@ -4,114 +4,19 @@
 generator maps them. Times are ISO 8601 UTC with milliseconds, money is a decimal string in USD.
 """
 
-import json
 from datetime import datetime
-from decimal import Decimal
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, PlainSerializer
-from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticSerializationError
+from pydantic import Field
 
+from subagent_server.domain.record import Moment as Moment
+from subagent_server.domain.record import Money as Money
+from subagent_server.domain.record import Record as Record
+from subagent_server.domain.record import encoded
 from subagent_server.domain.states import Event, MessageStatus, Status
-from subagent_server.domain.times import timestamp
+from subagent_server.domain.usage import UNTOLD as UNTOLD
+from subagent_server.domain.usage import Usage as Usage
 from subagent_server.domain.versions import SCHEMA_VERSION as SCHEMA_VERSION
-
-
-def _with_room(moment: datetime) -> datetime:
-    """Refuse the first and the last year: in another time zone they may not exist. Raises ValueError."""
-    if not datetime.min.year < moment.year < datetime.max.year:
-        raise ValueError("the year is out of range")
-    return moment
-
-
-def _printable(amount: Decimal) -> Decimal:
-    """Refuse an amount that fills a page when written out, such as 1E+999999. Raises ValueError."""
-    exponent = amount.as_tuple().exponent
-    if not isinstance(exponent, int) or exponent < -_MOST_DIGITS or amount.adjusted() > _MOST_DIGITS:
-        raise ValueError("the amount is out of range")
-    return amount
-
-
-_MOST_DIGITS = 60
-"""Before or behind the point of an amount of money."""
-
-Moment = Annotated[AwareDatetime, AfterValidator(_with_room), PlainSerializer(timestamp, return_type=str)]
-Money = Annotated[
-    Decimal, AfterValidator(_printable), PlainSerializer(lambda amount: f"{amount:f}", return_type=str)
-]
-
-
-class Record(BaseModel):
-    """The base of everything that is stored or shown: frozen, camelCase outside, snake_case inside."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore", serialize_by_alias=True
-    )
-
-    def to_json(self) -> bytes:
-        """Return the record as a file holds it: indented JSON without the fields that are empty."""
-        return _encoded(self, exclude_none=True)
-
-
-def _encoded(record: BaseModel, *, exclude_none: bool = False, exclude_unset: bool = False) -> bytes:
-    """Return a record as indented JSON. Half a surrogate pair, which UTF-8 cannot hold, becomes `?`."""
-    try:
-        text = record.model_dump_json(exclude_none=exclude_none, exclude_unset=exclude_unset, indent=1)
-    except PydanticSerializationError:
-        data = record.model_dump(mode="json", exclude_none=exclude_none, exclude_unset=exclude_unset)
-        text = json.dumps(data, ensure_ascii=False, indent=1)
-    return text.encode("utf-8", "replace") + b"\n"
-
-
-class Usage(Record):
-    """The cost of a run so far. Totals, never differences, so that recording one twice changes nothing."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-    cost_usd: Money | None = None
-    turns: int = 0
-    tool_calls: int = 0
-    web_searches: int = 0
-    web_fetches: int = 0
-
-    @property
-    def tokens(self) -> int:
-        """All tokens together."""
-        return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
-
-    def merged(self, other: "Usage | None") -> "Usage":
-        """Return the larger of each figure: totals only grow."""
-        if other is None:
-            return self
-        costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
-        return Usage(
-            **{name: max(getattr(self, name), getattr(other, name)) for name in _COUNTS},
-            cost_usd=max(costs, default=None),
-        )
-
-    def plus(self, other: "Usage") -> "Usage":
-        """Return the sum of two runs' usage."""
-        costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
-        return Usage(
-            **{name: getattr(self, name) + getattr(other, name) for name in _COUNTS},
-            cost_usd=sum(costs, Decimal(0)) if costs else None,
-        )
-
-    def less(self, other: "Usage") -> "Usage":
-        """Return what is left of a sum without one of its parts; never less than nothing."""
-        cost = None
-        if self.cost_usd is not None:
-            cost = max(Decimal(0), self.cost_usd - (other.cost_usd or 0))
-        return Usage(
-            **{name: max(0, getattr(self, name) - getattr(other, name)) for name in _COUNTS},
-            cost_usd=cost,
-        )
-
-
-_COUNTS = tuple(name for name in Usage.model_fields if name != "cost_usd")
 
 
 class Failure(Record):
@@ -314,4 +219,4 @@ class RunResult(Record):
 
     def to_json(self) -> bytes:
         """Return the record as a file holds it; an output of null is kept."""
-        return _encoded(self, exclude_unset=True)
+        return encoded(self, exclude_unset=True)

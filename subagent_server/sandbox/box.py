@@ -53,8 +53,8 @@ class Rules:
     """The wishes for a box. All paths are real ones.
 
     `hidden` directories are empty in the box, `read` and `write` are shown besides `cwd`, also below a hidden
-    one. `over` are mounts that lie over parts of these (`--bind` or `--ro-bind`). `own` is the agent's
-    environment, which is kept whole.
+    one. `over` are mounts that lie over parts of these (`--bind` or `--ro-bind`). `placed` are directories
+    that are written under another path, by that path. `own` is the agent's environment, which is kept whole.
     """
 
     cwd: Path
@@ -66,6 +66,7 @@ class Rules:
     write: Sequence[Path] = ()
     hidden: Sequence[Path] = ()
     over: Sequence[tuple[str, Path]] = ()
+    placed: Mapping[Path, Path] = field(default_factory=dict)
     cwd_read_only: bool = False
 
 
@@ -166,6 +167,7 @@ def build_box(rules: Rules) -> Box:
         *(_Mount(path, ("--ro-bind", str(path))) for path in shown),
         *([_Mount(rules.cwd, ("--ro-bind", str(rules.cwd)))] if rules.cwd_read_only else []),
         *(_Mount(path, ("--bind", str(path))) for path in write),
+        *(_Mount(place, ("--bind", str(path))) for place, path in rules.placed.items()),
         *(_Mount(path, ("--ro-bind", str(path))) for path in read_only),
         *(_Mount(path, ("--size", "4096", "--tmpfs")) for path in closed),
     ]
@@ -185,8 +187,9 @@ def build_box(rules: Rules) -> Box:
         environment=box_environment(
             rules.environment, {**identity, **rules.own}, home, network=rules.network
         ),
-        identities={str(path): _identity(path) for path in (rules.cwd, *write)},
-        writable=frozenset(map(str, write)),
+        identities={str(path): _identity(path) for path in (rules.cwd, *write)}
+        | {str(place): _identity(path) for place, path in rules.placed.items()},
+        writable=frozenset(map(str, (*write, *rules.placed))),
         memory=_OWN_MOUNTS | {str(home)},
         closed=frozenset(map(str, (*closed, *read_only, "/proc/sys"))),
         network=rules.network,

@@ -9,6 +9,7 @@ from typing import Any
 
 from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.check import child_of_closed_box
+from subagent_server.sandbox.limits import bounding_processes, limits_as_shell
 from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.sandbox.trial import last_words
 
@@ -57,6 +58,18 @@ def start_held(
     finally:
         os.close(gate)
         os.close(opener)
+
+
+def start_bounded(box: Box, argv: Sequence[str], **how: Any) -> "subprocess.Popen[bytes]":
+    """Start `argv` as `start_held` does, within the limits of the box. Raises as that does."""
+
+    def bound(pid: int) -> None:
+        bounding = bounding_processes(pid, box.limits)
+        if bounding is not None:
+            bounding.wait()
+
+    within = ["bash", "--noprofile", "--norc", "-c", f'{limits_as_shell(box.limits)}exec "$@"', "bash"]
+    return start_held(box, [*within, *argv], before=bound, **how)
 
 
 def closed_child(leader: int, box: Box) -> int:

@@ -60,7 +60,7 @@ class ContinueOrder:
 
     `inputs` are paths relative to the old run's directory. Without a `label` the old label is kept. With
     `stored_agent` an agent whose file is gone is taken as stored in the old run. `trace` is the trace context
-    of the new run, if different from the environment's.
+    of the new run, if different from the environment's. `overrides` are as in `StartOrder`.
     """
 
     run_id: str
@@ -70,6 +70,7 @@ class ContinueOrder:
     stored_agent: bool = False
     trace: Mapping[str, str] = field(default_factory=dict)
     client: str | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
 
 
 def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) -> RunMeta:
@@ -107,6 +108,7 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
         label=order.label or observed.meta.label,
         trace=order.trace,
         client=order.client,
+        overrides=order.overrides,
     )
     meta = start_agent(service, agent, wanted, caller, replace(continuation, before=observed.meta))
     if meta.worktree is not None and meta.worktree.taken_from is not None and not meta.status.is_terminal:

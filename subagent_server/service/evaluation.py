@@ -59,6 +59,8 @@ class TrialResult:
     problems: tuple[str, ...] = ()
     seconds: float | None = None
     cost_usd: Decimal | None = None
+    costs_more: bool = False
+    """Whether a part of its cost is not known."""
     is_skipped: bool = False
     """Whether it was not begun, because there was no budget left."""
 
@@ -80,6 +82,8 @@ class Evaluation:
     active: set[str] = field(default_factory=set)
     """The runs that have been started and have not ended."""
     _costs: dict[str, Decimal] = field(default_factory=dict)
+    _least: set[str] = field(default_factory=set)
+    """The runs of whose cost a part is not known."""
 
     def trials(self) -> Iterator[Trial]:
         """Yield every trial, in the order of the file."""
@@ -131,7 +135,8 @@ class Evaluation:
             problems.append(error.sentence)
         costs = [self._costs[run_id] for run_id in runs if run_id in self._costs]
         cost = sum(costs, Decimal(0)) if costs else None
-        return TrialResult(trial, runs[0] if runs else None, tuple(problems), seconds, cost)
+        more = any(run_id not in self._costs or run_id in self._least for run_id in runs)
+        return TrialResult(trial, runs[0] if runs else None, tuple(problems), seconds, cost, more)
 
     def _order(self, trial: Trial) -> StartOrder:
         """Return the order of a trial; its paths are relative to the file of the evaluation."""
@@ -189,9 +194,10 @@ class Evaluation:
         """Return a run that has ended; one that works is answered, or stopped if it may not go on."""
         observed = open_run(self.service, run_id, self.caller)
         meta = observed.meta
-        cost = tree_usage(self.service.store, meta).cost_usd
-        if cost is not None:
-            self._costs[run_id] = cost
+        usage = tree_usage(self.service.store, meta)
+        if usage.cost_usd is not None:
+            self._costs[run_id] = usage.cost_usd
+        (self._least.add if "costUsd" in usage.at_least else self._least.discard)(run_id)
         if meta.ended_at is not None:
             return None if observed.live else meta
         if self._is_used_up:

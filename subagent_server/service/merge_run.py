@@ -4,7 +4,7 @@ Tested in `tests/worktrees/`.
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from subagent_server.domain.errors import SubagentError
@@ -128,8 +128,10 @@ def _message(meta: RunMeta, worktree: Worktree) -> str:
     return f"{subject}\n\nSubagent-Run: {meta.run_id}\n"
 
 
-def run_diff(service: Service, run_id: str, caller: Caller = USER) -> str:
+def run_diff(service: Service, run_id: str, caller: Caller = USER, *, seconds: float = GIT_SECONDS) -> str:
     """Return what a run has changed in its worktree, as a patch; while it works, without untracked files.
+
+    git may take so many seconds for it.
 
     Raises:
         NotMerged: it has no worktree, or none any more.
@@ -142,7 +144,7 @@ def run_diff(service: Service, run_id: str, caller: Caller = USER) -> str:
         raise NotMerged(f"Run {run_id} has no worktree of its own, so there is no difference to show.")
     if state is None or state.phase in ("removing", "removed"):
         return ""
-    git = repository_of(worktree, os.environ)
+    git = replace(repository_of(worktree, os.environ), seconds=seconds)
     words = ["diff", *NO_PROGRAMS, "--stat", "--patch", worktree.base]
     if state.phase == "kept" and state.tip is not None:
         return _text(git, [*words, state.tip, "--"])

@@ -12,10 +12,14 @@ from subagent_server.domain.definitions import BUILT_RUNNERS, AgentDefinition, R
 
 @dataclass(frozen=True)
 class KnownProgram:
-    """A program with a runner of its own: its command, how it is installed, and the keys that it keeps."""
+    """A program with a runner of its own: its command, how it is installed, and the keys that it keeps.
+
+    `state` is the directory below the home directory in which it keeps its sessions.
+    """
 
     command: str
     install: str
+    state: str
     keeps: frozenset[str]
 
 
@@ -23,6 +27,7 @@ KNOWN_PROGRAMS: dict[RunnerName, KnownProgram] = {
     "claude": KnownProgram(
         command="claude",
         install="npm install -g @anthropic-ai/claude-code",
+        state=".claude",
         keeps=frozenset(
             {
                 *("model", "baseUrl", "apiKeyEnv", "maxTokens", "effort", "tools", "disallowedTools", "ask"),
@@ -32,11 +37,15 @@ KNOWN_PROGRAMS: dict[RunnerName, KnownProgram] = {
     ),
     # its own tools have no list: its sandbox and its approvals bound them
     "codex": KnownProgram(
-        "codex", "npm install -g @openai/codex", frozenset({"model", "effort", "maxTurns", "mcpServers"})
+        "codex",
+        "npm install -g @openai/codex",
+        ".codex",
+        frozenset({"model", "effort", "maxTurns", "mcpServers"}),
     ),
     "gemini": KnownProgram(
         "gemini",
         "npm install -g @google/gemini-cli",
+        ".gemini",
         frozenset({"model", "tools", "disallowedTools", "maxTurns", "mcpServers"}),
     ),
 }

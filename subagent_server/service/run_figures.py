@@ -19,6 +19,8 @@ from subagent_server.service.tree_usage import tree_usage
 from subagent_server.store.logs import recorded_usage
 from subagent_server.store.paths import RunPaths
 
+_OWN = ("turns", "toolCalls")
+"""Figures that are those of the run alone."""
 _MOST_NAMES = 200
 _NAME_CHARACTERS = 200
 
@@ -26,8 +28,9 @@ _NAME_CHARACTERS = 200
 class RunFigures(Record):
     """What is known of a run; tokens and cost are those of its tree, turns and tools its own.
 
-    `model` is None if the journal names no model, `tokens` and `cost_usd` if nothing was counted. `result` is
-    the text, or the structured value, of a run that has one.
+    `model` is None if the journal names no model, a figure if nothing was counted or nobody told it.
+    `at_least` names the sums of which a part is not known. `result` is the text, or the structured value, of
+    a run that has one.
     """
 
     run_id: str
@@ -37,14 +40,15 @@ class RunFigures(Record):
     model: str | None = None
     scripted: bool | None = None
     seconds: float
-    turns: int
-    tool_calls: int
+    turns: int | None = None
+    tool_calls: int | None = None
     tools: dict[str, int] = Field(default_factory=dict)
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_tokens: int | None = None
     cache_write_tokens: int | None = None
     cost_usd: Money | None = None
+    at_least: tuple[str, ...] | None = None
     error: Failure | None = None
     result: Any = None
 
@@ -77,12 +81,13 @@ def run_figures(service: Service, observed: Observed) -> RunFigures:
         tools=tools,
         **_tokens(tree),
         cost_usd=tree.cost_usd,
+        at_least=tuple(name for name in tree.at_least if name not in _OWN) or None,
         error=meta.error,
         result=None if result is None else (result.output if result.has_output else result.text or None),
     )
 
 
-def _tokens(usage: Usage) -> dict[str, int]:
+def _tokens(usage: Usage) -> dict[str, int | None]:
     counts = {
         name: getattr(usage, name)
         for name in ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")

@@ -1,6 +1,6 @@
 """The rows of a root for a screen that stays open: all of them once, then those that have changed.
 
-Tested in `tests/web/test_overview.py`.
+Tested in `tests/web/test_stream.py`.
 """
 
 from collections.abc import Collection
@@ -17,6 +17,7 @@ from subagent_server.service.run_row import RunRow
 from subagent_server.store.latest import latest_doing
 from subagent_server.store.logs import recorded_usage
 from subagent_server.store.paths import RunPaths
+from subagent_server.store.stored import extent_of
 
 Row = dict[str, Any]
 MAX_ENDED = 500
@@ -43,6 +44,10 @@ class RunTable:
         self._caller = caller
         self._reader = RowReader(self._store.paths, caller)
         self._rows: dict[str, Row] = {}
+        self._listing: RunList | None = None
+        self._seen_root = extent_of(self._store.paths)
+        self.has_older = False
+        """Whether there are ended runs that are older than those of the table."""
 
     @property
     def rows(self) -> list[Row]:
@@ -54,16 +59,30 @@ class RunTable:
         """The runs that were not over at the last look."""
         return [run_id for run_id, row in self._rows.items() if not row["over"]]
 
-    @property
-    def over(self) -> list[str]:
-        """The runs that were over at the last look."""
-        return [run_id for run_id, row in self._rows.items() if row["over"]]
+    def read_active(self) -> None:
+        """Look at the whole root, and take every run that is not over."""
+        self._seen_root = extent_of(self._store.paths)
+        self._listing = RunList(self._store.paths, caller=self._caller)
+        self._rows = {row.run_id: self._wire(row) for row in self._listing.active}
 
-    def read(self) -> None:
-        """Look at the whole root: every run that is not over, and the newest of the others."""
-        listing = RunList(self._store.paths, caller=self._caller)
-        found = [*listing.active, *islice(listing.over(), MAX_ENDED)]
-        self._rows = {row.run_id: self._wire(row) for row in found}
+    def read_over(self) -> TableNews:
+        """Take the newest of the other runs too, and return their rows."""
+        if self._listing is None:
+            return TableNews()
+        newest = list(islice(self._listing.over(), MAX_ENDED + 1))
+        self._listing = None
+        self.has_older = len(newest) > MAX_ENDED
+        rows = [self._wire(row) for row in newest[:MAX_ENDED]]
+        self._rows |= {row["runId"]: row for row in rows}
+        return TableNews(rows)
+
+    def removed(self) -> list[str]:
+        """Return the runs of the table that are not there any more, if a name came or went at all."""
+        now = extent_of(self._store.paths)
+        if now == self._seen_root:
+            return []
+        self._seen_root = now
+        return [run_id for run_id in self._rows if not self._store.exists(run_id)]
 
     def look(self, run_ids: Collection[str]) -> TableNews:
         """Look at these runs again, and return what has changed."""
@@ -83,10 +102,7 @@ class RunTable:
         return TableNews(rows, gone)
 
     def _wire(self, row: RunRow) -> Row:
-        """Return the JSON object of a row. The times say how long it has been there: `elapsedSeconds` would
-        be another at each look."""
-        wire = row.to_full_wire() | {"over": row.is_over}
-        wire.pop("elapsedSeconds", None)
+        wire = wire_row(row)
         return wire if row.is_over else wire | self._doing(self._store.paths.run(row.run_id))
 
     def _doing(self, run: RunPaths) -> Row:
@@ -94,7 +110,15 @@ class RunTable:
         doing, usage = latest_doing(run), recorded_usage(run)
         told: Row = {} if doing is None else {"doing": doing[:MAX_DOING_CHARACTERS]}
         if usage is not None:
-            told["tokens"] = usage.tokens
+            if usage.tokens is not None:
+                told["tokens"] = usage.tokens
             if usage.cost_usd is not None:
                 told["costUsd"] = str(usage.cost_usd)
         return told
+
+
+def wire_row(row: RunRow) -> Row:
+    """Return the JSON object of a row, without `elapsedSeconds`, which would be another at each look."""
+    wire = row.to_full_wire() | {"over": row.is_over}
+    wire.pop("elapsedSeconds", None)
+    return wire

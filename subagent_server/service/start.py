@@ -18,7 +18,16 @@ from subagent_server.domain.errors import BadArgument, SubagentError
 from subagent_server.domain.events import RunEvent
 from subagent_server.domain.ids import make_run_id
 from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTERS, cut
-from subagent_server.domain.records import AgentsFrom, Failure, LaunchInfo, RunMeta, RunRequest, StartedBy
+from subagent_server.domain.records import (
+    UNTOLD,
+    AgentsFrom,
+    Failure,
+    LaunchInfo,
+    RunMeta,
+    RunRequest,
+    StartedBy,
+    Usage,
+)
 from subagent_server.domain.trace_context import carried
 from subagent_server.host import processes
 from subagent_server.host.clock import now
@@ -282,6 +291,8 @@ def _started_by(caller: Caller, client: str | None) -> StartedBy | None:
 def _first_state(
     service: Service, request: RunRequest, token: str, started_by: StartedBy | None, place: Workplace
 ) -> RunMeta:
+    # a program need not tell what it uses: what nobody has told is not 0
+    usage = Usage() if request.agent.get("runner", "messages") == "messages" else UNTOLD
     return RunMeta(
         run_id=request.run_id,
         agent_name=str(request.agent["name"]),
@@ -291,6 +302,8 @@ def _first_state(
         root_run_id=request.root_run_id,
         depth=request.depth,
         started_by=started_by,
+        usage=usage,
+        with_descendants=usage,
         worktree=place.worktree,
         created_at=request.created_at,
         launch=LaunchInfo(

@@ -10,6 +10,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from subagent_server.domain.errors import SubagentError, UnknownRun
+from subagent_server.domain.figures import TOKENS, added, known_sum
 from subagent_server.domain.states import Status
 from subagent_server.service.open_run import open_run_below
 from subagent_server.store.facts import RunFacts, Spent, read_facts
@@ -20,22 +21,21 @@ from subagent_server.store.stored import StoredRuns
 
 @dataclass
 class Sum:
-    """Runs added up. `seconds`: how long the ended runs took together."""
+    """Runs added up. `seconds`: how long the ended runs took together. What no run has told is None."""
 
     runs: int = 0
     outcomes: dict[str, int] = field(default_factory=lambda: {"completed": 0, "failed": 0, "stopped": 0})
     active: int = 0
     seconds: float = 0.0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
+    tokens_of: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(TOKENS, 0))
     cost_usd: Decimal | None = None
+    at_least: set[str] = field(default_factory=set)
+    _has_spent: bool = False
 
     @property
-    def tokens(self) -> int:
-        """Tokens of every kind."""
-        return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
+    def tokens(self) -> int | None:
+        """Tokens of every kind, as far as they are known."""
+        return known_sum(*self.tokens_of.values())
 
     def add(self, run: Ended) -> None:
         """Count one run."""
@@ -45,26 +45,33 @@ class Sum:
             self.seconds += run.seconds
         else:
             self.active += 1
-        self.input_tokens += run.spent.input_tokens
-        self.output_tokens += run.spent.output_tokens
-        self.cache_read_tokens += run.spent.cache_read_tokens
-        self.cache_write_tokens += run.spent.cache_write_tokens
-        cost = _money(run.spent.cost_usd)
-        if cost is not None:
-            self.cost_usd = cost + (self.cost_usd or 0)
+        if run.spent != Spent():
+            self._spend(run.spent)
+
+    def _spend(self, spent: Spent) -> None:
+        told = (spent.input_tokens, spent.output_tokens, spent.cache_read_tokens, spent.cache_write_tokens)
+        for name, tokens in zip(TOKENS, told, strict=True):
+            self.tokens_of[name], lacks = added(self.tokens_of[name], tokens)
+            if lacks:
+                self.at_least.add(name)
+        before = self.cost_usd if self._has_spent else Decimal(0)
+        self.cost_usd, lacks = added(before, _money(spent.cost_usd))
+        if lacks:
+            self.at_least.add("costUsd")
+        self._has_spent = True
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the JSON object of the sum."""
+        """Return the JSON object of the sum. `atLeast` names the figures of which a part is not known."""
+        known = {**self.tokens_of, "costUsd": self.cost_usd}
+        least = [name for name in known if name in self.at_least and known[name] is not None]
         return {
             "runs": self.runs,
             **self.outcomes,
             "active": self.active,
             "seconds": round(self.seconds, 1),
-            "inputTokens": self.input_tokens,
-            "outputTokens": self.output_tokens,
-            "cacheReadTokens": self.cache_read_tokens,
-            "cacheWriteTokens": self.cache_write_tokens,
+            **self.tokens_of,
             **({} if self.cost_usd is None else {"costUsd": f"{self.cost_usd:f}"}),
+            **({"atLeast": least} if least else {}),
         }
 
 

@@ -46,10 +46,10 @@ def why_no_box(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path
     """
     if agent.sandbox == "none":
         return "the agent file says `sandbox: none`"
-    if agent.runner != "messages":
-        return f"the runner {agent.runner} has no sandbox here"
+    if agent.runner != "messages" and agent.sandbox == "auto":
+        return f"the runner {agent.runner} works without a sandbox, unless the file says `sandbox: bwrap`"
     selection = select(agent.tools, agent.disallowed_tools)
-    programs = selection.bash or agent.enabled_code_mode is not None
+    programs = selection.bash or agent.enabled_code_mode is not None or agent.runner != "messages"
     if not (programs or selection.grep or selection.glob or selection.ls):
         return None  # no program is started
     try:

@@ -268,8 +268,10 @@ def _awaited(run: RunPaths, meta: RunMeta) -> str | None:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """Return the figures that are not zero: a view is small."""
-    return {name: value for name, value in usage.model_dump(mode="json", exclude_none=True).items() if value}
+    """Return the figures that are not zero, those that are not known as null: a view is small."""
+    return {
+        name: value for name, value in usage.model_dump(mode="json", exclude_none=True).items() if value != 0
+    }
 
 
 def _instructions(meta: RunMeta, asked: str | None, calls: NextCalls, *, own: bool) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from subagent_server.domain.figures import known_sum
 from subagent_server.domain.states import MessageStatus, Status
 from subagent_server.domain.versions import SCHEMA_VERSION
 from subagent_server.host.processes import Identity
@@ -20,18 +21,20 @@ MOST_AMOUNT_CHARACTERS = 120
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The cost of a run: tokens of every kind, and money if it is known, as a decimal string in USD."""
+    """The cost of a run, as far as it is known: tokens of every kind, and a decimal string in USD."""
 
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
+    input_tokens: int | None = 0
+    output_tokens: int | None = 0
+    cache_read_tokens: int | None = 0
+    cache_write_tokens: int | None = 0
     cost_usd: str | None = None
 
     @property
-    def tokens(self) -> int:
-        """All tokens together."""
-        return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
+    def tokens(self) -> int | None:
+        """All tokens together, as far as they are known; None if none of them are."""
+        return known_sum(
+            self.input_tokens, self.output_tokens, self.cache_read_tokens, self.cache_write_tokens
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +130,10 @@ def _expires(message: dict[str, Any]) -> bool:
 def _spent(usage: dict[str, Any]) -> Spent:
     cost = usage.get("costUsd")
     return Spent(
-        input_tokens=_count(usage["inputTokens"]),
-        output_tokens=_count(usage["outputTokens"]),
-        cache_read_tokens=_count(usage["cacheReadTokens"]),
-        cache_write_tokens=_count(usage["cacheWriteTokens"]),
+        input_tokens=_maybe_count(usage["inputTokens"]),
+        output_tokens=_maybe_count(usage["outputTokens"]),
+        cache_read_tokens=_maybe_count(usage["cacheReadTokens"]),
+        cache_write_tokens=_maybe_count(usage["cacheWriteTokens"]),
         cost_usd=None if cost is None else _amount(cost),
     )
 
@@ -156,6 +159,10 @@ def _count(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise TypeError
     return value
+
+
+def _maybe_count(value: Any) -> int | None:
+    return None if value is None else _count(value)
 
 
 def _moment(value: Any) -> datetime:

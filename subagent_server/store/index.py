@@ -260,10 +260,15 @@ def _values(facts: RunFacts) -> tuple[object, ...]:
         facts.parent_run_id,
         facts.created.timestamp(),
         max(0.0, (ended - facts.created).total_seconds()),
-        min(spent.input_tokens, _LARGEST),
-        min(spent.output_tokens, _LARGEST),
-        min(spent.cache_read_tokens, _LARGEST),
-        min(spent.cache_write_tokens, _LARGEST),
+        *(
+            None if tokens is None else min(tokens, _LARGEST)
+            for tokens in (
+                spent.input_tokens,
+                spent.output_tokens,
+                spent.cache_read_tokens,
+                spent.cache_write_tokens,
+            )
+        ),
         spent.cost_usd,
     )
 

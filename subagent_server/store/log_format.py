@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from subagent_server.domain.code_mode import CODE_TOOL_NAME
+from subagent_server.domain.figures import TOKENS, known_sum
 from subagent_server.domain.money import dollars
 from subagent_server.domain.visible import visible
 
@@ -45,16 +46,23 @@ def count(number: int, noun: str) -> str:
 
 
 def usage_line(usage: dict[str, Any]) -> str:
-    """Return a run's usage in a few words."""
-    read = usage.get("cacheReadTokens", 0)
-    tokens = (
-        usage.get("inputTokens", 0) + usage.get("outputTokens", 0) + read + usage.get("cacheWriteTokens", 0)
-    )
-    words = [count(usage.get("turns", 0), "turn"), count(usage.get("toolCalls", 0), "tool call")]
-    words.append(count(tokens, "token"))
+    """Return a run's usage in a few words. Zeros may be missing in it; what is not known is null."""
+    least = usage.get("atLeast") or ()
+    tokens = known_sum(*(usage.get(kind, 0) for kind in TOKENS))
+    words = [
+        _figure(usage.get("turns", 0), "turn", "turns" in least),
+        _figure(usage.get("toolCalls", 0), "tool call", "toolCalls" in least),
+        _figure(tokens, "token", any(kind in least for kind in TOKENS)),
+    ]
     if usage.get("costUsd") is not None:
-        words.append(dollars(usage["costUsd"]))
+        words.append(("at least " if "costUsd" in least else "") + dollars(usage["costUsd"]))
     return ", ".join(words)
+
+
+def _figure(number: int | None, noun: str, is_least: bool) -> str:
+    if number is None:
+        return f"? {noun}s"
+    return ("at least " if is_least else "") + count(number, noun)
 
 
 def one_line(arguments: Any, width: int = _PREVIEW_WIDTH) -> str:

@@ -177,6 +177,11 @@ class RunPaths:
         """The directory of the program that carries out the run: its state, its result file."""
         return self.files.below("program")
 
+    @property
+    def program_home(self) -> Directory:
+        """What the program keeps below its home directory, if it works in a sandbox."""
+        return self.program.below("home")
+
     def other_names(self) -> list[str]:
         """The names in its directory that no run has. A directory with such a name may be the user's."""
         return [name for name in self.files.names() if name not in _NAMES and not _TEMPORARY.fullmatch(name)]

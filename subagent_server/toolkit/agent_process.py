@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from subagent_server.host import process_scan, processes
 from subagent_server.sandbox.box import Box
-from subagent_server.sandbox.held import start_held
+from subagent_server.sandbox.held import start_bounded
 from subagent_server.toolkit.workspace.process_tree import Spare, end_box, end_tree, spare_none
 
 LONGEST_LINE = 8 << 20
@@ -83,7 +83,9 @@ class AgentProcess:
         streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         try:
             if order.box is not None:
-                process = start_held(order.box, order.argv, pass_fds=order.descriptors, bufsize=0, **streams)
+                process = start_bounded(
+                    order.box, order.argv, pass_fds=order.descriptors, bufsize=0, **streams
+                )
             else:
                 process = subprocess.Popen(
                     order.argv,

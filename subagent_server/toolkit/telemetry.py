@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 from subagent_server.domain.errors import RunRefused, SubagentError
+from subagent_server.domain.figures import known_sum
 from subagent_server.toolkit.run_context import RunOver
 from subagent_server.toolkit.tool import ToolResult
 
@@ -120,10 +121,15 @@ def trace_headers() -> dict[str, str]:
     return dict(CURRENT.get())
 
 
-def token_facts(fresh: int, output: int, cache_read: int, cache_write: int) -> Facts:
-    """Return the token counts of a call. In the conventions, input includes the tokens of caches."""
+def token_facts(
+    fresh: int | None, output: int | None, cache_read: int | None, cache_write: int | None
+) -> Facts:
+    """Return the token counts of a call, without those that are not known.
+
+    In the conventions, input includes the tokens of caches.
+    """
     return {
-        INPUT_TOKENS: fresh + cache_read + cache_write,
+        INPUT_TOKENS: known_sum(fresh, cache_read, cache_write),
         OUTPUT_TOKENS: output,
         CACHE_READ_TOKENS: cache_read,
         CACHE_WRITE_TOKENS: cache_write,

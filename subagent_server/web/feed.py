@@ -15,8 +15,8 @@ SETTLE_SECONDS = 0.2
 POLL_SECONDS = 1.0
 LEAST_POLLED = 10
 POLLS_A_ROUND = 10
-"""What a run does is not announced, nor that its processes were killed or it was removed. So at each poll
-some of the runs at work are looked at, each of them once a round."""
+"""What a run does is not announced, nor that its processes were killed. So at each poll some of the runs at
+work are looked at, each of them once a round."""
 MAX_WAITING = 100
 """How much news a page may leave unread before it gets the whole table again."""
 
@@ -54,6 +54,29 @@ class Feed:
                 self._looking.cancel()
                 self._looking = None
 
+    @asynccontextmanager
+    async def log_watched(self, run_id: str, reader: Reader) -> AsyncIterator[None]:
+        """Give a reader that has no news an empty one each time that the log of a run has grown.
+
+        Raises:
+            InvalidRunId.
+        """
+        loop, run = asyncio.get_running_loop(), self._store.paths.run(run_id)
+
+        def wake() -> None:
+            if reader.empty():
+                reader.put_nowait({})
+
+        def hear(name: str) -> None:
+            if name == run.log.name and not loop.is_closed():
+                loop.call_soon_threadsafe(wake)
+
+        forget = await asyncio.to_thread(self._changes.watcher.watch, run.directory, hear)
+        try:
+            yield
+        finally:
+            forget()
+
     def end(self) -> None:
         """End every reader: the server leaves."""
         self._end_readers()
@@ -66,7 +89,7 @@ class Feed:
             _emptied(reader).put_nowait(None)
 
     def _whole(self) -> dict[str, Any]:
-        return {"all": True, "rows": self._table.rows}
+        return {"all": True, "rows": self._table.rows, "older": self._table.has_older}
 
     async def _look(self) -> None:
         loop, heard = asyncio.get_running_loop(), asyncio.Event()
@@ -84,9 +107,12 @@ class Feed:
             await until_root_is_made(self._store)
         unsubscribe = await asyncio.to_thread(self._changes.subscribe, hear)
         try:
-            await asyncio.to_thread(self._table.read)
+            await asyncio.to_thread(self._table.read_active)
+            self._is_read.set()  # a page has its first rows now, and those of ended runs in a moment
             self._tell(self._whole())
-            self._is_read.set()
+            over = await asyncio.to_thread(self._table.read_over)
+            if over:
+                self._tell({**_wire(over), "older": self._table.has_older})
             while True:
                 try:
                     async with asyncio.timeout(POLL_SECONDS):
@@ -106,10 +132,9 @@ class Feed:
     def _some(self) -> set[str]:
         """Return the runs at work whose turn it is to be looked at, and the runs that were removed."""
         self._turn += 1
-        active, over = self._table.active, self._table.over
+        active = self._table.active
         first, step = (0, 1) if len(active) <= LEAST_POLLED else (self._turn % POLLS_A_ROUND, POLLS_A_ROUND)
-        removed = [run_id for run_id in over if not self._store.exists(run_id)]
-        return {*active[first::step], *removed}
+        return {*active[first::step], *self._table.removed()}
 
     def _tell(self, news: dict[str, Any]) -> None:
         for reader in self._readers:

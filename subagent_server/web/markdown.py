@@ -1,40 +1,28 @@
 """Markdown of a model as a tree of allowed elements. The page builds them one by one: no HTML is ever made.
 
-The parser takes seconds for some texts of 20 KB, so it works in a process of its own, for a while and no
-longer; what it does not finish is shown as plain text.
+The parser takes seconds for some texts of 20 KB, so it works in a process of its own with bounds; what
+it does not finish is shown as plain text.
 """
 
 import asyncio
 import json
+import resource
 import sys
 from typing import Any
 
 MAX_CHARACTERS = 60_000
 """A longer text is shown plain."""
-SECONDS = 2.0
+CPU_SECONDS = 2
+"""What the parser may use of a core: time that others use on a busy machine is not counted."""
+SECONDS = 20.0
+"""Until the text is shown plain in any case."""
 MAX_NODES = 20_000
 _SCHEMES = ("http://", "https://", "mailto:")
 _ELEMENTS = frozenset(
-    {
-        *(
-            "p",
-            "h1",
-            "h2",
-            "h3",
-            "h4",
-            "h5",
-            "h6",
-            "ul",
-            "ol",
-            "li",
-            "blockquote",
-            "hr",
-            "br",
-            "em",
-            "strong",
-        ),
-        *("s", "table", "thead", "tbody", "tr", "th", "td"),
-    }
+    [
+        *("p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "hr", "br"),
+        *("em", "strong", "s", "table", "thead", "tbody", "tr", "th", "td"),
+    ]
 )
 Node = str | list[Any]
 """A text, or `[element, attribute or None, nodes]`."""
@@ -105,4 +93,5 @@ def _node(node: Any, left: list[int]) -> list[Node]:
 
 
 if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     json.dump(parse(sys.stdin.buffer.read().decode("utf-8", "replace")), sys.stdout)

@@ -11,6 +11,7 @@ from starlette.staticfiles import StaticFiles
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 from subagent_server.service.continue_run import ContinueOrder, continue_run
+from subagent_server.service.older_runs import older_runs
 from subagent_server.service.page_access import PageAccess
 from subagent_server.service.reply import reply
 from subagent_server.service.rerun import order_of
@@ -57,8 +58,10 @@ class Page:
         reads = {
             f"{PREFIX}/events": self._events,
             f"{PREFIX}/costs": self._costs,
+            f"{PREFIX}/older": self._older,
             run: self._run,
             f"{run}/conversation": self._conversation,
+            f"{run}/changes": self._changes,
             f"{run}/programs": self._programs,
             f"{run}/files/{{name}}": self._file,
         }
@@ -97,12 +100,22 @@ class Page:
     async def _costs(self, _: Request) -> Response:
         return JSONResponse(await asyncio.to_thread(self._runs.costs), headers=PRIVATE)
 
+    async def _older(self, request: Request) -> Response:
+        before, words = (request.query_params.get(name, "") for name in ("before", "q"))
+        found = await asyncio.to_thread(older_runs, self._service, before, words, self._caller)
+        told = {"rows": found.rows, "lookedAt": found.looked_at, "before": found.before}
+        return JSONResponse(told, headers=PRIVATE)
+
     async def _run(self, request: Request) -> Response:
         return JSONResponse(await self._runs.facts(_run_id(request)), headers=PRIVATE)
 
     async def _conversation(self, request: Request) -> Response:
         found = await asyncio.to_thread(self._runs.conversation, _run_id(request))
         return JSONResponse({"messages": found}, headers=PRIVATE)
+
+    async def _changes(self, request: Request) -> Response:
+        found = await asyncio.to_thread(self._runs.changes, _run_id(request))
+        return JSONResponse(found, headers=PRIVATE)
 
     async def _programs(self, request: Request) -> Response:
         found = await asyncio.to_thread(self._runs.programs, _run_id(request))

@@ -1,6 +1,7 @@
 """Everything about one run that the page shows beside its log."""
 
 import asyncio
+import threading
 from typing import Any
 
 from subagent_server.domain.errors import SubagentError
@@ -9,6 +10,7 @@ from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 from subagent_server.service.kept_files import conversation, output_names, read_output
 from subagent_server.service.kept_programs import kept_programs
+from subagent_server.service.merge_run import run_diff
 from subagent_server.service.next_calls import Commands
 from subagent_server.service.open_run import open_run
 from subagent_server.service.run_case import is_over
@@ -23,6 +25,9 @@ MAX_BLOCK_CHARACTERS = 20_000
 MAX_PROGRAMS = 100
 MAX_PROGRAM_CHARACTERS = 100_000
 MAX_FILES = 500
+MAX_DIFF_CHARACTERS = 400_000
+DIFF_SECONDS = 10.0
+"""How long git may compare for the page."""
 
 Json = dict[str, Any]
 
@@ -33,6 +38,7 @@ class RunPage:
     def __init__(self, service: Service, caller: Caller) -> None:
         self._service = service
         self._caller = caller
+        self._comparing = threading.Lock()
 
     async def facts(self, run_id: str) -> Json:
         """Return what the run was asked, how it stands, its questions, and its result as a tree of elements.
@@ -80,6 +86,21 @@ class RunPage:
     def conversation(self, run_id: str) -> list[Json]:
         """Return the last messages between the run and its model, long texts cut. Raises as `facts` does."""
         return [_cut(each) for each in conversation(self._service, run_id, MAX_MESSAGES, self._caller)]
+
+    def changes(self, run_id: str) -> Json:
+        """Return what a run has changed in its worktree, as a patch that ends with a whole line.
+
+        One is made at a time: what git needs for it depends on what the run has written.
+
+        Raises:
+            NotMerged: it has no worktree.
+            GitFailed; and as `facts` does.
+        """
+        with self._comparing:
+            patch = run_diff(self._service, run_id, self._caller, seconds=DIFF_SECONDS)
+        if len(patch) <= MAX_DIFF_CHARACTERS:
+            return {"diff": patch, "cut": False}
+        return {"diff": patch[: patch.rfind("\n", 0, MAX_DIFF_CHARACTERS) + 1], "cut": True}
 
     def programs(self, run_id: str) -> list[Json]:
         """Return the last programs of code mode with their calls and output. Raises as `facts` does."""

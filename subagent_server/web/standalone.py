@@ -12,6 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from subagent_server.domain.errors import SubagentError
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 from subagent_server.service.get_logs import MAX_LINES, get_logs
@@ -41,6 +42,7 @@ class StandalonePage:
             *self._head(facts),
             *self._questions(facts["questions"]),
             *self._section("Result", self._result(facts)),
+            *self._section("Changes", self._changes(facts)),
             *self._section("Task", self._task(facts["request"])),
             *self._section("Log", [self._block(self._log())]),
             *self._section("Conversation", self._conversation()),
@@ -75,11 +77,11 @@ class StandalonePage:
         view = facts["view"]
         label = f" · {self._text(view['label'])}" if "label" in view else ""
         yield f"<h1>{self._text(view['agent'])}{label}</h1>"
-        cost = view["usage"].get("costUsd")
+        cost, turns = view["usage"].get("costUsd"), view["usage"].get("turns", 0)
         figures = [
             view["status"],
             f"{view['elapsedSeconds']:.0f} s",
-            f"{view['usage'].get('turns', 0)} turns",
+            None if turns is None else f"{turns} turns",
             None if cost is None else f"${cost}",
             f"began {facts['created']}",
             self._run_id,
@@ -114,10 +116,38 @@ class StandalonePage:
     def _element(self, name: str, attribute: str | None, nodes: list[Node]) -> str:
         inside = self._elements(nodes)
         if name == "pre":
+            if attribute in ("diff", "patch"):
+                return self._patch("".join(each for each in nodes if isinstance(each, str)))
             return f'<pre class="code">{inside}</pre>'
         if name == "a":
             return f'<a href="{self._text(attribute)}" rel="noopener noreferrer">{inside}</a>'
         return f"<{name}>" if name in ("br", "hr") else f"<{name}>{inside}</{name}>"
+
+    def _changes(self, facts: dict[str, Any]) -> Iterator[str]:
+        """Yield what the run has changed in its worktree, if it has one."""
+        worktree = facts["view"].get("worktree")
+        if worktree is None:
+            return
+        counts = [f"{worktree[name]} {name}" for name in ("commits", "files") if name in worktree]
+        lines = [f"+{worktree['insertions']} -{worktree['deletions']}"] if "insertions" in worktree else []
+        told = "  ·  ".join([str(worktree.get("branch", "")), *counts, *lines])
+        yield f'<p class="figures">{self._text(told)}</p>'
+        try:
+            found = self._runs.changes(self._run_id)
+        except SubagentError as error:
+            yield f'<p class="bad">{self._text(error.sentence)}</p>'
+            return
+        if found["diff"]:
+            yield self._patch(found["diff"])
+        if found["cut"]:
+            yield f'<p class="quiet">The rest: subagent show {escape(self._run_id)} --diff</p>'
+
+    def _patch(self, text: str) -> str:
+        """Return a patch with its lines coloured."""
+        lines = (
+            _patch_line(escape("".join(map(_visible, line)))) for line in self._masker.text(text).split("\n")
+        )
+        return f'<pre class="code">{chr(10).join(lines)}</pre>'
 
     def _task(self, request: dict[str, Any]) -> Iterator[str]:
         yield self._block(request.get("prompt") or request.get("error") or "")
@@ -152,6 +182,12 @@ class StandalonePage:
             yield f"<h3>Program {program['program']}</h3>"
             yield self._block(program["code"])
             yield self._block(program["output"])
+
+
+def _patch_line(line: str) -> str:
+    """Return an escaped line of a patch in the colour of its kind."""
+    kind = "quiet" if line.startswith(("+++", "---", "@@")) else {"+": "good", "-": "bad"}.get(line[:1])
+    return line if kind is None else f'<span class="{kind}">{line}</span>'
 
 
 def _visible(character: str) -> str:

@@ -6,16 +6,19 @@ A page has one stream, because browsers open six connections to a server over al
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-from subagent_server.domain.errors import SubagentError
+from subagent_server.domain.errors import InvalidRunId, SubagentError
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 from subagent_server.service.get_logs import LogPage, get_logs
-from subagent_server.web.feed import Feed, Reader
+from subagent_server.web.feed import Feed
 
-LOG_SECONDS = 0.2
-"""How often the log of the shown run is looked at."""
+LOG_SECONDS = 0.1
+"""How long nothing is looked at after a look, so that a log that grows all the time is sent in parts."""
+POLL_SECONDS = 2.0
+"""How often it is looked at if no change of it is heard."""
 QUIET_SECONDS = 15.0
 """After so long without news a comment is sent, so that a connection that has gone is noticed."""
 LAST_LINES = 500
@@ -37,26 +40,25 @@ class TabStream:
 
     async def lines(self) -> AsyncIterator[str]:
         """Yield the stream, in the format of server-sent events, until the server leaves."""
-        async with self._feed.reader() as reader:
+        async with self._feed.reader() as reader, AsyncExitStack() as watched:
+            if self._run_id is not None:
+                with suppress(InvalidRunId):  # the log says so
+                    await watched.enter_async_context(self._feed.log_watched(self._run_id, reader))
             while True:
-                pieces = [_sent(*event) async for event in self._log()]
-                found = await self._next(reader)
-                if found is None:
-                    return
-                kind, news = found
-                if news or pieces:
-                    yield "".join([*pieces, _sent(kind, news) if news else ""])
-                elif self._run_id is None:
+                async for event in self._log():
+                    yield _sent(*event)
+                try:
+                    async with asyncio.timeout(QUIET_SECONDS if self._run_id is None else POLL_SECONDS):
+                        news = await reader.get()
+                except TimeoutError:
                     yield ": nothing new\n\n"
-
-    async def _next(self, reader: Reader) -> Event | None:
-        """Return the next news of the table, empty if there is none for a while; None at the end."""
-        try:
-            async with asyncio.timeout(QUIET_SECONDS if self._run_id is None else LOG_SECONDS):
-                news = await reader.get()
-        except TimeoutError:
-            return "runs", {}
-        return None if news is None else ("runs", news)
+                    continue
+                if news is None:
+                    return
+                if news:
+                    yield _sent("runs", news)
+                if self._run_id is not None:
+                    await asyncio.sleep(LOG_SECONDS)
 
     async def _log(self) -> AsyncIterator[Event]:
         """Yield what is new in the log."""

@@ -75,19 +75,14 @@ def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
     except BoxRefused as refusal:
         return without_box(agent, refusal.reason)
     except PlaceRefused as refusal:
-        raise RunRefused(
-            "config",
-            f"sandboxWrite cannot be kept: {refusal.place} is the home directory, a part of the system, "
-            "above one, or belongs to the runs.",
-            "Name a directory below it, such as ~/.cache/pip.",
-        ) from refusal
+        raise place_refused(refusal) from refusal
     try:
         if servers or not is_proven(box.program):
             box.built()
         elif agent.sandbox == "bwrap":
             box.hold()
         if box.open and agent.sandbox == "bwrap":
-            raise _unprotected(box.open)
+            raise unprotected(box.open)
         server_box = box.built_for(servers) if servers else None
     except BoxRefused as refusal:
         box.release()
@@ -98,7 +93,7 @@ def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
     if not is_boxed:
         mark = without_box(agent, _SAYS_NONE).mark if tools else NO_PROGRAMS
         return Place(None, mark, "", server_box, box)
-    return Place(box, _mark(box), _words(box) if writes else "", server_box, box)
+    return Place(box, mark_of(box), words_of(box) if writes else "", server_box, box)
 
 
 async def entered(place: Place, tools: Sequence[Tool]) -> None:
@@ -151,7 +146,18 @@ def _boxed_servers(agent: AgentDefinition) -> list[str]:
     return [f"mcpServers.{name}.sandbox" for name, server in agent.mcp_servers.items() if server.sandbox]
 
 
-def _unprotected(names: Sequence[str]) -> RunRefused:
+def place_refused(refusal: PlaceRefused) -> RunRefused:
+    """Return the refusal of a run whose agent may not write a place that it names."""
+    return RunRefused(
+        "config",
+        f"sandboxWrite cannot be kept: {refusal.place} is the home directory, a part of the system, "
+        "above one, or belongs to the runs.",
+        "Name a directory below it, such as ~/.cache/pip.",
+    )
+
+
+def unprotected(names: Sequence[str]) -> RunRefused:
+    """Return the refusal of a run in whose box these names would be open."""
     return RunRefused(
         "config",
         f"sandbox: bwrap cannot be kept: a name that other programs execute stays open ({names[0]}).",
@@ -159,12 +165,13 @@ def _unprotected(names: Sequence[str]) -> RunRefused:
     )
 
 
-def _mark(box: RunBox) -> str:
+def mark_of(box: RunBox) -> str:
+    """Return what people are told of a box."""
     return f"bwrap ({'network' if box.network else 'no network'}; {limits_as_text(box.limits)})"
 
 
-def _words(box: RunBox) -> str:
-    """Return what the model has to know, to take the walls of the box for rules and not for faults."""
+def words_of(box: RunBox) -> str:
+    """Return what a model has to know, to take the walls of the box for rules and not for faults."""
     elsewhere = "".join(f", {path}" for path in box.write_elsewhere)
     network = (
         "There is no network in it, so nothing can be downloaded or installed from elsewhere: a package that "

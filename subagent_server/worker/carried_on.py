@@ -8,6 +8,7 @@ from typing import Any
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.past import PastRun
 from subagent_server.domain.records import RunRequest
+from subagent_server.host.directory import Directory
 from subagent_server.runners.programs.events import is_session_id
 from subagent_server.store.runs import RunStore
 from subagent_server.worker.past import LONGEST_CHAIN, read_past
@@ -23,7 +24,8 @@ class CarriedOn:
 
     `messages` is the conversation so far. `session_id` names the program's own record of it, None if there is
     none. `untold` are tasks that the session may lack. `unknown` are calls whose end is not recorded.
-    `spent` is the cost of the session so far, None if a part of it is not known.
+    `spent` is the cost of the session so far, None if a part of it is not known. `state` is the directory
+    that holds the session, if the program keeps it in a sandbox.
     """
 
     messages: Sequence[dict[str, Any]] = ()
@@ -31,6 +33,7 @@ class CarriedOn:
     untold: Sequence[str] = ()
     unknown: Sequence[str] = ()
     spent: Decimal | None = Decimal(0)
+    state: Directory | None = None
 
     def words(self, prompt: str) -> str:
         """Return the words for the program: the new task, behind all that its session does not hold."""
@@ -46,8 +49,10 @@ class CarriedOn:
         return "\n\n".join([*parts, prompt if prompt.strip() else _GO_ON])
 
 
-def carry_on(store: RunStore, request: RunRequest) -> CarriedOn:
+def carry_on(store: RunStore, request: RunRequest, *, boxed: bool) -> CarriedOn:
     """Return what the run of `request` carries on. Blocking.
+
+    A program in a sandbox has the sessions of others in a sandbox alone, and the other way round.
 
     Raises:
         InvalidRunId, UnknownRun, UnreadableMeta: a run of the chain is gone, or cannot be read.
@@ -55,8 +60,10 @@ def carry_on(store: RunStore, request: RunRequest) -> CarriedOn:
     if request.continues_run_id is None:
         return CarriedOn()
     past = read_past(store, request.continues_run_id)
+    homes = [store.paths.run(run.run_id).program_home for run in past]
     named = [store.read(run.run_id).external_session_id or "" for run in past]
-    sessions = [name if is_session_id(name) else None for name in named]
+    kept = [is_session_id(name) and home.exists() == boxed for name, home in zip(named, homes, strict=True)]
+    sessions = [name if is_kept else None for name, is_kept in zip(named, kept, strict=True)]
     last = max((n for n, session in enumerate(sessions) if session is not None), default=None)
     messages = [*past[0].messages, *(_said(run.prompt) for run in past if not run.messages)]
     untold = [
@@ -67,6 +74,7 @@ def carry_on(store: RunStore, request: RunRequest) -> CarriedOn:
         session_id=None if last is None else sessions[last],
         untold=[text for text in untold if text.strip()],
         spent=_spent(store, request.continues_run_id),
+        state=homes[last] if last is not None and boxed else None,
         unknown=[
             _call(run, call_id) for run in past for call_id in run.calls if not run.calls[call_id].finished
         ][:_MOST_CALLS],

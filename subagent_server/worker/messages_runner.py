@@ -171,10 +171,7 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
             ask=agent.ask,
         )
         _warn(setup, selection, [*tools, *(servers.tools if servers else [])], servers)
-        if prices is None and not scripted:
-            run.record(
-                "warning", message=f"No price is known for {settings.model}, so its cost is not counted."
-            )
+        _warn_of_price(run, settings, prices, scripted=scripted)
         whatever_fails.pop_all()
         return MessagesRunner(loop, start, servers, place, run.first_request)
 
@@ -333,3 +330,9 @@ def _warn(
     unknown = [name for name in asked if servers is None or not servers.know(name)]
     if unknown:
         setup.run.record("warning", message=f"No tool is offered under the names {', '.join(unknown)}.")
+
+
+def _warn_of_price(run: WorkerRun, settings: ModelSettings, prices: Prices | None, *, scripted: bool) -> None:
+    """Record a warning if the cost of a run that is billed cannot be counted."""
+    if prices is None and not scripted:
+        run.record("warning", message=f"No price is known for {settings.model}, so its cost is not counted.")

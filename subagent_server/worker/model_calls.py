@@ -92,7 +92,8 @@ class ModelCalls:
         check_cost(budget, cost)
         if calling == 0:
             return True
-        return used.turns > 0 and cost + (calling + 1) * cost / used.turns + self._besides <= budget.usd
+        turns = used.turns or 0
+        return turns > 0 and cost + (calling + 1) * cost / turns + self._besides <= budget.usd
 
     def _now(self, first: RunMeta) -> tuple[int, Usage]:
         """Return how many runs of a tree call a model, and their usage together.

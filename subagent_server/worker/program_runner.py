@@ -1,7 +1,6 @@
 """Opening a program that carries out a run: its task, its place, its child's server and its dialect."""
 
 import asyncio
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from subagent_server.runners.programs.acp import AcpDialect
 from subagent_server.runners.programs.claude import ClaudeDialect
 from subagent_server.runners.programs.codex import CodexDialect
 from subagent_server.runners.programs.command import CommandDialect
-from subagent_server.runners.programs.dialect import ChildServer, Dialect, ProgramTask
+from subagent_server.runners.programs.dialect import Dialect, ProgramTask
 from subagent_server.runners.programs.events import ProgramEvents
 from subagent_server.runners.programs.gemini import GeminiDialect
 from subagent_server.runners.programs.runner import ProgramRunner
@@ -24,7 +23,10 @@ from subagent_server.service.inputs import copied_inputs
 from subagent_server.toolkit.agent_process import AgentProcess, ProcessOrder
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
 from subagent_server.toolkit.permission import Permissions
+from subagent_server.worker.boxed_start import BoxedStart, box_of_program, child_server, relayed
+from subagent_server.worker.boxes import mark_of, words_of
 from subagent_server.worker.carried_on import CarriedOn, carry_on
+from subagent_server.worker.run_box import RunBox
 from subagent_server.worker.runner_setup import RunnerSetup
 
 MakeDialect = Callable[[ProgramTask, ProgramEvents, Permissions], Dialect]
@@ -39,7 +41,6 @@ DIALECTS: dict[RunnerName, MakeDialect] = {
 """The programs that can carry out a run, under the name of their runner."""
 
 _UNSANDBOXED = "none (unsandboxed: the program works with all rights of the user, within its own rules)"
-_CHILD_VARIABLES = ("SUBAGENT_RUN_ID", "SUBAGENT_RUN_TOKEN", "SUBAGENT_RUNS", "SUBAGENT_AGENTS")
 
 
 async def open_runner(setup: RunnerSetup) -> ProgramRunner:
@@ -51,7 +52,8 @@ async def open_runner(setup: RunnerSetup) -> ProgramRunner:
     """
     agent, run = setup.agent, setup.run
     request = run.store.read_request(run.run_id)
-    setup.record_start(request, _UNSANDBOXED, agent.model)
+    box = await asyncio.to_thread(box_of_program, setup)
+    setup.record_start(request, _UNSANDBOXED if box is None else mark_of(box), agent.model)
     log = ServerLog(
         agent.runner,
         run.paths.server_logs,
@@ -59,17 +61,26 @@ async def open_runner(setup: RunnerSetup) -> ProgramRunner:
         lambda server, text: run.record("server_log", server=server, text=text),
     )
     events = ProgramEvents(run, lambda: log.tail)
-    past = await asyncio.to_thread(carry_on, run.store, request)
+    past = await asyncio.to_thread(carry_on, run.store, request, boxed=box is not None)
     if past.session_id is not None:
         run.session_opened(past.session_id)
-    task = _task(setup, request, past)
+    task = _task(setup, request, past, box)
     run.adopt([*past.messages, {"role": "user", "content": list(task.content)}])
     dialect = DIALECTS[agent.runner](task, events, Permissions(run, beside_work=True))
-    start = partial(_start, setup, dialect, log)
-    return ProgramRunner(run, agent, dialect, events, start)
+    if box is None:
+        return ProgramRunner(
+            run, agent, dialect, events, partial(_start, setup, dialect, log), _leave_nothing
+        )
+    boxed = BoxedStart(setup, box, past.state, log.write)
+    start = partial(_start, setup, dialect, log, boxed)
+    return ProgramRunner(run, agent, dialect, events, start, boxed.leave)
 
 
-def _task(setup: RunnerSetup, request: RunRequest, past: CarriedOn) -> ProgramTask:
+async def _leave_nothing() -> None:
+    """Nothing is open around a program without a box."""
+
+
+def _task(setup: RunnerSetup, request: RunRequest, past: CarriedOn, box: RunBox | None) -> ProgramTask:
     agent, run = setup.agent, setup.run
     state = run.paths.program
     state.make()
@@ -85,21 +96,15 @@ def _task(setup: RunnerSetup, request: RunRequest, past: CarriedOn) -> ProgramTa
         run_id=run.run_id,
         prompt="\n\n".join([*texts, words]) if texts else words,
         content=task_blocks(words, inputs),
-        preamble=_preamble(setup),
+        preamble=_preamble(setup) if box is None else f"{_preamble(setup)} {words_of(box)}",
         cwd=Path.cwd(),
-        child=child_server(),
+        child=child_server() if box is None else relayed(child_server(), state),
         state=state,
         environment=setup.environment,
         resumes=past.session_id,
         spent=past.spent,
+        kept=None if box is None else run.paths.program_home,
     )
-
-
-def child_server() -> ChildServer:
-    """Return the command of the server for children, which is this installation's."""
-    # -P: a directory of the run's own must not be searched for modules
-    args = ["-P", "-m", "subagent_server", "serve", "--role", "child"]
-    return ChildServer("subagent", sys.executable, args, _CHILD_VARIABLES)
 
 
 def _preamble(setup: RunnerSetup) -> str:
@@ -111,17 +116,20 @@ def _preamble(setup: RunnerSetup) -> str:
     )
 
 
-async def _start(setup: RunnerSetup, dialect: Dialect, log: ServerLog) -> AgentProcess:
+async def _start(
+    setup: RunnerSetup, dialect: Dialect, log: ServerLog, boxed: BoxedStart | None = None
+) -> AgentProcess:
     launch = await asyncio.to_thread(dialect.launch)
     environment = {**setup.environment, **launch.environment}
-    order = ProcessOrder(
-        argv=launch.argv,
-        environment={name: value for name, value in environment.items() if name not in launch.lacking},
-        cwd=Path.cwd(),
-        descriptors=launch.descriptors,
-        spare=marks.shims_on_record(setup.run.store.paths),
-    )
     try:
+        order = ProcessOrder(
+            argv=launch.argv,
+            environment={name: value for name, value in environment.items() if name not in launch.lacking},
+            cwd=Path.cwd(),
+            box=None if boxed is None else await boxed.entered(launch.environment),
+            descriptors=launch.descriptors,
+            spare=marks.shims_on_record(setup.run.store.paths),
+        )
         return await AgentProcess.start(order, log.write)
     except (OSError, ValueError, BoxRefused) as error:
         why = getattr(error, "strerror", None) or getattr(error, "reason", None) or error

@@ -3,7 +3,7 @@
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,16 +18,18 @@ class RunBox:
     """Builds the box of a run when it is first needed, and protects what other programs execute.
 
     `program` is its bubblewrap. Building takes some 20 ms, so it is for a thread beside the first model call.
-    With `protects=False`, for programs that write nothing, no name is held.
+    With `protects=False`, for programs that write nothing, no name is held. `adding` adds to its rules.
     """
 
-    def __init__(self, setup: RunnerSetup, *, protects: bool) -> None:
+    def __init__(
+        self, setup: RunnerSetup, *, protects: bool, adding: Callable[[Rules], Rules] = lambda rules: rules
+    ) -> None:
         """Raise BoxRefused if there can be no box, and PlaceRefused; nothing is held yet."""
         self._setup = setup
         self.protects = protects
         self._lock = threading.Lock()
         self._placeholders = Placeholders()
-        self._rules = _unprotected(setup)
+        self._rules = adding(_unprotected(setup))
         self._holds = False
         self._box: Box | None = None
         self.program = find_box_program(self._rules)
@@ -78,9 +80,7 @@ class RunBox:
         """
         self.built()
         programs = [Path(server.command or "") for server in servers]
-        return build_box(
-            replace(self._rules, environment=_showing(programs, self._rules.environment), own={})
-        )
+        return build_box(replace(self._rules, environment=showing(programs, self._rules.environment), own={}))
 
     def release(self) -> None:
         """Give back the names that were held, when the last program has ended."""
@@ -112,7 +112,7 @@ def _unprotected(setup: RunnerSetup) -> Rules:
     cwd = Path.cwd()
     return Rules(
         cwd=cwd,
-        environment=_showing(_interpreters(agent), setup.environment),
+        environment=showing(_interpreters(agent), setup.environment),
         own=agent.env,
         network=agent.network,
         limits=agent.sandbox_limits or SandboxLimits(),
@@ -124,7 +124,7 @@ def _unprotected(setup: RunnerSetup) -> Rules:
     )
 
 
-def _showing(programs: Sequence[Path], environment: Mapping[str, str]) -> Mapping[str, str]:
+def showing(programs: Sequence[Path], environment: Mapping[str, str]) -> Mapping[str, str]:
     """Return the environment with the directories of programs in PATH, which a box shows."""
     directories = [path.parent for path in programs if path.is_absolute()]
     directories += [Path(os.path.realpath(path)).parent for path in programs if path.is_absolute()]

@@ -68,6 +68,8 @@ class Git:
     variables: Mapping[str, str]
     settings: Mapping[str, str] = field(default_factory=dict)
     """The configuration that git finds here, the last value of each key."""
+    seconds: float = GIT_SECONDS
+    """How long a command may take."""
 
     def at(self, directory: Path, **variables: str) -> "Git":
         """Return the same for another directory of the repository, with more variables."""
@@ -119,12 +121,12 @@ class Git:
                     input=given,
                     stdout=output,
                     stderr=complaint,
-                    timeout=GIT_SECONDS,
+                    timeout=self.seconds,
                     check=False,
                     preexec_fn=_end_with_parent if ends_with_us else None,
                 )
             except (OSError, subprocess.SubprocessError) as error:
-                why = f"it took more than {GIT_SECONDS:g} s"
+                why = f"it took more than {self.seconds:g} s"
                 raise GitFailed(doing, str(error) if isinstance(error, OSError) else why) from error
             output.seek(0)
             complaint.seek(0)

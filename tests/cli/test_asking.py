@@ -49,7 +49,7 @@ TYPED = {
 }
 
 
-def test_a_person_answers_with_a_number_or_words_of_their_own(cli: Cli) -> None:
+def test_a_person_answers_with_a_number_or_words_and_repeats_a_number_without_an_option(cli: Cli) -> None:
     cli.agent("asker")
     question, thanks = TURNS["turns"]
     with Simulator({"turns": [*[question] * len(TYPED), thanks]}) as simulator:
@@ -59,6 +59,9 @@ def test_a_person_answers_with_a_number_or_words_of_their_own(cli: Cli) -> None:
                 seen = terminal.hear(PROMPT)
                 assert "? Which\\x1b[2J colour?" in seen and "2  red" in seen
                 terminal.type(typed)
+                if typed.strip() == "3":
+                    terminal.hear("There is no option 3")
+                    terminal.type(typed)
             code, out, _ = terminal.command.end()
     assert (code, out) == (0, "Thanks.\n")
     (run_id,) = cli.store.run_ids()

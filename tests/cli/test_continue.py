@@ -29,3 +29,15 @@ def test_a_run_that_has_not_ended_is_refused_and_nothing_is_started(cli: Cli) ->
         done = cli("continue", run_id, "Go on.")
         assert done.returncode == 2 and "cannot be continued yet" in done.stderr
         assert cli.store.run_ids() == [run_id]
+
+
+def test_options_change_the_agent_for_the_new_run_alone(cli: Cli, model: Model) -> None:
+    simulator = model(FIRST, SECOND)
+    first = cli.json("run", "worker", "Go.")["runId"]
+    options = ["--model", "haiku", "--max-turns", "3", "--budget", "0.5", "--timeout", "60"]
+    assert cli("continue", first, "Go on.", *options).stdout == "Second.\n"
+    agent = cli.store.read_request(cli.store.run_ids()[0]).agent
+    assert agent["model"] == "haiku" and agent["limits"] != {}
+    assert simulator.requests[-1].body["model"].startswith("claude-haiku")
+    done = cli("continue", first, "Go on.", "--max-turns", "none")
+    assert done.returncode == 2 and "--max-turns" in done.stderr and len(cli.store.run_ids()) == 2

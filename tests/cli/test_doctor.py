@@ -1,6 +1,7 @@
 """`subagent doctor`: what is wrong with agent files, and with the files of runs."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -54,7 +55,16 @@ def test_remarks_are_listed_and_exit_with_0(cli: Cli) -> None:
     done = cli("doctor")
     assert done.returncode == 0
     assert "warning" in done.stdout and "skipped" in done.stdout
-    assert "nothing is wrong" in done.stderr
+    assert done.stderr.endswith("\n1 agent checked: 1 warning.\n")
+
+
+def test_hooks_that_are_not_called_are_a_finding(cli: Cli) -> None:
+    cli.agent("reviewer")
+    (Path(cli.environment["XDG_CONFIG_HOME"]) / "subagent" / "hooks.json").write_text("{", encoding="utf-8")
+    done = cli("doctor")
+    assert done.returncode == 1 and done.stdout.startswith("Hooks: No hook is called, because ")
+    assert done.stderr.endswith("\n1 agent checked: 1 finding.\n")
+    assert cli.json("doctor", code=1)["unusableHooks"] == [done.stdout.strip().removeprefix("Hooks: ")]
 
 
 def test_one_file_is_checked_wherever_it_is(cli: Cli) -> None:

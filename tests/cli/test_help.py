@@ -57,8 +57,21 @@ def test_the_list_and_the_help_of_a_verb_say_the_same(cli: Cli, verb: str) -> No
     assert VERBS[verb].help in " ".join(cli(verb, "--help").stdout.split())
 
 
-def test_the_version_is_printed(cli: Cli) -> None:
-    assert cli("--version").stdout == f"subagent {__version__}\n"
+@pytest.mark.parametrize("word", ["--version", "-v", "version"])
+def test_the_version_is_printed(cli: Cli, word: str) -> None:
+    assert cli(word).stdout == f"subagent {__version__}\n"
+
+
+@pytest.mark.parametrize("verb", [[], ["ls"], ["mcp", "info"]])
+def test_help_is_a_word_too(cli: Cli, verb: list[str]) -> None:
+    assert cli("help", *verb).stdout == cli(*verb, "--help").stdout != ""
+
+
+@pytest.mark.parametrize("group", [[], ["mcp"]])
+def test_a_command_without_a_verb_shows_the_verbs_and_exits_with_2(cli: Cli, group: list[str]) -> None:
+    done = cli(*group)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == cli(*group, "--help").stdout
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,7 @@ def test_a_run_that_asks_is_stopped_too_where_nobody_will_answer(cli: Cli, model
     model(ASK)
     view = cli.json("run", "worker", "Do it.", "--wait", "60", "--stop", code=5)
     assert (view["status"], view["live"]) == ("stopped", False)
+    assert view["summary"] == r"It asked, and nobody answers here: Which\x07 colour?"
 
 
 def test_letting_go_prints_the_id_and_nothing_else(cli: Cli, model: Model) -> None:

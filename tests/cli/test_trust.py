@@ -83,8 +83,10 @@ def test_a_person_is_asked_once_and_again_when_a_pinned_command_has_changed(clon
         terminal.type("y\n")
         assert terminal.command.hear("Done.")
     assert clone(*RUN).stdout == "Done.\n"
-    clone.agent("worker", baseUrl="http://127.0.0.1:9")
+    odd = {"x": {"command": "evil", "args": ["数据", "\u202e"]}}
+    clone.agent("worker", baseUrl="http://127.0.0.1:9", mcpServers=odd)
     shown = clone("trust", ".").stdout
+    assert r'+ agent worker: mcpServers.x.args: ["数据", "\u202e"]' in shown
     assert (
         f"- agent worker: baseUrl: {address}" in shown
         and "+ agent worker: baseUrl: http://127.0.0.1:9" in shown

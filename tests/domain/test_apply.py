@@ -10,7 +10,7 @@ from subagent_server.domain import events
 from subagent_server.domain.apply import apply
 from subagent_server.domain.errors import IllegalTransition
 from subagent_server.domain.events import RunEvent
-from subagent_server.domain.records import Failure, PayloadInfo, RunMeta, Usage
+from subagent_server.domain.records import UNTOLD, Failure, PayloadInfo, RunMeta, Usage
 from subagent_server.domain.states import MessageStatus, Status
 from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, T0, WORKER, make_message, make_meta
 
@@ -108,7 +108,7 @@ def test_what_the_runs_below_have_cost_is_added_to_the_own_and_an_older_sum_take
     for known in (None, Usage(turns=1), below):
         assert apply(meta, again, LATER, known) is meta
     more = apply(meta, again, LATER, below.plus(Usage(turns=1)))
-    assert more.usage == USAGE and more.with_descendants.turns == meta.with_descendants.turns + 1
+    assert more.usage == USAGE and more.with_descendants.turns == 5
     assert more.status == "completed" and more.revision == meta.revision + 1
 
 
@@ -194,3 +194,15 @@ def test_the_count_of_open_questions_follows_the_questions_not_the_status() -> N
     assert [meta.pending_questions for meta in (one, two, answered)] == [1, 2, 1]
     assert [meta.status for meta in (one, two, answered)] == [Status.WAITING, Status.WAITING, Status.REPLIED]
     assert [m.message_id for m in answered.pending] == ["q2"]
+
+
+@pytest.mark.parametrize("first", [UNTOLD, Usage(turns=2), Usage()])
+@pytest.mark.parametrize("below", [UNTOLD, UNTOLD.plus(Usage(turns=7)), Usage(turns=7), Usage(), None])
+@pytest.mark.parametrize("at_last", [UNTOLD, Usage(turns=9, input_tokens=4)])
+def test_a_figure_that_is_told_late_leaves_the_sum_of_the_tree_right(
+    first: Usage, below: Usage | None, at_last: Usage
+) -> None:
+    meta = make_meta(status="running", usage=first, with_descendants=first.plus(below or Usage()))
+    after = apply(meta, events.UsageSettled(usage=at_last), LATER, below)
+    assert after.with_descendants == after.usage.plus(below or Usage())
+    assert apply(after, events.UsageSettled(usage=at_last), LATER, below) is after

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from subagent_server.domain.definitions import tool_name
-from subagent_server.domain.records import Failure, RunMeta, RunResult, Usage
+from subagent_server.domain.records import UNTOLD, Failure, RunMeta, RunResult, Usage
 from subagent_server.domain.states import MessageStatus, Status
 from subagent_server.domain.times import timestamp
 from tests.helpers.runs import T0, make_message, make_meta, make_request
@@ -94,6 +94,17 @@ def test_usage_of_two_runs_is_summed_and_an_unknown_cost_stays_unknown() -> None
     assert one.plus(other) == Usage(input_tokens=11, turns=2, tool_calls=3)
     assert one.plus(Usage(cost_usd=Decimal("0.5"))).cost_usd == Decimal("0.5")
     assert one.plus(other).cost_usd is None
+
+
+def test_a_sum_over_runs_with_a_figure_that_nobody_told_is_marked_as_at_least() -> None:
+    program, loop = UNTOLD.model_copy(update={"tool_calls": 2}), Usage(input_tokens=5, turns=3)
+    for total in (program.plus(loop), loop.plus(program), Usage().plus(loop).plus(program)):
+        assert (total.input_tokens, total.turns, total.tool_calls, total.output_tokens) == (5, 3, 2, None)
+        assert total.at_least == ("inputTokens", "turns") and total.tokens == 5
+    assert program.plus(Usage()) == program and UNTOLD.tokens is None, "nothing below leaves nothing open"
+    assert json.loads(program.to_json())["turns"] is None, "a field that is missing is 0"
+    assert Usage.model_validate_json(program.to_json()) == program
+    assert Usage.model_validate({"inputTokens": 1}) == Usage(input_tokens=1), "as an older file has it"
 
 
 def test_merging_usage_twice_is_merging_it_once() -> None:

@@ -57,7 +57,10 @@ def children_of(zygote: processes.Identity) -> list[processes.Identity]:
 
 def is_preforked(child: processes.Identity, zygote: processes.Identity) -> bool:
     """Whether a child of a zygote waits for a starter, or has just been forked for that."""
-    command = Path(f"/proc/{child.pid}/cmdline").read_bytes()
+    try:
+        command = Path(f"/proc/{child.pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return False  # it has gone, and is not listed next time
     return PREFORKED in command or command == Path(f"/proc/{zygote.pid}/cmdline").read_bytes()
 
 

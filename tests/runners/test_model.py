@@ -161,7 +161,7 @@ def test_a_stream_that_stands_still_is_given_up_and_tried_again(pings: float | N
     assert played.outcome.text == "Done at last." and len(played.bodies) == 2
     (warning,) = played.run.recorded("warning")
     assert "the stream stood still for 0.3 s" in warning["message"]
-    assert played.loop.usage.input_tokens > 0
+    assert (played.loop.usage.input_tokens or 0) > 0
 
 
 def test_a_stream_that_always_breaks_off_keeps_its_text_and_its_cost() -> None:
@@ -170,6 +170,6 @@ def test_a_stream_that_always_breaks_off_keeps_its_text_and_its_cost() -> None:
     assert played.failure.code == "model_error" and "10 attempts" in played.failure.message
     first, second = played.outcome.text.split("\n\n")
     assert first == "I look." and second.startswith("This much I can tell.")
-    once = played.loop.usage.input_tokens
+    once, lone = played.loop.usage.input_tokens or 0, Played(says("x")).loop.usage.input_tokens or 0
     assert played.loop.usage.turns == 1 and len(played.bodies) == 11
-    assert once > Played(says("x")).loop.usage.input_tokens * 10, "each broken attempt was paid for"
+    assert once > lone * 10, "each broken attempt was paid for"

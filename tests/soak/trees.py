@@ -115,9 +115,9 @@ def judge(tree: Tree, deed: Deed, bound_seconds: float) -> Iterator[str]:
 
 def _wrong_with(tree: Tree, meta: RunMeta) -> Iterator[str]:
     spent = [each.usage for each in subtree(tree.world.store, meta)]
-    turns, tokens = sum(u.turns for u in spent), sum(u.input_tokens for u in spent)
+    turns, tokens = sum(u.turns or 0 for u in spent), sum(u.input_tokens or 0 for u in spent)
     least = {0: 2 + 2 * tree.width + tree.width**2, 1: 2 + tree.width, 2: 1}[meta.depth]
-    if meta.with_descendants.turns != turns or turns < least or tokens != turns * _TURN.input_tokens:
+    if meta.with_descendants.turns != turns or turns < least or tokens != turns * (_TURN.input_tokens or 0):
         yield f"{meta.run_id} tells of {meta.with_descendants}, but it was {turns} turns, {tokens} tokens"
     if meta.with_descendants.input_tokens != tokens:
         yield f"{meta.run_id} tells of {meta.with_descendants.input_tokens} tokens, not of {tokens}"

@@ -57,7 +57,7 @@ def test_runs_are_found_by_status_agent_and_family(store: RunStore) -> None:
     assert found(store, agent="nobody") == []
     with open_index(store.paths) as index:
         assert index.find([], None, ids[3]) == [ids[3]]
-        assert sum(run.spent.input_tokens for run in index.ended()) == 40_000 + sum(range(40))
+        assert sum(run.spent.input_tokens or 0 for run in index.ended()) == 40_000 + sum(range(40))
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, garbage, damage, other_version, None])

@@ -1,14 +1,18 @@
 """The event stream of a page: all rows at first, then what changes, and the log of the run that it shows."""
 
 import json
+import shutil
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 from tests.helpers.http_server import BOUND, HttpServer
+from tests.helpers.planted import planted
+from tests.helpers.stored import make_stored
 from tests.helpers.turns import asks, says
 from tests.helpers.world import World
 from tests.web.test_access import entered
@@ -45,7 +49,7 @@ def test_a_page_sees_a_run_begin_ask_and_end(world: World) -> None:
     world.agent()
     world.play(asks("Which?", "a", "b"), says("It is done."))
     with world.http_server() as server, stream(server, entered(world, server)) as events:
-        assert next(events) == ("runs", {"all": True, "rows": []})
+        assert next(events) == ("runs", {"all": True, "rows": [], "older": False})
         run_id = world.start(label="a label")
         row = next(row for _, news in events for row in news["rows"] if row.get("pendingQuestions"))
         assert row["runId"] == run_id and row["label"] == "a label" and not row["over"]
@@ -69,6 +73,26 @@ def test_the_log_of_the_shown_run_comes_with_the_rows(world: World) -> None:
         while "✔ completed" not in text:
             text += next(data["text"] for kind, data in events if kind == "log")
         assert "Which?" not in text, "nothing comes twice"
+
+
+def test_among_500_runs_alive_the_rows_come_and_each_line_of_a_log_is_heard(world: World) -> None:
+    stored = make_stored(world.runs, 3)
+    with planted(world.runs, 500) as run_ids, world.http_server() as server:
+        shown = run_ids[7]
+        with stream(server, entered(world, server), shown) as events:
+            rows: set[str] = set()
+            while not rows >= {*run_ids, *stored}:
+                rows |= {
+                    row["runId"] for row in next(news for kind, news in events if kind == "runs")["rows"]
+                }
+            began = time.monotonic()
+            for number in range(8):
+                with Path(world.paths(shown).log.path).open("a", encoding="utf-8") as log:
+                    log.write(f"12:00:00 line {number}\n")
+                assert next(news for kind, news in events if kind == "log")["text"].endswith(str(number))
+            assert time.monotonic() - began < 8, "a look every 2 s would take about 16"
+    for name in stored:
+        shutil.rmtree(world.runs / name)  # they have no more than lists show
 
 
 def test_the_streams_end_with_the_server_and_are_no_reason_to_wait(world: World) -> None:

@@ -89,7 +89,8 @@ def test_a_reply_cut_off_by_the_timeout_keeps_its_text_so_far(world: World) -> N
     assert code == "timeout"
     first, second = world.result(run_id).text.split("\n\n")
     assert first == "I look." and second.startswith("word0 word1") and words.startswith(second)
-    assert world.meta(run_id).usage.input_tokens > 0 and world.meta(run_id).usage.turns == 1
+    usage = world.meta(run_id).usage
+    assert usage.input_tokens is not None and usage.input_tokens > 0 and usage.turns == 1
 
 
 MILLION = {"input_tokens": 1_000_000, "output_tokens": 0}

@@ -40,7 +40,7 @@ wait_option = click.option(
 
 
 stop_option = click.option(
-    "--stop", "stops", is_flag=True, help="With --wait: stop the run if it has not ended by then."
+    "--stop", "stops", is_flag=True, help="With --wait: stop the run if it has not ended by then, or asks."
 )
 
 
@@ -127,13 +127,12 @@ def _stopped(session: Session, observed: Observed, seconds: float) -> Observed:
     """Stop a run that has not ended, and return it when its processes are gone."""
     from subagent_server.cli.console.until_gone import until_gone  # as above
 
-    doing = _doing(session, observed)
-    stop(
-        session.service,
-        observed.meta.run_id,
-        f"It had not ended after {seconds:g} s{doing}",
-        session.leader(),
-    )
+    if observed.meta.pending:
+        asked = one_line(observed.meta.pending[0].question_content)
+        reason = f"It asked, and nobody answers here: {cut(asked, _DOING_CHARACTERS)}"
+    else:
+        reason = f"It had not ended after {seconds:g} s{_doing(session, observed)}"
+    stop(session.service, observed.meta.run_id, reason, session.leader())
     (gone,) = until_gone(session, [observed.meta.run_id])
     return gone
 

@@ -33,7 +33,7 @@ def ask_person(session: Session, run_id: str, message: Message) -> bool:
     """
     _show(message)
     termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # earlier input does not answer this question
-    answer = ""
+    answer, odd = "", ""
     while not answer:
         err("Your answer (Ctrl-D leaves it open):")
         line = _typed(session, run_id, message.message_id)
@@ -42,6 +42,9 @@ def ask_person(session: Session, run_id: str, message: Message) -> bool:
         if line == "":
             return False
         answer = chosen(line.strip(), message.options or [])
+        if _is_no_option(answer, message.options or []) and answer != odd:
+            err(f"There is no option {answer}: choose another, or type {answer} again to send it as it is.")
+            answer, odd = "", answer
     try:
         reply(
             session.service,
@@ -61,6 +64,11 @@ def chosen(line: str, options: list[str]) -> str:
     if line not in options and line.isascii() and line.isdecimal() and 1 <= int(line) <= len(options):
         return options[int(line) - 1]
     return line
+
+
+def _is_no_option(answer: str, options: list[str]) -> bool:
+    """Whether an answer looks like the number of an option, and is none."""
+    return bool(options) and answer not in options and answer.isascii() and answer.isdecimal()
 
 
 def _show(message: Message) -> None:

@@ -19,6 +19,7 @@ from subagent_server.cli.console.flags import Flags
 from subagent_server.cli.console.group import subagent
 from subagent_server.cli.console.output import (
     OutputClosed,
+    err,
     last_clause,
     prepare_streams,
     reader_is_gone,
@@ -52,6 +53,9 @@ def main(arguments: Sequence[str] | None = None, *, leave: Callable[[int], NoRet
             raise
         if flags.debug:
             traceback.print_exc()
+        if isinstance(error, click.exceptions.NoArgsIsHelpError):
+            err(error.format_message())
+            return ExitCode.USAGE
         verdict = _verdict(error)
         with suppress(OutputClosed, EarlyExit):
             if verdict.sentence and flags.as_json:
@@ -91,8 +95,6 @@ def _verdict(error: Exception) -> _Verdict:
 
 
 def _usage(error: click.ClickException) -> _Verdict:
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        return _Verdict(ExitCode.USAGE, "usage", "say what to do: `subagent --help` lists the verbs.")
     where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "subagent"
     sentence = one_line(error.format_message())
     end = "" if sentence.endswith((".", "?")) else "."

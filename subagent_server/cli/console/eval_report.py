@@ -6,11 +6,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 from subagent_server.cli.console.row_cells import run_cell
-from subagent_server.cli.console.text import GAP, duration, line_width, one_line, table
+from subagent_server.cli.console.text import GAP, UNKNOWN, duration, line_width, one_line, table
+from subagent_server.domain.figures import least_mark
 from subagent_server.domain.money import dollars
 from subagent_server.service.evaluation import TrialResult
 
-UNKNOWN = "-"
 _HEADER = ("CASE", "AGENT", "MODEL", "PASS", "COST", "TIME")
 _FIGURES = (7, 9, 8)
 """The columns of PASS, COST and TIME; the names share the rest of the line."""
@@ -93,6 +93,7 @@ def _sums(results: Sequence[TrialResult]) -> dict[str, Any]:
         "passed": sum(result.passed for result in results),
         "trials": len(results),
         **({"costUsd": f"{cost:f}"} if cost is not None else {}),
+        **({"atLeast": ["costUsd"]} if cost is not None and _costs_more(results) else {}),
         **({"meanSeconds": round(seconds, 3)} if seconds is not None else {}),
     }
 
@@ -137,7 +138,13 @@ def _mean(results: Iterable[TrialResult]) -> float | None:
 
 def _cost(results: Iterable[TrialResult]) -> str:
     cost = _total(results)
-    return UNKNOWN if cost is None else dollars(cost)
+    if cost is None:
+        return UNKNOWN
+    return least_mark(("costUsd",) if _costs_more(results) else (), "costUsd") + dollars(cost)
+
+
+def _costs_more(results: Iterable[TrialResult]) -> bool:
+    return any(result.costs_more for result in results)
 
 
 def _time(seconds: float | None) -> str:

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from subagent_server.cli.console.asking import has_person
 from subagent_server.cli.console.output import err, is_terminal
 from subagent_server.cli.console.text import coloured, escape_lines, one_line
+from subagent_server.domain.figures import TOKENS
 from subagent_server.domain.money import dollars
 from subagent_server.host.journal import parse
 from subagent_server.store.log_format import count, render
@@ -144,10 +145,10 @@ def _argument(name: str, value: Any) -> str:
 
 def _used(event: Event) -> str:
     """Return what a run has used so far, to be said behind a turn."""
-    kinds = ("inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens")
-    words = count(sum(int(event.get(kind) or 0) for kind in kinds), "token")
+    told = [event[kind] for kind in TOKENS if isinstance(event.get(kind), int)]
+    words = f" · {count(sum(told), 'token')}" if told else ""
     cost = f" · {dollars(event['costUsd'])}" if event.get("costUsd") is not None else ""
-    return f" · {words}{cost} so far"
+    return f"{words}{cost} so far" if words or cost else ""
 
 
 def prefixes(names: dict[str, str], stream: TextIO | None) -> dict[str, str]:

@@ -73,7 +73,7 @@ DIRECTORY = click.types.FuncParamType(_directory)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
-def common_options() -> list[click.Parameter]:
+def common_options() -> list[click.Option]:
     """Return the options that every verb takes. Their values go into the context's `Flags`."""
     return [
         click.Option(
@@ -103,6 +103,19 @@ def common_options() -> list[click.Parameter]:
             ["--debug"], is_flag=True, help="Show where in the program an error comes from.", **_KEPT
         ),
     ]
+
+
+def take_common_options(command: click.Command) -> None:
+    """Let a verb take the common options that it has no own meaning for; its help names them in a line."""
+    own = {option for param in command.params for option in param.opts}
+    common = [option for option in common_options() if own.isdisjoint(option.opts)]
+    for option in common:
+        option.hidden = True
+    if not common:  # it has them since an earlier call
+        return
+    command.params += common
+    names = ", ".join(name for option in common for name in option.opts)
+    command.epilog = f"Every verb takes {names} too: see `subagent --help`."
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:

@@ -1,12 +1,13 @@
 """The table of verbs. The module of a verb is imported when it is called, so that `ls` starts quickly."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple
 
 import click
 
 from subagent_server import __version__
-from subagent_server.cli.console.flags import common_options
+from subagent_server.cli.console.flags import common_options, take_common_options
 
 
 class Verb(NamedTuple):
@@ -68,6 +69,10 @@ _EPILOG = (
 class LazyGroup(click.Group):
     """A group with the verbs of `VERBS`; each also takes the common options."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the options before the verb. `help` and `version` are other spellings of the options."""
+        return super().parse_args(ctx, _spelled_as_options(args))
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the verbs in the order of the table."""
         return list(VERBS)
@@ -79,8 +84,7 @@ class LazyGroup(click.Group):
             return None
         module, attribute = verb.where.split(":")
         command: click.Command = getattr(import_module(module), attribute)
-        own = {option for param in command.params for option in param.opts}
-        command.params += [option for option in common_options() if own.isdisjoint(option.opts)]
+        take_common_options(command)
         return command
 
     def resolve_command(
@@ -96,6 +100,16 @@ class LazyGroup(click.Group):
         """Write the list of verbs without importing them."""
         with formatter.section("Verbs"):
             formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
+
+
+def _spelled_as_options(args: Sequence[str]) -> list[str]:
+    match args:
+        case ["help", *verb]:
+            return [*verb, "--help"]
+        case ["version" | "-v", *_]:
+            return ["--version"]
+        case _:
+            return list(args)
 
 
 @click.command(

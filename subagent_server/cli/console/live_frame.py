@@ -15,6 +15,7 @@ from subagent_server.cli.console.text import (
     width_of,
 )
 from subagent_server.cli.console.trees import GROUPS, group_of
+from subagent_server.domain.figures import least_mark
 from subagent_server.domain.money import dollars
 from subagent_server.service.trees import Node, TreeRow
 from subagent_server.store.paths import RootPaths
@@ -123,13 +124,13 @@ def _line(root: RootPaths, entry: Entry, width: int, *, is_selected: bool) -> st
     run = entry.row.run
     look = look_of(run.status, run.pending_questions, run.live)
     branch = "" if entry.depth == 0 else f"{'  ' * min(entry.depth - 1, 3)}└ "
-    cost = entry.row.with_descendants.cost_usd
+    usage = entry.row.with_descendants
     cells = (
         look.text,
         run.run_id.rpartition("-")[2],
         branch + one_line(run.agent or ""),
         age_cell(run),
-        "" if cost is None else dollars(cost),
+        "" if usage.cost_usd is None else least_mark(usage.at_least, "costUsd") + dollars(usage.cost_usd),
         what_cell(root, run),
     )
     return _cells_line(cells, width, colour=look.colour, is_selected=is_selected)

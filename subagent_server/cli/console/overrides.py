@@ -1,4 +1,4 @@
-"""The options that change an agent for one run: `run` and `rerun`."""
+"""The options that change an agent for one run: `run`, `rerun` and `continue`."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -17,6 +17,8 @@ from subagent_server.domain.states import Status
 from subagent_server.domain.visible import OTHER_SPACES, visible
 
 GAP = "  "
+UNKNOWN = "-"
+"""In place of a figure that is not known."""
 _COLOURS = {
     "bold": 1,
     "red": 31,
@@ -205,6 +207,6 @@ def facts(pairs: Iterable[tuple[str, str | None]]) -> str:
 
 
 def _columns(c: str) -> int:
-    if unicodedata.combining(c):
+    if unicodedata.combining(c) or unicodedata.category(c) == "Cf":  # what `escape` leaves of these joins
         return 0
     return 2 if unicodedata.east_asian_width(c) in "WF" else 1

@@ -9,8 +9,18 @@ from typing import Any, NoReturn
 from subagent_server.cli.console.output import is_terminal, out, out_json
 from subagent_server.cli.console.row_cells import run_cell, what_cell
 from subagent_server.cli.console.session import Session
-from subagent_server.cli.console.text import coloured, cut, duration, line_width, look_of, one_line, table
+from subagent_server.cli.console.text import (
+    UNKNOWN,
+    coloured,
+    cut,
+    duration,
+    line_width,
+    look_of,
+    one_line,
+    table,
+)
 from subagent_server.cli.console.watch import watch
+from subagent_server.domain.figures import TOKENS, least_mark
 from subagent_server.domain.money import dollars
 from subagent_server.service.trees import Node, TreeRow, trees_of
 from subagent_server.store.paths import RootPaths
@@ -107,9 +117,10 @@ def _cells(root: RootPaths, depth: int, of_tree: TreeRow) -> tuple[str, ...]:
     run, what = run_cell(row.run_id), what_cell(root, row)
     if row.unreadable is not None:
         return (look.text, run, "", "", "", "", what)
-    cost = "" if usage.cost_usd is None else dollars(usage.cost_usd)
+    cost = "" if usage.cost_usd is None else least_mark(usage.at_least, "costUsd") + dollars(usage.cost_usd)
+    tokens = least_mark(usage.at_least, *TOKENS) + _short(usage.tokens)
     agent = _branch(depth) + one_line(row.agent or "")
-    return (look.text, run, agent, duration(row.elapsed_seconds or 0), _short(usage.tokens), cost, what)
+    return (look.text, run, agent, duration(row.elapsed_seconds or 0), tokens, cost, what)
 
 
 def _coloured(row: TreeRow, line: str) -> str:
@@ -121,8 +132,10 @@ def _branch(depth: int) -> str:
     return "" if depth == 0 else f"{'  ' * (depth - 1)}└ "
 
 
-def _short(number: int) -> str:
-    """Return a number in six characters at most: `940`, `4.3k`, `126k`, `1.2M`."""
+def _short(number: int | None) -> str:
+    """Return a number in six characters at most: `940`, `4.3k`, `126k`, `1.2M`; `-` if it is not known."""
+    if number is None:
+        return UNKNOWN
     if number < 1000:
         return str(number)
     unit, size = ("k", 1e3) if number < 999_500 else ("M", 1e6)

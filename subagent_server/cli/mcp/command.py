@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from subagent_server.cli.console.exits import ExitCode
-from subagent_server.cli.console.flags import TEXT, common_options, json_option, trust_option
+from subagent_server.cli.console.flags import TEXT, json_option, take_common_options, trust_option
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.mcp.config import Chosen, all_servers, one_server
@@ -42,7 +42,7 @@ def _verb(name: str) -> Callable[[F], click.Command]:
         for option in (_config_option, _agent_option, json_option, trust_option):
             verb = option(verb)
         command: click.Command = mcp.command(name)(verb)
-        command.params += common_options()
+        take_common_options(command)
         return command
 
     return made

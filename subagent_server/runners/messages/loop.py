@@ -98,7 +98,7 @@ class Loop:
         if messages[-1]["role"] == "assistant":  # the API has paused this reply, and the next one ends it
             self._before_pause = self.text
         while True:
-            if self.usage.turns >= self.max_turns:
+            if self.meter.turns >= self.max_turns:
                 raise _out_of_turns(self.max_turns, self.final)
             reply = await self._turn(messages)
             if reply.stop_reason in _LAST_WORDS or not (reply.calls or reply.stop_reason == "pause_turn"):
@@ -120,7 +120,7 @@ class Loop:
         self.run.checkpoint()
         definitions = [*(tool.definition() for tool in self.tools), *self.web.definitions(messages)]
         async with self.run.model_call(self.usage, self._most_for_searches):
-            self.run.record("turn", turn=self.usage.turns + 1)
+            self.run.record("turn", turn=self.meter.turns + 1)
             reply = await self.model.reply(
                 self.system, messages, definitions, self._before_retry, self.meter.charge
             )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 
 from subagent_server.domain.records import Usage
 from subagent_server.runners.messages.prices import Prices
@@ -13,6 +14,11 @@ class UsageMeter:
 
     prices: Prices | None = None
     usage: Usage = field(default_factory=Usage)
+
+    @property
+    def turns(self) -> int:
+        """How many turns there have been."""
+        return self.usage.turns or 0
 
     def charge(self, used: Mapping[str, int]) -> None:
         """Add the token counts of one call of the API; a reply that broke off costs too."""
@@ -32,4 +38,5 @@ class UsageMeter:
 
     def count_turn(self, tool_calls: int) -> None:
         """Add a whole reply with its calls."""
-        self.usage = self.usage.plus(Usage(turns=1, tool_calls=tool_calls))
+        free = None if self.usage.cost_usd is None else Decimal(0)  # the tokens are what costs
+        self.usage = self.usage.plus(Usage(turns=1, tool_calls=tool_calls, cost_usd=free))

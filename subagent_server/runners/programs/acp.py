@@ -53,6 +53,7 @@ class AcpDialect:
         self._rpc: JsonRpc | None = None
         self._session = ""
         self._is_cut = False
+        events.counts("tool_calls")  # of turns the protocol does not tell
 
     def launch(self) -> Launch:
         """Return its command line."""
@@ -238,13 +239,10 @@ class AcpDialect:
             "output_tokens": count_of(usage.get("outputTokens") or quota.get("output_tokens")),
             "cache_read_tokens": count_of(usage.get("cachedReadTokens")),
             "cache_write_tokens": count_of(usage.get("cachedWriteTokens")),
+            "cost_usd": self._updates.cost_usd,
         }
-        if usage or quota:
-            self._events.spend(self._events.usage.model_copy(update={**found, **self._cost()}))
-
-    def _cost(self) -> dict[str, Any]:
-        cost = self._updates.cost_usd
-        return {} if cost is None else {"cost_usd": cost}
+        told = {name: figure for name, figure in found.items() if figure is not None}
+        self._events.spend(self._events.usage.model_copy(update=told))
 
 
 def _choice(options: Any, kinds: Sequence[str]) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from subagent_server.domain.definitions import ServerDefinition
 from subagent_server.domain.errors import RunRefused
-from subagent_server.domain.records import Failure, Usage
+from subagent_server.domain.records import UNTOLD, Failure
 from subagent_server.runners.outcome import Outcome
 from subagent_server.runners.programs.claude_end import judged_end
 from subagent_server.runners.programs.dialect import Launch, ProgramTask
@@ -26,6 +26,8 @@ from subagent_server.toolkit.permission import Permissions
 COMMAND = "claude"
 INSTALL = "npm install -g @anthropic-ai/claude-code"
 _QUIET = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"}
+_OF_API = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
+"""What `apiKeyEnv` and `baseUrl` stand for if the agent file leaves them out."""
 _OF_ANOTHER_SESSION = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_SSE_PORT")
 _NOT_OFFERED = ("AskUserQuestion",)
 """A question to a person at a terminal that is not there; `ask_parent` takes its place."""
@@ -45,7 +47,8 @@ class ClaudeDialect:
         self._asked: set[str] = set()
         self._answers: set[asyncio.Task[None]] = set()
         self._message = ""
-        self._usage = Usage()
+        self._usage = UNTOLD
+        events.counts("turns", "tool_calls")
 
     # -- the start
 
@@ -94,6 +97,9 @@ class ClaudeDialect:
             variables["ANTHROPIC_BASE_URL"] = agent.base_url
         if agent.max_tokens:
             variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(agent.max_tokens)
+        if self._task.boxed:  # else it inherits them
+            inherited = {name: self._task.environment.get(name) for name in _OF_API}
+            variables = {name: value for name, value in inherited.items() if value} | variables
         if agent.api_key_env != "ANTHROPIC_API_KEY":
             key = self._task.environment.get(agent.api_key_env, "").strip()
             if not key:
@@ -213,7 +219,7 @@ class ClaudeDialect:
     def _count(self, usage: dict[str, Any]) -> None:
         """Add the tokens of one message; the end of the run names the totals."""
         so_far = self._events.usage
-        added = {name: (getattr(self._usage, name) or 0) + count for name, count in _tokens(usage).items()}
+        added = {name: count + (getattr(self._usage, name) or 0) for name, count in _tokens(usage).items()}
         self._usage = self._usage.model_copy(update=added)
         self._events.spend(so_far.model_copy(update=added))
 
@@ -261,12 +267,14 @@ class ClaudeDialect:
 
 
 def _tokens(usage: dict[str, Any]) -> dict[str, int]:
-    return {
+    """Return the counts that are told."""
+    counts = {
         "input_tokens": count_in(usage, "input_tokens"),
         "output_tokens": count_in(usage, "output_tokens"),
         "cache_read_tokens": count_in(usage, "cache_read_input_tokens"),
         "cache_write_tokens": count_in(usage, "cache_creation_input_tokens"),
     }
+    return {name: count for name, count in counts.items() if count is not None}
 
 
 def _totals(event: dict[str, Any], spent: Decimal | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.domain.errors import RunRefused
-from subagent_server.domain.records import Failure, Usage
+from subagent_server.domain.records import UNTOLD, Failure, Usage
 from subagent_server.runners.outcome import Outcome
 from subagent_server.runners.programs.codex_approvals import CodexApprovals
 from subagent_server.runners.programs.codex_items import CodexItems
@@ -60,7 +60,8 @@ class CodexDialect:
         self._turn = ""
         self._ended: asyncio.Future[Outcome] | None = None
         self._before: Usage | None = None
-        self._spent = Usage()
+        self._spent = UNTOLD
+        events.counts("turns", "tool_calls")
         self._in_turn = False
         self._reached: str | None = None
         self._asking = ""
@@ -244,8 +245,8 @@ class CodexDialect:
         usage = members(params.get("tokenUsage"))
         total = _usage(members(usage.get("total")))
         if self._before is None:
-            self._before = total.less(_usage(members(usage.get("last"))))
-        spent = total.less(self._before)
+            self._before = _since(_usage(members(usage.get("last"))), total)
+        spent = _since(self._before, total)
         if spent == self._spent:
             return  # the same call, told again
         self._spent = spent
@@ -311,13 +312,25 @@ class CodexDialect:
 
 def _usage(counts: Mapping[str, Any]) -> Usage:
     """Return tokens as we count them: read from the cache is not counted as input again."""
-    cached = count_of(counts.get("cachedInputTokens"))
+    cached, given = count_of(counts.get("cachedInputTokens")), count_of(counts.get("inputTokens"))
     return Usage(
-        input_tokens=max(0, count_of(counts.get("inputTokens")) - cached),
+        input_tokens=None if given is None else max(0, given - (cached or 0)),
         cache_read_tokens=cached,
         cache_write_tokens=count_of(counts.get("cacheWriteInputTokens")),
         output_tokens=count_of(counts.get("outputTokens")),
+        web_searches=None,
+        web_fetches=None,
     )
+
+
+def _since(before: Usage, total: Usage) -> Usage:
+    """Return what has been added to the tokens of a thread; what is not told stays unknown."""
+    added = {
+        name: max(0, told - (getattr(before, name) or 0))
+        for name in ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+        if (told := getattr(total, name)) is not None
+    }
+    return UNTOLD.model_copy(update=added)
 
 
 def _hint(error: Message) -> str | None:

@@ -32,8 +32,9 @@ class ProgramTask:
 
     `prompt` is the task in words, with its inputs; `content` is the same in blocks of the Messages API.
     `system` is the agent's prompt and `preamble` what every run is told. `state` is a directory of the run
-    that the program may write. `environment` is the run's. `resumes` is the conversation to carry on.
-    and `spent` its cost so far, None if that is not known. `boxed` says that it works in a sandbox.
+    that the program may write. `environment` is the run's. `resumes` is the conversation to carry on,
+    and `spent` its cost so far, None if that is not known. `kept` has the place of the program's own state
+    directory if it works in a sandbox.
     """
 
     agent: AgentDefinition
@@ -47,7 +48,12 @@ class ProgramTask:
     environment: Mapping[str, str]
     resumes: str | None = None
     spent: Decimal | None = Decimal(0)
-    boxed: bool = False
+    kept: Directory | None = None
+
+    @property
+    def boxed(self) -> bool:
+        """Whether the program works in a sandbox."""
+        return self.kept is not None
 
     @property
     def system(self) -> str:

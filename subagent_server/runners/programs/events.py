@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from subagent_server.domain.records import Usage
+from subagent_server.domain.records import UNTOLD, Usage
 from subagent_server.toolkit.run_context import RunContext
 
 MOST_CHARACTERS = 32 << 20
@@ -33,7 +33,7 @@ class ProgramEvents:
     def __init__(self, run: RunContext, last_errors: Callable[[], str] = str) -> None:
         """`last_errors` returns the end of what the program has written to stderr."""
         self.text = ""
-        self.usage = Usage()
+        self.usage = UNTOLD
         self._run = run
         self._last_errors = last_errors
         self._last_progress = time.monotonic()
@@ -69,6 +69,10 @@ class ProgramEvents:
         self._record("warning", message=words)
 
     # -- what it does
+
+    def counts(self, *figures: str) -> None:
+        """Count these figures of the usage from 0: the program tells of each turn, or of each call."""
+        self.usage = self.usage.model_copy(update=dict.fromkeys(figures, 0))
 
     def turn(self) -> None:
         """Record that it calls its model once more."""

@@ -23,10 +23,10 @@ def text_in(record: dict[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def count_in(record: dict[str, Any], name: str) -> int:
-    """Return a field that counts something; 0 if it is missing or something else."""
+def count_in(record: dict[str, Any], name: str) -> int | None:
+    """Return a field that counts something; None if it is missing or something else."""
     value = record.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None
 
 
 def text_of_blocks(content: Any) -> str:

@@ -4,12 +4,14 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.tool_selection import Selection, select
+from subagent_server.host.directory import Directory
 from subagent_server.runners.programs.acp import AcpDialect
 from subagent_server.runners.programs.acp_updates import tool_name
 from subagent_server.runners.programs.dialect import Launch
@@ -44,8 +46,10 @@ class GeminiDialect(AcpDialect):
         argv += ["--policy", str(self._write(_POLICY, policy(agent, self._task.child.name)))]
         if agent.model not in (None, "inherit", "default"):
             argv += ["-m", str(agent.model)]
-        if not _trusts(self._home, self._task.cwd):
+        is_trusted = _trusts(self._home, self._task.cwd)
+        if not is_trusted:
             _check_followed(self._home, self._task.cwd)
+        if self._task.boxed or not is_trusted:  # in a box it finds no list of trusted directories
             argv.append("--skip-trust")  # it starts no MCP server in a directory that it does not trust
         environment = {}
         if agent.system_prompt.strip():
@@ -74,9 +78,13 @@ class GeminiDialect(AcpDialect):
 
         Gemini CLI names the file of a session after the minute: opened again within it, the session is empty.
         """
-        while await asyncio.to_thread(_opened_now, self._home, session):
+        while await asyncio.to_thread(_opened_now, self._state, session):
             self._events.progress()
             await asyncio.sleep(1)
+
+    @property
+    def _state(self) -> Directory:
+        return self._task.kept or Directory(self._home / ".gemini")
 
     @property
     def _home(self) -> Path:
@@ -152,9 +160,18 @@ def _check_words(agent: AgentDefinition) -> None:
 # -- its own files
 
 
-def _opened_now(home: Path, session: str) -> bool:
+def _opened_now(state: Directory, session: str) -> bool:
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M")
-    return any(home.glob(f".gemini/tmp/*/chats/session-{now}-{session[:8]}.*"))
+    start = f"session-{now}-{session[:8]}."
+    return any(name.startswith(start) for name in _conversations(state.below("tmp")))
+
+
+def _conversations(projects: Directory) -> Iterator[str]:
+    """Yield the names of its files of conversations. In a box it may have put links in their place."""
+    with suppress(OSError):
+        for project in projects.names():
+            with suppress(OSError):
+                yield from projects.below(project).below("chats").names()
 
 
 def _trusts(home: Path, cwd: Path) -> bool:

@@ -178,6 +178,7 @@ def text_of(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def count_of(value: Any) -> int:
-    """Return a count as it is, and 0 in place of anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+def count_of(value: Any) -> int | None:
+    """Return a count as it is, and None in place of anything else."""
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
+    return value if is_count else None

@@ -18,6 +18,8 @@ from subagent_server.toolkit.run_context import RunContext
 
 StartProcess = Callable[[], Awaitable[AgentProcess]]
 """Starts the program. Raises RunRefused with `config` if it cannot be started."""
+Leave = Callable[[], Awaitable[None]]
+"""Gives back what the start has opened around the program, once that has ended."""
 
 _LOOK_SECONDS = 2.0
 _INTERRUPT_SECONDS = 3.0
@@ -36,12 +38,14 @@ class ProgramRunner:
         dialect: Dialect,
         events: ProgramEvents,
         start: StartProcess,
+        leave: Leave,
     ) -> None:
         self._run = run
         self._agent = agent
         self._dialect = dialect
         self._events = events
         self._start = start
+        self._leave = leave
         self._process: AgentProcess | None = None
         self._conversation: asyncio.Task[Outcome] | None = None
 
@@ -149,8 +153,11 @@ class ProgramRunner:
             self._conversation.cancel()
             with suppress(asyncio.CancelledError, Exception):  # how the run ended is known already
                 await self._conversation
-        if self._process is not None:
-            await self._process.aclose()
+        try:
+            if self._process is not None:
+                await self._process.aclose()
+        finally:
+            await self._leave()
 
 
 def _with_output(outcome: Outcome) -> Outcome:

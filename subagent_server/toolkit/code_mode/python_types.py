@@ -24,12 +24,12 @@ _BY_KIND = {
 
 @dataclass(frozen=True)
 class PythonType:
-    """A type as the members of its union. `is_early`: it names a type that is not defined yet."""
+    """A type as the members of its union. `early` are those that are names of types not defined yet."""
 
     members: tuple[str, ...] = ()
     literals: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
-    is_early: bool = False
+    early: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -40,12 +40,18 @@ class PythonType:
 
     def within(self, form: str) -> "PythonType":
         """Return the type `form`, in which `{}` stands for this one."""
-        return PythonType((form.format(self.text),), (), self.reasons, self.is_early)
+        return PythonType((form.format(self.annotation()),), (), self.reasons)
 
-    def annotation(self, form: str = "{}") -> str:
+    def without(self, name: str) -> "PythonType":
+        """Return the type without one member."""
+        members, early = (
+            tuple(each for each in names if each != name) for names in (self.members, self.early)
+        )
+        return PythonType(members, self.literals, self.reasons, early)
+
+    def annotation(self) -> str:
         """Return the expression for a place where a type that comes later must be quoted."""
-        text = form.format(self.text)
-        return repr(text) if self.is_early else text
+        return repr(self.text) if self.early else self.text
 
     def takes(self, value: Any) -> bool:
         """Whether a plain value is of this type, as far as its text shows."""
@@ -73,7 +79,8 @@ def union(types: Iterable[PythonType]) -> PythonType:
     if "Any" in members:
         return PythonType(("Any",), reasons=reasons)
     literals = tuple(dict.fromkeys(literal for each in every for literal in each.literals))
-    return PythonType(members, literals, reasons, any(each.is_early for each in every))
+    early = tuple(dict.fromkeys(name for each in every for name in each.early))
+    return PythonType(members, literals, reasons, early)
 
 
 def literal(values: Sequence[Any]) -> PythonType:

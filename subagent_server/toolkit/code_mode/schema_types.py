@@ -47,20 +47,28 @@ _RULES = frozenset({"not", "if", "contains", "dependentSchemas", "dependentRequi
 
 
 class TypeWriter:
-    """Writes the types of one schema; `definitions` are those with a name, in the order of their need.
+    """Writes the types of one schema.
 
     `taken` are the names that its namespace has, and it adds its own. Results have no tuples: what comes from
     JSON are lists.
     """
 
     def __init__(self, root: dict[str, Any], taken: set[str], *, of_results: bool = False) -> None:
-        self.definitions: list[str] = []
         self._root = root
+        self._defined: list[str] = []
+        self._defined_last: list[str] = []
         self._taken = taken
         self._of_results = of_results
         self._parts = 0
         self._references: dict[str, PythonType | None] = {}
+        self._aliases: dict[str, str] = {}
+        """The names of references that contain themselves and are no class, which would have its name."""
         self._by_fields: dict[tuple[Field, ...], str] = {}
+
+    @property
+    def definitions(self) -> list[str]:
+        """The types with a name, each after those that it needs to be defined."""
+        return [*self._defined, *reversed(self._defined_last)]
 
     def comment(self, schema: Any, found: PythonType, *, shows_default: bool = False) -> str:
         """Return the comment behind a value of this schema and type."""
@@ -90,7 +98,7 @@ class TypeWriter:
         elif "enum" in whole:
             found = self._one_of(whole)
         elif choice:
-            found = self._chosen(whole, choice, name, depth)
+            found = self._chosen(whole, choice, name, depth, reference)
         else:
             found = self._by_kinds(whole, name, depth, reference)
         return union([found, PythonType(("None",))]) if whole.get("nullable") is True else found
@@ -98,18 +106,42 @@ class TypeWriter:
     # -- references and combinations
 
     def _referenced(self, target: str, depth: int) -> PythonType:
+        name = type_name(target.rpartition("/")[2] or "Root")
         if target in self._references:
             known = self._references[target]
-            return known if known is not None else unknown("a type that contains itself")
+            return known if known is not None else self._early_alias(target, name)
         self._references[target] = None
         schema = resolved(target, self._root)
-        name = type_name(target.rpartition("/")[2] or "Root")
         if isinstance(schema, dict | bool):
             found = self.type_of(schema, name, depth + 1, target)
         else:
             found = unknown(DEAD_REFERENCE)
+        if target in self._aliases:
+            found = self._alias(self._aliases[target], schema, found)
         self._references[target] = found
         return found
+
+    def _early_alias(self, target: str, name: str) -> PythonType:
+        """Return the name of a type within itself, which is defined when all of it is known."""
+        self._aliases[target] = name = self._new_name(name)
+        early = self._references[target] = PythonType((name,), early=(name,))
+        return early
+
+    def _alias(self, name: str, schema: Any, found: PythonType) -> PythonType:
+        """Define the name of a type that contains itself, and return the type.
+
+        In a choice, the type itself adds nothing. A type that needs another one before it is defined last,
+        and is written out wherever it is not quoted.
+        """
+        whole = found.without(name)
+        if not whole.text:
+            whole = unknown("a type that is nothing but itself")
+        text = f"{name} = {whole.text}{self.comment(schema, whole)}\n"
+        if whole.early:
+            self._defined_last.append(text)
+            return whole
+        self._defined.append(text)
+        return PythonType((name,))
 
     def _whole(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
         """Return a schema with the parts of its `allOf` joined, and a reference alone or not at all."""
@@ -139,7 +171,9 @@ class TypeWriter:
         self._parts += 1
         return depth <= MAX_DEPTH and self._parts <= MAX_PARTS
 
-    def _chosen(self, whole: dict[str, Any], choice: str, name: str, depth: int) -> PythonType:
+    def _chosen(
+        self, whole: dict[str, Any], choice: str, name: str, depth: int, reference: str
+    ) -> PythonType:
         """Return the type of a choice: of each branch, together with what stands beside the choice."""
         beside = {key: value for key, value in whole.items() if key not in ("anyOf", "oneOf")}
         has_shape = not _SHAPES.isdisjoint(beside)
@@ -147,7 +181,7 @@ class TypeWriter:
         for branch in whole[choice]:
             if has_shape and isinstance(branch, dict):
                 if _SHAPES.isdisjoint(branch):  # it only bounds what stands beside it
-                    return self.type_of(beside, name, depth + 1)
+                    return self.type_of(beside, name, depth + 1, reference)
                 branch = joined(beside, self._followed(branch, depth + 1))
             found.append(self.type_of(branch, name, depth + 1))
         return union(found)
@@ -187,40 +221,39 @@ class TypeWriter:
         listed = every.within("list[{}]")
         if self._of_results or has_rest or whole.get("minItems") != len(places):
             return listed
-        exact = f"tuple[{', '.join(each.text for each in types)}]"
-        return union([PythonType((exact,), (), every.reasons, every.is_early), listed])
+        exact = f"tuple[{', '.join(each.annotation() for each in types)}]"
+        return union([PythonType((exact,), (), every.reasons), listed])
 
     def _object(self, whole: dict[str, Any], name: str, depth: int, reference: str) -> PythonType:
         properties = mapping_in(whole, "properties")
-        more = whole.get("additionalProperties")
         if not properties:
+            more = whole.get("additionalProperties")
             patterns = list(mapping_in(whole, "patternProperties").values())
             values = [*patterns, *([more] if isinstance(more, dict) else [])] or [True]
             return union([self.type_of(each, name, depth + 1) for each in values]).within("dict[str, {}]")
         found = PythonType((self._typed_dict(whole, properties, name, depth, reference),))
-        is_open = more not in (None, False) or "patternProperties" in whole
-        return union([found, PythonType(("dict[str, Any]",))]) if is_open else found
+        return union([found, PythonType(("dict[str, Any]",))]) if _is_open(whole) else found
 
     def _typed_dict(
         self, whole: dict[str, Any], properties: dict[str, Any], name: str, depth: int, reference: str
     ) -> str:
         """Define a `TypedDict` and return its name; one that is defined already has its name."""
         name = self._new_name(name)
-        if reference:
-            self._references[reference] = PythonType((name,), is_early=True)
+        if reference and _is_one_class(whole):
+            self._references[reference] = PythonType((name,), early=(name,))
         required = {key for key in list_in(whole, "required") if isinstance(key, str)}
         fields: list[Field] = []
         for key, schema in properties.items():
             found = self.type_of(schema, type_name(name, key), depth + 1)
-            annotation = found.annotation("{}" if key in required else "NotRequired[{}]")
-            fields.append((key, annotation, self.comment(schema, found)))
+            shown = found if key in required else found.within("NotRequired[{}]")
+            fields.append((key, shown.annotation(), self.comment(schema, found)))
         known = self._by_fields.setdefault(tuple(fields), name)
         if known != name and not reference:
             self._taken.discard(name)
             return known
         about = words.comment([str(whole.get("description") or "")]) if reference else ""
         as_class = all(map(self._is_field, properties))
-        self.definitions.append(typed_dict(name, fields, about, as_class=as_class))
+        self._defined.append(typed_dict(name, fields, about, as_class=as_class))
         return name
 
     def _is_field(self, key: str) -> bool:
@@ -236,3 +269,13 @@ class TypeWriter:
             free = f"{name}{number}"
         self._taken.add(free)
         return free
+
+
+def _is_open(whole: dict[str, Any]) -> bool:
+    """Whether an object may have properties that the schema does not name, of a kind that it says."""
+    return whole.get("additionalProperties") not in (None, False) or "patternProperties" in whole
+
+
+def _is_one_class(whole: dict[str, Any]) -> bool:
+    """Whether the objects with these properties are all that the schema allows."""
+    return len(types_of(whole)) == 1 and whole.get("nullable") is not True and not _is_open(whole)

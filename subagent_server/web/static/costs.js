@@ -5,14 +5,22 @@ import { dollars, duration, tokens } from "./format.js";
 
 const HEAD = ["", "Runs", "Completed", "Failed", "Stopped", "Time", "Tokens", "Cost"];
 
-const all = (sum) => sum.inputTokens + sum.outputTokens + sum.cacheReadTokens + sum.cacheWriteTokens;
+const KINDS = ["inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens"];
+
+/** The mark of a sum of which a run has not told its part. */
+const mark = (sum, ...names) => (names.some((name) => sum.atLeast?.includes(name)) ? "≥" : "");
+
+const all = (sum) => {
+  const told = KINDS.map((kind) => sum[kind]).filter((count) => count !== null);
+  return told.length ? mark(sum, ...KINDS) + tokens(told.reduce((one, other) => one + other)) : "-";
+};
 
 const line = (name, sum) =>
   el(
     "tr",
     {},
     el("th", { scope: "row" }, name),
-    [sum.runs, sum.completed, sum.failed, sum.stopped, duration(sum.seconds), tokens(all(sum)), dollars(sum.costUsd)].map((text) =>
+    [sum.runs, sum.completed, sum.failed, sum.stopped, duration(sum.seconds), all(sum), mark(sum, "costUsd") + dollars(sum.costUsd)].map((text) =>
       el("td", {}, String(text ?? "")),
     ),
   );

@@ -15,7 +15,8 @@ const KEYS = [
   ["/", "filter"],
   ["a", "answer the question"],
   ["s", "stop the run"],
-  ["1 … 6", "parts of the run"],
+  ["1 … 7", "parts of the run"],
+  ["m", "more runs"],
   ["?", "these keys"],
 ];
 const TOLD_MS = 5000;
@@ -131,6 +132,7 @@ const PRESSED = {
   "?": help,
   a: () => view.answer?.(),
   s: () => view.stop?.(),
+  m: () => view.more?.(),
   Escape: () => (location.hash = "#/"),
 };
 

@@ -4,7 +4,7 @@ import { el, fill, tell } from "./dom.js";
 import { age, clock, dollars, elapsed, shortId, tokens } from "./format.js";
 import { GROUPS, about, lookOf } from "./runs.js";
 
-const MOST_SHOWN = 300;
+const SHOWN_AT_ONCE = 300;
 
 export class Overview {
   #runs;
@@ -12,6 +12,9 @@ export class Overview {
   #chosen = null;
   #lines = new Map();
   #groups = new Map();
+  #older;
+  #told;
+  #foot;
   element = el("div", { class: "overview" });
 
   constructor(runs) {
@@ -19,17 +22,24 @@ export class Overview {
     for (const [key, title] of GROUPS) {
       const heading = el("h2", { id: `group-${key}` });
       const list = el("ol", { class: "runs", "aria-labelledby": `group-${key}` });
-      const more = el("p", { class: "quiet more" });
-      const part = el("section", { class: `group ${key}` }, heading, list, more);
-      this.#groups.set(key, { title, heading, list, more, part });
+      const group = { title, heading, list, most: SHOWN_AT_ONCE };
+      const click = () => this.#showMore(group);
+      group.more = el("button", { type: "button", class: "more", hidden: true, on: { click } });
+      group.part = el("section", { class: `group ${key}` }, heading, list, group.more);
+      const part = group.part;
+      this.#groups.set(key, group);
       this.element.append(part);
     }
     this.empty = el("p", { class: "quiet empty" });
-    this.element.append(this.empty);
+    this.#older = el("button", { type: "button", on: { click: () => this.#askOlder() } }, "Older runs");
+    this.#told = el("span", { class: "quiet", role: "status" });
+    this.#foot = el("p", { class: "foot" }, this.#older, " ", this.#told);
+    this.element.append(this.empty, this.#foot);
   }
 
   /** Keep only the runs that a filter fits. */
   set filter(text) {
+    if (this.#filter !== text.trim()) tell(this.#told, "");
     this.#filter = text.trim();
     this.show();
   }
@@ -39,18 +49,50 @@ export class Overview {
     const found = this.#runs.groups(this.#filter);
     const there = new Set();
     for (const [key, group] of this.#groups) {
-      const lines = found[key].slice(0, MOST_SHOWN);
+      const lines = found[key].slice(0, group.most);
+      const hidden = found[key].length - lines.length;
       group.part.hidden = !lines.length;
       tell(group.heading, `${group.title} ${found[key].length}`);
-      tell(group.more, lines.length < found[key].length ? `${found[key].length - lines.length} more: filter to see them.` : "");
+      group.more.hidden = !hidden;
+      tell(group.more, `Show ${Math.min(hidden, SHOWN_AT_ONCE)} of ${hidden} more`);
       place(group.list, lines.map(({ row, depth }) => {
         there.add(row.runId);
         return this.#line(row, depth);
       }));
     }
     for (const id of this.#lines.keys()) if (!there.has(id)) this.#lines.delete(id);
+    const hasOlder = this.#runs.hasOlder(this.#filter);
+    this.#older.hidden = !hasOlder;
+    tell(this.#older, this.#filter ? "Search older runs" : "Older runs");
+    this.#foot.hidden = !hasOlder && !this.#told.textContent;
     this.empty.hidden = there.size > 0;
     fill(this.empty, this.#filter ? "No run fits the filter." : "No runs yet: `subagent run AGENT PROMPT` starts one.");
+  }
+
+  /** Show more of what is there, else ask for older runs. */
+  more() {
+    const group = [...this.#groups.values()].find((each) => !each.part.hidden && !each.more.hidden);
+    if (group) this.#showMore(group);
+    else if (!this.#older.hidden) this.#askOlder();
+  }
+
+  #showMore(group) {
+    group.most += SHOWN_AT_ONCE;
+    this.show();
+  }
+
+  async #askOlder() {
+    const filter = this.#filter;
+    this.#older.disabled = true;
+    try {
+      const { lookedAt, found } = await this.#runs.older(filter);
+      if (filter === this.#filter) tell(this.#told, `${found} found among ${lookedAt} older runs.`);
+    } catch (error) {
+      tell(this.#told, error.message);
+    }
+    this.#older.disabled = false;
+    this.#groups.get("done").most += SHOWN_AT_ONCE;
+    this.show();
   }
 
   /** Tell the times anew. */

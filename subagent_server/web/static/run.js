@@ -1,5 +1,6 @@
 // One run: how it stands, its questions, its log, its result and what else it left.
 
+import { changes } from "./changes.js";
 import { conversation, programs } from "./conversation.js";
 import { el, fill, tell } from "./dom.js";
 import { clock, dollars, elapsed, shortId, tokens } from "./format.js";
@@ -9,7 +10,7 @@ import { Questions } from "./questions.js";
 import { about, lookOf } from "./runs.js";
 import { open, read, runPath, send } from "./session.js";
 
-export const TABS = ["log", "result", "conversation", "programs", "files", "task"];
+export const TABS = ["log", "result", "changes", "conversation", "programs", "files", "task"];
 const SETTLE_MS = 200;
 
 export class RunView {
@@ -186,7 +187,7 @@ export class RunView {
   }
 
   #showTabs() {
-    const has = { programs: this.#facts?.programs, files: this.#facts?.files?.length };
+    const has = { changes: this.#facts?.view.worktree, programs: this.#facts?.programs, files: this.#facts?.files?.length };
     const shown = TABS.filter((name) => has[name] !== undefined ? has[name] || name === this.tabName : !(name in has));
     fill(
       this.#tabs,
@@ -207,7 +208,12 @@ export class RunView {
     try {
       const found = await read(runPath(this.runId, `/${this.tabName}`));
       if (this.#shown !== key) return;
-      const nodes = this.tabName === "programs" ? programs(found.programs) : conversation(found.messages);
+      const shown = {
+        changes: () => changes(this.#facts.view.worktree ?? {}, found, this.runId),
+        programs: () => programs(found.programs),
+        conversation: () => conversation(found.messages),
+      };
+      const nodes = shown[this.tabName]();
       fill(this.#part, nodes.length ? nodes : el("p", { class: "quiet" }, "Nothing yet."));
     } catch (error) {
       fill(this.#part, el("p", { class: "bad" }, error.message));

@@ -1,5 +1,7 @@
 // All runs as the server has told them: their groups, their trees, and which of them a filter keeps.
 
+import { read } from "./session.js";
+
 export const GROUPS = [
   ["needs", "Needs you"],
   ["working", "Working"],
@@ -24,20 +26,51 @@ export function lookOf(row) {
 
 export class Runs {
   #rows = new Map();
+  #older = new Map();
+  #hasOlder = false;
+  #searched = null; // the filter of the older runs, and the run before which the search goes on
 
   /** Take news of the server. */
-  take({ all, rows = [], gone = [] }) {
-    if (all) this.#rows = new Map();
-    for (const id of gone) this.#rows.delete(id);
+  take({ all, rows = [], gone = [], older }) {
+    if (all) {
+      this.#rows = new Map();
+      this.#forgetOlder();
+    }
+    if (older !== undefined) this.#hasOlder = older;
+    for (const id of gone) {
+      this.#rows.delete(id);
+      this.#older.delete(id);
+    }
     for (const row of rows) this.#rows.set(row.runId, row);
   }
 
   get(id) {
-    return this.#rows.get(id);
+    return this.#rows.get(id) ?? this.#older.get(id);
   }
 
   get all() {
-    return [...this.#rows.values()];
+    return [...new Map([...this.#older, ...this.#rows]).values()];
+  }
+
+  /** Whether the server may have older runs that this filter fits. */
+  hasOlder(filter) {
+    return this.#hasOlder && !(this.#searched?.filter === filter && this.#searched.before === null);
+  }
+
+  /** Ask for older runs, and return how many were looked at and how many were found. */
+  async older(filter) {
+    if (this.#searched?.filter !== filter) this.#forgetOlder();
+    const ended = [...this.#rows.values()].filter((row) => row.over).map((row) => row.runId);
+    const before = this.#searched?.before ?? ended.reduce((one, other) => (one < other ? one : other));
+    const found = await read(`/page/older?${new URLSearchParams({ before, q: filter })}`);
+    for (const row of found.rows) this.#older.set(row.runId, row);
+    this.#searched = { filter, before: found.before };
+    return { lookedAt: found.lookedAt, found: found.rows.length };
+  }
+
+  #forgetOlder() {
+    this.#older = new Map();
+    this.#searched = null;
   }
 
   children(id) {
@@ -52,7 +85,7 @@ export class Runs {
     const below = new Map();
     const tops = [];
     for (const row of this.all) {
-      if (row.parentRunId && this.#rows.has(row.parentRunId)) {
+      if (row.parentRunId && this.get(row.parentRunId)) {
         if (!below.has(row.parentRunId)) below.set(row.parentRunId, []);
         below.get(row.parentRunId).push(row);
       } else tops.push(row);

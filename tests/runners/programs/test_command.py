@@ -1,11 +1,15 @@
 """A run that any program carries out, through the real start, with small scripts as the programs."""
 
+import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
+from subagent_server.domain.file_schemas import file_schema
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -39,6 +43,25 @@ def test_arguments_hold_the_task_and_a_result_file_holds_the_output(world: World
     run_id = world.start("{model}")
     assert "'{other} {model}'" in world.completed(run_id)  # what fills a place is not looked through again
     assert world.result(run_id).output == {"n": 7}
+
+
+def test_figures_that_a_program_does_not_give_are_null_at_every_door(world: World) -> None:
+    program(world, "print('Done.')")
+    run_id = world.start()
+    world.completed(run_id)
+    meta = json.loads(world.paths(run_id).meta.read(1 << 20))
+    assert meta["usage"] == meta["withDescendants"] == dict.fromkeys(meta["usage"]), "each of them is null"
+    Draft202012Validator(file_schema("meta")).validate(meta)
+    shown = {verb: world.cli(*words, "--json") for verb, words in DOORS.items()}
+    views = {verb: json.loads(done.stdout) for verb, done in shown.items()}
+    assert views["show"]["usage"] == meta["usage"]
+    assert views["stats"]["total"]["inputTokens"] is None and "turns" not in views["compare"]["runs"][0]
+    told = {verb: world.cli(*words).stdout for verb, words in DOORS.items()}
+    assert "? turns, ? tool calls, ? tokens" in told["show"] and re.search(r"turns +- +-", told["compare"])
+    assert world.cli("doctor", "--runs").returncode == 0
+
+
+DOORS = {"show": ["show", "@last"], "stats": ["stats"], "compare": ["compare", "@last", "@last"]}
 
 
 BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {

@@ -27,7 +27,15 @@ TREE = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "children": {"items": {"$ref": "#/$defs/T"}}},
 }
+JSON = {
+    "anyOf": [
+        *({"type": kind} for kind in ("string", "number", "boolean", "null")),
+        {"type": "array", "items": {"$ref": "#/$defs/J"}},
+        {"type": "object", "properties": {"j": {"$ref": "#/$defs/J"}}, "additionalProperties": True},
+    ]
+}
 KINDS = {
+    "recursive choice": {"properties": {"json": {"$ref": "#/$defs/J"}}, "$defs": {"J": JSON}},
     "recursion": {"properties": {"tree": {"$ref": "#/$defs/T"}}, "required": ["tree"], "$defs": {"T": TREE}},
     "keyword keys": {"properties": {"from": {"type": "object", "properties": {"in": {"type": "integer"}}}}},
     "allOf": {"properties": {"x": {"allOf": [{"properties": {"a": {}}}, TREE | {"properties": {"b": {}}}]}}},

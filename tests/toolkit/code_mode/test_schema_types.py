@@ -57,9 +57,7 @@ ANNOTATIONS = [
     pytest.param({"anyOf": [A_OBJECT, B_OBJECT]}, "TakeValue | TakeValue2", id="choice of objects"),
     pytest.param({"allOf": [{"$ref": "#/$defs/Node"}], "description": "d"}, "Node  # d", id="allOf of one"),
     pytest.param({"$ref": "#/$defs/Name"}, "str", id="reference to what needs no name"),
-    pytest.param(
-        {"$ref": "#/$defs/Loop"}, "list[Any]  # a type that contains itself", id="reference to itself"
-    ),
+    pytest.param({"$ref": "#/$defs/Loop"}, "Loop", id="reference to a list of itself"),
     pytest.param({"allOf": [NUMBER, {"type": "integer"}]}, "int", id="allOf of types"),
     pytest.param({"allOf": [STRING, NUMBER]}, "Any  # no value is of all the types", id="contradiction"),
     pytest.param(False, "Any  # no value is valid here", id="false"),
@@ -112,7 +110,49 @@ def test_what_stands_beside_a_choice_holds_in_each_branch() -> None:
 def test_a_type_that_contains_itself_does_so_by_its_name() -> None:
     tree = {"type": "object", "properties": {"branches": {"items": {"$ref": "#/$defs/Tree"}}, "from": {}}}
     stub = stub_of({"value": {"$ref": "#/$defs/Tree"}}, **{"$defs": {"Tree": tree}})
-    assert "'branches': 'NotRequired[list[Tree]]'" in stub and "value: Tree)" in stub
+    assert "'branches': NotRequired[list['Tree']]" in stub and "value: Tree)" in stub
+
+
+def refers(name: str) -> dict[str, str]:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+RECURSIVE = [
+    pytest.param(
+        {"anyOf": [STRING, {"items": refers("T")}, {"additionalProperties": refers("T")}, {"type": "null"}]},
+        "T = str | list['T'] | dict[str, 'T'] | None\n",
+        id="choice",
+    ),
+    pytest.param({"items": {"items": refers("T")}}, "T = list[list['T']]\n", id="list of lists"),
+    pytest.param(
+        {"properties": {"t": refers("T")}, "type": ["object", "null"]},
+        "class T(TypedDict):\n    t: NotRequired['T2']\nT2 = T | None\n",
+        id="object or nothing",
+    ),
+    pytest.param(
+        {"properties": {"t": refers("T")}, "required": ["t"], "additionalProperties": True},
+        "class T(TypedDict):\n    t: 'T2'\nT2 = T | dict[str, Any]\n",
+        id="open object",
+    ),
+    pytest.param(
+        {"anyOf": [refers("Other"), NUMBER]},
+        "T = list['Other'] | float\nOther = T | list['Other']\n",
+        id="two choices that contain each other",
+    ),
+    pytest.param(
+        {"properties": {"t": refers("Other")}},
+        "class T(TypedDict):\n    t: NotRequired[\"T | list['Other']\"]\nOther = T | list['Other']\n",
+        id="choice with an object that contains it",
+    ),
+    pytest.param(refers("T"), "T = Any  # a type that is nothing but itself\n", id="nothing but itself"),
+]
+
+
+@pytest.mark.parametrize(("schema", "definitions"), RECURSIVE)
+def test_each_type_that_contains_itself_has_a_name(schema: Any, definitions: str) -> None:
+    other = {"anyOf": [refers("T"), {"items": refers("Other")}]}
+    stub = stub_of({"value": refers("T")}, **{"$defs": {"T": schema, "Other": other}})
+    assert stub.startswith(f"{definitions}def take(*, value: T")
 
 
 @pytest.mark.parametrize("key", ["from", "a-b", "", "__x", "str", "Any", "TakeValue", "ﬁ", "\ud800", 'q"\n'])

@@ -1,0 +1,192 @@
+"""The box of a program that carries out a run, if its agent file says `sandbox: bwrap`.
+
+It shows the program's installation, the relay to the servers outside, and in the place of its state directory
+one of the run's own. `network`, `sandboxLimits`, `sandboxRead` and `sandboxWrite` are those of every box.
+"""
+
+import asyncio
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from subagent_server.domain.errors import RunRefused
+from subagent_server.host.directory import Directory
+from subagent_server.runners.programs import relay
+from subagent_server.runners.programs.dialect import ChildServer
+from subagent_server.sandbox.box import Box, Rules
+from subagent_server.sandbox.refusal import BoxRefused, PlaceRefused
+from subagent_server.service.program_keys import KNOWN_PROGRAMS, program_of
+from subagent_server.worker.boxes import place_refused, unprotected, without_box
+from subagent_server.worker.child_servers import ChildServers
+from subagent_server.worker.run_box import RunBox, showing
+from subagent_server.worker.runner_setup import RunnerSetup
+
+_SOCKET = "parent.sock"
+_CHILD_VARIABLES = ("SUBAGENT_RUN_ID", "SUBAGENT_RUN_TOKEN", "SUBAGENT_RUNS", "SUBAGENT_AGENTS")
+MOST_STATE_BYTES = 1 << 30
+MOST_STATE_FILES = 20_000
+"""Of the state of a program that a continuation copies; with more it is refused."""
+_MODULES = "node_modules"
+
+
+def box_of_program(setup: RunnerSetup) -> RunBox | None:
+    """Return the box of the agent's program, not yet built; None if it works without one. Blocking.
+
+    Raises:
+        RunRefused: `config`, if the agent asks for a box and there can be none.
+    """
+    if setup.agent.sandbox != "bwrap":
+        return None
+    try:
+        return RunBox(setup, protects=True, adding=lambda rules: _with_program(setup, rules))
+    except BoxRefused as refusal:
+        without_box(setup.agent, refusal.reason)
+        raise
+    except PlaceRefused as refusal:
+        raise place_refused(refusal) from refusal
+
+
+class BoxedStart:
+    """What is opened around a program in a box: the box, the state that it carries on, and its servers."""
+
+    def __init__(
+        self, setup: RunnerSetup, box: RunBox, state: Directory | None, hear: Callable[[bytes], None]
+    ) -> None:
+        """Nothing is opened yet. `state` is that of the run before; `hear` gets the stderr of the servers."""
+        self._setup = setup
+        self._box = box
+        self._state = state
+        server = child_server()
+        self._servers = ChildServers(
+            setup.run.paths.program.entry(_SOCKET), [server.command, *server.args], setup.environment, hear
+        )
+
+    async def entered(self, environment: Mapping[str, str]) -> Box:
+        """Return the box with these variables, with all that the program finds in it.
+
+        Raises:
+            BoxRefused: there can be none.
+            RunRefused: `config`, if a name cannot be protected, or the state cannot be carried on.
+            OSError: the working directory cannot be read, or there is no room for the socket.
+        """
+        box = await asyncio.to_thread(self._built)
+        self._servers.open()
+        self._setup.run.first_request.set()  # from here on files that run code may come
+        return box.with_environment(environment)
+
+    def _built(self) -> Box:
+        if self._state is not None:
+            copy_state(self._state, self._setup.run.paths.program_home)
+        box = self._box.built()
+        if self._box.open:
+            raise unprotected(self._box.open)
+        return box
+
+    async def leave(self) -> None:
+        """End the servers, and give back the names that were held."""
+        try:
+            await self._servers.aclose()
+        finally:
+            await asyncio.to_thread(self._box.release)
+
+
+def child_server() -> ChildServer:
+    """Return the command of the server for children, which is this installation's."""
+    # -P: a directory of the run's own must not be searched for modules
+    args = ["-P", "-m", "subagent_server", "serve", "--role", "child"]
+    return ChildServer("subagent", sys.executable, args, _CHILD_VARIABLES)
+
+
+def relayed(child: ChildServer, state: Directory) -> ChildServer:
+    """Return the command in the box that reaches such a server outside. It needs no variable."""
+    words = ["-I", "-S", str(Path(relay.__file__).resolve()), str(state.entry(_SOCKET).path)]
+    return ChildServer(child.name, sys.executable, words, ())
+
+
+def copy_state(source: Directory, target: Directory) -> None:
+    """Copy what a program has kept in a box. Blocking.
+
+    It is data: links and special files in it are left out.
+
+    Raises:
+        RunRefused: `config`, if it cannot be copied, or is too much.
+    """
+    room = _Room()
+    try:
+        shutil.copytree(
+            f"/proc/self/fd/{source.descriptor}/",
+            f"/proc/self/fd/{target.descriptor}/",
+            ignore=room.left_out,
+            dirs_exist_ok=True,
+        )
+    except (OSError, RecursionError, _TooMuch) as error:
+        raise RunRefused(
+            "config",
+            f"What the program has kept in {source.path} cannot be carried on: {str(error)[:300]}",
+            "Start a new run, and put into its prompt what it needs to know.",
+        ) from error
+
+
+class _TooMuch(Exception):
+    """The state of a program is larger than what is copied."""
+
+
+class _Room:
+    """Counts what is copied."""
+
+    def __init__(self) -> None:
+        self._bytes = self._files = 0
+
+    def left_out(self, directory: str, names: list[str]) -> Iterator[str]:
+        """Yield the names that are not copied. Raises _TooMuch."""
+        for name in names:
+            found = Path(directory, name).lstat()
+            if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+                yield name
+                continue
+            self._files += 1
+            self._bytes += found.st_size
+            if self._files > MOST_STATE_FILES or self._bytes > MOST_STATE_BYTES:
+                raise _TooMuch(
+                    f"it has more than {MOST_STATE_FILES:,} files or {MOST_STATE_BYTES >> 20} MiB."
+                )
+
+
+def _with_program(setup: RunnerSetup, rules: Rules) -> Rules:
+    """Return the rules with the program, the relay, and the directories of the run that it writes."""
+    paths, known = setup.run.paths, KNOWN_PROGRAMS.get(setup.agent.runner)
+    root = Path(os.path.realpath(setup.run.store.paths.root))
+    state = root / setup.run.run_id / paths.program.path.name
+    placed = {}
+    if known is not None:
+        paths.program.make()
+        paths.program_home.make()
+        home = Path(os.path.realpath(setup.environment.get("HOME") or Path.home()))
+        placed = {home / known.state: state / paths.program_home.path.name}
+    program = _found(setup)
+    programs = [Path(sys.executable), *([program] if program is not None else [])]
+    return replace(
+        rules,
+        environment=showing(programs, rules.environment),
+        read=[*rules.read, Path(relay.__file__).resolve(), *(_installation(program) if program else [])],
+        over=[*rules.over, ("--bind", state)],
+        placed=placed,
+    )
+
+
+def _found(setup: RunnerSetup) -> Path | None:
+    """Return the path of the program, with links; None if it is not here, which its start says."""
+    command = program_of(setup.agent) or ""
+    found = shutil.which(command, path=setup.environment.get("PATH"))
+    return None if found is None else Path.cwd() / found
+
+
+def _installation(program: Path) -> list[Path]:
+    """Return what belongs to a program besides its directory: its file, and the packages of npm around it."""
+    real = Path(os.path.realpath(program))
+    around = [place for place in real.parents if place.name == _MODULES]
+    return [real, *around[-1:]]

@@ -1,0 +1,186 @@
+"""A program that carries out a run in a box: what it reaches there, and how it speaks with its parent."""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from subagent_server.host import process_scan
+from tests.helpers.turns import says
+from tests.helpers.wait import wait_for
+from tests.helpers.world import API_KEY, BOUND, World, kill
+
+CLIENT = """
+import json, os, subprocess, sys
+
+class Server:
+    def __init__(self):
+        with open(os.environ["SUBAGENT_MCP_CONFIG"]) as file:
+            self.words = json.load(file)["mcpServers"]["subagent"]
+        command = [self.words["command"], *self.words["args"]]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        client = {"name": "x", "version": "1"}
+        self.call("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=client)
+        self.send(method="notifications/initialized")
+
+    def send(self, **message):
+        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\\n")
+        self.process.stdin.flush()
+
+    def call(self, method, **params):
+        self.send(id=1, method=method, params=params)
+        while True:
+            answer = json.loads(self.process.stdout.readline())
+            if answer.get("id") == 1:
+                return answer["result"]
+
+    def ask(self, question):
+        asked = self.call("tools/call", name="ask_parent", arguments={"question": question})
+        return asked["structuredContent"]["answer"]
+"""
+
+
+def program(world: World, code: str, **keys: Any) -> None:
+    """Write an agent whose program is this Python code, in a box, with a class `Server` for its questions."""
+    script = world.home / "program.py"
+    script.write_text(f"{CLIENT}\n{code}", encoding="utf-8")
+    keys = {"sandbox": "bwrap", "sandboxRead": [str(script)], **keys}
+    world.agent("worker", "", runner="command", command=sys.executable, args=[str(script)], **keys)
+
+
+def test_it_asks_through_the_relay_by_one_server_after_the_other(world: World) -> None:
+    program(
+        world,
+        "print(Server().ask('Which colour?')); second = Server(); second.process.stdin.close()\n"
+        "print(second.process.wait(), Server().ask('Which shape?'))",
+    )
+    run_id = world.start()
+    for answer in ("blue", "round"):
+        world.asking(run_id)
+        world.reply(run_id, answer)
+        world.until(run_id, lambda meta: meta.pending_questions == 0)
+    assert world.completed(run_id) == "blue\n0 round"
+    (started,) = world.events(run_id, "run_started")
+    assert started["sandbox"].startswith("bwrap (")
+
+
+def test_it_finds_its_task_its_directory_and_no_key_no_token_no_home_and_no_network(world: World) -> None:
+    port = world.play(says("Never.")).base_url.rpartition(":")[2]
+    (world.home / "canary.txt").write_text("CANARY", encoding="utf-8")
+    program(
+        world,
+        f"""
+import glob, resource, socket
+open("made.txt", "w").write(sys.stdin.read())
+json.dump({{"n": 1}}, open(os.environ["SUBAGENT_RESULT_FILE"], "w"))
+def tried(act):
+    try:
+        return str(act())
+    except OSError as error:
+        return error.strerror
+print(json.dumps({{
+    "environment": " ".join(open(path).read() for path in glob.glob("/proc/*/environ")),
+    "home": sorted(os.listdir(os.environ["HOME"])),
+    "runs": sorted(os.listdir({str(world.runs)!r})),
+    "run": sorted(name for place in glob.glob({str(world.runs)!r} + "/*") for name in os.listdir(place)),
+    "refused": [tried(lambda: open(path, "w")) for path in ("/usr/x", ".mcp.json")],
+    "network": tried(lambda: socket.create_connection(("127.0.0.1", {port}))),
+    "memory": resource.getrlimit(resource.RLIMIT_DATA)[0],
+}}))
+""",
+        network=False,
+        sandboxLimits={"memoryBytes": 1 << 30},
+        env={"OWN": "of the agent"},
+    )
+    run_id = world.start("Do it.")
+    found = json.loads(world.completed(run_id))
+    assert "OWN=of the agent" in found["environment"]
+    assert API_KEY not in found["environment"] and "SUBAGENT_RUN" not in found["environment"]
+    assert "canary.txt" not in found["home"] and found["runs"] == [run_id]
+    assert found["run"] == ["outputs", "program"]
+    assert found["refused"] == ["Read-only file system", "Is a directory"]
+    assert (found["network"], found["memory"]) == ("Connection refused", 1 << 30)
+    assert (world.work / "made.txt").read_text(encoding="utf-8") == "Do it."
+    assert world.result(run_id).output == {"n": 1}
+    world.gone(run_id)
+    assert [path.name for path in world.work.iterdir()] == ["made.txt"]
+
+
+HOSTILE = """
+import socket, time
+def line():
+    made = socket.socket(socket.AF_UNIX)
+    made.settimeout(2)
+    made.connect(os.path.relpath(place))
+    return made
+def send(data):
+    made = line()
+    try:
+        made.sendall(data)
+    except OSError:
+        pass
+    return made
+os.chdir("/tmp")
+place = json.load(open(os.environ["SUBAGENT_MCP_CONFIG"]))["mcpServers"]["subagent"]["args"][-1]
+os.chdir(os.path.dirname(place))
+place = os.path.basename(place)
+for _ in range(5):
+    line().close()
+send(os.urandom(1 << 20)).close()
+send(b"x" * (20 << 20)).close()
+request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).encode() + b"\\n"
+unread = [send(request * 20_000)]
+unread += [line() for _ in range(3)]
+print("many", flush=True)
+while not os.path.exists(os.path.join(WORK, "go")):
+    time.sleep(0.05)
+for each in unread:
+    each.close()
+print(Server().ask("Which colour?"), flush=True)
+kept = line()
+subprocess.Popen(["sleep", "600"], pass_fds=[kept.fileno()], start_new_session=True)
+os.unlink(place)
+os.symlink("/etc/passwd", place)
+"""
+
+
+def test_whatever_it_does_with_its_line_few_servers_answer_it_and_nothing_is_left(world: World) -> None:
+    program(world, f"WORK = {str(world.work)!r}\n{HOSTILE}")
+    run_id = world.start()
+    wait_for(lambda: world.events(run_id, "text"), BOUND, "many connections")
+    worker = world.worker(run_id)
+
+    def servers() -> int:
+        below = process_scan.descendants([worker.pid])
+        return sum(b"--role" in process_scan.command_of(each.pid) for each in below)
+
+    wait_for(lambda: servers() == 4, BOUND, "four servers")
+    (world.work / "go").touch()
+    world.asking(run_id)
+    world.reply(run_id, "blue")
+    assert world.completed(run_id).endswith("blue")
+    world.gone(run_id)
+    assert Path("/etc/passwd").read_text(encoding="utf-8")
+
+
+def test_whatever_is_killed_of_it_nothing_is_left(world: World) -> None:
+    program(world, "Server().ask('How long?')")
+    victims = {name: world.start() for name in ("box", "program", "relay", "server", "worker", "shim")}
+    for name, run_id in victims.items():
+        world.asking(run_id)
+        worker = world.worker(run_id)
+        below = process_scan.descendants([worker.pid])
+        named = [(each, b" ".join(process_scan.command_of(each.pid))) for each in below]
+        words = {"box": b"bwrap", "program": b"program.py", "relay": b"relay.py", "server": b"--role"}
+        if name in ("worker", "shim"):
+            kill(worker if name == "worker" else world.shim(run_id))
+        else:
+            kill(next(each for each, command in named if words[name] in command))
+    for name, run_id in victims.items():
+        wait_for(partial(_is_over, world, run_id), BOUND, f"the end, {name} killed")
+        world.gone(run_id)
+
+
+def _is_over(world: World, run_id: str) -> bool:
+    return world.look(run_id).live is False
