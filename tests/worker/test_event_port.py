@@ -190,7 +190,8 @@ def test_one_connection_sends_event_after_event_and_idle_ones_keep_nobody_out(
     def answered(connection: socket.socket, count: int) -> bytes:
         said = b""
         while said.count(b'"recorded"}') < count:
-            assert (more := connection.recv(MEGABYTE)), said
+            more = connection.recv(MEGABYTE)
+            assert more, said
             said += more
         return said
 
