@@ -56,3 +56,14 @@ def worktree_view(worktree: Worktree, state: WorktreeState | None) -> dict[str, 
     if state.notes:
         shown["notes"] = [note[:MAX_NOTE_CHARACTERS] for note in state.notes[:MAX_NOTES]]
     return shown
+
+
+def worktree_words(worktree: Worktree | None) -> str:
+    """Return the sentence that tells the model of a run of its worktree; empty if it has none."""
+    if worktree is None:
+        return ""
+    return (
+        f"Your directory is in a git worktree of your own, on the branch {worktree.branch} from commit "
+        f"{worktree.base[:12]}: changes of the original working copy that were not committed are not in it, "
+        "and what you leave is committed on this branch when you end."
+    )

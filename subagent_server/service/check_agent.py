@@ -7,11 +7,11 @@ Tested in `tests/service/test_check_agent.py`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from subagent_server.catalog.models import has_known_price, resolve_model
+from subagent_server.catalog.models import has_known_price, misspelt_alias, resolve_model
 from subagent_server.catalog.named_servers import UnknownServer
 from subagent_server.catalog.problems import AgentFileError
 from subagent_server.catalog.servers import is_http_url
@@ -22,6 +22,7 @@ from subagent_server.service.context import Service
 from subagent_server.service.places import cwd_of_user
 from subagent_server.service.program_keys import installing, program_of, unkept_keys
 from subagent_server.service.programs import Programs
+from subagent_server.service.scripted import is_scripted
 from subagent_server.service.tool_names import (
     MissingName,
     missing_agents,
@@ -32,6 +33,7 @@ from subagent_server.service.tool_names import (
 from subagent_server.service.trusting import Judge, NotTrusted
 from subagent_server.service.unsupported import asked_of_box, unsupported_keys, why_no_box
 
+_BUDGET = "limits.budgetUsd"
 _REFUSED_CALL = "A call is refused"
 _MOST_SHOWN = 600
 """Characters of refusals in the description of a tool."""
@@ -89,6 +91,13 @@ class CheckedAgent:
         if any(refusal.in_file for refusal in self.refusals):
             return "Mend the agent file (`subagent doctor` lists what is wrong with it), then start it again."
         return "The agent file may stay as it is: put right what it relies on, then start it again."
+
+    def with_model_of_caller(self) -> "CheckedAgent":
+        """Return this agent for a start that names another model, for which the file is not to blame."""
+        refusals = [
+            replace(refusal, in_file=refusal.in_file and refusal.key != _BUDGET) for refusal in self.refusals
+        ]
+        return replace(self, refusals=refusals)
 
     def line_of(self, key: str) -> int | None:
         """Return the line of a key in the agent's file, or that of the key that it stands in, if known."""
@@ -173,7 +182,7 @@ class AgentChecker:
             *(Refusal(sentence, key) for key, sentence in unsupported_keys(agent).items()),
             *(Refusal(sentence, key) for key, sentence in unkept_keys(agent).items()),
             *(Refusal(sentence, "tools") for sentence in tool_refusals(agent)),
-            *_of_budget(agent),
+            *(() if is_scripted(self._service.settings.environment) else _of_budget(agent)),
         ]
 
     def _of_surroundings(self, agent: AgentDefinition) -> Iterator[Refusal]:
@@ -256,12 +265,13 @@ class AgentChecker:
 def _of_budget(agent: AgentDefinition) -> Iterator[Refusal]:
     if agent.runner != "messages" or agent.limits.budget_usd is None or has_known_price(agent.model):
         return
-    model = shorten(resolve_model(agent.model))
+    near = misspelt_alias(agent.model)
+    model = f"{shorten(resolve_model(agent.model))}{f' (nearest: {near})' if near else ''}"
     why = (
         f"budgetUsd cannot be kept, because no price is known for the model {model}: name "
         "one whose price is known, or limit the run by maxTurns and timeoutSeconds."
     )
-    yield Refusal(why, "limits.budgetUsd")
+    yield Refusal(why, _BUDGET)
 
 
 def _no_model(key: str, why: str, todo: str) -> Refusal:

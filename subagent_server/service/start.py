@@ -157,6 +157,8 @@ def _checked(
     """
     is_asked_for = continuation is not None and continuation.stored_agent
     checked = AgentChecker(service).check(agent, elsewhere=order.cwd is not None, is_asked_for=is_asked_for)
+    if "model" in order.overrides:
+        checked = checked.with_model_of_caller()
     if checked.doubt is not None:
         raise checked.doubt
     if is_scripted(service.settings.environment):

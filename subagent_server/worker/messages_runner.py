@@ -12,6 +12,7 @@ from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.records import Failure, RunRequest, Usage
 from subagent_server.domain.tool_selection import Selection, select
 from subagent_server.domain.web_tools import web_offer
+from subagent_server.domain.worktrees import worktree_words
 from subagent_server.launch import marks
 from subagent_server.runners.messages.conversation_start import (
     ConversationStart,
@@ -271,7 +272,7 @@ def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun, place: Pl
         inputs=copied_inputs(run.paths),
         continues=request.continues_run_id,
         by_contract=agent.by_contract,
-        place=place.words,
+        place="\n".join(filter(None, (place.words, worktree_words(run.meta().worktree)))),
     )
 
 

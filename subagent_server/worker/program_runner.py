@@ -8,6 +8,7 @@ from pathlib import Path
 from subagent_server.domain.definitions import RunnerName
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import RunRequest
+from subagent_server.domain.worktrees import worktree_words
 from subagent_server.launch import marks
 from subagent_server.runners.messages.prompt import task_blocks
 from subagent_server.runners.programs.acp import AcpDialect
@@ -112,8 +113,8 @@ def _preamble(setup: RunnerSetup) -> str:
         f"You are run {setup.run.run_id} of the subagent {setup.agent.name}: another agent, your parent, "
         "gave you the task and sees only your final result. If you need a decision or a fact that only the "
         "parent has, call the tool ask_parent of the MCP server subagent; its tool update_status says how "
-        "far you are."
-    )
+        f"far you are. {worktree_words(setup.run.meta().worktree)}"
+    ).rstrip()
 
 
 async def _start(

@@ -10,6 +10,7 @@ from pathlib import Path
 from subagent_server.domain.errors import BadArgument
 from subagent_server.domain.records import Worktree
 from subagent_server.domain.worktrees import WorktreeState
+from subagent_server.host.failpoints import failpoint
 from subagent_server.host.inside import PathInside, inside, printable
 from subagent_server.sandbox.git_directories import WORKTREE_CONFIG
 from subagent_server.worktrees.git import Git, harmless_git
@@ -50,6 +51,7 @@ def make_worktree(worktree: Worktree, environment: Mapping[str, str]) -> Worktre
     git = harmless_git(environment, Path(worktree.origin))
     words = ("worktree", "add", "--quiet", "--no-checkout", "-b", worktree.branch, str(path), worktree.base)
     git.run("make a worktree", *words, ends_with_us=True)
+    failpoint("worktree.added")
     own = own_directory(worktree)
     inside_it = git.at(path)
     inside_it.run("fill the worktree", "reset", "--hard", "--quiet", ends_with_us=True)

@@ -19,12 +19,15 @@ from subagent_server.domain.errors import HostError, shorten
 from subagent_server.domain.records import Worktree
 from subagent_server.domain.worktrees import WorktreeState
 from subagent_server.host.directory import Directory
+from subagent_server.host.failpoints import failpoint
 from subagent_server.host.inside import printable
 from subagent_server.host.removing import remove_tree
 from subagent_server.worktrees.git import NO_PROGRAMS, Git, GitFailed, harmless_git, joined
 from subagent_server.worktrees.making import inside_git, own_directory
 from subagent_server.worktrees.repository import BRANCHES
 
+_SUBMODULE = "160000 "
+"""The mode of a submodule in an index."""
 _NAME, _ADDRESS = "subagent", "subagent@localhost"
 _SPECIAL = re.compile(r"([\\*?\[\]!# ])")
 
@@ -85,7 +88,9 @@ def settle_worktree(
         going = state.model_copy(update={"phase": "removing", "tip": worktree.base, "commits": 0})
         begin_removal(going)
         return _removed(worktree, going, git)
-    notes = [f"It holds repositories of its own, which no commit has: {strange}."] if strange else []
+    notes = (
+        [f"It holds repositories or files in submodules, which no commit has: {strange}."] if strange else []
+    )
     files, insertions, deletions = changes_between(git, worktree.base, tip)
     return state.model_copy(
         update={
@@ -125,7 +130,10 @@ def drop_files(worktree: Worktree) -> None:
 
 @dataclass(frozen=True)
 class _Found:
-    """The files that differ from the index, and the untracked repositories, which no commit can hold."""
+    """The files that differ from the index, and what no commit can hold.
+
+    That is untracked repositories, and files in the directories of submodules: git looks into neither.
+    """
 
     is_there: bool = False
     gone: list[str] = field(default_factory=list)
@@ -143,10 +151,19 @@ def _found(worktree: Worktree, state: WorktreeState, git: Git) -> _Found:
         words = ("ls-files", "-z", "-t", "--deleted", "--modified", "--others", "--exclude-standard")
         here = inside_git(git, worktree)
         listed = here.names("look for changes", *words, f"--exclude-from={left_out.name}")
+        staged = here.names("look for submodules", "ls-files", "-z", "--stage")
     gone = dict.fromkeys(entry[2:] for entry in listed if entry.startswith("R "))
     others = dict.fromkeys(entry[2:] for entry in listed if not entry.startswith("R "))
     there = [name for name in others if name not in gone and not name.endswith("/")]
-    return _Found(True, list(gone), there, [name for name in others if name.endswith("/")])
+    modules = [entry.partition("\t")[2] for entry in staged if entry.startswith(_SUBMODULE)]
+    filled = [name for name in modules if _has_files(Path(worktree.path, name))]
+    return _Found(True, list(gone), there, [*filled, *(name for name in others if name.endswith("/"))])
+
+
+def _has_files(directory: Path) -> bool:
+    with suppress(OSError):
+        return any(os.scandir(directory))
+    return False
 
 
 def _committed(worktree: Worktree, found: _Found, message: str, git: Git) -> str:
@@ -165,7 +182,9 @@ def _committed(worktree: Worktree, found: _Found, message: str, git: Git) -> str
         tree = _tree(found, here.at(here.directory, GIT_INDEX_FILE=str(index)))
         if tree != git.line("read a commit", "rev-parse", f"{head}^{{tree}}") or len(parents) > 1:
             head = commit_tree(git, tree, parents, message)
+        failpoint("worktree.committed")
         git.run("move the branch", "update-ref", "--no-deref", "-m", "the end of the run", branch, head)
+        failpoint("worktree.moved")
         here.run("name the branch", "symbolic-ref", "HEAD", branch)
         index.replace(own / "index")
     return head
@@ -245,6 +264,7 @@ def _delete(worktree: Worktree, git: Git) -> None:
     with suppress(GitFailed):  # the run may have broken what it needs for this; then the rest goes by hand
         git.run("remove the worktree", "worktree", "remove", "--force", "--force", str(path))
     drop_files(worktree)
+    failpoint("worktree.dropped")
     with suppress(FileNotFoundError):
         remove_tree(Directory(own.parent).entry(own.name))
     git.run("delete the branch", "update-ref", "--no-deref", "-d", f"refs/heads/{worktree.branch}")

@@ -56,6 +56,27 @@ def test_it_asks_wants_a_permission_and_is_carried_on(world: World, clients: Ins
     )
 
 
+def test_in_a_box_it_works_asks_and_its_session_is_carried_on(world: World, clients: Installed) -> None:
+    painter(world, clients, sandbox="bwrap", tools=["Bash"])
+    made = f"touch {world.work}/made; touch {world.home}/escaped"
+    world.play(
+        uses("Bash", command=made, description="x"),
+        uses("mcp__subagent__ask_parent", question="Which colour?"),
+        says("Painted."),
+    )
+    run_id = world.start("Paint it.")
+    assert world.asking(run_id).pending[0].question_content == "Which colour?"
+    world.reply(run_id, "blue")
+    assert world.completed(run_id) == "Painted."
+    world.gone(run_id)
+    simulator = world.play(says("It is blue."))
+    done = world.cli("continue", run_id, "Which one was it?", "--detach")
+    assert done.returncode == 0, done.stderr
+    world.completed(done.stdout.strip())
+    assert "'tool_use'" in str(simulator.requests[0].body["messages"]), "its own session, not words about it"
+    assert (world.work / "made").exists() and not (world.home / "escaped").exists()
+
+
 def test_it_gives_an_output_that_fits_or_has_failed(world: World, clients: Installed) -> None:
     painter(world, clients, outputSchema=SCHEMA)
     world.play(uses("StructuredOutput", colour="blue"), says("Painted."))

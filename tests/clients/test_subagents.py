@@ -37,6 +37,7 @@ class Program:
     def __init__(self, scene: Scene, installed: Installed, name: str) -> None:
         self.world: World = scene.world
         self.name = name
+        self._modules = installed.modules
         self._words = installed.codex if name == "codex" else installed.gemini
 
     def shell(self, command: str, *, outside: bool = False) -> Call:
@@ -45,6 +46,21 @@ class Program:
             return Call("run_shell_command", {"command": command}, own=True)
         more = {"sandbox_permissions": "require_escalated", "justification": "x"} if outside else {}
         return Call("exec_command", {"cmd": command, **more}, own=True)
+
+    def in_a_box(self) -> dict[str, Any]:
+        """Return the keys with which it works in a box, and may use its shell there."""
+        shown = [
+            self._modules,
+            self.world.home / self.name,
+            self.world.home / f".{self.name}" / self._settings,
+        ]
+        # Codex has no list of tools, and asks for nothing in a box
+        tools = {"tools": ["Bash"]} if self.name == "gemini" else {}
+        return {"sandbox": "bwrap", "sandboxRead": [*map(str, shown)], **tools}
+
+    @property
+    def _settings(self) -> str:
+        return "settings.json" if self.name == "gemini" else "config.toml"
 
     @contextmanager
     def playing(self, plan: Plan, **keys: Any) -> Iterator[None]:
@@ -77,6 +93,7 @@ class Program:
             directory.mkdir(exist_ok=True)
         settings = SETTINGS.replace("http://127.0.0.1:1/v1", f"{url}/v1")
         (state / "config.toml").write_text(settings, encoding="utf-8")
+        # its sandbox does not start from below the temporary directory, where the world is
         return {"CODEX_HOME": str(state), "TMPDIR": str(temporary), "LOOPBACK_KEY": "scripted"}
 
 
@@ -172,6 +189,27 @@ def test_its_structured_result_is_checked(program: Program) -> None:
         run_id = program.world.start()
         program.world.completed(run_id)
         assert program.world.result(run_id).output == {"n": 7}
+
+
+def test_in_a_box_it_works_asks_and_its_session_is_carried_on(program: Program) -> None:
+    def plan(heard: Heard) -> Call | Say:
+        if heard.calls == 0:
+            return program.shell(f"touch {world.work}/made; touch {world.home}/escaped")
+        if heard.calls == 1:
+            return call("ask_parent", question="Which colour?", options=["red", "blue"])
+        return Say(f"In {heard.answer()['answer']}.")
+
+    world = program.world
+    with program.playing(plan, **program.in_a_box()):
+        run_id = world.start()
+        assert world.asking(run_id).messages[0].question_content == "Which colour?"
+        world.reply(run_id, "blue")
+        assert world.completed(run_id) == "In blue."
+        world.gone(run_id)
+        done = world.cli("continue", run_id, "Which one was it?", "--detach")
+        assert done.returncode == 0, done.stderr
+        assert world.completed(done.stdout.strip()) == "In blue."
+    assert (world.work / "made").exists() and not (world.home / "escaped").exists()
 
 
 def _sleeps(world: World) -> bool:

@@ -40,7 +40,8 @@ AFTER_THE_WORK = [
 """Where a run that is cut off has completed."""
 ELSEWHERE = [
     *("shim.waiting", "shim.waiting_for_run", "reconcile.swept", "zygote.asked", "zygote.forked"),
-    *("worktree.made", "worktree.removing"),
+    *("worktree.added", "worktree.made", "worktree.committed", "worktree.moved"),
+    *("worktree.removing", "worktree.dropped"),
 ]
 """Points that one run alone does not come to: a queue, a run to continue, a reader, the zygote; the soaks do.
 Those of worktrees: `tests/worktrees/`."""

@@ -84,6 +84,8 @@ class CommandDialect:
         if code != 0:
             how = f"was ended by signal {-code}" if code is not None and code < 0 else f"exited with {code}"
             hint = "Look at run.log, which has its output and its errors."
+            if self._task.boxed:
+                hint += " What it needs from elsewhere has to be in `sandboxRead`."
             return Outcome(
                 text, failure=Failure(code="agent_error", message=f"The program {how}.", hint=hint)
             )

@@ -73,6 +73,9 @@ def test_it_finds_its_task_its_directory_and_no_key_no_token_no_home_and_no_netw
         f"""
 import glob, resource, socket
 open("made.txt", "w").write(sys.stdin.read())
+os.makedirs("new/.git/hooks")
+open("new/.git/hooks/pre-commit", "w").write("#!/bin/sh")
+open("new/.git/HEAD", "w").write("ref: refs/heads/main")
 json.dump({{"n": 1}}, open(os.environ["SUBAGENT_RESULT_FILE"], "w"))
 def tried(act):
     try:
@@ -104,15 +107,16 @@ print(json.dumps({{
     assert (world.work / "made.txt").read_text(encoding="utf-8") == "Do it."
     assert world.result(run_id).output == {"n": 1}
     world.gone(run_id)
-    assert [path.name for path in world.work.iterdir()] == ["made.txt"]
+    assert sorted(path.name for path in world.work.iterdir()) == ["made.txt", "new"]
+    assert any("new/.git" in str(event) for event in world.events(run_id, "warning"))
 
 
 HOSTILE = """
 import socket, time
 def line():
     made = socket.socket(socket.AF_UNIX)
+    made.connect(place)
     made.settimeout(2)
-    made.connect(os.path.relpath(place))
     return made
 def send(data):
     made = line()
@@ -131,7 +135,7 @@ send(os.urandom(1 << 20)).close()
 send(b"x" * (20 << 20)).close()
 request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).encode() + b"\\n"
 unread = [send(request * 20_000)]
-unread += [line() for _ in range(3)]
+unread += [line() for _ in range(6)]
 print("many", flush=True)
 while not os.path.exists(os.path.join(WORK, "go")):
     time.sleep(0.05)
@@ -155,7 +159,8 @@ def test_whatever_it_does_with_its_line_few_servers_answer_it_and_nothing_is_lef
         below = process_scan.descendants([worker.pid])
         return sum(b"--role" in process_scan.command_of(each.pid) for each in below)
 
-    wait_for(lambda: servers() == 4, BOUND, "four servers")
+    wait_for(lambda: servers() >= 4, BOUND, "four servers")
+    assert max(servers() for _ in range(10)) == 4
     (world.work / "go").touch()
     world.asking(run_id)
     world.reply(run_id, "blue")
@@ -164,22 +169,67 @@ def test_whatever_it_does_with_its_line_few_servers_answer_it_and_nothing_is_lef
     assert Path("/etc/passwd").read_text(encoding="utf-8")
 
 
+VICTIMS = ("nothing", "box", "program", "relay", "server", "worker", "shim")
+
+
 def test_whatever_is_killed_of_it_nothing_is_left(world: World) -> None:
     program(world, "Server().ask('How long?')")
-    victims = {name: world.start() for name in ("box", "program", "relay", "server", "worker", "shim")}
+    victims = {name: world.start() for name in VICTIMS}
     for name, run_id in victims.items():
         world.asking(run_id)
         worker = world.worker(run_id)
         below = process_scan.descendants([worker.pid])
         named = [(each, b" ".join(process_scan.command_of(each.pid))) for each in below]
         words = {"box": b"bwrap", "program": b"program.py", "relay": b"relay.py", "server": b"--role"}
-        if name in ("worker", "shim"):
+        if name == "nothing":
+            world.stop(run_id)
+        elif name in ("worker", "shim"):
             kill(worker if name == "worker" else world.shim(run_id))
         else:
             kill(next(each for each, command in named if words[name] in command))
     for name, run_id in victims.items():
         wait_for(partial(_is_over, world, run_id), BOUND, f"the end, {name} killed")
         world.gone(run_id)
+
+
+PLANTING = """
+import json, os, sys
+sys.stdin.readline()
+kept = os.path.expanduser("~/.claude")
+found = sorted(os.listdir(kept))
+open(kept + "/kept", "w").close()
+if not found:
+    os.symlink("/etc", kept + "/link")
+    os.mkfifo(kept + "/fifo")
+else:
+    for name in ("large", "larger"):
+        open(kept + "/" + name, "wb").truncate(1 << 29)
+        open(kept + "/" + name, "ab").write(b"x")
+text = " ".join([*found, str("--resume" in sys.argv), os.environ["ANTHROPIC_API_KEY"][:6]])
+content = [{"type": "text", "text": text}]
+end = {"subtype": "success", "is_error": False, "terminal_reason": "completed", "permission_denials": []}
+print(json.dumps({"type": "assistant", "message": {"id": "m", "content": content}}))
+print(json.dumps({"type": "result", "result": text, **end}), flush=True)
+"""
+
+
+def test_its_state_is_carried_on_in_a_box_without_links_and_within_bounds(world: World) -> None:
+    script = world.work / "claude"
+    script.write_text(f"#!{sys.executable}\n{PLANTING}", encoding="utf-8")
+    script.chmod(0o755)
+    world.agent("worker", runner="claude", command=str(script), sandbox="bwrap")
+    first = world.start()
+    assert world.completed(first) == "False sk-ant"
+    second = world.cli("continue", first, "Go on.", "--detach").stdout.strip()
+    assert world.completed(second) == "kept True sk-ant"
+    third = world.cli("continue", second, "Go on.", "--detach").stdout.strip()
+    code, message = world.failed(third)
+    assert code == "config" and "more than" in message and "1024 MiB" in message
+    script.write_text(script.read_text(encoding="utf-8").replace("if not found", "if True"), encoding="utf-8")
+    world.agent("worker", runner="claude", command=str(script), env={"HOME": str(world.work)})
+    (world.work / ".claude").mkdir()
+    outside = world.cli("continue", first, "Go on.", "--detach").stdout.strip()
+    assert world.completed(outside) == "False sk-ant", "a session in a box is not one outside"
 
 
 def _is_over(world: World, run_id: str) -> bool:
