@@ -8,14 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from subagent_server.domain.definitions import BUILT_RUNNERS, AgentDefinition
-from subagent_server.domain.errors import shorten
 from subagent_server.domain.tool_selection import select
 from subagent_server.sandbox.program import find_program
 from subagent_server.sandbox.refusal import BoxRefused
 
 _NOT_BUILT: dict[str, Callable[[AgentDefinition], str | None]] = {
     "runner": lambda agent: agent.runner if agent.runner not in BUILT_RUNNERS else None,
-    "command": lambda agent: shorten(agent.command) if agent.command and agent.runner == "messages" else None,
 }
 """By key: its value if that is unsupported."""
 
