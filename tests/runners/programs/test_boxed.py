@@ -111,6 +111,20 @@ print(json.dumps({{
     assert any("new/.git" in str(event) for event in world.events(run_id, "warning"))
 
 
+def test_what_only_a_box_can_keep_is_refused_without_one(world: World) -> None:
+    program(world, "open('begun', 'w')", sandbox="auto", network=False)
+    code, message = world.failed(world.start())
+    assert code == "config" and "network: false" in message and "`sandbox: bwrap`" in message
+    fake = world.home / "bwrap"
+    fake.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n', encoding="utf-8")
+    fake.chmod(0o755)
+    world.environment["SUBAGENT_BWRAP"] = str(fake)
+    program(world, "open('begun', 'w')")
+    code, message = world.failed(world.start())
+    assert code == "config" and message.startswith("sandbox: bwrap cannot be kept: ")
+    assert not (world.work / "begun").exists()
+
+
 HOSTILE = """
 import socket, time
 def line():
