@@ -110,6 +110,7 @@ def _admit(candidate: _Candidate, directory: int, search: _Search) -> None:
         search.report(candidate, "shadowed", f"{candidate.name} of {where} goes before it")
     else:
         search.report(candidate, "duplicate", f"{where} has the name {candidate.name} too: rename one")
+        search.problems += _noted(candidate)
 
 
 def _load(found: FoundFile, search: _Search) -> _Candidate | None:
@@ -146,7 +147,12 @@ def _accept(candidate: _Candidate, search: _Search) -> None:
         search.report(candidate, "warning", f"its tool is {definition.tool_name}: {owner} has {clash}")
     search.tools[definition.tool_name] = candidate.name
     search.agents[candidate.name] = definition
-    search.problems += [
+    search.problems += _noted(candidate)
+
+
+def _noted(candidate: _Candidate) -> list[Problem]:
+    """Return the mistakes that were found while the file was read."""
+    return [
         Problem(candidate.path, note.line, note.kind, note.reason, candidate.name)
         for note in candidate.loaded.notes
     ]

@@ -13,6 +13,10 @@ from subagent_server.catalog.values import Block, is_null
 from subagent_server.domain.definitions import AgentDefinition
 
 _OPENING = re.compile(r"\s*?^---[ \t]*$\n?", re.MULTILINE)
+_LOST_OPENING = re.compile(
+    r"\s*(?:name|description):.*\n(?:[\w-]+:.*\n|[ \t#].*\n)*---[ \t]*$", re.IGNORECASE | re.MULTILINE
+)
+"""Keys of an agent and the line that ends them, without the line before them."""
 _CLOSING = re.compile(r"^---.*$\n?", re.MULTILINE)
 _IDENTITY = frozenset({"name", "description"})
 _BLANK_LINES = re.compile(r"(?:[ \t]*\n)*")
@@ -42,6 +46,8 @@ def read_markdown(path: Path, text: str, notes: Notes) -> AgentDefinition:
     block = _understand(path, parts, notes)
     if all(is_null(block[key]) for key in block if canonical(key) in _IDENTITY):
         raise NotAnAgent(path, "its front matter has neither name nor description, so it is not an agent")
+    if "$ARGUMENTS" in parts.body:
+        notes.warn("the prompt says $ARGUMENTS, which nothing replaces: the task is the first message")
     origin = Origin(path=path, name=path.stem, body=parts.body)
     return read_definition(block, origin, notes)
 
@@ -53,6 +59,8 @@ def split(path: Path, text: str) -> FrontMatter:
         NotAnAgent, AgentFileError: as for `read_markdown`.
     """
     opening = _OPENING.match(text)
+    if opening is None and _LOST_OPENING.match(text):
+        raise AgentFileError(path, "its front matter has no beginning: put a line '---' before its keys", 1)
     if opening is None:
         raise NotAnAgent(path, "it has no front matter (a first line '---'), so it is not an agent")
     first_line = opening[0].rstrip("\n").count("\n") + 2

@@ -1,4 +1,8 @@
-"""Names in `required` of a schema that its `properties` lacks: misspelt, and at worst no result fits."""
+"""Mistakes in a schema that make its results other than meant, and that its own rules allow.
+
+Names in `required` that `properties` lacks are misspelt, and at worst no result fits. A misspelt keyword is a
+rule that nobody keeps.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +15,8 @@ from subagent_server.domain.errors import shorten
 
 _MOST_NAMED = 5
 _MOST_COMPARED = 80
+_LEAST_LIKENESS = 0.85
+_RULES = ("properties", "required", "additionalProperties", "patternProperties", "items", "enum", "const")
 _ELSEWHERE = frozenset({"allOf", "anyOf", "oneOf", "$ref", "$dynamicRef", "if", "patternProperties"})
 """Keywords beside `properties` that may describe the name."""
 
@@ -25,9 +31,16 @@ class _Place:
 
 
 def note_required(key: str, schema: JsonSchema, line: int | None, notes: Notes) -> None:
-    """Note the names that are required and not described: a fault if no result can fit, else a warning."""
+    """Note misspelt keywords, and names that are required and not described.
+
+    A name is a fault if no result can fit because of it, else a warning.
+    """
     if isinstance(schema, bool):
         return
+    for place in _places(_Place(schema, "its root", is_needed=True)):
+        for word, rule in _misspelt(place.schema):
+            told = f"at {place.path} {shorten(word)} is no keyword, and means nothing"
+            notes.warn(f"{key}: {told} (nearest: {rule})", line)
     mistakes = (
         (place, name)
         for place in _places(_Place(schema, "its root", is_needed=True))
@@ -46,6 +59,16 @@ def note_required(key: str, schema: JsonSchema, line: int | None, notes: Notes) 
             notes.fault(f"{key}: no result fits, because {_told(place, name)}{meant}: name it in both", line)
         else:
             notes.warn(f"{key}: {_told(place, name)}{meant}", line)
+
+
+def _misspelt(schema: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a schema that are almost a keyword which it lacks, with that keyword."""
+    lacking = [rule for rule in _RULES if rule not in schema]
+    for word in islice(schema, _MOST_COMPARED):
+        if word not in _RULES and (
+            near := get_close_matches(word[:_MOST_COMPARED], lacking, 1, _LEAST_LIKENESS)
+        ):
+            yield word, near[0]
 
 
 def _told(place: _Place, name: str) -> str:

@@ -30,7 +30,8 @@ _BREAKING = frozenset({"error", "duplicate", "fault"})
 def agents(session: Session, strict: bool, as_json: bool) -> ExitCode:
     """List the agents and the faults of their files.
 
-    No file is left out silently: a file that cannot be used is listed with its line and the reason.
+    No file is left out silently: a file that cannot be used is listed with its line and the reason. An agent
+    that is not ready lacks something here, such as a key or a program; its file may stay as it is.
     """
     registry, checker = session.service.registry, AgentChecker(session.service)
     found, problems = [checker.check(agent) for agent in registry.agents()], registry.catalog().problems
@@ -48,7 +49,8 @@ def _print(session: Session, found: list[CheckedAgent], problems: list[Problem])
     for checked, line in zip(found, table(rows, _LIMITS), strict=True):
         lines.append(line)
         for refusal in checked.refusals:
-            lines.append(f"{GAP}{coloured('✘ refused:', 'red')} {one_line(refusal.sentence)}")
+            mark = coloured("✘ refused:", "red") if refusal.in_file else coloured("! not ready:", "yellow")
+            lines.append(f"{GAP}{mark} {one_line(refusal.sentence)}")
         for key, sentence in checked.missing.items():
             lines.append(f"{GAP}{coloured(f'! missing {key}:', 'yellow')} {one_line(sentence)}")
         if checked.doubt is not None:

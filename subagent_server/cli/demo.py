@@ -207,7 +207,9 @@ def _model(scene: Scene, key: str | None) -> Iterator[dict[str, str]]:
         out("The model is the real one: ANTHROPIC_API_KEY is set, and this will cost a little.")
         yield {}
         return
-    out("The model is scripted (set ANTHROPIC_API_KEY for the real one); everything else is real.")
+    out(
+        "The model is scripted, nothing is billed (set ANTHROPIC_API_KEY for the real one); all else is real."
+    )
     with Simulator(load_script(scene.script)) as simulator:
         yield {"ANTHROPIC_BASE_URL": simulator.base_url, "ANTHROPIC_API_KEY": "scripted"}
 

@@ -50,7 +50,9 @@ def new(session: Session, name: str, source: str | None, as_json: bool) -> ExitC
         err(one_line(f"Before it runs: {refusal.sentence}"))
     err("Edit it to make it yours; each run reads it anew, and so does a server that is running.")
     named = [word for path in _named_directories() for word in ("--agents", str(path))]
-    err(f"Next: {session.command('run', name, _FIRST_TASK if source is None else '...', *named)}")
+    err(
+        f"Next: {session.command('run', name, _FIRST_TASK if source is None else 'What it shall do', *named)}"
+    )
     return ExitCode.OK
 
 

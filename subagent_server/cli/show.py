@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 
+from subagent_server.catalog.models import resolve_model
 from subagent_server.cli.console.commands import for_people
 from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.flags import json_option
@@ -25,7 +27,7 @@ from subagent_server.cli.console.text import (
 )
 from subagent_server.cli.console.transcript_text import transcript_text
 from subagent_server.domain.errors import SubagentError
-from subagent_server.domain.records import Message, RunMeta, RunResult
+from subagent_server.domain.records import Message, RunMeta, RunRequest, RunResult
 from subagent_server.domain.states import MessageStatus
 from subagent_server.service.kept_programs import kept_programs
 from subagent_server.service.merge_run import run_diff
@@ -192,6 +194,18 @@ def _live(observed: Observed) -> str:
     return "yes: its processes live" if observed.live else "no"
 
 
+def _model_of(request: RunRequest) -> str | None:
+    """Return the model that the run was started with, with its effort, and whether a script played it."""
+    agent = request.agent
+    given = agent.get("model")
+    if agent.get("runner", "messages") != "messages":
+        model = f"{given or 'its own'} (runner: {agent['runner']})"
+    else:
+        model = resolve_model(given if isinstance(given, str) else None)
+    effort = f", effort {agent['effort']}" if agent.get("effort") else ""
+    return one_line(f"{model}{effort}{', played by a script' if request.scripted else ''}")
+
+
 def _asked(session: Session, meta: RunMeta) -> str:
     try:
         request = session.service.store.read_request(meta.run_id)
@@ -199,6 +213,11 @@ def _asked(session: Session, meta: RunMeta) -> str:
         return facts([("prompt", for_people(error.sentence))])
     return facts(
         [
+            ("model", _model_of(request)),
+            (
+                "file",
+                one_line(session.shown(Path(str(source)))) if (source := request.agent.get("source")) else "",
+            ),
             ("cwd", one_line(request.cwd)),
             ("inputs", "\n".join(one_line(name) for name in request.inputs)),
             ("prompt", escape_lines(head(request.prompt, _PROMPT_LINES))),

@@ -40,6 +40,17 @@ def choices(what: str, wanted: str, known: Sequence[str]) -> str:
     return f"the nearest of the {len(known):,} {what} here are {', '.join(near)}"
 
 
+def _near(wanted: str, known: Sequence[str]) -> str:
+    """Return the name that was probably meant, as the beginning of a list of a few names."""
+    if not 0 < len(known) <= MOST_NAMED:
+        return ""
+    from difflib import get_close_matches  # as above
+
+    folded = {name.casefold(): name for name in known}
+    near = get_close_matches(wanted[:MAX_COMPARED].casefold(), folded, 1, 0.7)
+    return f"the nearest is {folded[near[0]]}; " if near else ""
+
+
 class SubagentError(Exception):
     """The base of every error of this product; never raised itself."""
 
@@ -127,8 +138,12 @@ class UnknownAgent(CallerError):
     def __init__(self, name: str, known: Iterable[str], reason: str | None = None) -> None:
         self.reason = reason
         because = f" ({reason})" if reason else ""
+        names = sorted(known)
+        there = (
+            choices("agents", name, names) if names else "there is none, and `subagent new NAME` writes one"
+        )
         super().__init__(
-            f"There is no agent {shorten(name)}{because}: {choices('agents', name, sorted(known))}; "
+            f"There is no agent {shorten(name)}{because}: {_near(name, names)}{there}; "
             "`subagent agents` says why a file is missing."
         )
 

@@ -84,8 +84,7 @@ def _faults_of_mounts(pid: int, box: Box) -> Iterator[str]:
     """Yield the mounts that can be written although they should not, and those that show another place."""
     read_only = _mounts(pid)
     for place, closed in read_only.items():
-        above = (str(path) for path in (Path(place), *Path(place).parents))
-        if not closed and place not in box.memory and not any(path in box.writable for path in above):
+        if not closed and place not in box.memory and not _is_writable(place, box):
             yield f"{place} can be written in it"
     for place in box.closed:
         if not read_only.get(place):
@@ -94,6 +93,10 @@ def _faults_of_mounts(pid: int, box: Box) -> Iterator[str]:
         found = Path(f"/proc/{pid}/root{place}").stat()
         if (found.st_dev, found.st_ino) != wanted:
             yield f"{place} is another directory in it than at the start"
+
+
+def _is_writable(place: str, box: Box) -> bool:
+    return any(str(path) in box.writable for path in (Path(place), *Path(place).parents))
 
 
 def _mounts(pid: int) -> dict[str, bool]:

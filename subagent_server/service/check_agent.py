@@ -7,11 +7,11 @@ Tested in `tests/service/test_check_agent.py`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from subagent_server.catalog.models import has_known_price, resolve_model
+from subagent_server.catalog.models import has_known_price, misspelt_alias, resolve_model
 from subagent_server.catalog.named_servers import UnknownServer
 from subagent_server.catalog.problems import AgentFileError
 from subagent_server.catalog.servers import is_http_url
@@ -21,7 +21,9 @@ from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.service.context import Service
 from subagent_server.service.places import cwd_of_user
 from subagent_server.service.program_keys import installing, program_of, unkept_keys
+from subagent_server.service.program_version import too_old
 from subagent_server.service.programs import Programs
+from subagent_server.service.scripted import is_scripted
 from subagent_server.service.tool_names import (
     MissingName,
     missing_agents,
@@ -30,8 +32,9 @@ from subagent_server.service.tool_names import (
     tool_refusals,
 )
 from subagent_server.service.trusting import Judge, NotTrusted
-from subagent_server.service.unsupported import asked_of_box, unsupported_keys, why_no_box
+from subagent_server.service.unsupported import asked_of_box, unsupported_keys, why_no_box, works_without_box
 
+_BUDGET = "limits.budgetUsd"
 _REFUSED_CALL = "A call is refused"
 _MOST_SHOWN = 600
 """Characters of refusals in the description of a tool."""
@@ -64,14 +67,15 @@ class CheckedAgent:
     cwd: Path | None = None
     missing_tools: list[MissingName] = field(default_factory=list)
     missing_agents: list[MissingName] = field(default_factory=list)
+    unknown_version: str | None = None
 
     @property
     def missing(self) -> dict[str, str]:
-        """By key, a sentence on the names that nothing here has. The agent runs without them."""
+        """By key, a sentence on what nothing here has, or nobody tells. The agent runs all the same."""
         each = {"tools": self.missing_tools, "agents": self.missing_agents}
-        return {
-            key: told for key, names in each.items() if (told := missing_sentence(key, names)) is not None
-        }
+        told = {key: missing_sentence(key, names) for key, names in each.items()}
+        told["runner"] = self.unknown_version
+        return {key: sentence for key, sentence in told.items() if sentence is not None}
 
     @property
     def lacks_cwd(self) -> bool:
@@ -89,6 +93,13 @@ class CheckedAgent:
         if any(refusal.in_file for refusal in self.refusals):
             return "Mend the agent file (`subagent doctor` lists what is wrong with it), then start it again."
         return "The agent file may stay as it is: put right what it relies on, then start it again."
+
+    def with_model_of_caller(self) -> "CheckedAgent":
+        """Return this agent for a start that names another model, for which the file is not to blame."""
+        refusals = [
+            replace(refusal, in_file=refusal.in_file and refusal.key != _BUDGET) for refusal in self.refusals
+        ]
+        return replace(self, refusals=refusals)
 
     def line_of(self, key: str) -> int | None:
         """Return the line of a key in the agent's file, or that of the key that it stands in, if known."""
@@ -119,12 +130,18 @@ class AgentChecker:
         return self._service.registry.names()
 
     def check(
-        self, agent: AgentDefinition, *, elsewhere: bool = False, is_asked_for: bool = False
+        self,
+        agent: AgentDefinition,
+        *,
+        elsewhere: bool = False,
+        is_asked_for: bool = False,
+        asks_program: bool = False,
     ) -> CheckedAgent:
         """Return an agent with everything that a start would refuse it for.
 
         `elsewhere` says that the caller names a directory, so that of the file does not count; `is_asked_for`
-        that the caller names this very definition, so that it needs no trust.
+        that the caller names this very definition, so that it needs no trust. `asks_program` says that the
+        program of the agent may be executed for its version, if the agent is trusted.
         """
         doubt = None if is_asked_for else self._judge.doubt(agent)
         refusals = self._of_definition(agent)
@@ -146,10 +163,15 @@ class AgentChecker:
             cwd, wrong = self._directory(ready.cwd)
             refusals += wrong
         refusals += self._of_runner(ready, cwd)
+        old, unknown = (None, None)
+        if asks_program and doubt is None and agent.runner in BUILT_RUNNERS:
+            environment = {**self._service.settings.environment, **ready.env}
+            old, unknown = too_old(ready, environment, cwd)
+            refusals += [Refusal(old, "runner", in_file=False)] if old is not None else []
         refusals += self._of_box(ready, cwd)
         refusals += self._of_servers(ready, cwd)
         lost = missing_agents(ready, self._agent_names) if ready.agents else []
-        return CheckedAgent(ready, refusals, doubt, cwd, missing_tools(ready), lost)
+        return CheckedAgent(ready, refusals, doubt, cwd, missing_tools(ready), lost, unknown)
 
     def as_shown(self, agent: AgentDefinition) -> AgentDefinition:
         """Return an agent as models may see it.
@@ -173,7 +195,7 @@ class AgentChecker:
             *(Refusal(sentence, key) for key, sentence in unsupported_keys(agent).items()),
             *(Refusal(sentence, key) for key, sentence in unkept_keys(agent).items()),
             *(Refusal(sentence, "tools") for sentence in tool_refusals(agent)),
-            *_of_budget(agent),
+            *(() if is_scripted(self._service.settings.environment) else _of_budget(agent)),
         ]
 
     def _of_surroundings(self, agent: AgentDefinition) -> Iterator[Refusal]:
@@ -223,7 +245,7 @@ class AgentChecker:
         if asked and (reason := why_no_box(agent, settings.environment, cwd or settings.cwd)) is not None:
             for key, written in asked.items():
                 told = f"{written} cannot be kept: {reason}."
-                yield Refusal(told, key, in_file=agent.sandbox == "none")
+                yield Refusal(told, key, in_file=works_without_box(agent))
 
     def _of_servers(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
         for name, server in agent.mcp_servers.items():
@@ -256,12 +278,13 @@ class AgentChecker:
 def _of_budget(agent: AgentDefinition) -> Iterator[Refusal]:
     if agent.runner != "messages" or agent.limits.budget_usd is None or has_known_price(agent.model):
         return
-    model = shorten(resolve_model(agent.model))
+    near = misspelt_alias(agent.model)
+    model = f"{shorten(resolve_model(agent.model))}{f' (nearest: {near})' if near else ''}"
     why = (
         f"budgetUsd cannot be kept, because no price is known for the model {model}: name "
         "one whose price is known, or limit the run by maxTurns and timeoutSeconds."
     )
-    yield Refusal(why, "limits.budgetUsd")
+    yield Refusal(why, _BUDGET)
 
 
 def _no_model(key: str, why: str, todo: str) -> Refusal:

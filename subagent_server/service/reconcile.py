@@ -183,7 +183,7 @@ def _crashed(run: RunPaths, ended: dict[str, Any]) -> Failure:
     return Failure(
         code="crashed",
         message=f"The worker {how} without a result.",
-        hint=f"{run.worker_out.name} in its directory holds what it printed; {_HINT_LOGS}",
+        hint=f"{run.worker_out.name} in its directory holds what it printed. {_HINT_LOGS}",
     )
 
 

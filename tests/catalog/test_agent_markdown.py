@@ -287,3 +287,25 @@ def test_a_byte_that_is_no_utf8_is_named_by_its_place_in_the_file(write: WriteFi
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
     with pytest.raises(AgentFileError, match="no such file"):
         load_agent_file(tmp_path / "nothing.md")
+
+
+@pytest.mark.parametrize(
+    "text", ["name: a\ndescription: d\n---\nx", "\nDescription: d\n# c\ntools:\n  - Read\n---\nx"]
+)
+def test_front_matter_without_its_first_line_is_an_error(write: WriteFile, text: str) -> None:
+    with pytest.raises(AgentFileError, match="put a line '---' before its keys") as caught:
+        load_agent_file(write("a.md", text))
+    assert not isinstance(caught.value, NotAnAgent)
+
+
+@pytest.mark.parametrize(
+    "text", ["name: a list\n\n---\nx", "name: x\nSome prose.\n---\n", "names: x\n---\n", "name: x\n"]
+)
+def test_notes_that_begin_like_keys_are_no_agent(write: WriteFile, text: str) -> None:
+    with pytest.raises(NotAnAgent):
+        load_agent_file(write("a.md", text))
+
+
+def test_a_placeholder_that_nothing_replaces_is_a_warning(write: WriteFile) -> None:
+    agent = load_agent_file(write("a.md", front("name: a\ndescription: d", "Look at $ARGUMENTS.")))
+    assert len(agent.warnings) == 1 and "$ARGUMENTS" in agent.warnings[0]

@@ -103,3 +103,18 @@ def test_a_required_property_that_the_schema_forbids_is_a_fault_if_no_result_can
     for found, wanted in ((definition.faults, faults), (definition.warnings, warnings)):
         assert len(found) == len(wanted), found
         assert all(words in line for line, words in zip(found, wanted, strict=True)), found
+
+
+def test_a_misspelt_keyword_of_a_schema_is_a_warning_with_the_keyword_that_was_meant(agent: Load) -> None:
+    definition = agent(
+        "outputSchema: {type: object, propertis: {a: {}}, required: [a], properies: 1, example: {}}"
+    )
+    assert definition.faults == []
+    assert definition.warnings == [
+        "outputSchema: at its root 'propertis' is no keyword, and means nothing (nearest: properties)",
+        "outputSchema: at its root 'properies' is no keyword, and means nothing (nearest: properties)",
+    ]
+    right = (
+        "{type: object, properties: {propertis: {enum: [1]}}, required: [propertis], patternProperties: {}}"
+    )
+    assert agent(f"outputSchema: {right}").warnings == []

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from subagent_server.launch.hooks import HOOK_SECONDS
 from tests.cli.command import BOUND, Cli, Model, stored
 from tests.helpers.wait import wait_for
 
@@ -59,9 +60,12 @@ def test_hooks_are_told_as_data_and_are_not_decided_by_an_agent(cli: Cli, model:
 
 def test_a_hook_that_hangs_or_fails_holds_up_and_fails_nothing(cli: Cli, model: Model) -> None:
     model({"text": "Done."})
-    hooks_file(cli).write_text(json.dumps({"onEnd": "sleep 3600"}), encoding="utf-8")
+    hang = ["sh", "-c", "tr '\\0' ' ' < /proc/$PPID/cmdline; sleep 3600"]
+    hooks_file(cli).write_text(json.dumps({"onEnd": hang}), encoding="utf-8")
     assert cli("run", "worker", "Do it.", "--wait", "60").stdout == "Done.\n"
     (run_id,) = stored(cli)
+    printed = cli.store.paths.run(run_id).worker_out.path
+    wait_for(lambda: f"bounded_command.py +{HOOK_SECONDS:g} " in printed.read_text(), BOUND, "its bound")
     wait_for(lambda: cli.json("show", run_id)["live"] is False, 20, "the end of its tree")
 
 

@@ -83,3 +83,14 @@ def test_a_simulator_with_a_key_answers_and_shows_nothing_without_it() -> None:
             answer = httpx2.request(method, f"{simulator.base_url}{path}", headers={"x-api-key": "wrong"})
             assert answer.status_code == 401
         assert simulator.requests == []
+
+
+def test_a_model_without_a_price_is_refused_with_its_budget_and_played_by_a_script(cli: Cli) -> None:
+    cli.agent("worker", model="sonnet", limits={"budgetUsd": 1})
+    done = cli("run", "worker", "Go.", "--model", "sonet")
+    assert done.returncode == 1 and "the model 'sonet' (nearest: sonnet)" in done.stderr
+    assert "The agent file may stay as it is" in done.stderr
+    (cli.home / "script.json").write_text(json.dumps({"turns": [{"text": "Done."}]}), encoding="utf-8")
+    assert cli("run", "worker", "Go.", "--model", "sonet", "--script", "script.json").stdout == "Done.\n"
+    shown = cli("show", "@last").stdout
+    assert "\nmodel     sonet, played by a script\n" in shown and "\nfile      agents/worker.md\n" in shown

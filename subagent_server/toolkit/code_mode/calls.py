@@ -157,7 +157,7 @@ class ProgramCalls:
         except ServerTrouble as trouble:
             return {"error": trouble.what}
         self.remarks += answer.remarks
-        value = await asyncio.to_thread(value_of, answer, function, self.functions.attachments)
+        value = value_of(answer, function, self.functions.attachments)
         room = MOST_MEDIA - len(self.media)
         if len(value.media) > room:
             self.remarks.append(

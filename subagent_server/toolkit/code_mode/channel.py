@@ -77,9 +77,11 @@ class Channel:
 
     async def send(self, record: Mapping[str, Any]) -> None:
         """Send a record. A program that has ended gets none."""
-        data = json.dumps(record).encode() + b"\n"
+        await self._write(json.dumps(record))
+
+    async def _write(self, line: str) -> None:
         try:
-            self._writer.write(data)
+            self._writer.write(line.encode() + b"\n")
             await self._writer.drain()
         except ConnectionError:
             return
@@ -125,10 +127,10 @@ class Channel:
             reply = {"error": _TOO_MANY}
             if len(self._used) <= _MOST_ANSWERED:
                 reply = await self._answer(function, arguments)
-            data = json.dumps({"call": number, **reply})
-            if len(data) > MOST_REPLY_BYTES:
-                reply = {"error": _TOO_LARGE}
-            await self.send({"call": number, **reply})
+            line = json.dumps({"call": number, **reply})
+            if len(line) > MOST_REPLY_BYTES:
+                line = json.dumps({"call": number, "error": _TOO_LARGE})
+            await self._write(line)
         finally:
             self._places.release()
 

@@ -1,5 +1,6 @@
 """The interpreter of programs: its version, its command, and the modules that it gets as text."""
 
+import marshal
 import os
 import re
 import subprocess
@@ -17,12 +18,17 @@ OLDEST = (3, 9)
 _VERSION = "import sys; print('Python', *sys.version_info[:3])"
 _VERSION_SECONDS = 30.0
 _LOADER = """\
-import sys
-for name, text in eval(open(int(sys.argv[2]), encoding="utf-8").read()):
+import marshal, os, sys
+line, modules = map(int, sys.argv[1:])
+os.write(line, b'{"ready": true}\\n')
+version, compiled, texts = marshal.load(open(modules, "rb"))
+for name, code in marshal.loads(compiled) if version == sys.version else texts:
     module = sys.modules[name] = type(sys)(name)
-    exec(compile(text, "<code mode>", "exec"), vars(module))
-module.main(int(sys.argv[1]))
+    exec(compile(code, "<code mode>", "exec") if isinstance(code, str) else code, vars(module))
+module.main(line)
 """
+"""The first thing is the record that the program is here, so that its box is looked at while it gets ready.
+The modules come compiled, as in a `.pyc` file, for the worker's interpreter; another one compiles them."""
 
 
 def version_of(python: str, box: Box | None) -> str:
@@ -90,4 +96,5 @@ def _modules() -> bytes:
     texts = [
         (f"{inside.__name__}.{name}", (directory / f"{name}.py").read_text("utf-8")) for name in _MODULES
     ]
-    return repr(texts).encode()
+    compiled = [(name, compile(text, "<code mode>", "exec")) for name, text in texts]
+    return marshal.dumps((sys.version, marshal.dumps(compiled), texts))

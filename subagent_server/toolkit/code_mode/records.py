@@ -3,11 +3,12 @@
 import json
 import os
 from collections.abc import Callable
-from typing import Any
+from io import FileIO
+from typing import Any, Self
 
 from subagent_server.domain.code_mode import CALLS_FILE, END_FILE, OUTPUT_FILE, PROGRAM_FILE
 from subagent_server.domain.secrets import Masker
-from subagent_server.host.directory import Directory, Entry
+from subagent_server.host.directory import Directory
 
 
 class ProgramRecords:
@@ -40,7 +41,7 @@ class ProgramRecords:
 
 
 class ProgramRecord:
-    """The record of one program."""
+    """The record of one program. Leave it as a context: the file of its calls stays open meanwhile."""
 
     def __init__(
         self, number: int, directory: Directory, masker: Masker, refuse: Callable[[OSError], None]
@@ -49,24 +50,37 @@ class ProgramRecord:
         self._directory = directory
         self._masker = masker
         self._refuse = refuse
+        self._calls: FileIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._calls is not None:
+            self._calls.close()
 
     def keep_call(self, facts: dict[str, Any]) -> None:
         """Append a line about a call."""
         line = json.dumps(self._masker.data(facts), ensure_ascii=False) + "\n"
-        self._add(self._directory.entry(CALLS_FILE), line, os.O_APPEND)
+        try:
+            if self._calls is None:
+                self._calls = FileIO(self._opened(CALLS_FILE, os.O_APPEND), "wb")
+            self._calls.write(line.encode("utf-8", "replace"))
+        except OSError as error:
+            self._refuse(error)
 
     def write(self, name: str, text: str) -> None:
         """Write a whole file."""
-        self._add(self._directory.entry(name), self._masker.text(text), os.O_TRUNC)
+        try:
+            with os.fdopen(self._opened(name, os.O_TRUNC), "wb") as file:
+                file.write(self._masker.text(text).encode("utf-8", "replace"))
+        except OSError as error:
+            self._refuse(error)
 
     def finish(self, output: str, facts: dict[str, Any]) -> None:
         """Write the output, as the model saw it, and how the program has ended."""
         self.write(OUTPUT_FILE, output)
         self.write(END_FILE, json.dumps(facts, ensure_ascii=False, indent=2) + "\n")
 
-    def _add(self, entry: Entry, text: str, how: int) -> None:
-        try:
-            with os.fdopen(entry.open(os.O_WRONLY | os.O_CREAT | how), "wb") as file:
-                file.write(text.encode("utf-8", "replace"))
-        except OSError as error:
-            self._refuse(error)
+    def _opened(self, name: str, how: int) -> int:
+        return self._directory.entry(name).open(os.O_WRONLY | os.O_CREAT | how)

@@ -106,8 +106,11 @@ class ExecutePythonCode:
 
     async def _run(self, wanted: _ProgramArguments) -> ToolResult:
         setting, code = self._setting, without_fences(wanted.code)
-        record = await off_loop(lambda: setting.records.begin(code))
-        clock = ProgramClock(wanted.execution_timeout)
+        with await off_loop(lambda: setting.records.begin(code)) as record:
+            return await self._executed(code, record, wanted.execution_timeout)
+
+    async def _executed(self, code: str, record: ProgramRecord, seconds: int) -> ToolResult:
+        setting, clock = self._setting, ProgramClock(seconds)
         calls = ProgramCalls(record.number, self._functions, setting.run, clock, record.keep_call)
         capture = OutputCapture(setting.outputs, masker=setting.masker)
         mark = f"{setting.run.run_id}/{record.number}"

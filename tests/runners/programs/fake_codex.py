@@ -182,6 +182,8 @@ class Thread:
 
 
 def main() -> None:
+    if "--version" in sys.argv:
+        sys.exit(print("codex-cli 0.169.0"))
     thread = Thread("", 0)
     while True:
         message = hear()

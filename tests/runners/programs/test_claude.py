@@ -16,6 +16,8 @@ from tests.helpers.world import BOUND, World
 
 FAKE = """
 import json, os, sys, time
+if "--version" in sys.argv:
+    sys.exit(print("2.1.330 (Claude Code)"))
 with open("heard", "a") as file:
     file.write(json.dumps({"argv": sys.argv[1:], "first": json.loads(sys.stdin.readline())}) + "\\n")
     servers, system = (open(sys.argv[sys.argv.index(flag) + 1]).read()

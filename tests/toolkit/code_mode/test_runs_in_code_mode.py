@@ -24,6 +24,14 @@ WAITS = (
     "pathlib.Path('pid').write_text(str(os.getpid()))\nshop.hangs()"
 )
 
+ANOTHER_PYTHON = f"""\
+#!/bin/sh
+[ "$2" = -c ] && exec {sys.executable} "$@"  # asked for its version
+shift 5  # -I -u -X utf8 -c
+as_another="import sys; sys.version = 'of another make'; exec(sys.argv.pop(1))"
+exec {sys.executable} -I -u -X utf8 -c "$as_another" "$@"
+"""
+"""An interpreter that says of itself that it is not that of the worker."""
 PROGRAM_WORDS = b"<code mode>"
 """A part of the command line of each program, and of the bubblewrap around it."""
 
@@ -134,7 +142,8 @@ def test_excluded_tools_stay_ordinary_tools_and_the_named_interpreter_runs_the_p
     world: World, tmp_path: Path
 ) -> None:
     python = tmp_path / "another-python"
-    python.symlink_to(sys.executable)
+    python.write_text(ANOTHER_PYTHON, encoding="utf-8")
+    python.chmod(0o755)
     mode = {
         "enabled": True,
         "excludedTools": ["bad", "nowhere"],
@@ -142,7 +151,7 @@ def test_excluded_tools_stay_ordinary_tools_and_the_named_interpreter_runs_the_p
         "maxTimeoutSeconds": 9,
     }
     in_code_mode(world, codeMode=mode)
-    code = "import sys\nsys.executable"
+    code = "import sys\nshop.price(n=1) + sys.version"
     simulator = world.play(program(code), program(code, 9), call("bad"), says("Done."))
     run_id = world.start()
     world.completed(run_id)
@@ -153,7 +162,7 @@ def test_excluded_tools_stay_ordinary_tools_and_the_named_interpreter_runs_the_p
     version = ".".join(map(str, sys.version_info[:3]))
     assert f"Python {version}" in tools["execute_python_code"]["description"]
     results = [tool_results(request.body)[0] for request in simulator.requests[1:]]
-    assert results == ["`executionTimeout` must be 1 to 9 seconds.", str(python), "sold out"]
+    assert results == ["`executionTimeout` must be 1 to 9 seconds.", '{"n": 1}of another make', "sold out"]
     warnings = [event["message"] for event in world.events(run_id, "warning")]
     assert any("nowhere" in warning for warning in warnings)
 

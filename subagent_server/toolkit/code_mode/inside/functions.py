@@ -111,7 +111,7 @@ def names_of(line: Line, table: list[Any], types: list[str]) -> dict[str, Any]:
     The types of objects are `dict` here, so that code may use them as the stubs do.
     """
 
-    def ask_parent(*, question: str, options: list[str] | None = None) -> str:
+    def ask_parent(question: str, options: list[str] | None = None) -> str:
         answer: str = line.call("ask_parent", {"question": question, "options": options})
         return answer
 
@@ -128,7 +128,9 @@ def names_of(line: Line, table: list[Any], types: list[str]) -> dict[str, Any]:
 
     own = (Text, ToolError, ask_parent, gather, help, search_tools)
     names: dict[str, Any] = dict.fromkeys(types, dict)
-    names.update({each.__name__: each for each in own})
+    for each in own:
+        each.__qualname__ = each.__name__  # as errors name it
+        names[each.__name__] = each
     for space, name, is_flat, parameters, more in table:
         if not isinstance(names.get(space), Namespace):
             names[space] = Namespace(space)

@@ -1,6 +1,6 @@
 """The socket between a program and its host. Records are lines of JSON.
 
-    {"ready": true}                                           the first record of the program
+    {"ready": true}                                           the first record, before these modules are there
     {"call": 1, "function": "github.get", "arguments": {}}    a call, answered by its number
     {"end": 0}                                                0 well, 1 it raised, 2 out of memory
     {"fault": "..."}                                          these modules have failed; the exit code is 3
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 class ToolError(Exception):
     """A tool has failed; the text says why."""
+
+    __module__ = "__main__"  # so that a traceback names it as the code does
 
 
 class Text(str):
@@ -49,9 +51,8 @@ class Line:
         os.set_inheritable(descriptor, False)
         os.register_at_fork(after_in_child=lambda: os.close(descriptor))
 
-    def open(self) -> dict[str, Any]:
-        """Report that the program is here, and return its task."""
-        self.send({"ready": True})
+    def task(self) -> dict[str, Any]:
+        """Return the task of the program."""
         task = self._read()
         self._most_bytes = task["mostBytes"]
         return task

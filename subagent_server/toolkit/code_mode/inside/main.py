@@ -153,7 +153,7 @@ def main(descriptor: int) -> NoReturn:
         sys.argv[:] = [FILE]
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-        task = line.open()
+        task = line.task()
         _bound_resources(task["limits"])
         names = names_of(line, task["functions"], task["types"])
     except Exception as error:  # noqa: BLE001 - a fault of this file, which ends the run
