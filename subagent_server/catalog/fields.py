@@ -327,8 +327,7 @@ def _check(definition: AgentDefinition, job: _Job) -> None:
         job.notes.fault(f"apiKeyEnv {rule}", lines.get("api_key_env"))
     if any(not name or "=" in name for name in definition.env):
         job.notes.fault("env has a variable without a proper name", lines.get("env"))
-    if definition.runner in ("command", "acp"):
-        _check_command(definition, job)
+    _check_command(definition, job)
     if not definition.description:
         job.notes.warn("there is no description, so nobody can tell when to use this agent")
     if len(definition.description) > LONG_DESCRIPTION:
@@ -339,10 +338,18 @@ def _check(definition: AgentDefinition, job: _Job) -> None:
 
 
 def _check_command(definition: AgentDefinition, job: _Job) -> None:
-    """Apply the rules for an agent whose runs any program carries out."""
-    line = job.draft.lines.get("runner")
-    if not definition.command and "command" not in job.draft.lines:
-        job.notes.fault(f"command is missing, and runner: {definition.runner} needs one", line)
+    """Apply the rules for the program that carries out the runs of an agent, if it names one."""
+    lines = job.draft.lines
+    if definition.runner == "messages" and definition.command:
+        todo = "add one of them, or leave command out"
+        job.notes.fault(f"command is for runner: command and runner: acp: {todo}", lines.get("command"))
+    if definition.runner not in ("command", "acp"):
+        return
+    line = lines.get("runner")
+    if not definition.command:
+        if not any(fault.startswith("command ") for fault in job.notes.reasons("fault")):
+            job.notes.fault(f"command is missing, and runner: {definition.runner} needs one", line)
+        return  # what it would be given can be judged when it is there
     if definition.runner == "acp":
         return  # its system prompt goes with the task
     if definition.system_prompt.strip() and not any("{systemPrompt}" in word for word in definition.args):

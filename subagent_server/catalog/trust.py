@@ -49,6 +49,9 @@ class Book(Record):
     trouble: str | None = Field(default=None, exclude=True)
 
 
+_OPEN_TO_OTHERS = "its directory is another user's, or others may enter it, which `chmod 700` mends"
+
+
 class _Odd(Exception):
     """Why a file of trusted directories is not believed."""
 
@@ -147,7 +150,7 @@ def _not_kept(path: Path, error: OSError) -> TrustNotKept:
 def _reason(error: OSError) -> str:
     if error.errno == errno.ELOOP:
         return "it is a link"
-    return why(error) if error.errno else "its directory is another user's, or others may enter it"
+    return why(error) if error.errno else _OPEN_TO_OTHERS
 
 
 def _content(directory: int, name: str) -> bytes:

@@ -156,7 +156,10 @@ def _check_agents(
 ) -> ExitCode:
     checker = AgentChecker(session.service)
     # The faults of a file are listed already, each with its line.
-    every = [*problems, *(found for agent in agents for found in _problems(checker.check(agent)))]
+    every = [
+        *problems,
+        *(found for agent in agents for found in _problems(checker.check(agent, asks_program=True))),
+    ]
     findings = sum(problem.kind not in _REMARKS for problem in every)
     findings += len(around.unusable_hooks) if around is not None else 0
     if as_json:

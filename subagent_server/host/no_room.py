@@ -42,6 +42,21 @@ def lack_of_room(error: BaseException) -> str | None:
     return None
 
 
+def check_open_files(number: int) -> None:
+    """Check that this process may open so many more files.
+
+    Raises:
+        OSError: it may not.
+    """
+    opened: list[int] = []
+    try:
+        for _ in range(number):
+            opened.append(os.dup(0))
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
 def exit_in_one_sentence(code: int) -> None:
     """From now on, an uncaught error for want of room ends this process with `code`, without a traceback."""
 

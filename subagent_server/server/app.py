@@ -40,6 +40,7 @@ async def _serve(service: Service, role: Role, caller: Caller, leave: Callable[[
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="verb"))
     connection = ClientConnection(service, role, caller, SharedByClients(service, caller))
+    connection.read_ahead()
     loop.add_signal_handler(signal.SIGCHLD, service.launcher.reap)
     loop.call_later(WARM_UP_SECONDS, service.launcher.warm_up)
     leaving = asyncio.Event()

@@ -1,5 +1,6 @@
 """The connection of one client: its handlers put together, and the protocol server around them."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -95,6 +96,10 @@ class ClientConnection:
     @property
     def _at_work(self) -> int:
         return self.unanswered.count - self.tools.waiting - self.subscriptions.listening
+
+    def read_ahead(self) -> None:
+        """Begin to read the agent files: the first list of the tools finds them read, or being read."""
+        self._background.start(asyncio.to_thread(self.tools.digest))
 
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None

@@ -21,6 +21,7 @@ from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.service.context import Service
 from subagent_server.service.places import cwd_of_user
 from subagent_server.service.program_keys import installing, program_of, unkept_keys
+from subagent_server.service.program_version import too_old
 from subagent_server.service.programs import Programs
 from subagent_server.service.scripted import is_scripted
 from subagent_server.service.tool_names import (
@@ -31,7 +32,7 @@ from subagent_server.service.tool_names import (
     tool_refusals,
 )
 from subagent_server.service.trusting import Judge, NotTrusted
-from subagent_server.service.unsupported import asked_of_box, unsupported_keys, why_no_box
+from subagent_server.service.unsupported import asked_of_box, unsupported_keys, why_no_box, works_without_box
 
 _BUDGET = "limits.budgetUsd"
 _REFUSED_CALL = "A call is refused"
@@ -66,14 +67,15 @@ class CheckedAgent:
     cwd: Path | None = None
     missing_tools: list[MissingName] = field(default_factory=list)
     missing_agents: list[MissingName] = field(default_factory=list)
+    unknown_version: str | None = None
 
     @property
     def missing(self) -> dict[str, str]:
-        """By key, a sentence on the names that nothing here has. The agent runs without them."""
+        """By key, a sentence on what nothing here has, or nobody tells. The agent runs all the same."""
         each = {"tools": self.missing_tools, "agents": self.missing_agents}
-        return {
-            key: told for key, names in each.items() if (told := missing_sentence(key, names)) is not None
-        }
+        told = {key: missing_sentence(key, names) for key, names in each.items()}
+        told["runner"] = self.unknown_version
+        return {key: sentence for key, sentence in told.items() if sentence is not None}
 
     @property
     def lacks_cwd(self) -> bool:
@@ -128,12 +130,18 @@ class AgentChecker:
         return self._service.registry.names()
 
     def check(
-        self, agent: AgentDefinition, *, elsewhere: bool = False, is_asked_for: bool = False
+        self,
+        agent: AgentDefinition,
+        *,
+        elsewhere: bool = False,
+        is_asked_for: bool = False,
+        asks_program: bool = False,
     ) -> CheckedAgent:
         """Return an agent with everything that a start would refuse it for.
 
         `elsewhere` says that the caller names a directory, so that of the file does not count; `is_asked_for`
-        that the caller names this very definition, so that it needs no trust.
+        that the caller names this very definition, so that it needs no trust. `asks_program` says that the
+        program of the agent may be executed for its version, if the agent is trusted.
         """
         doubt = None if is_asked_for else self._judge.doubt(agent)
         refusals = self._of_definition(agent)
@@ -155,10 +163,15 @@ class AgentChecker:
             cwd, wrong = self._directory(ready.cwd)
             refusals += wrong
         refusals += self._of_runner(ready, cwd)
+        old, unknown = (None, None)
+        if asks_program and doubt is None and agent.runner in BUILT_RUNNERS:
+            environment = {**self._service.settings.environment, **ready.env}
+            old, unknown = too_old(ready, environment, cwd)
+            refusals += [Refusal(old, "runner", in_file=False)] if old is not None else []
         refusals += self._of_box(ready, cwd)
         refusals += self._of_servers(ready, cwd)
         lost = missing_agents(ready, self._agent_names) if ready.agents else []
-        return CheckedAgent(ready, refusals, doubt, cwd, missing_tools(ready), lost)
+        return CheckedAgent(ready, refusals, doubt, cwd, missing_tools(ready), lost, unknown)
 
     def as_shown(self, agent: AgentDefinition) -> AgentDefinition:
         """Return an agent as models may see it.
@@ -232,7 +245,7 @@ class AgentChecker:
         if asked and (reason := why_no_box(agent, settings.environment, cwd or settings.cwd)) is not None:
             for key, written in asked.items():
                 told = f"{written} cannot be kept: {reason}."
-                yield Refusal(told, key, in_file=agent.sandbox == "none")
+                yield Refusal(told, key, in_file=works_without_box(agent))
 
     def _of_servers(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
         for name, server in agent.mcp_servers.items():

@@ -14,13 +14,15 @@ from subagent_server.domain.definitions import BUILT_RUNNERS, AgentDefinition, R
 class KnownProgram:
     """A program with a runner of its own: its command, how it is installed, and the keys that it keeps.
 
-    `state` is the directory below the home directory in which it keeps its sessions.
+    `state` is the directory below the home directory in which it keeps its sessions. `oldest` is the version
+    with which everything was tried: older ones lack options, or do otherwise in silence.
     """
 
     command: str
     install: str
     state: str
     keeps: frozenset[str]
+    oldest: tuple[int, ...]
 
 
 KNOWN_PROGRAMS: dict[RunnerName, KnownProgram] = {
@@ -34,6 +36,7 @@ KNOWN_PROGRAMS: dict[RunnerName, KnownProgram] = {
                 *("maxTurns", "budgetUsd", "mcpServers"),
             }
         ),
+        oldest=(2, 1, 330),
     ),
     # its own tools have no list: its sandbox and its approvals bound them
     "codex": KnownProgram(
@@ -41,12 +44,14 @@ KNOWN_PROGRAMS: dict[RunnerName, KnownProgram] = {
         "npm install -g @openai/codex",
         ".codex",
         frozenset({"model", "effort", "maxTurns", "mcpServers"}),
+        (0, 169, 0),
     ),
     "gemini": KnownProgram(
         "gemini",
         "npm install -g @google/gemini-cli",
         ".gemini",
         frozenset({"model", "tools", "disallowedTools", "maxTurns", "mcpServers"}),
+        (0, 61, 0),
     ),
 }
 """By the name of their runner. The runner `command` has the program that its agent names."""

@@ -156,7 +156,8 @@ def _checked(
         NotTrusted.
     """
     is_asked_for = continuation is not None and continuation.stored_agent
-    checked = AgentChecker(service).check(agent, elsewhere=order.cwd is not None, is_asked_for=is_asked_for)
+    checker, elsewhere = AgentChecker(service), order.cwd is not None
+    checked = checker.check(agent, elsewhere=elsewhere, is_asked_for=is_asked_for, asks_program=True)
     if "model" in order.overrides:
         checked = checked.with_model_of_caller()
     if checked.doubt is not None:

@@ -41,6 +41,8 @@ _HEAVY = "subagent_server.worker.life"
 _SERVERS = "subagent_server.worker.servers"
 """Imports the SDK of the protocol, so it is for agents with MCP servers alone."""
 _NICENESS = 5
+_FEWEST_FILES = 16
+"""How many files a worker has to be able to open beside those it begins with: with fewer it fails midway."""
 
 
 def main(arguments: list[str]) -> None:
@@ -120,6 +122,7 @@ def _live(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) 
         LaunchFailed: its script cannot be played.
         Exception: that there is no room in the machine, in one of many forms.
     """
+    no_room.check_open_files(_FEWEST_FILES)
     agent = AgentDefinition.model_validate(package["definition"])
     run.limit(agent.limits)
     servers = [_SERVERS] if agent.mcp_servers and agent.runner == "messages" else []

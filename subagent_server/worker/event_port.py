@@ -1,8 +1,9 @@
 """`POST .../subagent-events`: the programs of a run report their subagents here (SPEC section 8).
 
 A loopback port of the worker with an unguessable path. The port takes small JSON bodies, a few at a time,
-each with a deadline, and so never holds up the run. Any user of the machine can connect: if there are too
-many connections, the oldest connection without the right path so far is cut off.
+each with a deadline, and so never holds up the run. A connection may send one after the other. Any user of
+the machine can connect: if there are too many connections, the oldest of those that have not named the right
+path, or have nothing to send, is cut off.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ class EventPort:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
         self._strangers: dict[asyncio.StreamWriter, None] = {}
-        """The connections that have not named the path yet, oldest first."""
+        """The connections that have not named the path for their next request yet, oldest first."""
         self.address = ""
         """Where to post, without `/subagent-events`; empty until the port is open."""
 
@@ -48,16 +49,22 @@ class EventPort:
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        from subagent_server.worker.event_request import take_event  # h11: most runs never need it
+        # h11 is theirs: most runs never need it.
+        from subagent_server.worker.event_request import take_event
+        from subagent_server.worker.http_exchange import HttpExchange
 
         self._connections.add(writer)
         self._strangers[writer] = None
         self._make_room(writer)
         is_full = len(self._connections) > MAX_CONNECTIONS
         named = lambda: self._strangers.pop(writer, None)  # noqa: E731
+        exchange, goes_on = HttpExchange(reader, writer), True
         try:
-            async with asyncio.timeout(DEADLINE_SECONDS):
-                await take_event(reader, writer, self._path, self._write, named, is_full=is_full)
+            while goes_on:
+                async with asyncio.timeout(DEADLINE_SECONDS):
+                    goes_on = await take_event(exchange, self._path, self._write, named, is_full=is_full)
+                self._strangers[writer] = None
+                await asyncio.sleep(0)  # requests that came together do not keep the run from its work
         except (OSError, TimeoutError, EOFError):
             pass  # the client has left, or is silent: no answer can reach it
         finally:

@@ -1,6 +1,5 @@
 """A request to the event port: whether its sender may post, whether the body is an event, and the answer."""
 
-import asyncio
 import hmac
 import json
 from collections.abc import Callable
@@ -17,15 +16,14 @@ _LOOPBACK = ("127.0.0.1", "localhost")
 
 
 async def take_event(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
+    exchange: HttpExchange,
     path: str,
     write: Callable[[dict[str, Any]], None],
     named: Callable[[], object],
     *,
     is_full: bool,
-) -> None:
-    """Read a request, `write` the facts of its event, and answer it.
+) -> bool:
+    """Read a request, `write` the facts of its event, and answer it; return whether another may follow.
 
     `named` is called once the request has named `path`, which only programs of the run know. With `is_full`
     the request is refused.
@@ -33,7 +31,6 @@ async def take_event(
     Raises:
         OSError, EOFError: the connection ended.
     """
-    exchange = HttpExchange(reader, writer)
     status, answer = HTTPStatus.OK, {"status": "recorded"}
     try:
         if is_full:
@@ -43,6 +40,7 @@ async def take_event(
         status, answer = refused.status, {"error": refused.why}
     allow = {"Allow": "POST"} if status is HTTPStatus.METHOD_NOT_ALLOWED else {}
     await exchange.respond(status, json.dumps(answer).encode(), allow)
+    return exchange.begin_next()
 
 
 async def _event(exchange: HttpExchange, path: str, named: Callable[[], object]) -> dict[str, Any]:

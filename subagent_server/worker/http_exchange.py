@@ -32,7 +32,7 @@ class RequestHead:
 
 
 class HttpExchange:
-    """Reads a single request from a connection and answers; then the connection is closed."""
+    """Reads a request from a connection and answers, then the next one if the connection goes on."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -74,21 +74,30 @@ class HttpExchange:
         return bytes(body)
 
     async def respond(self, status: HTTPStatus, content: bytes, headers: dict[str, str]) -> None:
-        """Send the response, as JSON, and announce the end of the connection."""
-        fields = {
-            **headers,
-            "Content-Type": "application/json",
-            "Content-Length": str(len(content)),
-            "Connection": "close",
-        }
+        """Send the response, as JSON. Behind a refusal it announces the end of the connection."""
+        fields = {**headers, "Content-Type": "application/json", "Content-Length": str(len(content))}
+        if status is not HTTPStatus.OK:
+            fields["Connection"] = "close"
         self._send(h11.Response(status_code=status, headers=list(fields.items()), reason=status.phrase))
         if self._method != "HEAD":
             self._send(h11.Data(data=content))
         self._send(h11.EndOfMessage())
         await self._writer.drain()
-        if status is not HTTPStatus.OK or self._protocol.trailing_data[0]:
+        if status is not HTTPStatus.OK or (not self._goes_on and self._protocol.trailing_data[0]):
             self._writer.write_eof()
             await self._linger()
+
+    def begin_next(self) -> bool:
+        """Get ready for the next request, behind a response; False if there can be none."""
+        if self._goes_on:
+            self._protocol.start_next_cycle()
+            return True
+        return False
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether both sides keep the connection."""
+        return self._protocol.our_state is h11.DONE and self._protocol.their_state is h11.DONE
 
     async def _next_event(self) -> h11.Event:
         """Return the next event of the request. It waits without a bound: the caller has a deadline."""

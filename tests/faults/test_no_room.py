@@ -42,3 +42,20 @@ def test_a_command_that_may_start_no_process_and_no_thread_exits_with_6_and_says
 ) -> None:
     with user() as somebody:
         somebody.play(begin)
+
+
+def test_a_worker_that_may_open_too_few_files_says_so_before_it_begins(world: World) -> None:
+    world.agent()
+    world.play(says("Done."))
+    few = ["bash", "-c", 'ulimit -n 17 && exec "$@"', "bash"]
+    environment = {**os.environ, **world.environment, "SUBAGENT_WARM": "0"}
+    command = [*few, *PROGRAM, "run", "--detach", "worker", "Do it."]
+    done = subprocess.run(
+        command, cwd=world.work, env=environment, capture_output=True, text=True, timeout=BOUND
+    )
+    assert done.returncode == 0, done
+    (run_id,) = world.store.run_ids()
+    world.ended(run_id)
+    assert world.failed(run_id)[0] == "launch_failed"
+    assert "ulimit -n" in world.failed(run_id)[1]
+    assert (world.store.paths.run(run_id).directory / "worker.out").read_text(encoding="utf-8") == ""

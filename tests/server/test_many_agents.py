@@ -1,6 +1,10 @@
 """More agents than have a tool each: two tools for all of them, pages, and a choice (SPEC section 5)."""
 
+import os
+
 import pytest
+from watchdog.events import FileOpenedEvent, FileSystemEvent, FileSystemEventHandler
+from watchdog.observers import Observer
 
 from subagent_server.service.access import USER
 from subagent_server.service.changes import Changes
@@ -10,7 +14,8 @@ from subagent_server.service.tools.table import PAGE_TOOLS, PARENT_TOOLS
 from subagent_server.settings import DEFAULT_MAX_TOOLS
 from tests.helpers.mcp_client import Mode
 from tests.helpers.turns import says
-from tests.helpers.world import World
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World
 from tests.server.listening import ERAS, Era, Listener
 
 GENERIC = [tool.name for tool in PARENT_TOOLS]
@@ -122,3 +127,22 @@ def test_the_list_is_made_anew_only_when_a_file_or_the_trust_has_changed(world: 
     (world.agents / "notes.txt").write_text("not an agent", encoding="utf-8")
     assert dispatcher.table().digest == second.digest
     changes.close()
+
+
+def test_a_server_reads_the_agent_files_before_anybody_asks_for_its_tools(world: World) -> None:
+    world.agent()
+    opened: list[str] = []
+
+    class Openings(FileSystemEventHandler):
+        def on_opened(self, event: FileSystemEvent) -> None:
+            opened.append(os.fsdecode(event.src_path))
+
+    observer = Observer()
+    observer.schedule(Openings(), str(world.agents), event_filter=[FileOpenedEvent])
+    observer.start()
+    try:
+        with world.serve("--role", "parent"):
+            wait_for(lambda: str(world.agents / "worker.md") in opened, BOUND, "the agent file is read")
+    finally:
+        observer.stop()
+        observer.join()

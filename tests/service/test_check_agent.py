@@ -18,6 +18,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "runner": ({"runner": "claude"}, "install it with `npm install -g @anthropic-ai/claude-code`"),
     "program": ({"runner": "command", "command": ["a", "b"]}, "command must be a valid string"),
     "bare": ({"runner": "command"}, "command is missing"),
+    "idle": ({"command": "ls"}, "command is for runner: command and runner: acp"),
     "ghost": ({"mcpServers": ["githup"]}, "names 'githup' (nearest: 'github'), which is defined neither"),
     "unset": ({"mcpServers": {"s": {**ECHO, "env": {"T": "${UNSET}"}}}}, "variable UNSET is not set for"),
     "absent": ({"mcpServers": {"s": {"command": "nowhere-to-be-found"}}}, "program 'nowhere-to-be-found' is"),
@@ -54,7 +55,7 @@ def test_every_door_says_the_same_of_an_agent_whose_runs_are_refused(world: Worl
         assert {_key_on(world, name, p["line"]) for p in faults} <= {*keys}, faults
         assert described[f"run_{name}"].startswith(f"A call is refused: {whole[:600]}")
         assert world.failed(world.start(agent=name)) == ("config", whole)
-    assert any("system prompt" in told for told in listed["bare"]["refusals"]), "the program cannot take it"
+    assert len(listed["bare"]["refusals"]) == 1, "a program that is not there yet is asked for nothing else"
 
 
 def test_an_agent_file_is_to_be_mended_only_if_it_is_to_blame(world: World) -> None:

@@ -31,9 +31,9 @@ class Port:
         return socket.create_connection(self.place, timeout=BOUND)
 
     def head(self, *lines: bytes, method: bytes = b"POST", version: bytes = b"HTTP/1.1") -> bytes:
-        """Return the head of a request to the path of the run."""
+        """Return the head of a request to the path of the run, the last of its connection."""
         first = b" ".join((method, self.path, version))
-        return b"\r\n".join((first, b"Host: localhost", *lines, b"", b""))
+        return b"\r\n".join((first, b"Host: localhost", b"Connection: close", *lines, b"", b""))
 
     def post(self, number: int) -> bytes:
         """Return a whole request with the event of this number."""
@@ -179,6 +179,40 @@ def test_an_answer_to_head_has_no_body_and_every_answer_is_the_last(port: Port) 
     assert b"Connection: close" in said and json.loads(said.partition(b"\r\n\r\n")[2]) == {
         "status": "recorded"
     }
+
+
+def test_one_connection_sends_event_after_event_and_idle_ones_keep_nobody_out(
+    world: World, run_id: str, port: Port
+) -> None:
+    def kept(number: int) -> bytes:
+        return port.post(number).replace(b"Connection: close\r\n", b"")
+
+    def answered(connection: socket.socket, count: int) -> bytes:
+        said = b""
+        while said.count(b'"recorded"}') < count:
+            more = connection.recv(MEGABYTE)
+            assert more, said
+            said += more
+        return said
+
+    with port.open() as connection:
+        for number in (41, 42):
+            connection.sendall(kept(number))
+            assert answered(connection, 1).startswith(b"HTTP/1.1 200 ")
+        connection.sendall(kept(43) * 50)
+        assert b"close" not in answered(connection, 50), "fifty that came together"
+        connection.sendall(kept(44).replace(b"POST", b"GET"))
+        assert b"Connection: close" in connection.recv(MEGABYTE), "a refusal is the last answer"
+    idle: list[socket.socket] = []
+    for _ in range(40):
+        idle.append(port.open())
+        idle[-1].sendall(kept(45))
+        answered(idle[-1], 1)
+    assert port.status(port.post(46)) == 200
+    for connection in idle:
+        connection.close()
+    names = {"run-41", "run-42", "run-43", "run-44", "run-46"}
+    assert recorded(world, run_id, names) == ["run-41", "run-42", *["run-43"] * 50, "run-46"]
 
 
 def test_slow_clients_are_cut_off_at_the_deadline_and_keep_nobody_out(

@@ -83,7 +83,9 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, leaving.set)
     clients = HttpClients(service, role, caller)
-    server = build_server(clients.of, clients.made(None))
+    alike = clients.made(None)
+    alike.read_ahead()
+    server = build_server(clients.of, alike)
     sessions = McpSessions(server, is_short, clients.end_session)
     calls = OpenCalls(sessions.is_heard)
     server.middleware[:0] = [SharedLists(), note_call, calls]

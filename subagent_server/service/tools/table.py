@@ -1,6 +1,7 @@
 """The tools of a caller in the order of their list."""
 
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -83,16 +84,19 @@ class ToolTables:
         self.offer = Offer(service, caller)
         self._max_tools = service.settings.max_tools
         self._tables: dict[tuple[str, ...], ToolTable] = {}
+        self._making = threading.Lock()
 
     def now(self, generic: Sequence[ToolSpec]) -> ToolTable:
         """Return the tools as they are now: the same table as long as no agent has changed.
 
-        Looks at the files: call it off the event loop.
+        Looks at the files: call it off the event loop. Who asks while they are read waits for that.
         """
-        offered, names = self.offer.now(), tuple(tool.name for tool in generic)
-        table = self._tables.get(names)
-        if table is None or table.offered is not offered:
-            self._tables[names] = table = table_of(offered, generic, self._max_tools)
+        names = tuple(tool.name for tool in generic)
+        with self._making:
+            offered = self.offer.now()
+            table = self._tables.get(names)
+            if table is None or table.offered is not offered:
+                self._tables[names] = table = table_of(offered, generic, self._max_tools)
         return table
 
 

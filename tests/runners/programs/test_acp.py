@@ -25,7 +25,8 @@ def gemini(world: World, prompt: str = "You paint.", **keys: Any) -> None:
     """Write an agent whose Gemini CLI is the fake one; it notes its command line."""
     program = world.home / "gemini"
     words = f'printf "%s\\n" "$@" > {world.home}/argv; cat "$GEMINI_SYSTEM_MD" > {world.home}/system'
-    program.write_text(f"#!/bin/sh\n{words}\nexec {sys.executable} {FAKE}\n", encoding="utf-8")
+    version = '[ "$1" = --version ] && exec echo 0.61.0'
+    program.write_text(f"#!/bin/sh\n{version}\n{words}\nexec {sys.executable} {FAKE}\n", encoding="utf-8")
     program.chmod(0o755)
     world.agent("worker", prompt, runner="gemini", command=str(program), **keys)
 

@@ -16,12 +16,20 @@ from tests.helpers.world import BOUND, World
 
 FAKE = """
 import json, os, sys, time
+if "--version" in sys.argv:
+    sys.exit(print("2.1.330 (Claude Code)"))
 with open("heard", "a") as file:
     file.write(json.dumps({"argv": sys.argv[1:], "first": json.loads(sys.stdin.readline())}) + "\\n")
     servers, system = (open(sys.argv[sys.argv.index(flag) + 1]).read()
                        for flag in ("--mcp-config", "--system-prompt-file"))
     file.write(json.dumps({"servers": json.loads(servers), "system": system}) + "\\n")
 for step in json.load(open(os.environ["STEPS"])):
+    if "ask" in step:
+        sys.path.insert(0, step["helpers"])
+        from asking_parent import answer_of_parent
+        server = json.loads(servers)["mcpServers"]["subagent"]
+        answer_of_parent(server["command"], server["args"], step["ask"])
+        continue
     if "sleep" in step:
         time.sleep(step["sleep"])
         continue
