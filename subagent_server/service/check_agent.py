@@ -32,7 +32,7 @@ from subagent_server.service.tool_names import (
     tool_refusals,
 )
 from subagent_server.service.trusting import Judge, NotTrusted
-from subagent_server.service.unsupported import asked_of_box, unsupported_keys, why_no_box
+from subagent_server.service.unsupported import asked_of_box, unsupported_keys, why_no_box, works_without_box
 
 _BUDGET = "limits.budgetUsd"
 _REFUSED_CALL = "A call is refused"
@@ -245,7 +245,7 @@ class AgentChecker:
         if asked and (reason := why_no_box(agent, settings.environment, cwd or settings.cwd)) is not None:
             for key, written in asked.items():
                 told = f"{written} cannot be kept: {reason}."
-                yield Refusal(told, key, in_file=agent.sandbox == "none")
+                yield Refusal(told, key, in_file=works_without_box(agent))
 
     def _of_servers(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
         for name, server in agent.mcp_servers.items():

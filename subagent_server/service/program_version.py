@@ -36,8 +36,11 @@ def too_old(
 ) -> tuple[str | None, str | None]:
     """Return why the program of an agent is too old, and a doubt if it does not tell its version.
 
-    Both are sentences, or None. A program that is not there is neither.
+    Both are sentences, or None. A program that is not there is neither, and one that works in a box is not
+    asked: a run before may have written over it, and the question is put outside of the box.
     """
+    if agent.sandbox == "bwrap":
+        return None, None
     known, command = KNOWN_PROGRAMS.get(agent.runner), (program_of(agent) or "").strip()
     file = _file(command, environment, cwd)
     if known is None or file is None:

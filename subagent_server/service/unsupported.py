@@ -39,6 +39,11 @@ def asked_of_box(agent: AgentDefinition) -> dict[str, str]:
     return {key: written for key, written in asked.items() if written}
 
 
+def works_without_box(agent: AgentDefinition) -> bool:
+    """Whether the file of an agent leaves its programs without a box."""
+    return agent.sandbox == "none" or (agent.runner != "messages" and agent.sandbox == "auto")
+
+
 def why_no_box(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path) -> str | None:
     """Return why the programs of a run surely have no box, as a part of a sentence, or None.
 
@@ -46,7 +51,7 @@ def why_no_box(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path
     """
     if agent.sandbox == "none":
         return "the agent file says `sandbox: none`"
-    if agent.runner != "messages" and agent.sandbox == "auto":
+    if works_without_box(agent):
         return f"the runner {agent.runner} works without a sandbox, unless the file says `sandbox: bwrap`"
     selection = select(agent.tools, agent.disallowed_tools)
     programs = selection.bash or agent.enabled_code_mode is not None or agent.runner != "messages"

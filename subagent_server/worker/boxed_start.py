@@ -20,11 +20,12 @@ from subagent_server.runners.programs.dialect import ChildServer
 from subagent_server.sandbox.box import Box, Rules
 from subagent_server.sandbox.refusal import BoxRefused, PlaceRefused
 from subagent_server.service.program_keys import KNOWN_PROGRAMS, program_of
-from subagent_server.worker.boxes import place_refused, unprotected, without_box
+from subagent_server.worker.boxes import place_refused, refused, unprotected
 from subagent_server.worker.child_servers import ChildServers
 from subagent_server.worker.run_box import RunBox, showing
 from subagent_server.worker.runner_setup import RunnerSetup
 
+ASKED = "sandbox: bwrap"
 _SOCKET = "parent.sock"
 _CHILD_VARIABLES = ("SUBAGENT_RUN_ID", "SUBAGENT_RUN_TOKEN", "SUBAGENT_RUNS", "SUBAGENT_AGENTS")
 MOST_STATE_BYTES = 1 << 30
@@ -44,8 +45,7 @@ def box_of_program(setup: RunnerSetup) -> RunBox | None:
     try:
         return RunBox(setup, protects=True, adding=lambda rules: _with_program(setup, rules))
     except BoxRefused as refusal:
-        without_box(setup.agent, refusal.reason)
-        raise
+        raise refused(ASKED, refusal.reason) from refusal
     except PlaceRefused as refusal:
         raise place_refused(refusal) from refusal
 
@@ -61,9 +61,10 @@ class BoxedStart:
         self._box = box
         self._state = state
         server = child_server()
-        self._servers = ChildServers(
-            setup.run.paths.program.entry(_SOCKET), [server.command, *server.args], setup.environment, hear
-        )
+        # -E: no PYTHON* variable may lead to modules that the program in the box has written
+        command = [server.command, "-E", *server.args]
+        place = setup.run.paths.program.entry(_SOCKET)
+        self._servers = ChildServers(place, command, setup.environment, hear)
 
     async def entered(self, environment: Mapping[str, str]) -> Box:
         """Return the box with these variables, with all that the program finds in it.

@@ -134,12 +134,17 @@ def without_box(agent: AgentDefinition, reason: str) -> Place:
     """
     asked = [*asked_of_box(agent).values(), *(_boxed_servers(agent) if reason != _SAYS_NONE else ())]
     if asked:
-        raise RunRefused(
-            "config",
-            f"{asked[0]} cannot be kept: {reason}.",
-            "Put that right (`subagent doctor` tries the sandbox), or take the key out of the agent file.",
-        )
+        raise refused(asked[0], reason)
     return Place(None, f"{_UNSANDBOXED}; {reason})")
+
+
+def refused(asked: str, reason: str) -> RunRefused:
+    """Return the refusal of a run whose agent asks for something that only a box can give."""
+    return RunRefused(
+        "config",
+        f"{asked} cannot be kept: {reason}.",
+        "Put that right (`subagent doctor` tries the sandbox), or take the key out of the agent file.",
+    )
 
 
 def _boxed_servers(agent: AgentDefinition) -> list[str]:

@@ -23,6 +23,7 @@ from subagent_server.worker.delegation import WorkerDelegation, open_delegation
 from subagent_server.worker.executed_watch import ExecutedWatch
 from subagent_server.worker.own_worktree import leave_worktree
 from subagent_server.worker.parent_watch import ParentWatch
+from subagent_server.worker.program_questions import ProgramQuestions
 from subagent_server.worker.run_context import WorkerRun
 from subagent_server.worker.run_end import Left, close_journal, end_run
 from subagent_server.worker.runner_setup import RunnerSetup
@@ -50,6 +51,7 @@ class Life:
         self._runner: Runner | None = None
         self._executed = ExecutedWatch(run, agent)
         self._terminated = False
+        self._questions = ProgramQuestions(run)
 
     async def live(self) -> None:
         """Work, write how it ended, and clean up.
@@ -78,6 +80,8 @@ class Life:
             end_span(span, meta)
         if undelivered := await tracing.deliver():
             self.run.record("warning", message=undelivered)
+        with suppress(SubagentError):  # the state has them all the same
+            self._questions.tell()
         close_journal(self.run, meta)
 
     def _tracing(self) -> Tracing:
@@ -182,7 +186,7 @@ class Life:
                 return lambda: _out_of_time(limit)
             if self._terminated:
                 return _terminated
-            unanswered = await self.run.unanswered_program()
+            unanswered = await self._questions.refusal()
             if unanswered is not None:
                 return _raised(unanswered)
             self.run.report_deadline()

@@ -24,8 +24,8 @@ from subagent_server.service.inputs import copied_inputs
 from subagent_server.toolkit.agent_process import AgentProcess, ProcessOrder
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
 from subagent_server.toolkit.permission import Permissions
-from subagent_server.worker.boxed_start import BoxedStart, box_of_program, child_server, relayed
-from subagent_server.worker.boxes import mark_of, words_of
+from subagent_server.worker.boxed_start import ASKED, BoxedStart, box_of_program, child_server, relayed
+from subagent_server.worker.boxes import mark_of, refused, words_of
 from subagent_server.worker.carried_on import CarriedOn, carry_on
 from subagent_server.worker.run_box import RunBox
 from subagent_server.worker.runner_setup import RunnerSetup
@@ -132,8 +132,10 @@ async def _start(
             spare=marks.shims_on_record(setup.run.store.paths),
         )
         return await AgentProcess.start(order, log.write)
-    except (OSError, ValueError, BoxRefused) as error:
-        why = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
+    except BoxRefused as refusal:
+        raise refused(ASKED, refusal.reason) from refusal
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
         raise RunRefused(
             "config",
             f"The program {launch.argv[0]} of the agent cannot be started: {why}.",

@@ -65,6 +65,7 @@ class WorkerRun:
         self._sleeper: Sleeper | None = None
         self._hooks: str | None = None
         self._own_questions: set[str] = set()
+        self._asking = 0
         """The questions of the agent itself, each of which waits for its own answer."""
 
     @property
@@ -262,18 +263,14 @@ class WorkerRun:
         acknowledgement.
         """
         message = await self._asked(question, options)
-        facts = {"options": message.options} if message.options else {}
-        self.record("question", messageId=message.message_id, question=question, **facts)
-        with self.clock.waiting(time.monotonic() + _seconds_left(message)):
+        self.record_question(message)
+        with self.clock.waiting(time.monotonic() + seconds_left(message)):
             message = await self._closed(message)
+        self.record_end_of(message)
         if message.message_status is MessageStatus.EXPIRED:
-            return self._unanswered(message)
-        self.record(
-            "reply",
-            messageId=message.message_id,
-            answer=message.answer_content,
-            answeredBy=message.answered_by,
-        )
+            if (refusal := self.refusal_of_late(message)) is not None:
+                raise refusal
+            return Reply(message.message_id, None)
         self._acknowledgements.add(message.message_id)
         if self.clock.waits_until is not None:  # no request is sent before the other waits are over
             self._acknowledgements.release()
@@ -282,13 +279,16 @@ class WorkerRun:
     async def _asked(self, question: str, options: list[str] | None) -> Message:
         masked: list[str] | None = self.masker.data(options)
         text, seconds = self.masker.text(question), self._limits.ask_timeout_seconds
+        self._asking += 1
         try:
             message = await asyncio.to_thread(
                 ask, self.store, self.run_id, text, masked, seconds, self._hooks
             )
+            self._own_questions.add(message.message_id)
         except IllegalTransition as error:
             raise RunOver from error
-        self._own_questions.add(message.message_id)
+        finally:
+            self._asking -= 1
         return message
 
     async def _closed(self, message: Message) -> Message:
@@ -300,41 +300,42 @@ class WorkerRun:
                 raise RunOver
             if current.message_status is not MessageStatus.PENDING:
                 return current
-            seconds_left = _seconds_left(current)
-            if seconds_left <= 0:
-                await self._expire(message.message_id)
+            left = seconds_left(current)
+            if left <= 0:
+                await self.expire(message.message_id)
             else:
-                await self.sleep(min(seconds_left, SLOW_POLL_SECONDS))
+                await self.sleep(min(left, SLOW_POLL_SECONDS))
 
-    async def _expire(self, message_id: str) -> None:
+    async def expire(self, message_id: str) -> None:
+        """Give up a question."""
         with suppress(IllegalTransition):  # answered or ended meanwhile: the next look says which
             await asyncio.to_thread(self.apply, events.QuestionExpired(message_id=message_id))
 
     def _acknowledge(self, message_id: str) -> None:
         self.apply(events.ReplyAcknowledged(message_id=message_id))
 
-    def _unanswered(self, message: Message) -> Reply:
-        self.record("no_reply", messageId=message.message_id)
-        if self._limits.on_ask_timeout == "fail":
-            raise self._ask_timeout(message)
-        return Reply(message.message_id, None)
+    def record_question(self, message: Message) -> None:
+        """Record that a question was asked."""
+        facts = {"options": message.options} if message.options else {}
+        self.record("question", messageId=message.message_id, question=message.question_content, **facts)
 
-    async def unanswered_program(self) -> RunRefused | None:
-        """Give up the questions of the run's programs whose time is over; return why they end the run.
+    def record_end_of(self, message: Message) -> None:
+        """Record the answer to a question, or that none came in time."""
+        if message.message_status is MessageStatus.EXPIRED:
+            self.record("no_reply", messageId=message.message_id)
+        else:
+            answer = {"answer": message.answer_content, "answeredBy": message.answered_by}
+            self.record("reply", messageId=message.message_id, **answer)
 
-        A program asks through a tool, and may be gone when the time of its question is over.
-        """
-        for message in self._of_programs(MessageStatus.PENDING):
-            if _seconds_left(message) <= 0:
-                await self._expire(message.message_id)
-        late = next(iter(self._of_programs(MessageStatus.EXPIRED)), None)
-        return self._ask_timeout(late) if late and self._limits.on_ask_timeout == "fail" else None
+    def questions_of_programs(self) -> list[Message]:
+        """Return the questions that this process has not asked; none while it is just asking one itself."""
+        messages = [] if self._asking else self.meta().messages
+        return [message for message in messages if message.message_id not in self._own_questions]
 
-    def _of_programs(self, status: MessageStatus) -> list[Message]:
-        messages = self.meta().messages
-        return [m for m in messages if m.message_status is status and m.message_id not in self._own_questions]
-
-    def _ask_timeout(self, message: Message) -> RunRefused:
+    def refusal_of_late(self, message: Message) -> RunRefused | None:
+        """Return why a question without an answer ends the run, or None if the agent goes on without it."""
+        if self._limits.on_ask_timeout != "fail":
+            return None
         return RunRefused(
             "ask_timeout",
             f"Nobody answered {message.message_id} within {self._limits.ask_timeout_seconds:g} s.",
@@ -342,6 +343,6 @@ class WorkerRun:
         )
 
 
-def _seconds_left(message: Message) -> float:
+def seconds_left(message: Message) -> float:
     """Return how long an answer may still come."""
     return (message.expires_at - now()).total_seconds() if message.expires_at else float("inf")

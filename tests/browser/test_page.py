@@ -11,10 +11,12 @@ import pytest
 from playwright.sync_api import FloatRect, Page, expect
 
 from tests.browser.conftest import OpenPage
+from tests.helpers.planted import planted
 from tests.helpers.processes import REPOSITORY
 from tests.helpers.stored import make_stored
 from tests.helpers.turns import asks, call, calls, says, shell, use
 from tests.helpers.world import World
+from tests.worktrees.repository import Repository
 
 PICTURES = REPOSITORY / "docs" / "pictures"
 HOSTILE = (
@@ -67,6 +69,12 @@ def test_a_question_is_answered_by_a_click_and_the_run_completes(world: World, o
         picture(page, "page-result")
         page.get_by_role("link", name="Conversation").click()
         expect(page.locator(".message summary").first).to_contain_text("ask_parent")
+        page.locator(".message summary").first.click()
+        expect(page.locator(".message pre").first).to_contain_text("Merge into")
+        picture(page, "page-conversation", height=440)
+        page.get_by_role("link", name="Costs").click()
+        expect(page.locator(".costs").first).to_contain_text("releaser")
+        picture(page, "page-costs", height=330)
         assert world.meta(run_id).messages[0].answer_content == "release"
 
 
@@ -95,6 +103,11 @@ def test_long_lines_and_very_many_events_stay_quick(world: World, open_page: Ope
     world.play(asks("Go on?"), says("done"))
     run_id = world.start(agent="loud")
     world.asking(run_id)
+    event = {"type": "text", "at": "2026-01-01T00:00:00.000Z", "text": "<b>" + "x" * 100}
+    first = len(world.events(run_id)) + 1
+    world.abandoned.add(run_id)  # its own events would not follow these
+    with Path(world.paths(run_id).events.path).open("a", encoding="utf-8") as journal:
+        journal.write("".join(json.dumps({"seq": first + at, **event}) + "\n" for at in range(50_000)))
     with Path(world.paths(run_id).log.path).open("a", encoding="utf-8") as log:
         log.write("".join(f"12:00:00 → call {number}\n" for number in range(50_000)))
         log.write("x" * 10_000_000 + "\n12:00:01 the last line\n")
@@ -143,6 +156,7 @@ def test_a_tree_is_one_group_and_its_runs_lead_to_each_other(world: World, open_
     with world.http_server(), open_page(link(world)) as page:
         lines = page.locator(".needs a.run")
         expect(lines).to_have_count(2)
+        expect(page.locator("#group-needs")).to_have_text("Needs you 1")
         expect(lines.nth(0)).to_contain_text("boss")
         expect(lines.nth(1)).to_contain_text("helper")
         picture(page, "page-tree")
@@ -232,3 +246,79 @@ def test_a_log_line_is_there_soon(world: World, open_page: OpenPage) -> None:
         began = time.monotonic()
         expect(page.locator(".log")).to_contain_text("a new line")
         print(f"a log line took {1000 * (time.monotonic() - began):.0f} ms")
+
+
+def test_the_changes_of_a_worktree_are_shown_file_by_file_as_text(world: World, open_page: OpenPage) -> None:
+    repository = Repository(world)
+    hostile = f"printf '%s\\n' '{HOSTILE[:-2]}' > '<b>x.txt'"
+    lines = "printf 'first\\nsecond, by the run\\nthird\\n' > shared.txt"
+    run_id = repository.ran(f"{lines}; printf 'def f():\\n    return 2\\n' > deep/made.py; {hostile}")
+    with world.http_server(), open_page(link(world)) as page:
+        page.locator("a.run").click()
+        page.get_by_role("link", name="Changes").click()
+        files = page.locator("details.file")
+        expect(files).to_have_count(3)
+        shared, strange = files.filter(has_text="shared.txt"), files.filter(has_text="<b>x.txt")
+        expect(shared.locator(".good")).to_have_text(["+second, by the run", "+third"])
+        expect(page.locator("dd").first).to_contain_text(f"subagent/worker-{run_id[-6:]}")
+        expect(strange).to_contain_text("<script>alert(1)</script>")
+        text = page.locator("body").inner_text()
+        assert "\u202e" not in text and "\x1b" not in text
+        assert page.locator("main script, main img").count() == 0
+        strange.evaluate("file => file.remove()")  # not for the picture, nor where it was
+        page.locator("dd").nth(1).evaluate("where => where.textContent = where.textContent.split(' ')[0]")
+        picture(page, "page-changes", height=520)
+
+
+def test_500_runs_alive_are_all_reached_and_the_older_ones_by_the_keys_alone(
+    world: World, open_page: OpenPage
+) -> None:
+    stored = make_stored(world.runs, 510)
+    with planted(world.runs, 500) as run_ids, world.http_server(), open_page(link(world)) as page:
+        expect(page.locator("#group-working")).to_have_text("Working 500")
+        expect(page.locator(".working a.run")).to_have_count(300)
+        page.keyboard.press("m")
+        expect(page.locator(".working a.run")).to_have_count(500)
+        expect(page.locator("#group-done")).to_have_text("Done 500")
+        page.keyboard.press("m")
+        expect(page.locator(".done a.run")).to_have_count(500)
+        page.keyboard.press("m")
+        expect(page.locator("#group-done")).to_have_text("Done 510")
+        expect(page.locator(".foot")).to_contain_text("10 found among 10 older runs")
+        page.keyboard.press("/")
+        page.keyboard.type(run_ids[250])
+        expect(page.locator("a.run")).to_have_count(1)
+        page.keyboard.press("Escape")
+        page.keyboard.press("j")
+        page.keyboard.press("Enter")
+        expect(page.locator(".log")).to_contain_text("bash")
+        with Path(world.paths(run_ids[250]).log.path).open("a", encoding="utf-8") as log:
+            log.write("12:00:00 a line among many\n")
+        expect(page.locator(".log")).to_contain_text("a line among many")
+    for name in stored:  # they have no more than lists show
+        shutil.rmtree(world.runs / name)
+
+
+def test_a_question_is_answered_by_the_keys_alone(world: World, open_page: OpenPage) -> None:
+    world.agent("releaser", sandbox="none")
+    world.play(asks("Merge?", "yes", "no"), says("done"))
+    run_id = world.start(agent="releaser")
+    world.asking(run_id)
+    with world.http_server() as server, open_page(link(world), 420, "dark") as page:
+        expect(page.locator(".needs a.run")).to_be_visible()
+        page.keyboard.press("j")
+        page.keyboard.press("Enter")
+        expect(page.locator(".card.asks")).to_be_visible()
+        picture(page, "page-question-420-dark", height=420)
+        page.keyboard.press("a")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("button", name="no", exact=True)).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.locator(".figures")).to_contain_text("completed")
+        page.keyboard.press("2")
+        expect(page.locator(".prose")).to_have_text("done")
+        page.keyboard.press("Escape")
+        expect(page.locator(".done a.run")).to_be_visible()
+        page.goto(f"http://127.0.0.1:{server.port}/#/run/%E0%A4%A/%")
+        expect(page.locator(".done a.run")).to_be_visible()
+    assert world.meta(run_id).messages[0].answer_content == "no"

@@ -67,6 +67,14 @@ def test_help_is_a_word_too(cli: Cli, verb: list[str]) -> None:
     assert cli("help", *verb).stdout == cli(*verb, "--help").stdout != ""
 
 
+def test_a_misspelt_option_is_answered_in_one_sentence_with_those_that_may_be_meant(cli: Cli) -> None:
+    done = cli("logs", "--ful", "@last")
+    sentence = (
+        "No such option '--ful'. Did you mean one of '--follow', '--full'? `subagent logs --help` says more."
+    )
+    assert (done.returncode, done.stderr) == (2, f"subagent: {sentence}\n")
+
+
 @pytest.mark.parametrize("group", [[], ["mcp"]])
 def test_a_command_without_a_verb_shows_the_verbs_and_exits_with_2(cli: Cli, group: list[str]) -> None:
     done = cli(*group)

@@ -14,6 +14,7 @@ from subagent_server.domain import events
 from subagent_server.host import processes
 from subagent_server.launch.marks import SHIM_FLAGS
 from tests.cli.command import BOUND, Cli, until_watching
+from tests.cli.terminal import person
 from tests.helpers.wait import wait_for
 
 
@@ -29,6 +30,15 @@ def test_it_waits_until_the_processes_are_gone(cli: Cli) -> None:
     assert (code, complaint) == (0, "")
     assert said == f"■ stopped     {run_id}  reviewer\n"
     assert cli.meta(run_id).summary == "enough"
+
+
+def test_a_person_learns_why_it_takes_longer_than_a_moment(cli: Cli) -> None:
+    run_id = cli.made("aaaaaa")
+    lock = cli.hold(run_id)
+    with person(cli, "stop", run_id) as terminal:
+        assert terminal.hear("billed anyway.").startswith("Stopped. The processes end within 12 s")
+        os.close(lock)
+        assert terminal.command.end()[:2] == (0, f"■ stopped     {run_id}  reviewer\n")
 
 
 def test_processes_that_stay_are_reported_after_12_seconds_and_why_if_their_shim_is_suspended(

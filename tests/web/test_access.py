@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -101,6 +103,61 @@ def test_a_change_comes_from_the_page_itself_or_does_nothing(
         assert answered.status == 200
     assert world.completed(run_id) == "done"
     assert world.meta(run_id).messages[0].answered_by == "page"
+
+
+@pytest.mark.parametrize("path", ["/", "/page/static/main.js", "/page/costs", "/page/older?before=x"])
+def test_under_a_foreign_name_and_for_foreign_pages_nothing_is_served(world: World, path: str) -> None:
+    with world.http_server() as server:
+        secret = entered(world, server)
+        known = {"Authorization": f"Bearer {secret}"}
+        assert server.ask("GET", path, token=None, Host=f"evil.example:{server.port}", **known).status == 421
+        foreign = server.ask("GET", path, token=None, Origin="http://evil.example", **known)
+        asked = server.ask("OPTIONS", path, token=None, Origin=f"http://127.0.0.1:{server.port + 1}", **known)
+        for answer in (foreign, asked):
+            assert answer.status in (403, 405), "no other page may read it"
+            assert not [name for name in answer.headers if name.startswith("access-control-allow")]
+
+
+def test_a_change_is_no_reading_and_a_session_is_needed_for_it_too(world: World) -> None:
+    world.agent()
+    world.play(asks("Merge?"), says("done"))
+    run_id = world.start()
+    world.asking(run_id)
+    with world.http_server() as server:
+        secret = entered(world, server)
+        for verb in ("reply", "stop", "continue", "rerun"):
+            path = f"/page/runs/{run_id}/{verb}"
+            assert post(server, path, {"answer": "yes", "prompt": "x"}, "x" * 43).status == 401
+            answer = server.ask("GET", path, token=None, Authorization=f"Bearer {secret}")
+            assert answer.status == 405, "a link or an image must not change anything"
+        assert post(server, f"/page/runs/{run_id}/stop", {}, secret[:-1]).status == 401
+    assert world.meta(run_id).pending_questions == 1 and world.store.run_ids() == [run_id]
+
+
+def test_of_two_browsers_with_one_link_one_enters(world: World) -> None:
+    access = PageAccess(world.home / "page")
+    code = access.new_code()
+    with ThreadPoolExecutor(8) as browsers:
+        secrets = list(browsers.map(lambda _: access.redeem(code), range(16)))
+    assert len([secret for secret in secrets if secret is not None]) == 1
+
+
+def test_a_directory_of_codes_that_another_user_could_have_made_is_not_used(world: World) -> None:
+    kept, elsewhere = world.home / ".local" / "state" / "subagent" / "page", world.home / "elsewhere"
+    with world.http_server():
+        shutil.move(kept, elsewhere)
+        kept.symlink_to(elsewhere)
+        assert_not_used(world)
+        kept.unlink()
+        shutil.copytree(elsewhere, kept)
+        kept.chmod(0o777)
+        assert_not_used(world)
+
+
+def assert_not_used(world: World) -> None:
+    """Ask for a link, and see that none is given."""
+    refused = world.cli("page", "--no-open")
+    assert refused.returncode == 6 and "cannot be used" in refused.stderr and not refused.stdout
 
 
 def test_what_a_verb_refuses_is_its_sentence(world: World) -> None:

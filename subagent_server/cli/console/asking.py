@@ -8,7 +8,7 @@ import termios
 from subagent_server.cli.console.commands import for_people
 from subagent_server.cli.console.output import err, is_terminal
 from subagent_server.cli.console.session import Session
-from subagent_server.cli.console.text import escape_lines, one_line
+from subagent_server.cli.console.text import escape_lines, line_width, one_line, wrapped
 from subagent_server.domain.errors import MessageClosed
 from subagent_server.domain.records import Message
 from subagent_server.domain.states import MessageStatus
@@ -72,7 +72,8 @@ def _is_no_option(answer: str, options: list[str]) -> bool:
 
 
 def _show(message: Message) -> None:
-    err(f"\n{escape_lines(f'? {message.question_content}')}")
+    question = escape_lines(f"? {message.question_content}")
+    err("\n" + "\n".join(wrapped(question, line_width())))
     for number, option in enumerate(message.options or [], start=1):
         err(f"  {number}  {one_line(option)}")
     if message.options:

@@ -4,6 +4,7 @@ With --json the line is an object, with the same sentence.
 """
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ from subagent_server.cli.console.text import one_line
 from subagent_server.domain.errors import SubagentError
 from subagent_server.host.no_room import lack_of_room
 
+_MEANT = re.compile(r"\(Did you mean one of: (.*)\?\)\.?$")
 _REPORTED = (SubagentError, EarlyExit, OutputClosed, click.ClickException, click.Abort, OSError)
 
 
@@ -97,6 +99,7 @@ def _verdict(error: Exception) -> _Verdict:
 def _usage(error: click.ClickException) -> _Verdict:
     where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "subagent"
     sentence = one_line(error.format_message())
+    sentence = _MEANT.sub(r"Did you mean one of \1?", sentence)
     end = "" if sentence.endswith((".", "?")) else "."
     more = f"`{where} --help` says more."
     return _Verdict(ExitCode.USAGE, "usage", f"{sentence}{end} {more}", more)

@@ -24,7 +24,7 @@ function facts(worktree) {
     ["From", `${String(worktree.base ?? "").slice(0, 12)} of ${worktree.from}`],
     ["Left behind", worktree.leftBehind],
     ["Notes", worktree.notes?.join("\n")],
-    ["To merge", worktree.next],
+    ["To merge", worktree.next?.replaceAll("`", "")],
   ].filter(([, value]) => value);
   return el("dl", {}, pairs.map(([name, value]) => [el("dt", {}, name), el("dd", {}, String(value))]));
 }
@@ -37,5 +37,5 @@ function part(file, open) {
   const name = /^\+\+\+ b\/(.*)$/m.exec(file)?.[1] ?? /^--- a\/(.*)$/m.exec(file)?.[1] ?? head;
   const figures = at < 0 ? "" : `+${count("+")} −${count("-")}`;
   const patch = at < 0 ? file : file.slice(at);
-  return el("details", { class: "file", open }, el("summary", {}, el("b", {}, name), " ", el("span", { class: "quiet" }, figures)), code(patch.trimEnd(), "diff"));
+  return el("details", { class: "file", open }, el("summary", {}, el("b", {}, name), " ", el("span", { class: "quiet" }, figures)), code(patch, "diff"));
 }

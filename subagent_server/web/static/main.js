@@ -66,10 +66,19 @@ const stream = new Stream(
   },
 );
 
+/** Return a part of the address as text; one that is no text, as somebody may have sent it, names nothing. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return "";
+  }
+}
+
 /** Show what the address names: the list with a filter, a run with one of its parts, or the costs. */
 function route() {
   const [path, query] = location.hash.slice(1).split("?");
-  const [, kind, id, tab] = path.split("/").map(decodeURIComponent);
+  const [, kind, id, tab] = path.split("/").map(decoded);
   filter.value = new URLSearchParams(query).get("q") ?? "";
   for (const link of document.querySelectorAll("[data-view]")) {
     if ((link.dataset.view === "costs") === (kind === "costs")) link.setAttribute("aria-current", "page");

@@ -34,7 +34,7 @@ export function code(text, language) {
     add(block, [text]);
     return block;
   }
-  for (const line of text.split("\n")) {
+  for (const line of text.trimEnd().split("\n")) {
     const kind = /^(\+\+\+|---|@@)/.test(line) ? "quiet" : line[0] === "+" ? "good" : line[0] === "-" ? "bad" : null;
     block.append(el("span", { class: kind }, line), "\n");
   }

@@ -24,6 +24,13 @@ def send(**message: Any) -> None:
     print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
 
 
+def _answer(*words: Any) -> str:
+    sys.path.insert(0, str(Path(__file__).parents[3]))
+    from tests.runners.programs.asking_parent import answer_of_parent
+
+    return answer_of_parent(*words)
+
+
 def hear() -> dict[str, Any]:
     line = sys.stdin.readline()
     if not line:
@@ -39,6 +46,7 @@ class Session:
 
     def __init__(self, session: str) -> None:
         self.session = session
+        self.servers: list[Any] = []
 
     def update(self, kind: str, /, **facts: Any) -> None:
         send(
@@ -77,6 +85,14 @@ class Session:
             "stopReason": "end_turn",
             "_meta": {"quota": {"token_count": {"input_tokens": 400, "output_tokens": 40}}},
         }
+
+    def do_ask(self, question: str) -> dict[str, Any]:
+        self.update("tool_call", **self.call(0), status="in_progress")
+        self.update("tool_call_update", **self.call(0), status="completed")
+        server = self.servers[0]
+        env = {pair["name"]: pair["value"] for pair in server["env"]}
+        self.say(f"It is {_answer(server['command'], server['args'], question, env)}.")
+        return {"stopReason": "end_turn"}
 
     def do_approve(self, _: str) -> dict[str, Any]:
         send(id=0, method="session/request_permission", params={"options": OPTIONS, "toolCall": self.call(0)})
@@ -147,6 +163,7 @@ def main() -> None:
                 send(id=message["id"], error={"code": -32000, "message": "Authentication required"})
                 continue
             session = Session(f"session-{os.getpid()}")
+            session.servers = params["mcpServers"]
             (HOME / session.session).touch()
             result = {"sessionId": session.session}
         elif method == "session/load":

@@ -20,6 +20,13 @@ def send(**message: Any) -> None:
     print(json.dumps(message), flush=True)
 
 
+def _answer(*words: Any) -> str:
+    sys.path.insert(0, str(Path(__file__).parents[3]))
+    from tests.runners.programs.asking_parent import answer_of_parent
+
+    return answer_of_parent(*words)
+
+
 def hear() -> dict[str, Any]:
     line = sys.stdin.readline()
     if not line:
@@ -43,7 +50,8 @@ class Thread:
         self.tell(f"item/{kind}", item=facts)
 
     def start_servers(self, params: dict[str, Any]) -> None:
-        for name in params["config"]["mcp_servers"]:
+        self.servers = params["config"]["mcp_servers"]
+        for name in self.servers:
             for status in ("starting", "ready"):
                 self.tell("mcpServer/startupStatus/updated", name=name, status=status)
 
@@ -95,6 +103,12 @@ class Thread:
         self.model_call()
         self.command(0)
         self.say(text or "Done.")
+
+    def do_ask(self, question: str) -> None:
+        self.model_call()
+        self.command(0)
+        server = self.servers["subagent"]
+        self.say(f"It is {_answer(server['command'], server['args'], question)}.")
 
     def do_approve(self, decision: str) -> None:
         self.model_call()

@@ -50,8 +50,12 @@ def program(world: World, code: str, **keys: Any) -> None:
 
 
 def test_it_asks_through_the_relay_by_one_server_after_the_other(world: World) -> None:
+    executed = world.home / "executed"
+    planted = f"open({str(executed)!r}, 'w')"
+    world.environment["PYTHONPATH"] = str(world.work)
     program(
         world,
+        f'open("sitecustomize.py", "w").write({planted!r})\n'
         "print(Server().ask('Which colour?')); second = Server(); second.process.stdin.close()\n"
         "print(second.process.wait(), Server().ask('Which shape?'))",
     )
@@ -61,6 +65,7 @@ def test_it_asks_through_the_relay_by_one_server_after_the_other(world: World) -
         world.reply(run_id, answer)
         world.until(run_id, lambda meta: meta.pending_questions == 0)
     assert world.completed(run_id) == "blue\n0 round"
+    assert not executed.exists(), "a server outside has imported what the program wrote"
     (started,) = world.events(run_id, "run_started")
     assert started["sandbox"].startswith("bwrap (")
 
@@ -109,6 +114,20 @@ print(json.dumps({{
     world.gone(run_id)
     assert sorted(path.name for path in world.work.iterdir()) == ["made.txt", "new"]
     assert any("new/.git" in str(event) for event in world.events(run_id, "warning"))
+
+
+def test_what_only_a_box_can_keep_is_refused_without_one(world: World) -> None:
+    program(world, "open('begun', 'w')", sandbox="auto", network=False)
+    code, message = world.failed(world.start())
+    assert code == "config" and "network: false" in message and "`sandbox: bwrap`" in message
+    fake = world.home / "bwrap"
+    fake.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n', encoding="utf-8")
+    fake.chmod(0o755)
+    world.environment["SUBAGENT_BWRAP"] = str(fake)
+    program(world, "open('begun', 'w')")
+    code, message = world.failed(world.start())
+    assert code == "config" and message.startswith("sandbox: bwrap cannot be kept: ")
+    assert not (world.work / "begun").exists()
 
 
 HOSTILE = """
@@ -194,6 +213,9 @@ def test_whatever_is_killed_of_it_nothing_is_left(world: World) -> None:
 
 PLANTING = """
 import json, os, sys
+open(os.path.dirname(sys.argv[0]) + "/../executed", "w").close()
+if "--version" in sys.argv:
+    sys.exit("9.9.9")
 sys.stdin.readline()
 kept = os.path.expanduser("~/.claude")
 found = sorted(os.listdir(kept))
@@ -225,6 +247,7 @@ def test_its_state_is_carried_on_in_a_box_without_links_and_within_bounds(world:
     third = world.cli("continue", second, "Go on.", "--detach").stdout.strip()
     code, message = world.failed(third)
     assert code == "config" and "more than" in message and "1024 MiB" in message
+    assert not (world.home / "executed").exists(), "it was executed outside of a box"
     script.write_text(script.read_text(encoding="utf-8").replace("if not found", "if True"), encoding="utf-8")
     world.agent("worker", runner="claude", command=str(script), env={"HOME": str(world.work)})
     (world.work / ".claude").mkdir()

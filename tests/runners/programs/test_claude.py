@@ -24,6 +24,12 @@ with open("heard", "a") as file:
                        for flag in ("--mcp-config", "--system-prompt-file"))
     file.write(json.dumps({"servers": json.loads(servers), "system": system}) + "\\n")
 for step in json.load(open(os.environ["STEPS"])):
+    if "ask" in step:
+        sys.path.insert(0, step["helpers"])
+        from asking_parent import answer_of_parent
+        server = json.loads(servers)["mcpServers"]["subagent"]
+        answer_of_parent(server["command"], server["args"], step["ask"])
+        continue
     if "sleep" in step:
         time.sleep(step["sleep"])
         continue

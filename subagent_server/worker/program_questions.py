@@ -1,0 +1,53 @@
+"""The questions that programs of a run ask by themselves, through the server of the run for children.
+
+The state of the run has them, and this worker, which alone writes the journal, reads them there. So the
+journal of a run is the same, whoever has asked.
+"""
+
+from subagent_server.domain.errors import RunRefused
+from subagent_server.domain.records import Message
+from subagent_server.domain.states import MessageStatus
+from subagent_server.worker.run_context import WorkerRun, seconds_left
+
+
+class ProgramQuestions:
+    """Tells the journal of them, and gives up those whose time is over."""
+
+    def __init__(self, run: WorkerRun) -> None:
+        self._run = run
+        self._asked: set[str] = set()
+        self._closed: set[str] = set()
+
+    def tell(self) -> None:
+        """Record what has been asked and answered since the last look.
+
+        Raises:
+            UnreadableMeta: of this run.
+        """
+        for message in self._run.questions_of_programs():
+            if message.message_id not in self._asked:
+                self._asked.add(message.message_id)
+                self._run.record_question(message)
+            if message.message_id not in self._closed and _is_closed(message):
+                self._closed.add(message.message_id)
+                self._run.record_end_of(message)
+
+    async def refusal(self) -> RunRefused | None:
+        """Give up the questions whose time is over, and tell of all; return why they end the run, or None.
+
+        A program asks through a tool, and may be gone when the time of its question is over.
+        """
+        for message in self._run.questions_of_programs():
+            if message.message_status is MessageStatus.PENDING and seconds_left(message) <= 0:
+                await self._run.expire(message.message_id)
+        self.tell()
+        expired = [
+            message
+            for message in self._run.questions_of_programs()
+            if message.message_status is MessageStatus.EXPIRED
+        ]
+        return self._run.refusal_of_late(expired[0]) if expired else None
+
+
+def _is_closed(message: Message) -> bool:
+    return message.message_status is MessageStatus.EXPIRED or message.answer_content is not None
