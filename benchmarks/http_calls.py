@@ -87,12 +87,16 @@ async def _lifecycle(ask: Ask, ids: Iterator[str], alive: int, scale: Scale) -> 
     """Return the lines of the tools of contracts, each beside the tool for agent files that does as much."""
 
     async def timed_call(tool: str, arguments: Callable[[], dict[str, Any]], times: int) -> list[float]:
-        return await timed(lambda: ask(tool, arguments()), scale.times(times))
+        return await timed(lambda: ask(tool, arguments()), times)
 
-    looked = await timed_call("check_status", lambda: {"runId": next(ids)}, LIFECYCLE_CALLS)
-    status = await timed_call("agent_status", lambda: {"agent_ids": [next(ids)]}, LIFECYCLE_CALLS)
-    begun = await timed_call("run_asker", lambda: {"prompt": "Ask."}, LIFECYCLE_STARTS)
-    starts = await timed_call("agent_start", lambda: {"contract": "Ask."}, LIFECYCLE_STARTS)
+    calls = scale.times(LIFECYCLE_CALLS)
+    looked = await timed_call("check_status", lambda: {"runId": next(ids)}, calls)
+    status = await timed_call("agent_status", lambda: {"agent_ids": [next(ids)]}, calls)
+    begun: list[float] = []
+    starts: list[float] = []
+    for _ in range(scale.times(LIFECYCLE_STARTS)):  # in turn: each start meets the worker of the one before
+        begun += await timed_call("run_asker", lambda: {"prompt": "Ask."}, 1)
+        starts += await timed_call("agent_start", lambda: {"contract": "Ask."}, 1)
     return [
         Line(f"`agent_status`, {alive} alive", status, "`check_status`", looked, (Bar("ratio", 1.5),)),
         Line(f"`agent_start`, {alive} alive", starts, "`run_<agent>`", begun, (Bar("ratio", 1.5),)),

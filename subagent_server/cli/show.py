@@ -24,6 +24,7 @@ from subagent_server.cli.console.text import (
     look_of,
     moment,
     one_line,
+    prose,
 )
 from subagent_server.cli.console.transcript_text import transcript_text
 from subagent_server.domain.errors import SubagentError
@@ -150,15 +151,15 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
             ("elapsed", duration(view.elapsed_seconds)),
             ("usage", one_line(usage_line(view.usage))),
             ("tree", _tree(session, meta, view)),
-            ("sandbox", one_line(sandbox_mark(session.service.store.paths.run(meta.run_id)) or "") or None),
+            ("sandbox", prose(one_line(sandbox_mark(session.service.store.paths.run(meta.run_id)) or ""))),
             ("worktree", _worktree(view)),
-            ("warnings", "\n".join(one_line(warning) for warning in view.warnings or [])),
+            ("warnings", "\n".join(prose(one_line(warning)) for warning in view.warnings or [])),
             ("parent", one_line(meta.parent_run_id or "")),
             ("client", one_line(OtherParents(session.caller).name(starter_of(meta)) or "")),
             ("continues", one_line(meta.continues_run_id or "")),
             ("children", "\n".join(_children(session, meta))),
             ("files", one_line(session.shown(session.service.store.paths.run(meta.run_id).directory))),
-            ("now", escape_lines(view.preview or "")),
+            ("now", "" if meta.pending else escape_lines(view.preview or "")),
         ]
     )
 
@@ -220,7 +221,7 @@ def _asked(session: Session, meta: RunMeta) -> str:
             ),
             ("cwd", one_line(request.cwd)),
             ("inputs", "\n".join(one_line(name) for name in request.inputs)),
-            ("prompt", escape_lines(head(request.prompt, _PROMPT_LINES))),
+            ("prompt", prose(escape_lines(head(request.prompt, _PROMPT_LINES)))),
         ]
     )
 
@@ -238,7 +239,7 @@ def _question(session: Session, meta: RunMeta, message: Message) -> str:
         answer = f"none: {message.message_status.value}"
     return facts(
         [
-            (one_line(message.message_id), f"? {escape_lines(message.question_content)}"),
+            (one_line(message.message_id), prose(f"? {escape_lines(message.question_content)}")),
             ("options", options),
             ("answer", answer),
         ]
@@ -257,9 +258,9 @@ def _ending(session: Session, view: RunView) -> str:
     error, summary = view.error, escape_lines(view.summary or "")
     return facts(
         [
-            ("error", one_line(f"{error.code}: {error.message}") if error else None),
-            ("hint", for_people(error.hint or "") if error else None),
-            ("summary", summary if not text.startswith(summary) else None),
+            ("error", prose(one_line(f"{error.code}: {error.message}")) if error else None),
+            ("hint", prose(for_people(error.hint or "")) if error else None),
+            ("summary", prose(summary) if not text.startswith(summary) else None),
             ("result", text),
         ]
     )

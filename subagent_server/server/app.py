@@ -17,7 +17,7 @@ from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 from subagent_server.settings import Role
 
-LEAVE_SECONDS = 0.2
+LEAVE_SECONDS = 0.15
 """How long calls that are being worked on may still be answered when the server leaves."""
 REFUSE_SECONDS = 0.05
 """How long the client may take to read that all others are not answered."""

@@ -4,7 +4,7 @@ Tested in `tests/worktrees/`.
 """
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from subagent_server.domain.errors import SubagentError
@@ -144,7 +144,7 @@ def run_diff(service: Service, run_id: str, caller: Caller = USER, *, seconds: f
         raise NotMerged(f"Run {run_id} has no worktree of its own, so there is no difference to show.")
     if state is None or state.phase in ("removing", "removed"):
         return ""
-    git = replace(repository_of(worktree, os.environ), seconds=seconds)
+    git = repository_of(worktree, os.environ, seconds=seconds)
     words = ["diff", *NO_PROGRAMS, "--stat", "--patch", worktree.base]
     if state.phase == "kept" and state.tip is not None:
         return _text(git, [*words, state.tip, "--"])

@@ -61,9 +61,10 @@ class BoxedStart:
         self._box = box
         self._state = state
         server = child_server()
-        self._servers = ChildServers(
-            setup.run.paths.program.entry(_SOCKET), [server.command, *server.args], setup.environment, hear
-        )
+        # -E: no PYTHON* variable may lead to modules that the program in the box has written
+        command = [server.command, "-E", *server.args]
+        place = setup.run.paths.program.entry(_SOCKET)
+        self._servers = ChildServers(place, command, setup.environment, hear)
 
     async def entered(self, environment: Mapping[str, str]) -> Box:
         """Return the box with these variables, with all that the program finds in it.

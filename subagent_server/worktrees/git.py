@@ -136,8 +136,10 @@ class Git:
             return done.returncode, told, _sentence(complaint.read(_MOST_COMPLAINT))
 
 
-def harmless_git(environment: Mapping[str, str], directory: Path) -> Git:
+def harmless_git(environment: Mapping[str, str], directory: Path, *, seconds: float = GIT_SECONDS) -> Git:
     """Return git for a directory, with everything overridden that the configuration found there executes.
+
+    Each command may take so many seconds, the one that reads the configuration too.
 
     Raises:
         GitFailed: there is no git, or it cannot read its configuration.
@@ -146,7 +148,7 @@ def harmless_git(environment: Mapping[str, str], directory: Path) -> Git:
     variables = {name: environment[name] for name in _SEEN_BY_GIT if name in environment}
     variables |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
     variables |= {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_MERGE_AUTOEDIT": "no"}
-    plain = Git(program, directory, variables | _overrides(_ALWAYS))
+    plain = Git(program, directory, variables | _overrides(_ALWAYS), seconds=seconds)
     listed = plain.names("read its configuration", "config", "--list", "-z")
     settings = {key: value for key, _, value in (entry.partition("\n") for entry in listed)}
     found = _ALWAYS | _of_drivers(settings)

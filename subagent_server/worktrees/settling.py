@@ -22,7 +22,7 @@ from subagent_server.host.directory import Directory
 from subagent_server.host.failpoints import failpoint
 from subagent_server.host.inside import printable
 from subagent_server.host.removing import remove_tree
-from subagent_server.worktrees.git import NO_PROGRAMS, Git, GitFailed, harmless_git, joined
+from subagent_server.worktrees.git import GIT_SECONDS, NO_PROGRAMS, Git, GitFailed, harmless_git, joined
 from subagent_server.worktrees.making import inside_git, own_directory
 from subagent_server.worktrees.repository import BRANCHES
 
@@ -44,8 +44,8 @@ class NotOurs(HostError):
         )
 
 
-def repository_of(worktree: Worktree, environment: Mapping[str, str]) -> Git:
-    """Return git for the repository of a worktree.
+def repository_of(worktree: Worktree, environment: Mapping[str, str], *, seconds: float = GIT_SECONDS) -> Git:
+    """Return git for the repository of a worktree, each of whose commands may take so many seconds.
 
     Raises:
         GitFailed: it is gone, or git is.
@@ -60,7 +60,7 @@ def repository_of(worktree: Worktree, environment: Mapping[str, str]) -> Git:
     )
     if not is_plausible:
         raise NotOurs(worktree)
-    return harmless_git(environment, common).at(common, GIT_DIR=str(common))
+    return harmless_git(environment, common, seconds=seconds).at(common, GIT_DIR=str(common))
 
 
 def settle_worktree(

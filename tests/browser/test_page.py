@@ -69,6 +69,12 @@ def test_a_question_is_answered_by_a_click_and_the_run_completes(world: World, o
         picture(page, "page-result")
         page.get_by_role("link", name="Conversation").click()
         expect(page.locator(".message summary").first).to_contain_text("ask_parent")
+        page.locator(".message summary").first.click()
+        expect(page.locator(".message pre").first).to_contain_text("Merge into")
+        picture(page, "page-conversation", height=440)
+        page.get_by_role("link", name="Costs").click()
+        expect(page.locator(".costs").first).to_contain_text("releaser")
+        picture(page, "page-costs", height=330)
         assert world.meta(run_id).messages[0].answer_content == "release"
 
 
@@ -150,6 +156,7 @@ def test_a_tree_is_one_group_and_its_runs_lead_to_each_other(world: World, open_
     with world.http_server(), open_page(link(world)) as page:
         lines = page.locator(".needs a.run")
         expect(lines).to_have_count(2)
+        expect(page.locator("#group-needs")).to_have_text("Needs you 1")
         expect(lines.nth(0)).to_contain_text("boss")
         expect(lines.nth(1)).to_contain_text("helper")
         picture(page, "page-tree")

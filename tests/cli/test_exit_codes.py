@@ -55,7 +55,6 @@ def test_a_wait_that_is_over_exits_with_124_and_the_run_goes_on(cli: Cli) -> Non
 @pytest.mark.parametrize(
     "words",
     [
-        [],
         ["bogus"],
         ["show"],
         ["show", "--bogus", "x"],

@@ -190,3 +190,13 @@ def test_the_conversation_is_shown_whole_and_as_text(cli: Cli) -> None:
     assert "── user\n    Look\\x1b[2J." in shown and '→ bash {\n     "command": "ls"' in shown
     assert shown.count("\n    a\n") >= 49 and "── ['odd']" in shown
     assert cli.json("show", run_id, "--transcript")["messages"] == said
+
+
+@pytest.mark.parametrize("verb", [["show", "aaaaaa"], ["inbox"]])
+def test_words_are_not_cut_at_the_end_of_a_narrow_line(cli: Cli, verb: list[str]) -> None:
+    question = "Which of the many colours that you like would be right for a door of this kind?"
+    with cli.living("aaaaaa", asked(question)):
+        shown = cli.on_screen(*verb, columns=40)
+        whole = cli(*verb).stdout
+    assert "\nq1        ? Which of the many colours\n          that you like would be right\n" in shown
+    assert f"\nq1        ? {question}\n" in whole

@@ -1,7 +1,11 @@
 """Nothing that a repository or a run says is executed, followed or moved (SPEC section 13)."""
 
+import os
 from pathlib import Path
 
+import pytest
+
+from subagent_server.worktrees.git import GitFailed, harmless_git
 from tests.helpers.repositories import git
 from tests.helpers.turns import says, shell
 from tests.helpers.wait import wait_for
@@ -54,6 +58,13 @@ def test_no_program_that_a_repository_names_is_started_from_start_to_removal(
     repository.merge(run_id)
     assert world.cli("rm", "--drop-unmerged", run_id).returncode == 0
     assert [path.name for path in marks.iterdir()] == []
+
+
+def test_a_configuration_that_never_ends_is_given_up_in_time(repository: Repository) -> None:
+    os.mkfifo(repository.top / "endless")
+    repository.git("config", "include.path", str(repository.top / "endless"))
+    with pytest.raises(GitFailed, match=r"took more than 0\.2 s"):
+        harmless_git(os.environ, repository.top, seconds=0.2)
 
 
 def test_the_branch_of_the_user_does_not_move_wherever_a_run_points_its_head(

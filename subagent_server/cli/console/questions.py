@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from subagent_server.cli.console.row_cells import run_cell
 from subagent_server.cli.console.session import Session
-from subagent_server.cli.console.text import duration, escape_lines, facts, one_line
+from subagent_server.cli.console.text import duration, escape_lines, facts, one_line, prose
 from subagent_server.service.inbox import OpenQuestion
 
 
@@ -15,7 +15,7 @@ def question_text(session: Session, question: OpenQuestion) -> str:
         [
             *_context(question),
             ("waits", _waits(question)),
-            (one_line(question.message_id), f"? {escape_lines(question.question)}"),
+            (one_line(question.message_id), prose(f"? {escape_lines(question.question)}")),
             ("options", " | ".join(one_line(option) for option in question.options or [])),
             ("answer", session.command("reply", run_id, question.message_id, "ANSWER")),
         ]
@@ -33,7 +33,7 @@ def _context(question: OpenQuestion) -> list[tuple[str, str]]:
     return [
         ("run", f"{run_cell(question.run_id)}  {one_line(question.agent)}{label}"),
         ("below", path),
-        ("task", one_line(question.prompt or "")),
+        ("task", prose(one_line(question.prompt or ""))),
     ]
 
 

@@ -17,6 +17,9 @@ from subagent_server.domain.states import Status
 from subagent_server.domain.visible import OTHER_SPACES, visible
 
 GAP = "  "
+_NAMES = 10
+"""How wide the names of facts are."""
+_LEAST_PROSE = 20
 UNKNOWN = "-"
 """In place of a figure that is not known."""
 _COLOURS = {
@@ -202,8 +205,15 @@ def facts(pairs: Iterable[tuple[str, str | None]]) -> str:
     for name, value in pairs:
         if value:
             first, *rest = value.split("\n")
-            lines += [f"{name:<10}{first}", *(f"{'':<10}{line}" for line in rest)]
+            lines += [f"{name:<{_NAMES}}{first}", *(f"{'':<{_NAMES}}{line}" for line in rest)]
     return "\n".join(lines)
+
+
+def prose(text: str) -> str:
+    """Return the value of a fact that is read and not copied: on a terminal, broken at its spaces."""
+    if not is_terminal(sys.stdout):
+        return text
+    return "\n".join(wrapped(text, max(_LEAST_PROSE, line_width() - _NAMES)))
 
 
 def _columns(c: str) -> int:

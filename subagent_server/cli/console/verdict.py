@@ -55,6 +55,7 @@ def report_run(session: Session, view: RunView, *, hint: bool = True) -> None:
         remedy = for_people(view.error.hint) if view.error.hint else None
         what_next = f" {remedy}" if hint and remedy else ""
         failed = one_line(f"run {view.run_id} failed ({view.error.code}): {view.error.message}")
+        failed += "" if failed.endswith((".", "!", "?", "…")) else "."
         report(f"{failed}{what_next}", code=view.error.code, next_step=remedy)
     elif view.status is Status.STOPPED:
         stopped = one_line(f"run {view.run_id} was stopped. {view.summary or ''}")

@@ -12,7 +12,7 @@ from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Failure
 from subagent_server.runners.outcome import Outcome
 from subagent_server.runners.programs.acp_updates import AcpUpdates, tool_name
-from subagent_server.runners.programs.dialect import Launch, ProgramTask
+from subagent_server.runners.programs.dialect import Launch, ProgramTask, about_login
 from subagent_server.runners.programs.events import ProgramEvents
 from subagent_server.runners.programs.json_rpc import (
     NO_METHOD,
@@ -223,7 +223,8 @@ class AcpDialect:
         details = text_of(members(error.data).get("details"))
         said = f"{error} ({details})" if details else str(error)
         if error.code == _LOGIN:
-            return self._failed("config", f"{self.title} is not logged in: {said}", self.login_hint())
+            hint = about_login(self._task.agent, self.login_hint())
+            return self._failed("config", f"{self.title} is not logged in: {said}", hint)
         return self._failed("model_error", f"{self.title} failed: {said}")
 
     def _failed(self, code: str, message: str, hint: str | None = None) -> Outcome:

@@ -6,6 +6,7 @@ from typing import Any
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.records import Failure
 from subagent_server.runners.outcome import Outcome
+from subagent_server.runners.programs.dialect import about_login
 from subagent_server.runners.programs.events import ProgramEvents
 from subagent_server.runners.programs.fields import items_in, text_in
 
@@ -25,7 +26,7 @@ def judged_end(
 ) -> Outcome:
     """Return the outcome by the event `result`. `asked` are the calls whose permission was asked for here."""
     text = text_in(event, "result") or events.text
-    if (failure := _failure(event, text)) is not None:
+    if (failure := _failure(event, text, agent)) is not None:
         return Outcome(events.text or text, failure=failure)
     silent = [denial for denial in items_in(event, "permission_denials") if _is_silent(denial, asked)]
     unasked = sorted({text_in(denial, "tool_name")[:200] for denial in silent} - _forbidden(agent))
@@ -47,7 +48,7 @@ def judged_end(
     return Outcome(text)
 
 
-def _failure(event: dict[str, Any], text: str) -> Failure | None:
+def _failure(event: dict[str, Any], text: str, agent: AgentDefinition) -> Failure | None:
     subtype, reason = text_in(event, "subtype"), text_in(event, "terminal_reason")
     if subtype in _LIMITS:
         code, message, hint = _LIMITS[subtype]
@@ -62,7 +63,7 @@ def _failure(event: dict[str, Any], text: str) -> Failure | None:
     return Failure(
         code="model_error" if of_model else "agent_error",
         message=f"Claude Code ended with an error ({reason or subtype}): {said}",
-        hint=_LOGIN,
+        hint=about_login(agent, _LOGIN),
     )
 
 

@@ -18,7 +18,7 @@ from subagent_server.runners.outcome import Outcome
 from subagent_server.runners.programs.codex_approvals import CodexApprovals
 from subagent_server.runners.programs.codex_items import CodexItems
 from subagent_server.runners.programs.codex_servers import server_entry
-from subagent_server.runners.programs.dialect import Launch, ProgramTask
+from subagent_server.runners.programs.dialect import Launch, ProgramTask, about_login
 from subagent_server.runners.programs.events import ProgramEvents
 from subagent_server.runners.programs.json_rpc import (
     JsonRpc,
@@ -198,9 +198,8 @@ class CodexDialect:
         except ProtocolError:
             return  # an older version: the first request of its model will tell
         if account.get("requiresOpenaiAuth") is True and not account.get("account"):
-            raise RunRefused(
-                "config", "Codex is not logged in.", "Run `codex login` once, then start it again."
-            )
+            hint = about_login(self._task.agent, "Run `codex login` once, then start it again.")
+            raise RunRefused("config", "Codex is not logged in.", hint)
 
     # -- what it tells
 

@@ -99,3 +99,12 @@ class Dialect(Protocol):
     def interrupt(self, process: AgentProcess) -> None:
         """Ask the program to end its turn: in its protocol, or by SIGINT."""
         ...
+
+
+def about_login(agent: AgentDefinition, hint: str) -> str:
+    """Return a hint about a login, with what a program in a sandbox needs besides."""
+    if agent.sandbox != "bwrap":
+        return hint
+    return (
+        f"{hint} In its sandbox it has the keys and logins that `env` and `sandboxRead` name, and no others."
+    )

@@ -78,8 +78,10 @@ class Catalogue:
         return [*(each.qualified for each in self.functions), *self._by_namespace()]
 
     def help(self, name: str) -> str:
-        """Return the stub of a function, or the functions of a server, a line each."""
+        """Return the stub of a function, or the functions of a server, a line each; of nothing the index."""
         by_namespace, every = self._by_namespace(), self._by_name()
+        if not name and self.functions:
+            return self._index()
         if name in by_namespace:
             return _listed(by_namespace[name], _MOST_LISTED)
         if name in every:

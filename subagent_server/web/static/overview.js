@@ -52,7 +52,8 @@ export class Overview {
       const lines = found[key].slice(0, group.most);
       const hidden = found[key].length - lines.length;
       group.part.hidden = !lines.length;
-      tell(group.heading, `${group.title} ${found[key].length}`);
+      const counted = key === "needs" ? found[key].filter(({ row }) => row.pendingQuestions) : found[key];
+      tell(group.heading, `${group.title} ${counted.length}`);
       group.more.hidden = !hidden;
       tell(group.more, `Show ${Math.min(hidden, SHOWN_AT_ONCE)} of ${hidden} more`);
       place(group.list, lines.map(({ row, depth }) => {

@@ -139,3 +139,16 @@ def test_what_came_with_a_directory_does_not_decide_where_the_key_of_gemini_goes
     run_id = world.start("say")
     world.completed(run_id)
     assert "--skip-trust" not in (world.home / "argv").read_text(encoding="utf-8")
+
+
+def test_in_a_box_its_session_is_not_kept_and_the_conversation_goes_on_in_words(world: World) -> None:
+    acp(world, sandbox="bwrap", sandboxRead=[str(FAKE)])
+    run_id = world.start("say:Painted.")
+    assert world.completed(run_id) == "Painted."
+    done = world.cli("continue", run_id, "say:Again.", "--detach")
+    assert done.returncode == 0, done.stderr
+    assert world.completed(done.stdout.strip()) == "Again."
+    assert len(told(world, "session/new")) == 2 and not told(world, "session/load")
+    words = told(world, "session/prompt")[1]["prompt"][0]["text"]
+    assert "This is what was said before" in words and "Painted." in words
+    assert told(world, "session/new")[0]["mcpServers"][0]["env"] == [], "the token of the run"

@@ -50,8 +50,12 @@ def program(world: World, code: str, **keys: Any) -> None:
 
 
 def test_it_asks_through_the_relay_by_one_server_after_the_other(world: World) -> None:
+    executed = world.home / "executed"
+    planted = f"open({str(executed)!r}, 'w')"
+    world.environment["PYTHONPATH"] = str(world.work)
     program(
         world,
+        f'open("sitecustomize.py", "w").write({planted!r})\n'
         "print(Server().ask('Which colour?')); second = Server(); second.process.stdin.close()\n"
         "print(second.process.wait(), Server().ask('Which shape?'))",
     )
@@ -61,6 +65,7 @@ def test_it_asks_through_the_relay_by_one_server_after_the_other(world: World) -
         world.reply(run_id, answer)
         world.until(run_id, lambda meta: meta.pending_questions == 0)
     assert world.completed(run_id) == "blue\n0 round"
+    assert not executed.exists(), "a server outside has imported what the program wrote"
     (started,) = world.events(run_id, "run_started")
     assert started["sandbox"].startswith("bwrap (")
 

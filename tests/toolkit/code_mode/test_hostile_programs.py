@@ -4,6 +4,8 @@ import socket
 from contextlib import closing
 
 from subagent_server.host import process_scan
+from subagent_server.sandbox.program import SYSTEM_PROGRAM, VARIABLE
+from tests.helpers.bubblewrap import settings
 from tests.helpers.ordinary_user import user
 from tests.helpers.turns import says
 from tests.helpers.world import World
@@ -22,6 +24,14 @@ CHECKS = "".join(
 FORKS = "import os\nif os.fork() == 0:\n    os.setsid()\n    os.execvp('sleep', ['sleep', '600'])\n'left'"
 KILLS = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nos.kill(1, signal.SIGKILL)\n'alive'"
 DELETES = "import shutil\nshutil.rmtree('/tmp', True)\nshutil.rmtree('.', True)"
+
+
+BWRAP = """\
+#!/bin/sh
+case "$*" in *"<code mode>"*) while [ "$1" != -- ]; do shift; done; shift; exec "$@";; esac
+exec {} "$@"
+"""
+"""A bubblewrap that makes boxes for all but programs."""
 
 
 def writes(data: str) -> str:
@@ -65,6 +75,18 @@ def test_a_fault_of_our_own_part_is_what_that_part_reports_and_leaves_with_and_i
     world.play(program(writes('b\'{"fault": "torn"}\\n\'') + "os._exit(3)"), says("Never said."))
     code, message = world.failed(world.start())
     assert code == "agent_error" and "fault of its own" in message and "torn" in message
+
+
+def test_a_program_without_the_box_that_was_asked_for_is_found_out_before_its_code_runs(world: World) -> None:
+    bwrap = world.home / "bwrap"
+    bwrap.write_text(BWRAP.format(settings().get(VARIABLE, SYSTEM_PROGRAM)), encoding="utf-8")
+    bwrap.chmod(0o755)
+    world.environment[VARIABLE] = str(bwrap)
+    in_code_mode(world, sandbox="bwrap")
+    world.play(program("open('ran.txt', 'w')"), says("Never said."))
+    code, message = world.failed(world.start())
+    assert code == "config" and "could not be started in its sandbox" in message, message
+    assert not (world.work / "ran.txt").exists()
 
 
 def hostile_programs(world: World) -> None:

@@ -121,10 +121,11 @@ def names_of(line: Line, table: list[Any], types: list[str]) -> dict[str, Any]:
         return found
 
     def help(*about: Any) -> None:
-        if about and isinstance(about[0], (Tool, Namespace, str)):
-            print(line.call("help", {"about": getattr(about[0], "__name__", about[0])}))
-        else:
+        if about and not isinstance(about[0], (Tool, Namespace, str)):
             builtins.help(*about)
+        else:
+            name = getattr(about[0], "__name__", about[0]) if about else ""
+            print(line.call("help", {"about": name}))
 
     own = (Text, ToolError, ask_parent, gather, help, search_tools)
     names: dict[str, Any] = dict.fromkeys(types, dict)
