@@ -36,6 +36,7 @@ MODULES = (
     "mcp_servers",
     "boxes",
     "boxes_alive",
+    "programs",
     "worktrees",
     "http_calls",
     "page",

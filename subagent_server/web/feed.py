@@ -110,6 +110,8 @@ class Feed:
             await asyncio.to_thread(self._table.read_active)
             self._is_read.set()  # a page has its first rows now, and those of ended runs in a moment
             self._tell(self._whole())
+            if len(self._table.active) > LEAST_POLLED:
+                await asyncio.sleep(SETTLE_SECONDS)  # they are on their way before another thread is busy
             over = await asyncio.to_thread(self._table.read_over)
             if over:
                 self._tell({**_wire(over), "older": self._table.has_older})

@@ -162,7 +162,7 @@ def test_stopped_in_a_tool_call_it_leaves_nothing_and_goes_on_in_a_continuation(
         assert world.completed(done.stdout.strip()) == "Again."
 
 
-@pytest.mark.parametrize("victim", ["program", "worker"])
+@pytest.mark.parametrize("victim", ["program", "worker", "shim"])
 def test_after_kill_9_the_run_says_so_and_goes_on_in_a_continuation(program: Program, victim: str) -> None:
     def plan(heard: Heard) -> Call | Say:
         return Say("Again.") if is_killed else program.shell("sleep 602", outside=True)
@@ -174,14 +174,46 @@ def test_after_kill_9_the_run_says_so_and_goes_on_in_a_continuation(program: Pro
         world.reply(run_id, "once")
         wait_for(lambda: _sleeps(world), BOUND, "the command")
         worker = world.worker(run_id)
-        target = worker if victim == "worker" else process_scan.descendants([worker.pid])[0]
+        program_itself = process_scan.descendants([worker.pid])[0]
+        targets = {"worker": worker, "shim": world.shim(run_id), "program": program_itself}
         is_killed.append(True)  # the program's own record may lack the call
-        processes.send_signal(target, 9)
-        assert world.failed(run_id)[0] == ("crashed" if victim == "worker" else "agent_error")
+        processes.send_signal(targets[victim], 9)
+        wait_for(lambda: world.look(run_id).meta.status.is_terminal, BOUND, "the end of the run")
+        assert (
+            world.failed(run_id)[0] == {"worker": "crashed", "shim": "lost", "program": "agent_error"}[victim]
+        )
         world.gone(run_id)
         done = world.cli("continue", run_id, "Go on.", "--detach")
         assert done.returncode == 0, done.stderr
         assert world.completed(done.stdout.strip()) == "Again."
+
+
+def test_after_kill_9_of_the_server_it_asks_by_the_model_is_told_and_the_run_goes_on(
+    program: Program,
+) -> None:
+    def plan(heard: Heard) -> Call | Say:
+        if heard.calls == 0:
+            return program.shell(f"until [ -e {gate} ]; do sleep 0.2; done", outside=True)
+        return call("ask_parent", question="Still there?") if heard.calls == 1 else Say("I could not ask.")
+
+    world = program.world
+    gate = world.work / "gate"
+    with program.playing(plan):
+        run_id = world.start()
+        world.asking(run_id)
+        world.reply(run_id, "once")
+        below = process_scan.descendants([world.worker(run_id).pid])
+        servers = [
+            each for each in below if b"--role\0child" in Path(f"/proc/{each.pid}/cmdline").read_bytes()
+        ]
+        for server in servers:
+            processes.send_signal(server, 9)
+        gate.touch()
+        assert servers and world.completed(run_id) == "I could not ask."
+        asked = [event for event in world.events(run_id, "tool_result") if event["isError"]]
+        assert asked, "the journal says that the question could not be asked"
+        done = world.cli("continue", run_id, "Go on.", "--detach")
+        assert world.completed(done.stdout.strip()) == "I could not ask."
 
 
 def test_its_structured_result_is_checked(program: Program) -> None:

@@ -1,10 +1,12 @@
 """The power goes: what was told to be stored is there afterwards, whole."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from subagent_server.host import process_scan, processes
 from subagent_server.service.shim_record import read_exit
 from subagent_server.store.runs import RunStore
 from tests.faults.disks import PowerCut
@@ -96,3 +98,56 @@ def test_the_journal_of_a_run_whose_tree_is_on_record_as_gone_outlives_a_power_c
         events = [event["type"] for event in read_lines(run.events.path)]
         assert events[-1] == "run_ended" and "text" in events
         assert "All done." in run.log.path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("moment", "end"),
+    [("while it works", "lost"), ("while it is asked", "lost"), ("after its end", "completed")],
+)
+def test_a_run_of_a_program_whose_power_was_cut_says_so_and_is_continued(
+    world: World, tmp_path: Path, moment: str, end: str
+) -> None:
+    disk, elsewhere = PowerCut(tmp_path), world.store
+    code = (
+        f"import json, os, sys, time; sys.path.insert(0, {PROGRAMS!r})\n"
+        "from asking_parent import answer_of_parent\n"
+        "print('At work.', flush=True)\n"
+        "server = json.load(open(os.environ['SUBAGENT_MCP_CONFIG']))['mcpServers']['subagent']\n"
+        f"{MOMENTS[moment]}"
+    )
+    world.agent(runner="command", command=sys.executable, args=["-c", code], prompt="")
+    with disk.powered() as place:
+        world.store = RunStore(place / "runs")
+        world.environment["SUBAGENT_RUNS"] = str(world.store.paths.root)
+        run_id = world.start("Paint it.")
+        run = world.paths(run_id)
+        if moment == "while it is asked":
+            world.asking(run_id)
+        elif moment == "while it works":
+            wait_for(lambda: world.events(run_id, "text"), BOUND, "the first words")
+        else:
+            wait_for(lambda: (read_exit(run) or {}).get("treeGone"), BOUND, "the end of the run's tree")
+        living = process_scan.marked(f"SUBAGENT_RUN_ID={run_id}")
+        disk.cut()
+        for identity in living:  # they end with the power
+            processes.send_signal(identity, 9)
+        world.store = elsewhere
+    with disk.powered() as place:
+        world.store = RunStore(place / "runs")
+        meta = world.look(run_id).meta
+        assert (meta.error.code if meta.error else meta.status.value) == end
+        world.agent(runner="command", command="/bin/echo", args=["Painted."], prompt="")
+        done = world.cli("continue", run_id, "Go on.", "--detach")
+        assert done.returncode == 0, done.stderr
+        second = done.stdout.strip()
+        assert world.completed(second) == "Painted."
+        world.gone(second)
+        world.store = elsewhere
+
+
+PROGRAMS = str(Path(__file__).parents[1] / "runners" / "programs")
+MOMENTS = {
+    "while it works": "time.sleep(600)",
+    "while it is asked": "answer_of_parent(server['command'], server['args'], 'Which colour?')",
+    "after its end": "",
+}
