@@ -174,16 +174,9 @@ def _with_program(setup: RunnerSetup, rules: Rules) -> Rules:
         rules,
         environment=showing(programs, rules.environment),
         read=[*rules.read, Path(relay.__file__).resolve(), *(_installation(program) if program else [])],
-        over=[*rules.over, ("--bind", state), *(("--ro-bind", path) for path in _own_places(rules.cwd))],
+        over=[*rules.over, ("--bind", state)],
         placed=placed,
     )
-
-
-def _own_places(cwd: Path) -> list[Path]:
-    """Return the places of this installation below `cwd`: the servers outside run what is in them."""
-    places = (Path(sys.prefix), Path(relay.__file__).parents[2])
-    real = (Path(os.path.realpath(path)) for path in places)
-    return [path for path in real if path.is_relative_to(cwd) and path != cwd]
 
 
 def _found(setup: RunnerSetup) -> Path | None:

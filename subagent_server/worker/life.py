@@ -21,6 +21,7 @@ from subagent_server.toolkit.run_context import RunOver
 from subagent_server.toolkit.telemetry import Tracer
 from subagent_server.worker.delegation import WorkerDelegation, open_delegation
 from subagent_server.worker.executed_watch import ExecutedWatch
+from subagent_server.worker.own_places import own_places
 from subagent_server.worker.own_worktree import leave_worktree
 from subagent_server.worker.parent_watch import ParentWatch
 from subagent_server.worker.program_questions import ProgramQuestions
@@ -144,9 +145,10 @@ class Life:
         return delegation
 
     def _read_only(self) -> list[Path]:
-        """Return the runs, and the agents unless their author lifts that: no tool of a run changes these."""
+        """Return what no tool of a run changes: runs; unless the author lifts it, agents and this program."""
         agents = [Path(n) for n in self.environment.get("SUBAGENT_AGENTS", "").split(os.pathsep) if n]
-        return [self.run.store.paths.root, *(path for path in agents if not self._may_write(path))]
+        liftable = [*agents, *own_places(Path.cwd())]
+        return [self.run.store.paths.root, *(path for path in liftable if not self._may_write(path))]
 
     def _may_write(self, path: Path) -> bool:
         """Whether the author of the agent names this directory, below the run's own, in `sandboxWrite`."""

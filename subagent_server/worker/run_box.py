@@ -118,7 +118,7 @@ def _unprotected(setup: RunnerSetup) -> Rules:
         limits=agent.sandbox_limits or SandboxLimits(),
         read=_places(agent.sandbox_read),
         write=_places(agent.write_elsewhere),
-        over=[("--ro-bind", path) for path in _agents_inside(setup, cwd)],
+        over=[("--ro-bind", path) for path in _read_only_inside(setup, cwd)],
         hidden=[_root(setup), *_runtime_directory(setup.environment, cwd)],
         cwd_read_only=True,
     )
@@ -156,8 +156,8 @@ def _places(named: Sequence[str]) -> list[Path]:
     return [path for path in real if path.exists()]
 
 
-def _agents_inside(setup: RunnerSetup, cwd: Path) -> list[Path]:
-    """Return the directories of agents below the working directory: they are shown there, as git has them."""
+def _read_only_inside(setup: RunnerSetup, cwd: Path) -> list[Path]:
+    """Return the agents and the parts of this installation below the working directory, which shows them."""
     real = (Path(os.path.realpath(path)) for path in setup.read_only)
     root = _root(setup)
     return [path for path in real if path != root and path.is_relative_to(cwd) and path.is_dir()]

@@ -1,14 +1,16 @@
 """What the programs of a run reach in their box, as its model and a person see it."""
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from subagent_server.domain.states import Status
+from tests.helpers.installation import Installation
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import calls, says, shell, tool_results, use
-from tests.helpers.world import API_KEY, World
+from tests.helpers.world import API_KEY, BOUND, World
 
 
 def results_of(world: World, *commands: str, **keys: Any) -> list[str]:
@@ -52,6 +54,26 @@ def a_shell_in_a_box(world: World) -> None:
 
 def test_a_shell_in_a_box_writes_its_directory_and_sees_no_home_no_key_and_no_run(world: World) -> None:
     a_shell_in_a_box(world)
+
+
+def test_an_installation_below_the_working_directory_is_not_changed_because_the_next_start_executes_it(
+    world: World,
+) -> None:
+    installed = Installation(world.work / ".venv")
+    module = next((world.work / ".venv").glob("lib/*/site-packages/subagent_server/__main__.py"))
+    before, path = module.read_bytes(), str(module.relative_to(world.work))
+    world.agent(sandbox="bwrap")
+    editing = use("str_replace_based_edit_tool", command="create", path=path, file_text="planted")
+    simulator = world.play(shell(f"echo planted > {path}; echo fine > fine"), calls(editing), says("Done."))
+    starter = [*installed.program, "run", "worker", "Do it."]
+    done = subprocess.run(
+        starter, cwd=world.work, env=world.environment, capture_output=True, text=True, timeout=BOUND
+    )
+    assert done.stdout == "Done.\n", done.stderr
+    by_shell, by_editor = (tool_results(request.body)[0] for request in simulator.requests[1:])
+    assert "Read-only file system" in by_shell and (world.work / "fine").exists()
+    assert "read-only here" in by_editor
+    assert module.read_bytes() == before
 
 
 def test_a_model_does_not_see_what_holds_the_names_and_reads_refusals_of_git_as_rules(world: World) -> None:

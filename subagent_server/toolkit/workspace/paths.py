@@ -57,7 +57,7 @@ class Workspace:
             if covered:
                 raise BadArgument(
                     f"{shorten(reached.asked)} is read-only here, because {shorten(str(root))} belongs to "
-                    "the runs and agents of the server: write somewhere else."
+                    "the runs, agents or programs of the server: write somewhere else."
                 )
 
     def _in_repository(self, reached: Reached) -> Executed | None:
