@@ -107,6 +107,11 @@ def make_offer(listings: Sequence[ToolListing], wanted: ToolChoice, own: Collect
         named = [each for each in _named(listing, offer.warnings) if wanted.includes(each)]
         if listing.tools and not named:
             offer.warnings.append(_unused(listing))
+        offer.warnings += [
+            _renamed(listing, each)
+            for each in named
+            if each.name != _prefix(listing) + each.tool.name and not wanted.is_function(each)
+        ]
         offer.tools += named
     _check_unique([each for each in offer.tools if not wanted.is_function(each)], own)
     return offer
@@ -114,7 +119,7 @@ def make_offer(listings: Sequence[ToolListing], wanted: ToolChoice, own: Collect
 
 def _named(listing: ToolListing, warnings: list[str]) -> list[Offered]:
     """Return the tools of one server that its filter lets through, each under its name."""
-    prefix = f"{listing.server}__" if listing.definition.prefix else ""
+    prefix = _prefix(listing)
     chosen: dict[str, Offered] = {}
     seen: set[str] = set()
     exact = {acceptable(prefix + tool.name) for tool in listing.tools if acceptable(tool.name) == tool.name}
@@ -125,17 +130,23 @@ def _named(listing: ToolListing, warnings: list[str]) -> list[Offered]:
         seen.add(tool.name)
         if not passes(listing.definition, tool.name):
             continue
-        whole = prefix + tool.name
-        name = acceptable(whole)
+        name = acceptable(prefix + tool.name)
         if acceptable(tool.name) != tool.name or name in chosen:
             name = free_name(name, chosen.keys() | exact)
-        if name != whole:
-            warnings.append(
-                f"The tool {shorten(whole)} of server {listing.server} is called {name} here: "
-                "the model's API does not take its name."
-            )
         chosen[name] = Offered(listing.server, tool, name)
     return list(chosen.values())
+
+
+def _prefix(listing: ToolListing) -> str:
+    return f"{listing.server}__" if listing.definition.prefix else ""
+
+
+def _renamed(listing: ToolListing, tool: Offered) -> str:
+    whole = shorten(_prefix(listing) + tool.tool.name)
+    return (
+        f"The tool {whole} of server {listing.server} is called {tool.name} here: "
+        "the model's API does not take its name."
+    )
 
 
 def _unused(listing: ToolListing) -> str:

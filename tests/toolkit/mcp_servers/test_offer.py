@@ -69,6 +69,8 @@ def test_a_name_that_the_api_refuses_is_changed_with_a_warning_and_no_two_become
     assert names(made)[:3] == ["get_status_2", "get_status", "get_status_3"]
     assert len(set(names(made))) == 5 and all(acceptable(name) == name for name in names(made))
     assert len(made.warnings) == 4 and "'get status' of server s is called get_status_2" in made.warnings[0]
+    functions = make_offer([listing("s", "get status", "a.b")], ToolChoice(excluded=["a.b"]), ())
+    assert ["'a.b'" in warning for warning in functions.warnings] == [True], "functions have other names"
 
 
 def test_a_tool_that_a_server_lists_twice_is_offered_once() -> None:
