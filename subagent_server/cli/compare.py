@@ -93,7 +93,8 @@ def _cost(run: RunFigures) -> str:
 def _tokens(run: RunFigures, kind: str) -> str:
     first, _, second = kind.partition(" ")
     mark = least_mark(run.at_least or (), f"{first}{second.capitalize()}Tokens")
-    return mark + _count(getattr(run, f"{kind.replace(' ', '_')}_tokens"))
+    number = getattr(run, f"{kind.replace(' ', '_')}_tokens")
+    return UNKNOWN if number is None else mark + _count(number)
 
 
 def _count(number: int | None) -> str:

@@ -55,13 +55,11 @@ def _rows(found: Stats) -> Iterable[tuple[str, ...]]:
 def _row(name: str, one: Sum) -> tuple[str, ...]:
     counts = (one.runs, *one.outcomes.values(), one.active)
     cost = "" if one.cost_usd is None else f"{least_mark(one.at_least, 'costUsd')}${one.cost_usd:.2f}"
-    tokens = least_mark(one.at_least, *TOKENS) + _short(one.tokens)
+    tokens = UNKNOWN if one.tokens is None else least_mark(one.at_least, *TOKENS) + _short(one.tokens)
     return (name, *(f"{count:,}" for count in counts), tokens, cost, duration(one.seconds))
 
 
-def _short(number: int | None) -> str:
-    if number is None:
-        return UNKNOWN
+def _short(number: int) -> str:
     for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if number >= size:
             return f"{number / size:.1f}{unit}"

@@ -107,7 +107,7 @@ def _last_report(meta: RunMeta) -> datetime | None:
 def _costs(meta: RunMeta, event: RunEvent, below: Usage | None) -> dict[str, Usage]:
     """Return what the run has cost after `event`, alone and with all runs below it."""
     usage = meta.usage.merged(getattr(event, "usage", None))
-    descendants = meta.with_descendants.less(meta.usage).merged(below)
+    descendants = meta.with_descendants.less(meta.usage).caught_up(below)
     return {"usage": usage, "with_descendants": usage.plus(descendants)}
 
 

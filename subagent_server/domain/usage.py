@@ -60,6 +60,13 @@ class Usage(Record):
                 least.add(to_camel(name))
         return Usage(**figures, at_least=_in_order(least))
 
+    def caught_up(self, fresh: "Usage | None") -> "Usage":
+        """Return a sum over runs, caught up with a newer one: a run that came since may tell nothing."""
+        if fresh is None:
+            return self
+        unknown = [n for n in _COUNTS if getattr(self, n) == 0 and getattr(fresh, n) is None]
+        return self.merged(fresh).model_copy(update=dict.fromkeys(unknown))
+
     def plus(self, other: "Usage") -> "Usage":
         """Return the sum of two runs' usage."""
         nothing = Usage()

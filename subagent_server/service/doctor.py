@@ -192,7 +192,7 @@ def _tree(case: _Case) -> Iterator[str]:
     total = reduce(Usage.plus, (child.with_descendants for child in below), meta.usage)
     # a mark of a missing part may be of a removed run, and older versions made none
     stated, total = (usage.model_copy(update={"at_least": ()}) for usage in (meta.with_descendants, total))
-    if stated != stated.merged(total) or (len(below) == len(marks) and stated != total):
+    if stated != stated.caught_up(total) or (len(below) == len(marks) and stated != total):
         yield f"its withDescendants is {_figures(stated)}, but its runs sum up to {_figures(total)}"
 
 

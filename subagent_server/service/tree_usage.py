@@ -33,7 +33,7 @@ def record_tree_usage(store: RunStore, run_id: str) -> None:
         if not meta.status.is_terminal:
             return
         usage = meta.usage.merged(recorded_usage(store.paths.run(above)) if above == run_id else None)
-        below = meta.with_descendants.less(meta.usage).merged(store.usage_below(above))
+        below = meta.with_descendants.less(meta.usage).caught_up(store.usage_below(above))
         if (usage, usage.plus(below)) != (meta.usage, meta.with_descendants):
             store.update(above, events.UsageSettled(usage=usage), now())
         above = meta.parent_run_id
@@ -75,7 +75,7 @@ def tree_usage(store: RunStore, meta: RunMeta) -> Usage:
     below = Usage()
     for child in children(store, meta):
         below = below.plus(tree_usage(store, child))
-    return usage_now(store, meta).plus(meta.with_descendants.less(meta.usage).merged(below))
+    return usage_now(store, meta).plus(meta.with_descendants.less(meta.usage).caught_up(below))
 
 
 def tree_cost(store: RunStore, root: str) -> Decimal:

@@ -63,7 +63,7 @@ class Program:
         return "settings.json" if self.name == "gemini" else "config.toml"
 
     @contextmanager
-    def playing(self, plan: Plan, **keys: Any) -> Iterator[None]:
+    def playing(self, plan: Plan, agent: str = "worker", **keys: Any) -> Iterator[None]:
         """Write the agent, and let its model follow a plan."""
         home = self.world.home
         wrapper = home / self.name
@@ -74,7 +74,7 @@ class Program:
             words: dict[str, Any] = {"runner": self.name, "command": str(wrapper)}
             if self.name == "gemini":  # without a model it asks another one which to take
                 words["model"] = "gemini-2.5-flash"
-            self.world.agent("worker", env=self._configure(url), **words, **keys)
+            self.world.agent(agent, env=self._configure(url), **words, **keys)
             yield
         assert model.failure is None, model.failure
 
@@ -127,6 +127,26 @@ def test_it_works_for_the_built_in_loop_asks_and_gives_its_result(program: Progr
     kinds = {event["type"] for event in world.events(child)}
     assert {"run_started", "tool_call", "tool_result", "text", "usage", "run_ended"} <= kinds
     assert (world.meta(child).usage.output_tokens or 0) > 0 and world.meta(child).usage.cost_usd is None
+
+
+@pytest.mark.parametrize(("above", "below"), [("codex", "gemini"), ("gemini", "codex")])
+def test_one_program_has_another_do_a_part_of_its_work(
+    scene: Scene, clients: Installed, above: str, below: str
+) -> None:
+    def plan(heard: Heard) -> Call | Say:
+        if heard.calls == 0:
+            return call("run_hand", prompt="Paint the door.", waitSeconds=60)
+        return Say(f"The hand says: {heard.answer()['result']}")
+
+    world = scene.world
+    lead, hand = (Program(scene, clients, name) for name in (above, below))
+    with hand.playing(lambda heard: Say("The door is blue."), "hand"):
+        with lead.playing(plan, agents=["hand"]):
+            run_id = world.start()
+            assert world.completed(run_id) == "The hand says: The door is blue."
+        (child,) = [name for name in scene.run_ids() if name != run_id]
+        assert world.meta(child).parent_run_id == run_id
+        world.gone(child)
 
 
 @pytest.mark.parametrize("answer", ["once", "no"])

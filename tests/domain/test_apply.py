@@ -206,3 +206,5 @@ def test_a_figure_that_is_told_late_leaves_the_sum_of_the_tree_right(
     after = apply(meta, events.UsageSettled(usage=at_last), LATER, below)
     assert after.with_descendants == after.usage.plus(below or Usage())
     assert apply(after, events.UsageSettled(usage=at_last), LATER, below) is after
+    late = apply(after, events.UsageSettled(usage=at_last), LATER, (below or Usage()).plus(UNTOLD))
+    assert late.with_descendants.tool_calls is None, "of a run that came later nothing is known"

@@ -118,9 +118,10 @@ def _cells(root: RootPaths, depth: int, of_tree: TreeRow) -> tuple[str, ...]:
     if row.unreadable is not None:
         return (look.text, run, "", "", "", "", what)
     cost = "" if usage.cost_usd is None else least_mark(usage.at_least, "costUsd") + dollars(usage.cost_usd)
-    tokens = least_mark(usage.at_least, *TOKENS) + _short(usage.tokens)
+    mark, tokens = least_mark(usage.at_least, *TOKENS), usage.tokens
+    told = UNKNOWN if tokens is None else mark + _short(tokens)
     agent = _branch(depth) + one_line(row.agent or "")
-    return (look.text, run, agent, duration(row.elapsed_seconds or 0), tokens, cost, what)
+    return (look.text, run, agent, duration(row.elapsed_seconds or 0), told, cost, what)
 
 
 def _coloured(row: TreeRow, line: str) -> str:
@@ -132,10 +133,8 @@ def _branch(depth: int) -> str:
     return "" if depth == 0 else f"{'  ' * (depth - 1)}└ "
 
 
-def _short(number: int | None) -> str:
-    """Return a number in six characters at most: `940`, `4.3k`, `126k`, `1.2M`; `-` if it is not known."""
-    if number is None:
-        return UNKNOWN
+def _short(number: int) -> str:
+    """Return a number in six characters at most: `940`, `4.3k`, `126k`, `1.2M`."""
     if number < 1000:
         return str(number)
     unit, size = ("k", 1e3) if number < 999_500 else ("M", 1e6)
