@@ -47,7 +47,7 @@ def test_the_names_that_no_run_has_are_known(tmp_path: Path) -> None:
     run.directory.mkdir()
     places = [getattr(run, name) for name, kind in vars(RunPaths).items() if isinstance(kind, property)]
     for place in places:
-        if isinstance(place, Entry | Directory):
+        if isinstance(place, Entry | Directory) and place.path.parent == run.directory:
             place.path.touch()
     for name in ("wake.17", ".run.meta.json.17.0a0b.tmp", "model.pt", "deep"):
         (run.directory / name).touch()

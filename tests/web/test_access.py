@@ -6,8 +6,6 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pytest
-
 from subagent_server.service.page_access import CODE_SECONDS, PageAccess
 from tests.helpers.http_server import HttpServer, Reply
 from tests.helpers.turns import asks, says
@@ -61,61 +59,55 @@ def test_a_code_is_of_no_use_when_it_is_old(world: World) -> None:
     assert access.redeem(access.new_code()) is not None
 
 
-@pytest.mark.parametrize(
-    ("path", "headers"),
-    [
-        ("/page/costs", {}),
-        ("/page/events", {"Authorization": "Bearer wrong"}),
-        ("/page/runs/x", {"Authorization": "Basic wrong"}),
-        ("/page/runs/x/files/%2e%2e", {"Cookie": "session=wrong"}),
-    ],
-)
-def test_without_a_session_nothing_of_a_run_is_told(world: World, path: str, headers: dict[str, str]) -> None:
+def test_without_a_session_nothing_of_a_run_is_told(world: World) -> None:
     with world.http_server() as server:
-        token = server.ask("GET", path, **headers)  # the token of a parent opens no page
-        assert token.status == 401 and b"subagent page" in token.body
+        asked: list[tuple[str, dict[str, str]]] = [
+            ("/page/costs", {}),  # the token of a parent opens no page
+            ("/page/events", {"Authorization": "Bearer wrong"}),
+            ("/page/runs/x", {"Authorization": "Basic wrong"}),
+            ("/page/runs/x/files/%2e%2e", {"Cookie": "session=wrong"}),
+        ]
+        for path, headers in asked:
+            refused = server.ask("GET", path, **headers)
+            assert refused.status == 401 and b"subagent page" in refused.body, path
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"Origin": ""}, 403),
-        ({"Origin": "http://127.0.0.1:1"}, 403),
-        ({"Origin": "http://localhost:1"}, 403),
-        ({"Origin": "null"}, 403),
-        ({"Sec-Fetch-Site": "same-site"}, 403),
-        ({"Content-Type": "text/plain"}, 415),
-    ],
-)
-def test_a_change_comes_from_the_page_itself_or_does_nothing(
-    world: World, headers: dict[str, str], status: int
-) -> None:
+def test_a_change_comes_from_the_page_itself_or_does_nothing(world: World) -> None:
     world.agent()
     world.play(asks("Merge?", "yes", "no"), says("done"))
     run_id = world.start()
     world.asking(run_id)
     with world.http_server() as server:
         secret = entered(world, server)
-        refused = post(server, f"/page/runs/{run_id}/reply", {"answer": "yes"}, secret, **headers)
-        assert refused.status == status
-        assert world.meta(run_id).pending_questions == 1
+        foreign = [
+            ({"Origin": ""}, 403),
+            ({"Origin": "http://127.0.0.1:1"}, 403),
+            ({"Origin": "http://localhost:1"}, 403),
+            ({"Origin": "null"}, 403),
+            ({"Sec-Fetch-Site": "same-site"}, 403),
+            ({"Content-Type": "text/plain"}, 415),
+        ]
+        for headers, status in foreign:
+            refused = post(server, f"/page/runs/{run_id}/reply", {"answer": "yes"}, secret, **headers)
+            assert refused.status == status, headers
+            assert world.meta(run_id).pending_questions == 1
         answered = post(server, f"/page/runs/{run_id}/reply", {"answer": "yes"}, secret)
         assert answered.status == 200
     assert world.completed(run_id) == "done"
     assert world.meta(run_id).messages[0].answered_by == "page"
 
 
-@pytest.mark.parametrize("path", ["/", "/page/static/main.js", "/page/costs", "/page/older?before=x"])
-def test_under_a_foreign_name_and_for_foreign_pages_nothing_is_served(world: World, path: str) -> None:
+def test_under_a_foreign_name_and_for_foreign_pages_nothing_is_served(world: World) -> None:
     with world.http_server() as server:
-        secret = entered(world, server)
-        known = {"Authorization": f"Bearer {secret}"}
-        assert server.ask("GET", path, token=None, Host=f"evil.example:{server.port}", **known).status == 421
-        foreign = server.ask("GET", path, token=None, Origin="http://evil.example", **known)
-        asked = server.ask("OPTIONS", path, token=None, Origin=f"http://127.0.0.1:{server.port + 1}", **known)
-        for answer in (foreign, asked):
-            assert answer.status in (403, 405), "no other page may read it"
-            assert not [name for name in answer.headers if name.startswith("access-control-allow")]
+        known = {"Authorization": f"Bearer {entered(world, server)}"}
+        there, elsewhere = f"evil.example:{server.port}", f"http://127.0.0.1:{server.port + 1}"
+        for path in ("/", "/page/static/main.js", "/page/costs", "/page/older?before=x"):
+            assert server.ask("GET", path, token=None, Host=there, **known).status == 421
+            foreign = server.ask("GET", path, token=None, Origin="http://evil.example", **known)
+            asked = server.ask("OPTIONS", path, token=None, Origin=elsewhere, **known)
+            for answer in (foreign, asked):
+                assert answer.status in (403, 405), "no other page may read it"
+                assert not [name for name in answer.headers if name.startswith("access-control-allow")]
 
 
 def test_a_change_is_no_reading_and_a_session_is_needed_for_it_too(world: World) -> None:
