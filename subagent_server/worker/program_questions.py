@@ -4,6 +4,8 @@ The state of the run has them, and this worker, which alone writes the journal, 
 journal of a run is the same, whoever has asked.
 """
 
+from collections.abc import Sequence
+
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Message
 from subagent_server.domain.states import MessageStatus
@@ -24,7 +26,25 @@ class ProgramQuestions:
         Raises:
             UnreadableMeta: of this run.
         """
-        for message in self._run.questions_of_programs():
+        self._tell(self._run.questions_of_programs())
+
+    async def refusal(self) -> RunRefused | None:
+        """Give up the questions whose time is over, and tell of all; return why they end the run, or None.
+
+        A program asks through a tool, and may be gone when the time of its question is over.
+        """
+        messages = self._run.questions_of_programs()
+        late = [each for each in messages if _is_open(each) and seconds_left(each) <= 0]
+        for message in late:
+            await self._run.expire(message.message_id)
+        if late:
+            messages = self._run.questions_of_programs()
+        self._tell(messages)
+        expired = [each for each in messages if each.message_status is MessageStatus.EXPIRED]
+        return self._run.refusal_of_late(expired[0]) if expired else None
+
+    def _tell(self, messages: Sequence[Message]) -> None:
+        for message in messages:
             if message.message_id not in self._asked:
                 self._asked.add(message.message_id)
                 self._run.record_question(message)
@@ -32,21 +52,9 @@ class ProgramQuestions:
                 self._closed.add(message.message_id)
                 self._run.record_end_of(message)
 
-    async def refusal(self) -> RunRefused | None:
-        """Give up the questions whose time is over, and tell of all; return why they end the run, or None.
 
-        A program asks through a tool, and may be gone when the time of its question is over.
-        """
-        for message in self._run.questions_of_programs():
-            if message.message_status is MessageStatus.PENDING and seconds_left(message) <= 0:
-                await self._run.expire(message.message_id)
-        self.tell()
-        expired = [
-            message
-            for message in self._run.questions_of_programs()
-            if message.message_status is MessageStatus.EXPIRED
-        ]
-        return self._run.refusal_of_late(expired[0]) if expired else None
+def _is_open(message: Message) -> bool:
+    return message.message_status is MessageStatus.PENDING
 
 
 def _is_closed(message: Message) -> bool:

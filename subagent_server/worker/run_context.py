@@ -65,8 +65,9 @@ class WorkerRun:
         self._sleeper: Sleeper | None = None
         self._hooks: str | None = None
         self._own_questions: set[str] = set()
-        self._asking = 0
         """The questions of the agent itself, each of which waits for its own answer."""
+        self._asking = 0
+        """How many of them are just being written, so that their ids are not known yet."""
 
     @property
     def run_id(self) -> str:

@@ -60,7 +60,7 @@ def test_a_person_answers_with_a_number_or_words_and_repeats_a_number_without_an
                 assert "? Which\\x1b[2J colour?" in seen and "2  red" in seen
                 terminal.type(typed)
                 if typed.strip() == "3":
-                    terminal.hear("There is no option 3")
+                    terminal.hear(f"or type 3 again to send it as it is.\r\n{PROMPT}")
                     terminal.type(typed)
             code, out, _ = terminal.command.end()
     assert (code, out) == (0, "Thanks.\n")

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from subagent_server.domain.errors import RunRefused
 from subagent_server.host import processes
 from tests.helpers.mcp_servers import scripted
-from tests.toolkit.mcp_servers.connecting import connected
+from tests.helpers.wait import wait_for
+from tests.toolkit.mcp_servers.connecting import BOUND, connected
 
 
 def refusal(tmp_path: Path, **servers: dict[str, Any]) -> str:
@@ -31,6 +33,12 @@ def refusal(tmp_path: Path, **servers: dict[str, Any]) -> str:
 def pids(mark: Path) -> list[int]:
     """Return the processes of a server that have been started so far."""
     return [int(line) for line in mark.read_text(encoding="utf-8").split()] if mark.exists() else []
+
+
+def has_gone(pid: int) -> bool:
+    """Whether a process has ended: one that was killed takes a moment."""
+    identity = processes.identify(pid)
+    return identity is None or not processes.is_alive(identity)
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -220,8 +228,7 @@ def test_servers_that_ignore_their_end_are_killed_with_their_children(tmp_path: 
     run(work())
     assert len(pids(mark)) == 2
     for pid in pids(mark):
-        identity = processes.identify(pid)
-        assert identity is None or not processes.is_alive(identity)
+        wait_for(partial(has_gone, pid), BOUND, "the end of what was killed")
 
 
 def test_cancelling_while_servers_connect_leaves_none_of_them(tmp_path: Path) -> None:
