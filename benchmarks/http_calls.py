@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.bench_world import BenchWorld, bench_world, timed
 from benchmarks.latency import SCRIPT, start_run, until_all_ask
 from benchmarks.scale import Scale
+from benchmarks.start import ready_zygote
 from benchmarks.table import Bar, Line, table
 
 TITLE = "Calls over HTTP"
@@ -54,6 +55,7 @@ def measure(scale: Scale) -> list[Line]:
 
 async def _measured(world: BenchWorld, scale: Scale) -> list[Line]:
     async with world.client() as client, _served(world) as server:
+        await ready_zygote(world)  # else the first of so many runs are plain ones, and take all the memory
         run_ids = [await start_run(client) for _ in range(max(scale.live))]
         await until_all_ask(world)
         ids = itertools.cycle(run_ids)
