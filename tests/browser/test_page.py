@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import FloatRect, Page, expect
 
 from tests.browser.conftest import OpenPage
+from tests.helpers.mcp_servers import scripted
 from tests.helpers.planted import planted
 from tests.helpers.processes import REPOSITORY
 from tests.helpers.stored import make_stored
@@ -33,7 +34,7 @@ def link(world: World) -> str:
 def picture(page: Page, name: str, height: int = 400) -> None:
     """Take a picture for the documents, if pictures are wanted (`PICTURES=1 make test-browser`).
 
-    It ends above the log, which names directories of this machine.
+    It ends above what names directories of this machine, such as the last lines of a log.
     """
     if os.environ.get("PICTURES"):
         PICTURES.mkdir(exist_ok=True)
@@ -76,6 +77,33 @@ def test_a_question_is_answered_by_a_click_and_the_run_completes(world: World, o
         expect(page.locator(".costs").first).to_contain_text("releaser")
         picture(page, "page-costs", height=330)
         assert world.meta(run_id).messages[0].answer_content == "release"
+
+
+def test_programs_files_and_the_log_of_a_run_are_shown(world: World, open_page: OpenPage) -> None:
+    world.agent("buyer", sandbox="none", mcpServers={"shop": scripted("price")}, codeMode=True)
+    code = 'teas = ["assam", "sencha"]\nprint(len(teas), "to ask for")\n[price(tea=tea) for tea in teas]\n'
+    world.play(
+        calls(use("execute_python_code", code=code, executionTimeout=30)),
+        shell("seq -f 'invoice %g' 20000"),
+        says("Sencha is the cheapest."),
+    )
+    run_id = world.start("Which tea is the cheapest?", agent="buyer", label="tea")
+    world.completed(run_id)
+    with world.http_server(), open_page(link(world)) as page:
+        page.locator("a.run").click()
+        expect(page.locator(".log")).to_contain_text("✔ completed")
+        expect(page.locator(".figures")).to_contain_text("completed")
+        expect(page.get_by_role("link", name="Programs")).to_be_visible()
+        picture(page, "page-log", height=330)
+        page.get_by_role("link", name="Programs").click()
+        expect(page.locator(".part")).to_contain_text("2 to ask for")
+        expect(page.locator(".part")).to_contain_text("price(tea=tea)")
+        picture(page, "page-programs", height=420)
+        page.get_by_role("link", name="Files").click()
+        page.locator(".files button").first.click()
+        expect(page.locator(".files pre")).to_contain_text("invoice 2")
+        expect(page.locator(".files")).to_contain_text("characters more are in the file")
+        picture(page, "page-files", height=330)
 
 
 def test_what_runs_say_is_shown_as_text_and_does_nothing(world: World, open_page: OpenPage) -> None:

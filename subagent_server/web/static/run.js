@@ -12,6 +12,8 @@ import { open, read, runPath, send } from "./session.js";
 
 export const TABS = ["log", "result", "changes", "conversation", "programs", "files", "task"];
 const SETTLE_MS = 200;
+/** Of a file, what is shown of it. */
+const MOST_CHARACTERS = 200_000;
 
 export class RunView {
   #runs;
@@ -109,6 +111,11 @@ export class RunView {
     this.#show();
   }
 
+  /** Whether anything is known of the run yet: until then it neither works nor has it ended. */
+  #isKnown() {
+    return Boolean(this.#facts || this.#runs.get(this.runId));
+  }
+
   /** The row of the run; from its facts if the list does not have it. */
   #row() {
     const view = this.#facts?.view ?? {};
@@ -132,6 +139,7 @@ export class RunView {
   }
 
   #showHead() {
+    if (!this.#isKnown()) return;
     const row = this.#row();
     const [sign, word, kind] = lookOf(row);
     this.#head.className = kind;
@@ -144,6 +152,7 @@ export class RunView {
   }
 
   #showFigures() {
+    if (!this.#isKnown()) return;
     const row = this.#row();
     const usage = this.#facts?.view.usage ?? {};
     const turns = usage.turns ? `${usage.turns} turn${usage.turns === 1 ? "" : "s"}` : "";
@@ -257,7 +266,10 @@ export class RunView {
       const show = async () => {
         try {
           const answer = await open(runPath(this.runId, `/files/${encodeURIComponent(name)}`));
-          fill(shown, code((await answer.text()).slice(0, 200000)));
+          const text = await answer.text();
+          const left = text.length - MOST_CHARACTERS;
+          const more = left > 0 ? el("p", { class: "quiet" }, `${left.toLocaleString("en")} characters more are in the file.`) : null;
+          fill(shown, code(text.slice(0, MOST_CHARACTERS)), more);
         } catch (error) {
           fill(shown, el("p", { class: "bad" }, error.message));
         }
