@@ -23,7 +23,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from subagent_server.catalog.examples import EXAMPLE_AGENTS
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.flags import DIRECTORY
-from subagent_server.cli.console.output import out
+from subagent_server.cli.console.output import OutputClosed, out
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import coloured, cut, escape, escape_lines, head, line_width, one_line
 from subagent_server.domain.errors import BadArgument
@@ -226,14 +226,18 @@ def _delegated(
 
     Raises:
         EarlyExit: the server ended or could not be started; its own words are on the terminal.
+        OutputClosed: the reader of stdout has gone.
     """
     try:
         return asyncio.run(_delegate(service, parameters, scene, repository))
-    except* (MCPError, OSError) as errors:
-        why = one_line(str(_first(errors)))
+    except* (MCPError, OSError, OutputClosed, EarlyExit) as errors:
+        first = _first(errors)
+        if isinstance(first, (OutputClosed, EarlyExit)):  # of our own output
+            raise first from None
         raise EarlyExit(
             ExitCode.ENVIRONMENT,
-            f"the demo lost its server ({why}): mend what the server said above, then try again.",
+            f"the demo lost its server ({one_line(str(first))}): mend what the server said above, then try "
+            "again.",
         ) from errors
 
 

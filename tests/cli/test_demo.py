@@ -65,3 +65,13 @@ def test_a_demo_whose_server_does_not_start_ends_with_one_sentence(cli: Cli) -> 
     done = cli("demo", "--repo", str(place), env=child)
     assert done.returncode == 6 and "Exception" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("subagent: the demo lost its server (")
+
+
+def test_a_demo_whose_reader_goes_away_ends_quietly(cli: Cli) -> None:
+    place = repository(cli.home.with_name(f"{cli.home.name}.repository"))
+    with cli.start("demo", "--repo", str(place), env={"ANTHROPIC_API_KEY": ""}) as command:
+        command.hear("parent sees the tools")
+        assert command.process.stdout is not None
+        command.process.stdout.close()
+        assert command.process.wait(BOUND) == 0
+        assert command.process.stderr is not None and b"Traceback" not in command.process.stderr.read()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from subagent_server.cli.console.live_frame import help_lines
 from subagent_server.cli.console.text import width_of
 from subagent_server.cli.console.typed_keys import TypedKeys
 from subagent_server.domain.states import Status
@@ -119,6 +120,13 @@ def test_frames_fit_every_size_of_terminal(cli: Cli, environment: dict[str, str]
                 screen.until("aaaaaa")
         coloured = set(re.findall(r"\x1b\[[0-9;]*m", screen.drawn))
         assert bool(coloured) == (not environment)
+
+
+@pytest.mark.parametrize("columns", [40, 60, 120])
+def test_the_help_is_whole_on_a_narrow_screen_too(columns: int) -> None:
+    lines = help_lines(columns)
+    assert max(map(width_of, lines)) <= columns
+    assert "page up and page down, home and end go further" in " ".join(" ".join(lines).split())
 
 
 def test_keys_look_filter_answer_and_stop_and_nothing_else_changes_a_run(cli: Cli) -> None:

@@ -7,12 +7,12 @@ from subagent_server.cli.console.row_cells import age_cell, what_cell
 from subagent_server.cli.console.text import (
     coloured,
     cut,
-    escape_lines,
     has_colours,
     look_of,
     one_line,
     padded,
     width_of,
+    wrapped,
 )
 from subagent_server.cli.console.trees import GROUPS, group_of
 from subagent_server.domain.figures import least_mark
@@ -25,17 +25,19 @@ NARROW = 72
 _REVERSE, _PLAIN = "\x1b[7m", "\x1b[0m"
 _KEYS = "↑↓ move  enter log  a answer  s stop  o open  / filter  ? help  q quit"
 _SHORT_KEYS = "enter log  a answer  s stop  / filter  ? help  q quit"
-HELP = """\
-  up, down, j, k      move; page up and page down, home and end go further
-  enter, l            look at the log of the run; q goes back
-  a                   answer its question
-  s                   stop it and all that it has started; asks first
-  o                   open everything about it in your pager
-  /                   show only runs with these words; escape shows all
-  q, Ctrl-C           leave; the runs go on
-  Ctrl-Z              put aside; fg comes back
-
-  Nothing here changes a run unless you answer or stop it."""
+_HELP = (
+    ("up, down, j, k", "move; page up and page down, home and end go further"),
+    ("enter, l", "look at the log of the run; q goes back"),
+    ("a", "answer its question"),
+    ("s", "stop it and all that it has started; asks first"),
+    ("o", "open everything about it in your pager"),
+    ("/", "show only runs with these words; escape shows all"),
+    ("q, Ctrl-C", "leave; the runs go on"),
+    ("Ctrl-Z", "put aside; fg comes back"),
+)
+_HELP_END = "Nothing here changes a run unless you answer or stop it."
+_KEY_WIDTH = 16
+_LEAST_HELP = 20
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,16 @@ class View:
     page: list[str] | None = field(default=None)
     """The lines of a page over the list: a log, or help."""
     title: str = ""
+
+
+def help_lines(width: int) -> list[str]:
+    """Return what the keys do, in lines that fit the width."""
+    room = max(_LEAST_HELP, width - _KEY_WIDTH - 2)
+    lines: list[str] = []
+    for keys, does in _HELP:
+        first, *rest = wrapped(does, room)
+        lines += [f"  {keys:<{_KEY_WIDTH}}{first}", *(f"  {'':<{_KEY_WIDTH}}{line}" for line in rest)]
+    return [*lines, "", *(f"  {line}" for line in wrapped(_HELP_END, max(_LEAST_HELP, width - 2)))]
 
 
 def entries_of(trees: Sequence[Node], wanted: str) -> list[Entry]:
@@ -174,23 +186,3 @@ def _last_line(view: View, width: int) -> str:
     if view.page is not None:
         return coloured(cut("↑↓ scroll  end follow  q back", width), "grey")
     return coloured(cut(_KEYS if width >= width_of(_KEYS) else _SHORT_KEYS, width), "grey")
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    """Return the lines of an escaped text, each cut into pieces that fit the width."""
-    lines: list[str] = []
-    for line in escape_lines(text).split("\n"):
-        rest = line
-        while width_of(rest) > width:
-            piece = _fitting(rest, width)
-            lines.append(piece)
-            rest = rest[len(piece) :]
-        lines.append(rest)
-    return lines
-
-
-def _fitting(text: str, width: int) -> str:
-    kept = 1
-    while kept < len(text) and width_of(text[: kept + 1]) <= width:
-        kept += 1
-    return text[:kept]

@@ -16,11 +16,11 @@ from subagent_server.cli.console.asking import ask_person
 from subagent_server.cli.console.commands import for_people
 from subagent_server.cli.console.event_text import EventText
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
-from subagent_server.cli.console.live_frame import HELP, Entry, View, entries_of, frame, wrapped
+from subagent_server.cli.console.live_frame import Entry, View, entries_of, frame, help_lines
 from subagent_server.cli.console.output import err
 from subagent_server.cli.console.session import Session
 from subagent_server.cli.console.terminal_mode import TerminalMode
-from subagent_server.cli.console.text import folded
+from subagent_server.cli.console.text import folded, wrapped
 from subagent_server.cli.console.typed_keys import TypedKeys
 from subagent_server.domain.errors import SubagentError
 from subagent_server.host.journal import parse
@@ -116,7 +116,7 @@ class LiveScreen:
         try:
             found = page(self._session.service.store.paths.run(run_id).events, None, _LOG_EVENTS)
         except SubagentError as error:
-            self._view.page = wrapped(for_people(error.sentence), width)
+            self._view.page = wrapped(for_people(error.sentence), max(1, width))
             return
         events = [event for line in found.lines if (event := parse(line)) is not None]
         lines = [line for event in events for line in writer.lines(event)]
@@ -148,7 +148,7 @@ class LiveScreen:
         if key == "q":
             self._is_over = True
         elif key == "?":
-            self._open_page("keys", HELP.split("\n"))
+            self._open_page("keys", help_lines(terminal.size[0]))
         elif key == "/":
             self._begin_filter()
         elif key == "escape":
