@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 from pydantic.alias_generators import to_camel
 
 KIND = "subagent_event"
@@ -47,6 +47,15 @@ class ForeignEvent(BaseModel):
     payload: JsonValue = None
     execution_timeout_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     reasoning_type: str | None = Field(default=None, max_length=200)
+
+    @field_validator("payload")
+    @classmethod
+    def _has_finite_numbers(cls, payload: JsonValue) -> JsonValue:
+        try:
+            json.dumps(payload, allow_nan=False)
+        except ValueError as error:
+            raise ValueError("NaN, Infinity and numbers beyond a float are not JSON") from error
+        return payload
 
     def facts(self) -> dict[str, Any]:
         """Return it as an event of the journal, long texts cut."""
