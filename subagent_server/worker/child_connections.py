@@ -27,7 +27,6 @@ from subagent_server.worker.run_context import WorkerRun
 MOST_CONNECTIONS = 4
 """Connections of one run at once; one more waits until one of them has ended."""
 _LEAVE_SECONDS = 2.0
-_SOCKET = "parent.sock"
 _NAME = "subagent"
 _VARIABLES = ("SUBAGENT_RUN_ID", "SUBAGENT_RUN_TOKEN", "SUBAGENT_RUNS", "SUBAGENT_AGENTS")
 
@@ -38,7 +37,7 @@ class ChildConnections:
     def __init__(self, run: WorkerRun, environment: Mapping[str, str]) -> None:
         """Nothing is opened yet. `environment` is that of the run."""
         run.paths.program.make()
-        self._place = run.paths.program.entry(_SOCKET)
+        self._place = run.paths.parent_socket
         settings = read_settings(runs=run.store.paths.root, environment=dict(environment))
         self._service = open_service(settings)
         self._caller = run_as_caller(run.store, run.run_id)

@@ -219,6 +219,7 @@ def test_whatever_is_killed_of_it_nothing_is_left(world: World) -> None:
     for name, run_id in victims.items():
         wait_for(partial(_is_over, world, run_id), BOUND, f"the end, {name} killed")
         world.gone(run_id)
+        assert name == "shim" or not world.paths(run_id).parent_socket.path.exists()
 
 
 PLANTING = """

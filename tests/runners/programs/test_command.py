@@ -182,7 +182,7 @@ def test_a_program_asks_by_a_server_of_its_own_where_its_run_can_have_no_socket(
     """
     program(world, textwrap.dedent(code))
     holder, later = world.start("wait"), world.start("ask")
-    socket = world.paths(later).program.entry("parent.sock").path
+    socket = world.paths(later).parent_socket.path
     socket.parent.mkdir()
     socket.touch()
     (world.work / "go").touch()
