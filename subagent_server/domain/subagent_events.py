@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
 KIND = "subagent_event"
 MAX_TEXT = 1_000
@@ -54,7 +55,8 @@ class ForeignEvent(BaseModel):
         try:
             json.dumps(payload, allow_nan=False)
         except ValueError as error:
-            raise ValueError("NaN, Infinity and numbers beyond a float are not JSON") from error
+            why = "NaN, Infinity and numbers beyond a float are not JSON"
+            raise PydanticCustomError("not_finite", why) from error
         return payload
 
     def facts(self) -> dict[str, Any]:

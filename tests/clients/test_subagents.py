@@ -59,7 +59,7 @@ def test_it_works_for_the_built_in_loop_asks_and_gives_its_output(program: Progr
     child = below(loop, run_id)
     world.gone(child)
     kinds = {event["type"] for event in world.events(child)}
-    assert {"run_started", "tool_call", "tool_result", "usage", "run_ended"} <= kinds
+    assert {"run_started", "tool_call", "tool_result", "question", "reply", "usage", "run_ended"} <= kinds
     usage = world.meta(child).usage
     assert (usage.output_tokens or 0) > 0 and (usage.cost_usd is not None) is (program.name == "claude")
 
@@ -121,7 +121,7 @@ def test_stopped_by_the_loop_in_a_tool_call_it_leaves_nothing_and_is_carried_on(
         replies("once", waitSeconds=0),
         turns.shell("until [ -e begun ]; do sleep 0.1; done"),
         captured("stop_run"),
-        captured("continue_run", prompt=GO_ON, **WAIT),
+        carries_on(),
         turns.says("${last}", capture={"last": "(Again)"}),
     )
     with program.playing(plan):
@@ -145,7 +145,7 @@ def test_after_kill_9_the_loop_hears_of_it_and_carries_the_session_on(
     loop.plays(
         RUN,
         replies("once"),
-        captured("continue_run", prompt=GO_ON, **WAIT),
+        carries_on(),
         turns.says("${last}", capture={"last": "(Again)"}),
     )
     with program.playing(plan):
@@ -211,6 +211,12 @@ def captured(tool: str, **arguments: object) -> turns.Turn:
     """Return a call about the run that was shown last."""
     turn = turns.call(tool, runId="${run}", **arguments)
     return {**turn, "capture": {"run": '"runId": ?"([^"]+)"'}}
+
+
+def carries_on() -> turns.Turn:
+    """Return a call that follows the words of the view that was shown last: it names `continue_run`."""
+    turn = turns.call("continue_run", runId="${next}", prompt=GO_ON, **WAIT)
+    return {**turn, "capture": {"next": r'continue_run\(runId=\\*"([^"\\]+)'}}
 
 
 def replies(answer: str, **more: object) -> turns.Turn:
