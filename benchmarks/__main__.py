@@ -27,6 +27,7 @@ MODULES = (
     "alive",
     "replies",
     "endings",
+    "event_port",
     "writes",
     "listing",
     "agent_files",

@@ -1,4 +1,4 @@
-"""Runs that a program carries out, many at once, each waiting for its parent by a server of its own."""
+"""Runs that a program carries out, many at once, each waiting for its parent by a relay of its own."""
 
 import asyncio
 import json
@@ -18,7 +18,6 @@ TITLE = "Programs as subagents"
 AGENT = "programmed"
 MOST = 60
 LARGEST_MIB = 25.0
-SERVER = "the server for children is a whole server, with a process that stands for it"
 _ASKING = Path(__file__).parents[1] / "tests" / "runners" / "programs"
 _PROGRAM = f"""
 import json, os, sys
@@ -56,37 +55,28 @@ async def _measured(world: BenchWorld, number: int) -> list[Line]:
                 raise RuntimeError(f"not all of {number} runs wait within {_ALL_SECONDS:g} s")
             await asyncio.sleep(_LOOK_SECONDS)
         fallen = (before - available_mib()) / number
-        zygote = world.zygote()
-        forks = process_scan.descendants([zygote.pid]) if zygote is not None else []
-        # the server that a program has started is a front, and a fork of the zygote does its work
-        workers_of = [service.store.read(run_id).worker for run_id in run_ids]
-        below_all = set(process_scan.descendants([each.pid for each in workers_of if each is not None]))
-        behind = [proportional_mib(each) for each in forks if each not in below_all and _is_server(each)]
-        if len(behind) != number:
-            raise RuntimeError(f"{number} servers should be forks of the zygote, and {len(behind)} are")
-        shims, workers, servers = [], [], []
-        for run_id, fork in zip(run_ids, behind, strict=True):
+        shims, workers, relays = [], [], []
+        for run_id in run_ids:
             shim = processes.Identity.from_json(read_shim(service.store.paths.run(run_id)).get("shim"))
             worker = service.store.read(run_id).worker
             assert shim is not None and worker is not None
-            below = process_scan.descendants([worker.pid])
+            (relay,) = (each for each in process_scan.descendants([worker.pid]) if _is_relay(each))
             shims.append(proportional_mib(shim))
             workers.append(proportional_mib(processes.identify(worker.pid)))
-            servers.append(fork + sum(proportional_mib(each) for each in below if _is_server(each)))
-        ours = [sum(each) for each in zip(shims, workers, servers, strict=True)]
+            relays.append(proportional_mib(relay))
+        ours = [sum(each) for each in zip(shims, workers, relays, strict=True)]
     of = f"PSS of one of {number} runs of a program that asks"
     return [
         Line(f"{of}: its shim", shims, "all of ours", ours, unit="MiB"),
         Line(f"{of}: its worker", workers, "all of ours", ours, unit="MiB"),
-        Line(f"{of}: its server for children, with its front", servers, "all of ours", ours, unit="MiB"),
-        Line(f"{of}: all of ours", ours, "its worker", workers, (Bar("worst", LARGEST_MIB),), "MiB", SERVER),
+        Line(f"{of}: its relay", relays, "all of ours", ours, unit="MiB"),
+        Line(f"{of}: all of ours", ours, "its worker", workers, (Bar("worst", LARGEST_MIB),), "MiB"),
         Line("memory that each took, the program's own with it", [fallen], "all of ours", ours, unit="MiB"),
     ]
 
 
-def _is_server(process: processes.Identity) -> bool:
-    words = Path(f"/proc/{process.pid}/cmdline").read_bytes()
-    return b"--role" in words and b"child" in words
+def _is_relay(process: processes.Identity) -> bool:
+    return any(word.endswith(b"/relay.py") for word in process_scan.command_of(process.pid))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ FLOORS: dict[str, set[str]] = {
     "tui": ABOVE_THE_VERBS,
     "web": ABOVE_THE_VERBS,
     "worker": ABOVE_THE_VERBS
-    | {"runners", "toolkit", "sandbox", "worktrees", "store", "host", "simulator", "launch.marks"},
+    | {"runners", "toolkit", "sandbox", "worktrees", "store", "host", "simulator"}
+    | {"launch.marks", "server.connection", "server.serving", "server.stdio"},
     "cli": {
         *("service", "catalog", "domain", "settings", "host", "store", "launch", "toolkit", "runners"),
         *("simulator", "server", "tui", "web", "worker", "sandbox", "worktrees"),

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from subagent_server.catalog.problems import why
@@ -9,6 +10,7 @@ from subagent_server.catalog.problems import why
 MAX_BYTES = 4 << 20
 """An agent file, a prompt or a schema larger than this is refused."""
 
+_BLOCK = 64 << 10
 _BOM = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -40,14 +42,24 @@ def read_text(path: Path) -> str:
 def _read_bytes(path: Path) -> bytes:
     _check_kind(path.stat())
     # Not blocking, and looked at again: a FIFO may have taken the file's place since.
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), "rb") as file:
-        _check_kind(os.fstat(file.fileno()))
-        data = file.read(MAX_BYTES + 1)
-    if data is None:  # a file of the kernel that waits for what is to come
-        raise Unreadable("it has nothing to read now, so it is not a file of text")
-    if len(data) > MAX_BYTES:
-        raise _too_large()
-    return data
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        _check_kind(os.fstat(descriptor))
+        return b"".join(_blocks(descriptor))
+    except BlockingIOError as error:  # a file of the kernel that waits for what is to come
+        raise Unreadable("it has nothing to read now, so it is not a file of text") from error
+    finally:
+        os.close(descriptor)
+
+
+def _blocks(descriptor: int) -> Iterator[bytes]:
+    """Yield the content, in blocks: room for the largest file would cost more than reading a usual one."""
+    length = 0
+    while block := os.read(descriptor, _BLOCK):
+        length += len(block)
+        if length > MAX_BYTES:
+            raise _too_large()
+        yield block
 
 
 def _check_kind(status: os.stat_result) -> None:

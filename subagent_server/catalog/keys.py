@@ -6,6 +6,7 @@ of the domain's definitions, so a new field needs no second list here.
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from functools import cache
 
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
@@ -32,6 +33,7 @@ def canonical(key: str) -> str:
     return key.replace("-", "").replace("_", "").lower()
 
 
+@cache
 def camel(field: str) -> str:
     """Return the spelling that people are shown."""
     return to_camel(field)

@@ -18,10 +18,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
-from mcp import Client, StdioServerParameters
+from mcp import Client, MCPError, StdioServerParameters
 
 from subagent_server.catalog.examples import EXAMPLE_AGENTS
-from subagent_server.cli.console.exits import ExitCode
+from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.flags import DIRECTORY
 from subagent_server.cli.console.output import out
 from subagent_server.cli.console.session import Session, pass_session
@@ -151,7 +151,7 @@ def demo(session: Session, repo: Path | None, code: bool) -> int:
             args=["-m", "subagent_server", "serve", "--role", "parent", *_places(session, scene)],
             env={**os.environ, "SUBAGENT_DEMO_PYTHON": sys.executable, **environment},
         )
-        view = asyncio.run(_delegate(session.service, parameters, scene, root))
+        view = _delegated(session.service, parameters, scene, root)
     _conclude(session, view)
     return ExitCode.OK if view.get("status") == "completed" else ExitCode.FAILED
 
@@ -217,6 +217,29 @@ def _model(scene: Scene, key: str | None) -> Iterator[dict[str, str]]:
 def _places(session: Session, scene: Scene) -> list[str]:
     """Return the flags that give the server the agent of the scene alone, and the runs of this command."""
     return ["--agents", str(scene.agents), "--agent", scene.agent, "--runs", str(session.settings.runs_root)]
+
+
+def _delegated(
+    service: Service, parameters: StdioServerParameters, scene: Scene, repository: Path
+) -> dict[str, Any]:
+    """Return the last view of a run that the parent has brought to its end.
+
+    Raises:
+        EarlyExit: the server ended or could not be started; its own words are on the terminal.
+    """
+    try:
+        return asyncio.run(_delegate(service, parameters, scene, repository))
+    except* (MCPError, OSError) as errors:
+        why = one_line(str(_first(errors)))
+        raise EarlyExit(
+            ExitCode.ENVIRONMENT,
+            f"the demo lost its server ({why}): mend what the server said above, then try again.",
+        ) from errors
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the first error of a group, at whatever depth; else the error itself."""
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def _delegate(

@@ -8,6 +8,7 @@ import click
 
 from subagent_server.catalog.loading import load_file
 from subagent_server.catalog.problems import AgentFileError, Problem
+from subagent_server.cli.console.complete import complete_agents
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import TEXT, json_option
 from subagent_server.cli.console.http_options import EVERYBODY
@@ -33,10 +34,10 @@ _REMARKS = frozenset({"warning", "skipped", "shadowed"})
 
 
 @click.command()
-@click.argument("file", required=False, type=TEXT)
+@click.argument("name", required=False, type=TEXT, metavar="[AGENT|FILE]", shell_complete=complete_agents)
 @click.option(
     "--runs",
-    "name",
+    "run",
     is_flag=False,
     flag_value=_EVERY_RUN,
     metavar="[RUN]",
@@ -45,19 +46,20 @@ _REMARKS = frozenset({"warning", "skipped", "shadowed"})
 )
 @json_option
 @pass_session
-def doctor(session: Session, file: str | None, name: str | None, as_json: bool) -> ExitCode:
+def doctor(session: Session, name: str | None, run: str | None, as_json: bool) -> ExitCode:
     """Find what is wrong with agent files, or with runs.
 
-    Without arguments all agent files, and how runs will be started; else FILE. With --runs every run, or RUN:
-    its steps, its questions, its result, its journal, its processes, and that no secret of this environment
-    stands in it. Exits with 0 if there is no finding, else with 1 and a line for each; warnings do not count.
+    Without arguments all agent files, and how runs will be started; else AGENT or FILE. With --runs every
+    run, or RUN: its steps, its questions, its result, its journal, its processes, and that no secret of this
+    environment stands in it. Exits with 0 if there is no finding, else with 1 and a line for each; warnings
+    do not count.
     """
+    if run is not None:
+        if name is not None:
+            raise click.UsageError("AGENT or FILE is for agents and --runs is for runs: give one of them.")
+        return _check_runs(session, run, as_json)
     if name is not None:
-        if file is not None:
-            raise click.UsageError("FILE is an agent file and --runs is for runs: give one of them.")
-        return _check_runs(session, name, as_json)
-    if file is not None:
-        return _check_agents(session, *_of_file(session.settings.cwd / file), as_json)
+        return _check_agents(session, *_named(session, name), as_json)
     agents, problems = session.service.registry.agents(), session.service.registry.catalog().problems
     surroundings = _Surroundings(
         _warm_start(session),
@@ -145,6 +147,32 @@ def _of_file(path: Path) -> tuple[list[AgentDefinition], list[Problem]]:
     return [loaded.definition], [
         Problem(path, note.line, note.kind, note.reason, name) for note in loaded.notes
     ]
+
+
+def _named(session: Session, name: str) -> tuple[list[AgentDefinition], list[Problem]]:
+    """Return what FILE holds, or the AGENT of this name with what is known of its files.
+
+    Raises:
+        UnknownAgent: there is no such agent, and the name is not like that of a file.
+    """
+    catalog = session.service.registry.catalog()
+    path, agent = session.settings.cwd / name, catalog.find(name)
+    if _is_file(path) or len(Path(name).parts) > 1 or (path.suffix and agent is None):
+        return _of_file(path)
+    known_as = name if agent is None else agent.name
+    problems = [each for each in catalog.problems if known_as == (each.agent or each.path.stem)]
+    if agent is not None:
+        return [agent], problems
+    if all(problem.kind in _REMARKS for problem in problems):
+        return [catalog.require(name)], []
+    return [], problems
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # no file has such a name
+        return False
 
 
 def _check_agents(

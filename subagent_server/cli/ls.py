@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from itertools import islice
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -16,6 +16,7 @@ from subagent_server.cli.console.text import coloured, duration, look_of, one_li
 from subagent_server.domain.states import Status
 from subagent_server.service.list_runs import RunFilter, RunList
 from subagent_server.service.run_row import RunRow
+from subagent_server.store.facts import read_task_facts
 from subagent_server.store.paths import RootPaths
 
 LAST = 10
@@ -75,7 +76,7 @@ def ls(
 
         show_trees(session, [row.run_id for row in shown], quiet=quiet, as_json=as_json)
     elif as_json:
-        out_json([row.to_full_wire() for row in shown])
+        out_json([_wire(root, row) for row in shown])
     elif quiet:
         _print("\n".join(row.run_id for row in shown))
     else:
@@ -124,6 +125,16 @@ def _cells(root: RootPaths, row: RunRow) -> tuple[str, ...]:
     time = "" if row.elapsed_seconds is None else duration(row.elapsed_seconds)
     agent = one_line(row.agent or "")
     return (look.text, run_cell(row.run_id), agent, age_cell(row), time, what_cell(root, row))
+
+
+def _wire(root: RootPaths, row: RunRow) -> dict[str, Any]:
+    """Return the JSON object of a row, with the model and the directory of its task."""
+    from subagent_server.catalog.models import resolve_model  # a list for people needs none of this
+
+    task = read_task_facts(root.run(row.run_id))
+    model = resolve_model(task.model) if task.runner in (None, "messages") else task.model
+    told = {"model": model, "cwd": task.cwd} if task.cwd is not None else {}
+    return row.to_full_wire() | {name: value for name, value in told.items() if value is not None}
 
 
 def _print(text: str) -> None:

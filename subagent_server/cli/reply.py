@@ -73,6 +73,7 @@ def _check_person(as_json: bool) -> None:
 def _walk(session: Session, run_id: str | None) -> None:
     """Ask the person the open questions, the oldest first; Ctrl-D leaves one open and goes to the next."""
     from subagent_server.cli.console.asking import ask_person
+    from subagent_server.cli.console.interrupts import watching
     from subagent_server.cli.console.questions import question_context
     from subagent_server.service.inbox import open_questions
 
@@ -90,7 +91,8 @@ def _walk(session: Session, run_id: str | None) -> None:
         message = open_run(session.service, question.run_id, session.caller).meta.message(question.message_id)
         if message is not None:
             err(f"\n{question_context(question)}")
-            ask_person(session, question.run_id, message)
+            with watching(session, question.run_id):
+                ask_person(session, question.run_id, message)
     if not met:
         err("No run waits for an answer." if run_id is None else f"Run {run_id} waits for no answer.")
 

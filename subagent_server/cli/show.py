@@ -258,7 +258,7 @@ def _ending(session: Session, view: RunView) -> str:
     error, summary = view.error, escape_lines(view.summary or "")
     return facts(
         [
-            ("error", prose(one_line(f"{error.code}: {error.message}")) if error else None),
+            ("error", prose(escape_lines(f"{error.code}: {error.message}")) if error else None),
             ("hint", prose(for_people(error.hint or "")) if error else None),
             ("summary", prose(summary) if not text.startswith(summary) else None),
             ("result", text),

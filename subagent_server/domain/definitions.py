@@ -16,6 +16,7 @@ RUN_AGENT_NAME = "run_agent"
 """The tool that starts any agent, by its name. So no agent has a tool of this name."""
 _NAME_LENGTH = 48
 _SUFFIX_LENGTH = 6
+_NOT_IN_TOOLS = re.compile(r"[^a-z0-9_]")
 _LATIN_LETTER = re.compile(r"LATIN SMALL (?:LETTER|LIGATURE) ([A-Z]{1,2})( WITH .*)?")
 
 RunnerName = Literal["messages", "claude", "codex", "gemini", "acp", "command"]
@@ -176,7 +177,8 @@ def tool_name(agent_name: str, *, distinct: bool = False) -> str:
     A name of which no letter or digit is left, a `distinct` one, and one whose tool would be `run_agent`,
     ends in six hexadecimal digits that depend on nothing but the name (SPEC section 3).
     """
-    readable = "".join(map(_folded, agent_name.casefold()))
+    name = agent_name.casefold()
+    readable = _NOT_IN_TOOLS.sub("_", name) if name.isascii() else "".join(map(_folded, name))
     if not any(c.isalnum() for c in readable):
         readable, distinct = "agent", True
     distinct = distinct or f"run_{readable}" == RUN_AGENT_NAME

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
 KIND = "subagent_event"
 MAX_TEXT = 1_000
@@ -47,6 +48,16 @@ class ForeignEvent(BaseModel):
     payload: JsonValue = None
     execution_timeout_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     reasoning_type: str | None = Field(default=None, max_length=200)
+
+    @field_validator("payload")
+    @classmethod
+    def _has_finite_numbers(cls, payload: JsonValue) -> JsonValue:
+        try:
+            json.dumps(payload, allow_nan=False)
+        except ValueError as error:
+            why = "NaN, Infinity and numbers beyond a float are not JSON"
+            raise PydanticCustomError("not_finite", why) from error
+        return payload
 
     def facts(self) -> dict[str, Any]:
         """Return it as an event of the journal, long texts cut."""

@@ -56,6 +56,21 @@ def claim() -> tuple[int, int]:
     return incoming, outgoing
 
 
+class Reports:
+    """What is said on stderr of lines that nobody gets an answer to: a bounded number of them."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def of_line(self, line: bytes | LongLine, why: str) -> None:
+        """Say why a line was dropped. The line itself may hold a secret, and is not shown."""
+        self._count += 1
+        if self._count <= MAX_REPORTS:
+            last = "; no more of them are reported" if self._count == MAX_REPORTS else ""
+            words = f"A line of the client ({len(line):,} bytes) was dropped: {why.rstrip('.')}{last}."
+            print(words, file=sys.stderr, flush=True)
+
+
 class _Stream:
     """A descriptor as a stream. It is left open: others may hold what it stands for."""
 
@@ -89,11 +104,12 @@ class Incoming(_Stream):
         answer: Callable[[SessionMessage], Coroutine[Any, Any, None]],
         noted: Callable[[types.JSONRPCMessage], None],
         is_full: Callable[[], bool],
+        reports: Reports,
     ) -> None:
         super().__init__(descriptor)
         self._at_end = at_end
         self._is_full = is_full
-        self._reports = 0
+        self._reports = reports
         self._noted = noted
         self._answer = answer
         self._answering: set[asyncio.Task[None]] = set()
@@ -157,7 +173,7 @@ class Incoming(_Stream):
         if bad is None:
             return
         if bad.is_nameless:
-            self._report(line, bad.why)
+            self._reports.of_line(line, bad.why)
         if bad.answer is None:
             return
         refusal = SessionMessage(bad.answer)
@@ -169,14 +185,6 @@ class Incoming(_Stream):
         task = asyncio.create_task(send())
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
-
-    def _report(self, line: bytes | LongLine, why: str) -> None:
-        """Say on stderr why a line was dropped. The line itself may hold a secret, and is not shown."""
-        self._reports += 1
-        if self._reports <= MAX_REPORTS:
-            last = "; no more of them are reported" if self._reports == MAX_REPORTS else ""
-            words = f"A line of the client ({len(line):,} bytes) was dropped: {why.rstrip('.')}{last}."
-            print(words, file=sys.stderr, flush=True)
 
     async def _until_readable(self) -> None:
         loop = asyncio.get_running_loop()

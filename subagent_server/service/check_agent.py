@@ -84,8 +84,8 @@ class CheckedAgent:
 
     @property
     def sentences(self) -> str:
-        """All refusals as one text; empty if there are none."""
-        return " ".join(refusal.sentence for refusal in self.refusals)
+        """All refusals, a line each; empty if there are none."""
+        return "\n".join(refusal.sentence for refusal in self.refusals)
 
     @property
     def remedy(self) -> str:

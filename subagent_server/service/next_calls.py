@@ -136,7 +136,7 @@ _AFTER_FAILURE = {
     "budget": "{on} carries it on with as much money again, if it is worth that.",
     "ask_timeout": "{on_with_answer} carries it on with your answer.",
     "invalid_output": "{on_with_result} lets it try once more; {result} shows its text.",
-    "agent_error": "{logs} shows why; then start it again with a task that avoids that.",
+    "agent_error": "{logs} shows why; {on} carries it on, or start it again with a task that avoids that.",
     "crashed": "{logs} shows how far it came; {on} carries it on from there.",
     "lost": "{logs} shows how far it came; {on} carries it on from there.",
 }

@@ -17,6 +17,8 @@ from subagent_server.host.processes import Identity
 from subagent_server.store.paths import RECORD_BYTES, STATE_BYTES, RunPaths
 
 MOST_AMOUNT_CHARACTERS = 120
+MOST_TASK_CHARACTERS = 4_096
+"""Of a directory, as the system has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,15 @@ class RunFacts:
     spent: Spent
 
 
+@dataclass(frozen=True, slots=True)
+class TaskFacts:
+    """The task of a run as a list has it: its directory, and runner and model as its agent names them."""
+
+    runner: str | None
+    model: str | None
+    cwd: str | None
+
+
 def read_facts(run: RunPaths) -> RunFacts | None:
     """Return the facts of a run, or None if its state is not plain.
 
@@ -78,6 +89,18 @@ def read_facts(run: RunPaths) -> RunFacts | None:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def read_task_facts(run: RunPaths) -> TaskFacts:
+    """Return the facts of the task of a run, without those that its request does not give plainly."""
+    try:
+        request = json.loads(run.request.read(STATE_BYTES))
+        agent = request["agent"]
+        return TaskFacts(
+            _short_text(agent.get("runner")), _short_text(agent.get("model")), _short_text(request["cwd"])
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return TaskFacts(None, None, None)
 
 
 def tree_is_gone(run: RunPaths) -> bool:
@@ -146,6 +169,10 @@ def _text(value: Any) -> str:
 
 def _maybe_text(value: Any) -> str | None:
     return None if value is None else _text(value)
+
+
+def _short_text(value: Any) -> str | None:
+    return value if isinstance(value, str) and len(value) <= MOST_TASK_CHARACTERS else None
 
 
 def _amount(value: Any) -> str:

@@ -1,6 +1,6 @@
 """The box of a program that carries out a run, if its agent file says `sandbox: bwrap`.
 
-It shows the program's installation, the relay to the servers outside, and in the place of its state directory
+It shows the program's installation, the relay to its worker, and in the place of its state directory
 one of the run's own. `network`, `sandboxLimits`, `sandboxRead` and `sandboxWrite` are those of every box.
 """
 
@@ -9,25 +9,21 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from subagent_server.domain.errors import RunRefused
 from subagent_server.host.directory import Directory
 from subagent_server.runners.programs import relay
-from subagent_server.runners.programs.dialect import ChildServer
 from subagent_server.sandbox.box import Box, Rules
 from subagent_server.sandbox.refusal import BoxRefused, PlaceRefused
 from subagent_server.service.program_keys import KNOWN_PROGRAMS, program_of
 from subagent_server.worker.boxes import place_refused, refused, unprotected
-from subagent_server.worker.child_servers import ChildServers
 from subagent_server.worker.run_box import RunBox, showing
 from subagent_server.worker.runner_setup import RunnerSetup
 
 ASKED = "sandbox: bwrap"
-_SOCKET = "parent.sock"
-_CHILD_VARIABLES = ("SUBAGENT_RUN_ID", "SUBAGENT_RUN_TOKEN", "SUBAGENT_RUNS", "SUBAGENT_AGENTS")
 MOST_STATE_BYTES = 1 << 30
 MOST_STATE_FILES = 20_000
 """Of the state of a program that a continuation copies; with more it is refused."""
@@ -51,20 +47,13 @@ def box_of_program(setup: RunnerSetup) -> RunBox | None:
 
 
 class BoxedStart:
-    """What is opened around a program in a box: the box, the state that it carries on, and its servers."""
+    """What is opened around a program in a box: the box, and the state that it carries on."""
 
-    def __init__(
-        self, setup: RunnerSetup, box: RunBox, state: Directory | None, hear: Callable[[bytes], None]
-    ) -> None:
-        """Nothing is opened yet. `state` is that of the run before; `hear` gets the stderr of the servers."""
+    def __init__(self, setup: RunnerSetup, box: RunBox, state: Directory | None) -> None:
+        """Nothing is opened yet. `state` is that of the run before."""
         self._setup = setup
         self._box = box
         self._state = state
-        server = child_server()
-        # -E: no PYTHON* variable may lead to modules that the program in the box has written
-        command = [server.command, "-E", *server.args]
-        place = setup.run.paths.program.entry(_SOCKET)
-        self._servers = ChildServers(place, command, setup.environment, hear)
 
     async def entered(self, environment: Mapping[str, str]) -> Box:
         """Return the box with these variables, with all that the program finds in it.
@@ -72,10 +61,9 @@ class BoxedStart:
         Raises:
             BoxRefused: there can be none.
             RunRefused: `config`, if a name cannot be protected, or the state cannot be carried on.
-            OSError: the working directory cannot be read, or there is no room for the socket.
+            OSError: the working directory cannot be read.
         """
         box = await asyncio.to_thread(self._built)
-        self._servers.open()
         self._setup.run.first_request.set()  # from here on files that run code may come
         return box.with_environment(environment)
 
@@ -88,24 +76,8 @@ class BoxedStart:
         return box
 
     async def leave(self) -> None:
-        """End the servers, and give back the names that were held."""
-        try:
-            await self._servers.aclose()
-        finally:
-            await asyncio.to_thread(self._box.release)
-
-
-def child_server() -> ChildServer:
-    """Return the command of the server for children, which is this installation's."""
-    # -P: a directory of the run's own must not be searched for modules
-    args = ["-P", "-m", "subagent_server", "serve", "--role", "child"]
-    return ChildServer("subagent", sys.executable, args, _CHILD_VARIABLES)
-
-
-def relayed(child: ChildServer, state: Directory) -> ChildServer:
-    """Return the command in the box that reaches such a server outside. It needs no variable."""
-    words = ["-I", "-S", str(Path(relay.__file__).resolve()), str(state.entry(_SOCKET).path)]
-    return ChildServer(child.name, sys.executable, words, ())
+        """Give back the names that were held."""
+        await asyncio.to_thread(self._box.release)
 
 
 def copy_state(source: Directory, target: Directory) -> None:

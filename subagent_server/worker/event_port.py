@@ -9,7 +9,8 @@ path, or have nothing to send, is cut off.
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import Any
+
+from subagent_server.domain.subagent_events import ForeignEvent
 
 VARIABLES = ("SUBAGENT_LOGGING_ADDRESS", "CPE_SUBAGENT_LOGGING_ADDRESS")
 BUFFER_BYTES = 8 * 1024
@@ -19,9 +20,9 @@ DEADLINE_SECONDS = 10.0
 
 
 class EventPort:
-    """Listens as long as its run works. `write` gets each event as facts of the journal."""
+    """Listens as long as its run works. `write` gets each event."""
 
-    def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, write: Callable[[ForeignEvent], None]) -> None:
         self._write = write
         self._path = f"/{secrets.token_urlsafe(24)}"
         self._server: asyncio.Server | None = None

@@ -4,7 +4,6 @@ import hmac
 import json
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -12,18 +11,19 @@ from subagent_server.domain.subagent_events import ForeignEvent
 from subagent_server.worker.http_exchange import HttpExchange, RequestHead, RequestRefused
 
 MAX_BODY_BYTES = 256 * 1024
+_RECORDED = b'{"status": "recorded"}'
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
 async def take_event(
     exchange: HttpExchange,
     path: str,
-    write: Callable[[dict[str, Any]], None],
+    write: Callable[[ForeignEvent], None],
     named: Callable[[], object],
     *,
     is_full: bool,
 ) -> bool:
-    """Read a request, `write` the facts of its event, and answer it; return whether another may follow.
+    """Read a request, `write` its event, and answer it; return whether another may follow.
 
     `named` is called once the request has named `path`, which only programs of the run know. With `is_full`
     the request is refused.
@@ -31,20 +31,20 @@ async def take_event(
     Raises:
         OSError, EOFError: the connection ended.
     """
-    status, answer = HTTPStatus.OK, {"status": "recorded"}
+    status, answer = HTTPStatus.OK, _RECORDED
     try:
         if is_full:
             raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections at once: try again")
         write(await _event(exchange, path, named))
     except RequestRefused as refused:
-        status, answer = refused.status, {"error": refused.why}
-    allow = {"Allow": "POST"} if status is HTTPStatus.METHOD_NOT_ALLOWED else {}
-    await exchange.respond(status, json.dumps(answer).encode(), allow)
+        status, answer = refused.status, json.dumps({"error": refused.why}).encode()
+    allow = "POST" if status is HTTPStatus.METHOD_NOT_ALLOWED else None
+    await exchange.respond(status, answer, allow)
     return exchange.begin_next()
 
 
-async def _event(exchange: HttpExchange, path: str, named: Callable[[], object]) -> dict[str, Any]:
-    """Return the facts of the posted event.
+async def _event(exchange: HttpExchange, path: str, named: Callable[[], object]) -> ForeignEvent:
+    """Return the posted event.
 
     Raises:
         RequestRefused: the body is not an event, or the request is not allowed here.
@@ -62,7 +62,7 @@ async def _event(exchange: HttpExchange, path: str, named: Callable[[], object])
         raise RequestRefused(HTTPStatus.METHOD_NOT_ALLOWED, "only POST is taken here")
     body = await exchange.body(MAX_BODY_BYTES)
     try:
-        return ForeignEvent.model_validate_json(body).facts()
+        return ForeignEvent.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "the body"

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 
 import h11
@@ -73,15 +74,13 @@ class HttpExchange:
                 raise _too_long(most)
         return bytes(body)
 
-    async def respond(self, status: HTTPStatus, content: bytes, headers: dict[str, str]) -> None:
-        """Send the response, as JSON. Behind a refusal it announces the end of the connection."""
-        fields = {**headers, "Content-Type": "application/json", "Content-Length": str(len(content))}
-        if status is not HTTPStatus.OK:
-            fields["Connection"] = "close"
-        self._send(h11.Response(status_code=status, headers=list(fields.items()), reason=status.phrase))
-        if self._method != "HEAD":
-            self._send(h11.Data(data=content))
-        self._send(h11.EndOfMessage())
+    async def respond(self, status: HTTPStatus, content: bytes, allow: str | None = None) -> None:
+        """Send the response, as JSON. Behind a refusal it announces the end of the connection.
+
+        `allow` names the methods that are taken, if the refused one is not.
+        """
+        body = [] if self._method == "HEAD" else [h11.Data(data=content)]
+        self._send(_response(status, len(content), allow), *body, h11.EndOfMessage())
         await self._writer.drain()
         if status is not HTTPStatus.OK or (not self._goes_on and self._protocol.trailing_data[0]):
             self._writer.write_eof()
@@ -110,9 +109,9 @@ class HttpExchange:
         assert not isinstance(event, type)  # PAUSED comes only behind the end of a request
         return event
 
-    def _send(self, event: h11.Event) -> None:
-        if (data := self._protocol.send(event)) is not None:
-            self._writer.write(data)
+    def _send(self, *events: h11.Event) -> None:
+        """Send the events in one piece: each write costs a call of the system."""
+        self._writer.write(b"".join(self._protocol.send(event) or b"" for event in events))
 
     async def _linger(self) -> None:
         """Read a little of the rest: closing before would reset the connection, and lose the response."""
@@ -121,6 +120,16 @@ class HttpExchange:
                 left = _LINGER_BYTES
                 while left > 0 and (more := await self._reader.read(65536)):
                     left -= len(more)
+
+
+@lru_cache(maxsize=64)  # nearly all responses are the same, and h11 checks each header
+def _response(status: HTTPStatus, length: int, allow: str | None) -> h11.Response:
+    fields = {"Content-Type": "application/json", "Content-Length": str(length)}
+    if allow is not None:
+        fields["Allow"] = allow
+    if status is not HTTPStatus.OK:
+        fields["Connection"] = "close"
+    return h11.Response(status_code=status, headers=list(fields.items()), reason=status.phrase)
 
 
 def _too_long(most: int) -> RequestRefused:

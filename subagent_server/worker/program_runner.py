@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from subagent_server.runners.programs.acp import AcpDialect
 from subagent_server.runners.programs.claude import ClaudeDialect
 from subagent_server.runners.programs.codex import CodexDialect
 from subagent_server.runners.programs.command import CommandDialect
-from subagent_server.runners.programs.dialect import Dialect, ProgramTask
+from subagent_server.runners.programs.dialect import ChildServer, Dialect, ProgramTask
 from subagent_server.runners.programs.events import ProgramEvents
 from subagent_server.runners.programs.gemini import GeminiDialect
 from subagent_server.runners.programs.runner import ProgramRunner
@@ -24,9 +25,10 @@ from subagent_server.service.inputs import copied_inputs
 from subagent_server.toolkit.agent_process import AgentProcess, ProcessOrder
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
 from subagent_server.toolkit.permission import Permissions
-from subagent_server.worker.boxed_start import ASKED, BoxedStart, box_of_program, child_server, relayed
+from subagent_server.worker.boxed_start import ASKED, BoxedStart, box_of_program
 from subagent_server.worker.boxes import mark_of, refused, words_of
 from subagent_server.worker.carried_on import CarriedOn, carry_on
+from subagent_server.worker.child_connections import ChildConnections, whole_server
 from subagent_server.worker.run_box import RunBox
 from subagent_server.worker.runner_setup import RunnerSetup
 
@@ -65,26 +67,44 @@ async def open_runner(setup: RunnerSetup) -> ProgramRunner:
     past = await asyncio.to_thread(carry_on, run.store, request, boxed=box is not None)
     if past.session_id is not None:
         run.session_opened(past.session_id)
-    task = _task(setup, request, past, box)
-    run.adopt([*past.messages, {"role": "user", "content": list(task.content)}])
-    dialect = DIALECTS[agent.runner](task, events, Permissions(run, beside_work=True))
-    if box is None:
-        return ProgramRunner(
-            run, agent, dialect, events, partial(_start, setup, dialect, log), _leave_nothing
-        )
-    boxed = BoxedStart(setup, box, past.state, log.write)
-    start = partial(_start, setup, dialect, log, boxed)
-    return ProgramRunner(run, agent, dialect, events, start, boxed.leave)
+    async with AsyncExitStack() as opened:
+        boxed = None if box is None else BoxedStart(setup, box, past.state)
+        if boxed is not None:
+            opened.push_async_callback(boxed.leave)
+        task = _task(setup, request, past, box, _child_server(setup, opened, boxed=box is not None))
+        run.adopt([*past.messages, {"role": "user", "content": list(task.content)}])
+        dialect = DIALECTS[agent.runner](task, events, Permissions(run, beside_work=True))
+        start = partial(_start, setup, dialect, log, boxed)
+        return ProgramRunner(run, agent, dialect, events, start, opened.pop_all().aclose)
 
 
-async def _leave_nothing() -> None:
-    """Nothing is open around a program without a box."""
+def _child_server(setup: RunnerSetup, opened: AsyncExitStack, *, boxed: bool) -> ChildServer:
+    """Return the server by which the program asks: a relay to this worker, from now until `opened` is closed.
+
+    Where the file system has no sockets, a program without a box starts a whole server.
+
+    Raises:
+        RunRefused: `config`, if there is no way out of a box.
+    """
+    connections = ChildConnections(setup.run, setup.environment)
+    try:
+        connections.open()
+    except OSError as error:
+        if boxed:
+            raise RunRefused(
+                "config",
+                f"The directory of the run cannot hold the socket by which a program in a box asks: {error}.",
+                "Put the runs root on another file system, or leave `sandbox: bwrap` out.",
+            ) from error
+        return whole_server()
+    opened.push_async_callback(connections.aclose)
+    return connections.relay
 
 
-def _task(setup: RunnerSetup, request: RunRequest, past: CarriedOn, box: RunBox | None) -> ProgramTask:
+def _task(
+    setup: RunnerSetup, request: RunRequest, past: CarriedOn, box: RunBox | None, child: ChildServer
+) -> ProgramTask:
     agent, run = setup.agent, setup.run
-    state = run.paths.program
-    state.make()
     inputs = copied_inputs(run.paths)
     words = past.words(request.prompt)
     texts = [
@@ -99,8 +119,8 @@ def _task(setup: RunnerSetup, request: RunRequest, past: CarriedOn, box: RunBox 
         content=task_blocks(words, inputs),
         preamble=_preamble(setup) if box is None else f"{_preamble(setup)} {words_of(box)}",
         cwd=Path.cwd(),
-        child=child_server() if box is None else relayed(child_server(), state),
-        state=state,
+        child=child,
+        state=run.paths.program,
         environment=setup.environment,
         resumes=past.session_id,
         spent=past.spent,

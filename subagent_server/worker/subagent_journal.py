@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from subagent_server.domain.subagent_events import KIND
+from subagent_server.domain.subagent_events import KIND, ForeignEvent
 
 LOOK_SECONDS = 1.0
 EVENTS_A_SECOND = 50.0
@@ -38,16 +38,13 @@ class SubagentJournal:
 
     def write(self, facts: dict[str, Any]) -> None:
         """Write an event, or count it if there are too many."""
-        moment = self._clock()
-        self._room = min(float(BURST), self._room + (moment - self._at) * EVENTS_A_SECOND)
-        self._at = moment
-        if self._room < 1 or self._written >= MAX_EVENTS:
-            self._left_out += 1
-            return
-        self._record_left_out()
-        self._room -= 1
-        self._written += 1
-        self._record(KIND, **facts)
+        if self._has_room():
+            self._record(KIND, **facts)
+
+    def write_foreign(self, event: ForeignEvent) -> None:
+        """Write the event of a program, or count it: of thousands a second only those written cost more."""
+        if self._has_room():
+            self._record(KIND, **event.facts())
 
     def close(self) -> None:
         """Record the events that were left out last."""
@@ -60,6 +57,19 @@ class SubagentJournal:
             last = await _is_set(over, LOOK_SECONDS)
             for facts in await asyncio.to_thread(look, last):
                 self.write(facts)
+
+    def _has_room(self) -> bool:
+        """Take the room of one event, or count it as left out."""
+        moment = self._clock()
+        self._room = min(float(BURST), self._room + (moment - self._at) * EVENTS_A_SECOND)
+        self._at = moment
+        if self._room < 1 or self._written >= MAX_EVENTS:
+            self._left_out += 1
+            return False
+        self._record_left_out()
+        self._room -= 1
+        self._written += 1
+        return True
 
     def _record_left_out(self) -> None:
         if self._left_out:

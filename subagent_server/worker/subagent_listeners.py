@@ -22,7 +22,7 @@ async def subagents_heard(
     record = run.record
     nested, foreign = SubagentJournal(record), SubagentJournal(record)  # neither takes the room of the other
     over = asyncio.Event()
-    port = await _opened(EventPort(foreign.write), run, environment)
+    port = await _opened(EventPort(foreign.write_foreign), run, environment)
     nested_events = NestedEvents(run.store, run.run_id)
     following = asyncio.create_task(nested.follow(nested_events.look, over)) if may_delegate else None
     try:

@@ -41,7 +41,9 @@ def raw_screen(cli: Cli, *words: str, **environment: str) -> str:
     outer, inner = pty.openpty()
     shown = b""
     try:
-        with cli.start(*words, stdout=inner, env={"TERM": "xterm", **environment}) as command:
+        with cli.start(
+            *words, stdout=inner, env={"TERM": "xterm", "COLORTERM": "", **environment}
+        ) as command:
             os.close(inner)
             with suppress(OSError):  # the terminal has no other end any more
                 while part := os.read(outer, 1 << 16):

@@ -87,11 +87,12 @@ def test_an_answer_from_elsewhere_ends_the_asking(asking: Cli) -> None:
     assert answer(asking)[0] == "green"
 
 
-def test_ctrl_c_at_the_question_leaves_it_open(asking: Cli) -> None:
+def test_ctrl_c_at_the_question_leaves_it_open_and_names_the_command_that_answers(asking: Cli) -> None:
     with person(asking, "run", "asker", "Go") as terminal:
         terminal.hear(PROMPT)
         terminal.command.interrupt()
-        terminal.hear("subagent stop")
+        said = terminal.hear("subagent stop")
+        assert f"`subagent reply {asking.store.run_ids()[0]}` answers its question" in said
         assert terminal.command.end()[0] == 130
     assert answer(asking) == (None, None)
 

@@ -57,3 +57,11 @@ def test_the_demo_of_code_mode_makes_all_calls_in_one_program_that_asks(cli: Cli
     assert done.returncode == 0, done.stderr
     assert "31. tracker.get_issue" in done.stdout and "parent ← asks: 7 issues wait" in done.stdout
     assert "#12 checkout shows the wrong price: 22 days waits longest" in done.stdout
+
+
+def test_a_demo_whose_server_does_not_start_ends_with_one_sentence(cli: Cli) -> None:
+    place = repository(cli.home.with_name(f"{cli.home.name}.repository"))
+    child = {"SUBAGENT_RUN_ID": "20261122-093015-417-nobody", "ANTHROPIC_API_KEY": ""}
+    done = cli("demo", "--repo", str(place), env=child)
+    assert done.returncode == 6 and "Exception" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("subagent: the demo lost its server (")

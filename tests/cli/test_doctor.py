@@ -84,6 +84,22 @@ def test_a_named_file_that_is_missing_or_not_an_agent_is_a_finding(cli: Cli) -> 
         assert done.returncode == 1 and done.stdout.startswith(f"{name}: error: ")
 
 
+def test_an_agent_may_be_named_and_a_name_that_is_none_is_refused_with_the_nearest(cli: Cli) -> None:
+    cli.agent("worker")
+    cli.agent("bounded", tools="Bash(git diff:*)")
+    (cli.home / "agents" / "torn.yaml").write_text("subagent: 5\n", encoding="utf-8")
+    (cli.home / "agents" / "notes.md").write_text("Notes.\n", encoding="utf-8")
+    assert cli.json("doctor", "worker") == {"checked": 1, "problems": []}
+    for name, reason in (("bounded", "Bash(git diff:*)"), ("torn", "agents/torn.yaml:")):
+        done = cli("doctor", name)
+        assert done.returncode == 1 and reason in done.stdout and len(done.stdout.splitlines()) == 1
+    assert "notes.md: it has no front matter" in cli("doctor", "notes").stderr
+    for name in ("workr", "\x1b[2J", "a" * 300, ""):
+        done = cli("doctor", name)
+        assert done.returncode == 3 and done.stderr.startswith("subagent: There is no agent ")
+        assert done.stderr.count("\n") == 1 and ("worker" in done.stderr) and "\x1b" not in done.stderr
+
+
 def test_programs_get_the_problems_as_json(cli: Cli) -> None:
     cli.agent("bounded", tools="Bash(git diff:*)")
     found = cli.json("doctor", code=1)

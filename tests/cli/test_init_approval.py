@@ -10,6 +10,8 @@ import pytest
 from tests.cli.command import Cli
 from tests.cli.init_clients import FILES, everything, servers, written
 
+FIRST_TURN = {"env": {"MCP_CONNECT_TIMEOUT_MS": "30000"}}
+
 
 def listed(path: Path) -> Any:
     """Return the settings in a file."""
@@ -29,14 +31,34 @@ def test_claude_code_may_use_the_server_without_asking_unless_that_is_not_wanted
     assert listed(settings) == {
         "permissions": {"deny": ["Bash(rm:*)"], "allow": ["Read", "mcp__subagents"]},
         "enabledMcpjsonServers": ["subagents"],
+        **FIRST_TURN,
     }
     assert cli("init", "claude").stderr.endswith("has this server already: nothing to do.\n")
     written(cli, "claude", "--scope", "user")
-    assert listed(home / ".claude" / "settings.json") == {"permissions": {"allow": ["mcp__subagents"]}}
+    assert listed(home / ".claude" / "settings.json") == {
+        "permissions": {"allow": ["mcp__subagents"]},
+        **FIRST_TURN,
+    }
+
+
+def test_claude_code_waits_longer_for_its_tools_unless_a_person_has_said_how_long(
+    cli: Cli, home: Path
+) -> None:
+    settings = cli.home / ".claude" / "settings.local.json"
+    written(cli, "claude")
+    assert listed(settings)["env"] == FIRST_TURN["env"]
+    assert cli("init", "claude", "--remove", "--yes").returncode == 0 and not settings.exists()
+    for own in ('{"env": {"MCP_CONNECT_TIMEOUT_MS": "9000"}}', '{"env": {"A": "b"}}'):
+        settings.parent.mkdir(exist_ok=True)
+        settings.write_text(own, encoding="utf-8")
+        written(cli, "claude")
+        assert listed(settings)["env"] == {**FIRST_TURN["env"], **json.loads(own)["env"]}
+        assert cli("init", "claude", "--remove", "--yes").returncode == 0
+        assert settings.read_text(encoding="utf-8") == own
 
 
 @pytest.mark.parametrize(
-    "odd", ["{", "[]", '{"permissions": []}', '{"permissions": {"allow": "all"}}', "\xff"]
+    "odd", ["{", "[]", '{"permissions": []}', '{"permissions": {"allow": "all"}}', '{"env": []}', "\xff"]
 )
 def test_settings_that_cannot_be_changed_leave_both_files_as_they_are(cli: Cli, home: Path, odd: str) -> None:
     settings = cli.home / ".claude" / "settings.local.json"

@@ -28,6 +28,7 @@ def test_the_files_of_each_client_are_again_as_they_were(
     written(cli, *words)
     written(cli, *words, "--remove")
     assert everything(cli.home).keys().isdisjoint({str(kept), str(cli.home / ".claude/settings.local.json")})
+    assert not [d for d in cli.home.glob(".*") if d.is_dir() and not any(d.iterdir())]
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(THEIRS[kept.suffix], encoding="utf-8")
     settings = {"project": cli.home / ".claude/settings.local.json", "user": home / ".claude/settings.json"}

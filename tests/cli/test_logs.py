@@ -3,6 +3,7 @@
 import json
 import os
 
+from subagent_server.cli.console.text import width_of, without_colours
 from subagent_server.domain import events
 from subagent_server.host.clock import now
 from subagent_server.store.logs import RunJournal
@@ -182,6 +183,17 @@ def test_each_line_of_several_runs_begins_with_its_run(cli: Cli) -> None:
         assert len([line for line in shown if line.startswith("tester 333333 │ ")]) == 2
         some = cli("logs", ids.tester, ids.boss, "--json").stdout.splitlines()
         assert {json.loads(line)["runId"] for line in some} == {ids.boss, ids.tester}
+
+
+def test_each_piece_of_a_long_line_of_several_runs_begins_with_its_run_on_a_terminal(cli: Cli) -> None:
+    one, other = cli.completed("aaaaaa"), cli.completed("bbbbbb")
+    for run_id in (one, other):
+        journal(cli, run_id, "漢字 words " * 30)
+        RunJournal(cli.store.paths.run(run_id)).append("warning", now(), {"message": "careful " * 30})
+    lines = raw_screen(cli, "logs", one, other, COLUMNS="60").splitlines()
+    assert len(lines) > 20 and all("│" in line for line in lines)
+    assert max(width_of(without_colours(line)) for line in lines) <= 60
+    assert all(line.count("\x1b[0m") == line.count("\x1b[") / 2 for line in lines), "no colour runs on"
 
 
 def test_following_a_tree_shows_runs_that_are_started_meanwhile(cli: Cli) -> None:

@@ -70,7 +70,12 @@ def test_rows_for_programs_have_these_fields(cli: Cli) -> None:
         "status": "waiting_parent_reply",
         "pendingQuestions": 1,
         "live": True,
+        "model": "claude-sonnet-5-5",
+        "cwd": "/tmp",
     }
+    for planted in (b'{"cwd": 5, "agent": {"model": []}}', b'{"cwd": "/x", "agent": 5}', b"["):
+        cli.store.paths.run(run_id).request.path.write_bytes(planted)
+        assert {"model", "cwd"}.isdisjoint(cli.json("ls")[0]), "a request is data"
 
 
 def test_the_table_fits_80_columns_and_has_a_mark_and_a_word(cli: Cli) -> None:

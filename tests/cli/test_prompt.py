@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli.command import Cli, Model, stored
+from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import says
 
 SERVER = [sys.executable, str(Path(__file__).parents[1] / "helpers" / "scripted_server.py")]
@@ -72,3 +73,19 @@ def test_an_agent_whose_start_is_refused_is_refused_here(cli: Cli) -> None:
     done = cli("prompt", "worker")
     assert done.returncode == 1 and "maxTurns" in done.stderr
     assert "prompt is empty" in cli("prompt", "worker", " ").stderr
+
+
+def test_an_agent_with_a_worktree_is_shown_the_sentence_about_it_and_none_stays(
+    cli: Cli, tmp_path: Path
+) -> None:
+    cli.agent("worker", isolation="worktree")
+    (tmp_path / "code").mkdir()
+    make_repository(tmp_path / "code")
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    done = cli("prompt", "worker", "--cwd", "code", env=state)
+    assert done.returncode == 0, done.stderr
+    assert "in a git worktree of your own, on the branch subagent/worker-" in done.stdout
+    assert "subagent" not in git("-C", tmp_path / "code", "branch", "--all")
+    assert len(git("-C", tmp_path / "code", "worktree", "list").splitlines()) == 1
+    refused = cli("prompt", "worker", env=state)
+    assert refused.returncode == 1 and "isolation: worktree cannot be kept" in refused.stderr

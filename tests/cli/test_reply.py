@@ -108,6 +108,15 @@ def test_alone_it_asks_the_open_questions_of_all_runs_and_says_when_each_expires
         assert (answers(cli, one), answers(cli, other)) == (["red"], [None])
 
 
+def test_ctrl_c_at_a_question_leaves_it_open_and_says_how_to_answer_later(cli: Cli) -> None:
+    with cli.living("aaaaaa", asked()) as run_id, person(cli, "reply", "aaaaaa") as terminal:
+        terminal.hear("Your answer")
+        terminal.command.interrupt()
+        assert f"`subagent reply {run_id}` answers its question" in terminal.hear("stops.")
+        assert terminal.command.end()[0] == 130
+        assert answers(cli, run_id) == [None]
+
+
 def test_alone_it_needs_a_terminal(cli: Cli) -> None:
     with cli.living("aaaaaa", asked()) as run_id:
         for words in ([], [run_id], [run_id, "q1", "blue", "red"]):

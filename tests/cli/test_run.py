@@ -134,7 +134,7 @@ def test_a_run_that_is_stopped_meanwhile_exits_with_4(cli: Cli, model: Model) ->
         cli("stop", "@last", "--reason", "enough")
         code, out, said = command.end()
     assert (code, out) == (4, "")
-    assert "was stopped. enough" in said
+    assert "was stopped: `subagent show " in said and said.count("enough") == 1
 
 
 @pytest.mark.parametrize("words", [[], ["--wait", "30"]])
@@ -142,10 +142,8 @@ def test_a_run_that_is_refused_exits_with_1_and_the_reason(cli: Cli, words: list
     cli.agent("worker", tools="Bash(git diff:*)")
     done = cli("run", "worker", "Do it.", *words)
     assert (done.returncode, done.stdout) == (1, "")
-    assert (
-        f"run {the_run(cli)} failed (config): tools: Bash(git diff:*) asks for"
-        in done.stderr.splitlines()[-1]
-    )
+    assert f"run {the_run(cli)} failed (config): " in done.stderr.splitlines()[-1]
+    assert done.stderr.count("Bash(git diff:*) asks for") == 1
 
 
 def test_a_refused_detached_run_is_reported_at_once(cli: Cli) -> None:

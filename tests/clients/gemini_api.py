@@ -34,7 +34,7 @@ def heard(body: dict[str, Any], prefix: str) -> Heard:
     parts = [part for content in body["contents"] for part in content.get("parts", [])]
     responses = [part["functionResponse"]["response"] for part in parts if "functionResponse" in part]
     own = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-    return Heard(own, [_text(response) for response in responses])
+    return Heard(own, [_text(response) for response in responses], json.dumps(body["contents"]))
 
 
 def _text(response: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """What Claude Code asks its model, and what the scripted model answers as a turn of the simulator."""
 
+import json
 from typing import Any
 
 from subagent_server.simulator.request_view import blocks_of, texts_of
@@ -12,11 +13,13 @@ def heard(body: dict[str, Any], prefix: str) -> Heard:
     results = [block for block in blocks if block.get("type") == "tool_result"]
     names = [tool["name"] for tool in body.get("tools", [])]
     own = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-    return Heard(own, ["".join(texts_of(result.get("content"))) for result in results])
+    answers = ["".join(texts_of(result.get("content"))) for result in results]
+    return Heard(own, answers, json.dumps(body["messages"]))
 
 
 def turn(said: Call | Say, prefix: str) -> dict[str, Any]:
     """Return what the model says as a turn."""
     if isinstance(said, Say):
         return {"text": said.text}
-    return {"tool_use": {"name": f"{prefix}{said.tool}", "input": said.arguments}}
+    name = said.tool if said.own else f"{prefix}{said.tool}"
+    return {"tool_use": {"name": name, "input": said.arguments}}

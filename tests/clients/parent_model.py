@@ -24,10 +24,14 @@ class Say:
 
 @dataclass(frozen=True)
 class Heard:
-    """The parts of a request that the model decides by: its tools, and the answers of all calls so far."""
+    """The parts of a request that the model decides by: its tools, and the answers of all calls so far.
+
+    `conversation` is everything that was said, as JSON.
+    """
 
     tools: list[str] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
+    conversation: str = ""
 
     @property
     def calls(self) -> int:
@@ -70,3 +74,8 @@ class ParentModel:
 def call(tool: str, **arguments: Any) -> Call:
     """Return a call."""
     return Call(tool, arguments)
+
+
+def steps(*taken: Call | Say) -> Plan:
+    """Return a plan of one step for each number of answered calls; the last one is repeated."""
+    return lambda heard: taken[min(heard.calls, len(taken) - 1)]

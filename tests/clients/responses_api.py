@@ -30,7 +30,8 @@ def heard(body: dict[str, Any], namespace: str) -> Heard:
     """Return the tools and answers of a request."""
     spaces = [tool for tool in body.get("tools", []) if tool.get("name") == namespace]
     outputs = [item["output"] for item in body["input"] if item.get("type") == "function_call_output"]
-    return Heard([tool["name"] for space in spaces for tool in space["tools"]], [_text(o) for o in outputs])
+    own = [tool["name"] for space in spaces for tool in space["tools"]]
+    return Heard(own, [_text(output) for output in outputs], json.dumps(body["input"]))
 
 
 def _text(output: str | list[dict[str, Any]]) -> str:

@@ -48,7 +48,7 @@ def test_every_door_says_the_same_of_an_agent_whose_runs_are_refused(world: Worl
     assert listed["fine"]["refusals"] == [] and described["run_fine"] == "Does the work of a fine."
     for name, (keys, words) in REFUSED.items():
         sentences = listed[name]["refusals"]
-        whole = " ".join(sentences)
+        whole = "\n".join(sentences)
         assert words in whole and all(sentence.endswith(".") for sentence in sentences), whole
         faults = [p for p in found if p["agent"] == name and p["kind"] == "fault"]
         assert sorted(p["reason"].rstrip(".") for p in faults) == sorted(s.rstrip(".") for s in sentences)

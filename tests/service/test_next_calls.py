@@ -10,8 +10,11 @@ from tests.helpers.runs import RUN_ID, T0, make_meta
 
 TOOLS = ToolCalls(1500)
 COMMANDS = Commands(lambda *words: " ".join(["subagent", *words]))
-NOTHING_TO_CARRY_ON = {"config", "launch_failed", "agent_error"}
-"""A continuation meets the same fault again, or has nothing to go on with."""
+NOTHING_TO_CARRY_ON = {"config", "launch_failed"}
+"""A continuation meets the same fault again, or has nothing to go on with.
+
+`agent_error` is not among them: the death of a program has this code.
+"""
 
 
 @pytest.mark.parametrize("code", FAILURE_CODES)

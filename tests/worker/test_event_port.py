@@ -67,6 +67,12 @@ def event(number: int) -> bytes:
     return json.dumps(EVENT | {"subagentRunId": f"run-{number}"}).encode()
 
 
+def with_payload(port: Port, payload: bytes) -> bytes:
+    """Return a whole request with an event of this payload."""
+    body = event(0)[:-1] + b', "payload": ' + payload + b"}"
+    return port.head(b"Content-Length: %d" % len(body)) + body
+
+
 def chunk(data: bytes) -> bytes:
     """Return data as one chunk."""
     return b"%x\r\n%b\r\n" % (len(data), data)
@@ -121,6 +127,8 @@ REFUSED: dict[str, tuple[int, Callable[[Port], bytes]]] = {
     "trailers without end": (431, lambda port: port.head(CHUNKED) + b"0\r\n" + b"X: y\r\n" * 100_000),
     "chunks without end": (413, lambda port: port.head(CHUNKED) + chunk(b" " * 1_000) * 300),
     "small chunks without end": (413, lambda port: port.head(CHUNKED) + chunk(b" " * 30) * 10_000),
+    "an event with NaN": (400, lambda port: with_payload(port, b"NaN")),
+    "an event with a number beyond a float": (400, lambda port: with_payload(port, b'{"x": [1e999]}')),
     "GET": (405, lambda port: port.head(method=b"GET")),
     "CONNECT": (405, lambda port: port.head(method=b"CONNECT")),
     "a page": (403, lambda port: port.head(b"Origin: null")),

@@ -47,11 +47,13 @@ class ClientPlace:
 class Permissions:
     """A settings file of a client, and the lists in it that let the server be used unasked.
 
-    `lists` maps the path of each list to the text that it has to hold.
+    `lists` maps the path of each list to the text that it has to hold, `texts` other settings that the server
+    needs there to their values. A value that a person has set stays.
     """
 
     file: Callable[[ClientPlace], Path]
     lists: Mapping[tuple[str, ...], str]
+    texts: Mapping[tuple[str, ...], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,11 @@ def _claude_settings(place: ClientPlace) -> Path:
     return place.named("CLAUDE_CONFIG_DIR", place.home / ".claude") / "settings.json"
 
 
+_FIRST_TURN: Mapping[tuple[str, ...], str] = {("env", "MCP_CONNECT_TIMEOUT_MS"): "30000"}
+"""How long the first turn of Claude Code waits for tools that are always loaded: 5 s are too few for a start
+without a zygote on a machine that has much else to do."""
+
+
 def _codex_user(place: ClientPlace) -> Path:
     return place.named("CODEX_HOME", place.home / ".codex") / "config.toml"
 
@@ -171,8 +178,9 @@ _ALL = (
             "project": Permissions(
                 lambda place: place.cwd / ".claude" / "settings.local.json",
                 {("enabledMcpjsonServers",): SERVER, ("permissions", "allow"): f"mcp__{SERVER}"},
+                _FIRST_TURN,
             ),
-            "user": Permissions(_claude_settings, {("permissions", "allow"): f"mcp__{SERVER}"}),
+            "user": Permissions(_claude_settings, {("permissions", "allow"): f"mcp__{SERVER}"}, _FIRST_TURN),
         },
         next_step="Start Claude Code anew.",
         asks="It asks once if it may use the servers of a project (the default answer is no), and before "

@@ -123,6 +123,8 @@ def plan_permissions(path: Path, permissions: Permissions) -> Change:
     changed = bare
     for place, item in permissions.lists.items():
         changed = json_config.with_listed(changed, place, item)
+    for place, value in permissions.texts.items():
+        changed = json_config.with_text(changed, place, value)
     return Change(path, before, _bytes(mark + changed), replaces=False, private=True)
 
 
@@ -151,6 +153,8 @@ def plan_withdrawal(path: Path, permissions: Permissions) -> Change:
     rest = bare
     for place, item in permissions.lists.items():
         rest = json_config.without_listed(rest, place, item)
+    for place, value in permissions.texts.items():
+        rest = json_config.without_text(rest, place, value)
     if rest == bare:
         return Change(path, before, before, replaces=False, private=True)
     after = _left(path, mark, rest, json_config.holds_nothing(rest))

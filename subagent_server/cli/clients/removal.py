@@ -1,6 +1,7 @@
 """Taking the server out of the files of a client again: `subagent init CLIENT --remove`."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -48,6 +49,7 @@ def remove_registration(
             return ExitCode.OK
         for change in changes:
             write(change)
+            _remove_if_empty(change.path.parent, session.settings.cwd)
     if as_json:
         state = "refused" if problem else "removed" if changes else "absent"
         wire = {"client": client.name, "file": str(path), "state": state}
@@ -71,6 +73,13 @@ def _planned(session: Session, client: Client, scope: Scope, path: Path) -> Iter
             yield plan_withdrawal(path, permissions)
     except NotEditable as error:
         raise left_as_it_is(session, path, error, f"take {SERVER} out by hand") from error
+
+
+def _remove_if_empty(directory: Path, project: Path) -> None:
+    """Remove the directory of a client in a project if no file is left in it."""
+    if directory.parent == project:
+        with suppress(OSError):  # it is not empty, or a link: then it stays
+            directory.rmdir()
 
 
 def _problem(session: Session, changes: list[Change], force: bool, is_allowed: bool) -> EarlyExit | None:

@@ -81,7 +81,7 @@ def start_run(session: Session, begin: Callable[[], RunMeta], how: AfterStart) -
         code = exit_of_started(observed.meta)
         if how.stops and observed.meta.ended_at is None:
             observed = _stopped(session, observed, how.seconds or 0)
-    return _finished(session, observed, how, code, log.last_text)
+    return _finished(session, observed, how, code, log)
 
 
 def inputs_from_here(session: Session, inputs: tuple[str, ...]) -> list[str]:
@@ -161,19 +161,19 @@ def _detached(session: Session, observed: Observed, as_json: bool) -> ExitCode:
 
 
 def _finished(
-    session: Session, observed: Observed, how: AfterStart, code: ExitCode | None, shown: str
+    session: Session, observed: Observed, how: AfterStart, code: ExitCode | None, log: EventText
 ) -> ExitCode:
     """Print the result and remarks, and return the exit code; `code` is None if the wait was over first.
 
-    `shown` are the last words of the agent that the log has shown on the same screen.
+    What `log` has shown already is not repeated.
     """
     view = session.view(observed)
     with suppress(OutputClosed):  # a closed output does not change how the run ended
         if how.as_json:
             out_json(view.to_wire())
         elif view.status is Status.COMPLETED:
-            _print_result(session, view, shown)
-        report_run(session, view, hint=how.seconds is not None)
+            _print_result(session, view, log.last_text)
+        report_run(session, view, is_known=log.has_ended and not how.as_json)
         if code is None and not how.stops:
             report(
                 f"run {view.run_id} has not ended after {how.seconds or 0:g} s and goes on"

@@ -8,7 +8,17 @@ from typing import Any, TextIO
 
 from subagent_server.cli.console.asking import has_person
 from subagent_server.cli.console.output import err, is_terminal
-from subagent_server.cli.console.text import coloured, escape_lines, one_line
+from subagent_server.cli.console.text import (
+    coloured,
+    cut,
+    escape_lines,
+    folded,
+    line_width,
+    one_line,
+    padded,
+    width_of,
+    without_colours,
+)
 from subagent_server.domain.figures import TOKENS
 from subagent_server.domain.money import dollars
 from subagent_server.host.journal import parse
@@ -19,6 +29,9 @@ Event = dict[str, Any]
 _CLOCK = 9
 """Columns of the time before the first line of an event."""
 _INDENT = " " * 11
+_LEAST_ROOM = 30
+"""Columns behind a prefix, below which the terminal breaks the lines."""
+_MOST_NAME = 24
 _COLOURS = {
     "run_started": "bold",
     "thought": "grey",
@@ -57,6 +70,8 @@ class EventText:
     stream: TextIO | None = None
     last_text: str = ""
     used: str = ""
+    has_ended: bool = False
+    """Whether the end of the run was shown, with its reason."""
 
     def lines(self, event: Event) -> list[str]:
         """Return the lines of an event; none if it says nothing new."""
@@ -66,7 +81,14 @@ class EventText:
             drawn = list(self._drawn(event))
         except (TypeError, ValueError, AttributeError, OverflowError):
             drawn = [one_line(json.dumps(event, ensure_ascii=False))]  # a journal is data: this one is odd
-        return [f"{self.prefix}{line}" for line in drawn]
+        return [f"{self.prefix}{line}" for line in self._folded(drawn)]
+
+    def _folded(self, lines: list[str]) -> list[str]:
+        """Return lines that a terminal would break, broken so that each piece stands behind the prefix."""
+        room = line_width() - width_of(without_colours(self.prefix))
+        if not self.prefix or room < _LEAST_ROOM or not is_terminal(self.stream or sys.stdout):
+            return lines
+        return [piece for line in lines for piece in folded(line, room, _INDENT)]
 
     def _is_known(self, event: Event) -> bool:
         kind = event.get("type")
@@ -89,6 +111,7 @@ class EventText:
             self.last_text = str(event.get("text", ""))
             if event.get("cut"):
                 self.last_text = ""  # the journal has only a part of it
+        self.has_ended = self.has_ended or kind == "run_ended"
         colour = _ENDS.get(str(event.get("status"))) if kind == "run_ended" else _COLOURS.get(kind)
         if kind == "tool_result" and (event.get("isError") or event.get("exitCode")):
             colour = "red"
@@ -153,10 +176,13 @@ def _used(event: Event) -> str:
 
 def prefixes(names: dict[str, str], stream: TextIO | None) -> dict[str, str]:
     """Return what stands before each line of several runs, by their ids: agent and last part of the id."""
-    shown = {run_id: f"{one_line(agent)} {run_id.rpartition('-')[2]}" for run_id, agent in names.items()}
-    width = max(map(len, shown.values()), default=0)
+    shown = {
+        run_id: f"{cut(one_line(agent), _MOST_NAME)} {run_id.rpartition('-')[2]}"
+        for run_id, agent in names.items()
+    }
+    width = max(map(width_of, shown.values()), default=0)
     return {
-        run_id: coloured(f"{name:<{width}} │ ", _NAMES[number % len(_NAMES)], stream)
+        run_id: coloured(f"{padded(name, width)} │ ", _NAMES[number % len(_NAMES)], stream)
         for number, (run_id, name) in enumerate(shown.items())
     }
 

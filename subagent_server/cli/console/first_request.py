@@ -68,8 +68,7 @@ def first_request(session: Session, order: StartOrder, *, with_servers: bool) ->
     if with_servers:
         judge.equipped(agent)
     left_out = [] if with_servers else [*agent.mcp_servers, *agent.named_servers]
-    alone: dict[str, Any] = {"mcp_servers": {}, "named_servers": []} if left_out else {}
-    shown = agent.model_copy(update={**alone, "isolation": "none"})
+    shown = agent.model_copy(update={"mcp_servers": {}, "named_servers": []}) if left_out else agent
     key = new_key()
     with Simulator(_ANSWER, key=key) as simulator, _passing_service(session, simulator, key) as service:
         meta = _ended(service, shown, order)

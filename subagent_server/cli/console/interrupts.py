@@ -9,6 +9,8 @@ from types import FrameType
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.output import err, is_terminal
 from subagent_server.cli.console.session import Session
+from subagent_server.domain.errors import SubagentError
+from subagent_server.service.open_run import open_run
 
 
 @contextmanager
@@ -23,13 +25,26 @@ def watching(session: Session, *run_ids: str) -> Iterator[None]:
     except KeyboardInterrupt:
         if is_terminal(sys.stderr):
             err("")  # the terminal has written ^C
-        run_id = run_ids[0]
-        goes_on = f"run {run_id} goes on" if len(run_ids) == 1 else "the runs go on"
-        raise EarlyExit(
-            ExitCode.INTERRUPTED,
-            f"only the watching has ended, {goes_on}: `{session.command('logs', '-f', run_id)}` watches, "
-            f"`{session.command('stop', *run_ids)}` stops.",
-        ) from None
+        raise EarlyExit(ExitCode.INTERRUPTED, _goes_on(session, run_ids)) from None
+
+
+def _goes_on(session: Session, run_ids: tuple[str, ...]) -> str:
+    """Return the sentence on runs that nobody watches any more, with the command that answers a question."""
+    first = run_ids[0]
+    asking = next((run_id for run_id in run_ids if _asks(session, run_id)), None)
+    goes_on = f"run {first} goes on" if len(run_ids) == 1 else "the runs go on"
+    answers = "" if asking is None else f"`{session.command('reply', asking)}` answers its question, "
+    return (
+        f"only the watching has ended, {goes_on}: {answers}`{session.command('logs', '-f', first)}` watches, "
+        f"`{session.command('stop', *run_ids)}` stops."
+    )
+
+
+def _asks(session: Session, run_id: str) -> bool:
+    try:
+        return open_run(session.service, run_id, session.caller).meta.pending_questions > 0
+    except SubagentError:  # the verb that comes next will say what is wrong with the run
+        return False
 
 
 @contextmanager

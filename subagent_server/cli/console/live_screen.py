@@ -20,6 +20,7 @@ from subagent_server.cli.console.live_frame import HELP, Entry, View, entries_of
 from subagent_server.cli.console.output import err
 from subagent_server.cli.console.session import Session
 from subagent_server.cli.console.terminal_mode import TerminalMode
+from subagent_server.cli.console.text import folded
 from subagent_server.cli.console.typed_keys import TypedKeys
 from subagent_server.domain.errors import SubagentError
 from subagent_server.host.journal import parse
@@ -119,7 +120,8 @@ class LiveScreen:
             return
         events = [event for line in found.lines if (event := parse(line)) is not None]
         lines = [line for event in events for line in writer.lines(event)]
-        self._view.page = _folded(lines, width) or ["There is no log yet."]
+        pieces = [piece for line in lines for piece in folded(line, width)]
+        self._view.page = pieces or ["There is no log yet."]
         room = max(1, height - 3)
         last = max(0, len(self._view.page) - room)
         self._view.top = last if self._follows else min(self._view.top, last)
@@ -262,25 +264,6 @@ _MOVES = {
     "g": "home",
     "G": "end",
 }
-
-
-def _folded(lines: list[str], width: int) -> list[str]:
-    """Return lines in pieces that fit the width; a line in colours is folded without them."""
-    folded: list[str] = []
-    for line in lines:
-        plain = _without_colours(line)
-        folded += [line] if len(plain) * 2 <= width else _pieces(line, plain, width)
-    return folded
-
-
-def _pieces(line: str, plain: str, width: int) -> list[str]:
-    pieces = wrapped(plain, width)
-    return [line] if len(pieces) == 1 else pieces
-
-
-def _without_colours(line: str) -> str:
-    parts = line.split("\x1b[")
-    return parts[0] + "".join(part.partition("m")[2] for part in parts[1:])
 
 
 def _page_through(text: bytes) -> None:

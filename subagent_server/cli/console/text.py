@@ -5,6 +5,7 @@ screen or reverse the line are shown as escapes (SPEC section 13).
 """
 
 import os
+import re
 import shutil
 import sys
 import unicodedata
@@ -22,16 +23,30 @@ _NAMES = 10
 _LEAST_PROSE = 20
 UNKNOWN = "-"
 """In place of a figure that is not known."""
-_COLOURS = {
-    "bold": 1,
-    "red": 31,
-    "green": 32,
-    "yellow": 33,
-    "blue": 34,
-    "magenta": 35,
-    "cyan": 36,
-    "grey": 90,
+FIXED_COLOURS = {
+    "bold": "1",
+    "red": "38;5;167",
+    "green": "38;5;64",
+    "yellow": "38;5;136",
+    "blue": "38;5;32",
+    "magenta": "38;5;133",
+    "cyan": "38;5;30",
+    "grey": "38;5;244",
 }
+"""Colours of the 256 whose place no theme changes: each can be read on white, on black and on Solarized."""
+_OF_THE_THEME = {
+    "bold": "1",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+    "grey": "2",  # faint: bright black is the background of some themes
+}
+"""For terminals that do not say that they have 256 colours."""
+_PLAIN = "\x1b[0m"
+_COLOUR_CODE = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 class Look(NamedTuple):
@@ -98,7 +113,8 @@ def head(text: str, lines: int) -> str:
     every = text.rstrip("\n").split("\n")
     if len(every) <= lines:
         return "\n".join(every)
-    return "\n".join([*every[:lines], f"… {len(every) - lines} more lines"])
+    left = len(every) - lines
+    return "\n".join([*every[:lines], f"… {left} more line{'' if left == 1 else 's'}"])
 
 
 def width_of(text: str) -> int:
@@ -140,6 +156,30 @@ def wrapped(text: str, width: int) -> list[str]:
     return lines
 
 
+def without_colours(line: str) -> str:
+    """Return a line that may have colours without them."""
+    return _COLOUR_CODE.sub("", line)
+
+
+def folded(line: str, width: int, indent: str = "") -> list[str]:
+    """Return a line that may have colours in pieces that fit the width; all but the first are indented."""
+    if width_of(without_colours(line)) <= width:
+        return [line]
+    pieces, piece, room, colour = [], "", width, ""
+    for part in _COLOUR_CODE.split(line):
+        if part.startswith("\x1b"):
+            colour = "" if part == _PLAIN else part
+            piece += part
+            continue
+        for c in part:
+            if room < _columns(c):
+                pieces.append(piece + (_PLAIN if colour else ""))
+                piece, room = indent + colour, width - len(indent)
+            piece += c
+            room -= _columns(c)
+    return [*pieces, piece]
+
+
 def table(rows: Sequence[Sequence[str]], limits: Sequence[int]) -> list[str]:
     """Return `rows` as aligned lines.
 
@@ -170,7 +210,8 @@ def coloured(text: str, colour: str | None, stream: TextIO | None = None) -> str
     """Return `text` in a colour if the stream, which is stdout by default, has colours."""
     if not text or colour is None or not has_colours(stream):
         return text
-    return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+    codes = FIXED_COLOURS if _has_256_colours() else _OF_THE_THEME
+    return f"\x1b[{codes[colour]}m{text}{_PLAIN}"
 
 
 def has_colours(stream: TextIO | None = None) -> bool:
@@ -180,6 +221,10 @@ def has_colours(stream: TextIO | None = None) -> bool:
     """
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return not plain and is_terminal(sys.stdout if stream is None else stream)
+
+
+def _has_256_colours() -> bool:
+    return bool(os.environ.get("COLORTERM")) or "256color" in os.environ.get("TERM", "")
 
 
 def duration(seconds: float) -> str:

@@ -37,10 +37,10 @@ def worst(codes: Iterable[ExitCode | None]) -> ExitCode:
     return next((code for code in _WORST_FIRST if code in found), ExitCode.OK)
 
 
-def report_run(session: Session, view: RunView, *, hint: bool = True) -> None:
+def report_run(session: Session, view: RunView, *, is_known: bool = False) -> None:
     """Print open questions, a failure or a stop of a run to stderr, a line each.
 
-    `hint` False leaves out the hint of a failure, which the followed log has just shown.
+    `is_known` says that the followed log has just shown the reason of the end, which is not repeated.
     """
     for message in view.messages or []:
         options = f" [{' | '.join(map(one_line, message.options))}]" if message.options else ""
@@ -51,9 +51,12 @@ def report_run(session: Session, view: RunView, *, hint: bool = True) -> None:
             code="needs_answer",
             next_step=command,
         )
-    if view.error is not None:
+    if is_known and view.status in (Status.FAILED, Status.STOPPED):
+        ended = f"failed ({one_line(view.error.code)})" if view.error is not None else "was stopped"
+        report(f"run {view.run_id} {ended}: `{session.command('show', view.run_id)}` has all of it.")
+    elif view.error is not None:
         remedy = for_people(view.error.hint) if view.error.hint else None
-        what_next = f" {remedy}" if hint and remedy else ""
+        what_next = f" {remedy}" if remedy else ""
         failed = one_line(f"run {view.run_id} failed ({view.error.code}): {view.error.message}")
         failed += "" if failed.endswith((".", "!", "?", "…")) else "."
         report(f"{failed}{what_next}", code=view.error.code, next_step=remedy)

@@ -4,7 +4,7 @@ Gemini CLI is one of them (`gemini.py`); any other is started by `command` and `
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from subagent_server.domain.definitions import ServerDefinition
@@ -158,8 +158,7 @@ class AcpDialect:
         child = self._task.child
         own: Message = {"name": child.name, "command": child.command, "args": list(child.args)}
         # over the pipe: agents keep variables that look like secrets from their servers
-        given = self._task.environment
-        own["env"] = _pairs({name: given[name] for name in child.variables if name in given})
+        own["env"] = _pairs(self._task.for_child)
         return [own, *(_server(name, server) for name, server in self._task.agent.mcp_servers.items())]
 
     # -- what it tells and asks
@@ -263,5 +262,5 @@ def _server(name: str, server: ServerDefinition) -> Message:
     return {"type": server.type, "name": name, "url": server.url, "headers": _pairs(server.headers)}
 
 
-def _pairs(values: dict[str, str]) -> list[Message]:
+def _pairs(values: Mapping[str, str]) -> list[Message]:
     return [{"name": name, "value": value} for name, value in values.items()]

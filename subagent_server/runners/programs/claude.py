@@ -256,13 +256,14 @@ class ClaudeDialect:
 
     async def _broken_off(self, process: AgentProcess) -> Outcome:
         code = await process.exited()
-        how = f"was ended by signal {-code}" if code is not None and code < 0 else f"exited with {code}"
+        how = f"exited with {code}"
+        hint = f"If an option is unknown to it, it is too old: `{INSTALL}`. Else `continue` carries on."
+        if code is not None and code < 0:
+            how = f"was ended by signal {-code}"
+            hint = "Something outside of the run has ended it, or memory ran out: `continue` carries on."
         words = f" Its last words: {self._events.last_words}" if self._events.last_words else ""
-        failure = Failure(
-            code="agent_error",
-            message=f"Claude Code {how} before it gave a result.{words}",
-            hint=f"If an option is unknown to it, it is too old: `{INSTALL}`. Else `continue` carries on.",
-        )
+        message = f"Claude Code {how} before it gave a result.{words}"
+        failure = Failure(code="agent_error", message=message, hint=hint)
         return Outcome(self._events.text, failure=failure)
 
 

@@ -1,14 +1,14 @@
-"""The relay of a program in a box: its stdin and stdout as a connection to the socket that SOCKET names.
+"""The relay of a program: its stdin and stdout as a connection to the socket that SOCKET names.
 
-`python -I -S relay.py SOCKET`. A box shows this file alone of the package, so it is on the standard library.
+`python -I -S relay.py SOCKET`. A box shows this file alone of the package, and one runs beside each waiting
+program: it imports little (`threading` and `socket` alone would take a MiB more).
 It ends with the connection, and tells the other end when its stdin has ended.
 """
 
+import _socket
+import _thread
 import os
-import socket
 import sys
-import threading
-from contextlib import suppress
 
 _CHUNK = 1 << 16
 
@@ -17,21 +17,23 @@ def main(path: str) -> None:
     """Relay until the other end closes the connection."""
     directory, name = os.path.split(path)
     os.chdir(directory)  # the address of a socket has room for some 100 bytes
-    line = socket.socket(socket.AF_UNIX)
+    line = _socket.socket(_socket.AF_UNIX)
     try:
         line.connect(name)
     except OSError as error:
         sys.exit(f"The run does not answer: {error.strerror}.")
-    threading.Thread(target=_outward, args=[line], daemon=True).start()
+    _thread.start_new_thread(_outward, (line,))
     while chunk := line.recv(_CHUNK):
         _write(chunk)
 
 
-def _outward(line: socket.socket) -> None:
-    with suppress(OSError):  # the other end has closed, which ends the relay
+def _outward(line: _socket.socket) -> None:
+    try:
         while chunk := os.read(0, _CHUNK):
             line.sendall(chunk)
-        line.shutdown(socket.SHUT_WR)
+        line.shutdown(_socket.SHUT_WR)
+    except OSError:
+        pass  # the other end has closed, which ends the relay
 
 
 def _write(chunk: bytes) -> None:

@@ -122,7 +122,7 @@ def test_its_events_become_those_of_every_run_and_its_keys_reach_it(world: World
         assert words in line, line
     assert "--model opus" in line and "--effort high" in line and "Paint it." in json.dumps(began["first"])
     assert given["system"].startswith("You paint.") and "ask_parent" in given["system"]
-    assert given["servers"]["mcpServers"]["subagent"]["args"][-2:] == ["--role", "child"]
+    assert given["servers"]["mcpServers"]["subagent"]["args"][-1].endswith("/program/parent.sock")
     assert world.meta(run_id).external_session_id in began["argv"]
 
 
@@ -208,8 +208,9 @@ def test_after_a_kill_the_session_is_carried_on_and_told_what_is_not_known(world
     wait_for(lambda: world.events(run_id, "tool_call"), BOUND, "the call")
     os.kill(_pid(world, run_id, victim), signal.SIGKILL)
     wait_for(lambda: observe(world.store, run_id).meta.status.is_terminal, BOUND, "the end of the run")
-    session = world.meta(run_id).external_session_id
-    assert session is not None
+    session, error = world.meta(run_id).external_session_id, world.meta(run_id).error
+    assert session is not None and error is not None
+    assert "too old" not in (error.hint or ""), "its death is no sign of that"
     plays(world, says(text("Done.")), result())
     done = world.cli("continue", run_id, "And the door?", "--detach")
     assert done.returncode == 0, done.stderr
