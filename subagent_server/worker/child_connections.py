@@ -9,7 +9,6 @@ the socket is the run: a box shows it that of its own run alone.
 import asyncio
 import socket
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,8 +19,7 @@ from subagent_server.server.connection import ClientConnection, SharedByClients
 from subagent_server.server.serving import Serving
 from subagent_server.server.stdio import Reports
 from subagent_server.service.access import run_as_caller
-from subagent_server.service.context import open_service
-from subagent_server.settings import read_settings
+from subagent_server.service.context import Service
 from subagent_server.worker.run_context import WorkerRun
 
 MOST_CONNECTIONS = 4
@@ -34,12 +32,11 @@ _VARIABLES = ("SUBAGENT_RUN_ID", "SUBAGENT_RUN_TOKEN", "SUBAGENT_RUNS", "SUBAGEN
 class ChildConnections:
     """Answers each connection to the run's socket with the tools of a child, from `open` to `aclose`."""
 
-    def __init__(self, run: WorkerRun, environment: Mapping[str, str]) -> None:
-        """Nothing is opened yet. `environment` is that of the run."""
+    def __init__(self, run: WorkerRun, service: Service) -> None:
+        """Nothing is opened yet. The processes that `service` starts are reaped by its owner."""
         run.paths.program.make()
         self._place = run.paths.parent_socket
-        settings = read_settings(runs=run.store.paths.root, environment=dict(environment))
-        self._service = open_service(settings)
+        self._service = service
         self._caller = run_as_caller(run.store, run.run_id)
         self._shared = SharedByClients(self._service, self._caller)
         self._reports = Reports()

@@ -29,6 +29,7 @@ from subagent_server.worker.boxed_start import ASKED, BoxedStart, box_of_program
 from subagent_server.worker.boxes import mark_of, refused, words_of
 from subagent_server.worker.carried_on import CarriedOn, carry_on
 from subagent_server.worker.child_connections import ChildConnections, whole_server
+from subagent_server.worker.delegation import service_of
 from subagent_server.worker.run_box import RunBox
 from subagent_server.worker.runner_setup import RunnerSetup
 
@@ -86,7 +87,9 @@ def _child_server(setup: RunnerSetup, opened: AsyncExitStack, *, boxed: bool) ->
     Raises:
         RunRefused: `config`, if there is no way out of a box.
     """
-    connections = ChildConnections(setup.run, setup.environment)
+    delegation = setup.delegation
+    service = delegation.service if delegation is not None else service_of(setup.run, setup.environment)
+    connections = ChildConnections(setup.run, service)
     try:
         connections.open()
     except OSError as error:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.records import RunRequest
-from subagent_server.toolkit.nested import Delegation
 from subagent_server.toolkit.telemetry import NO_TRACER, Tracer
+from subagent_server.worker.delegation import WorkerDelegation
 from subagent_server.worker.run_context import WorkerRun
 
 
@@ -22,7 +22,7 @@ class RunnerSetup:
     run: WorkerRun
     environment: Mapping[str, str]
     read_only: list[Path]
-    delegation: Delegation | None = None
+    delegation: WorkerDelegation | None = None
     tracer: Tracer = NO_TRACER
 
     def record_start(self, request: RunRequest, sandbox: str, model: str | None = None) -> None:

@@ -168,6 +168,24 @@ asyncio.run(main())
 """
 
 
+def test_a_program_starts_runs_of_its_own_by_the_server_of_its_run(world: World) -> None:
+    code = f"""
+        import json, os, sys
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from asking_parent import answer_of_parent, called
+        server = json.load(open(os.environ["SUBAGENT_MCP_CONFIG"]))["mcpServers"]["subagent"]
+        words = server["command"], server["args"]
+        print(called(*words, "run_inner", {{"prompt": "Do it.", "waitSeconds": 60}})["status"])
+        print(answer_of_parent(*words, "Which colour?"))
+    """
+    program(world, textwrap.dedent(code), agents=["inner"])
+    world.agent("inner", "", runner="command", command="echo", args=["Done."])
+    run_id = world.start()
+    world.asking(run_id)
+    world.reply(run_id, "blue")
+    assert world.completed(run_id) == "completed\nblue"
+
+
 def test_a_program_asks_by_a_server_of_its_own_where_its_run_can_have_no_socket(world: World) -> None:
     world.environment["SUBAGENT_MAX_RUNS"] = "1"
     code = f"""
