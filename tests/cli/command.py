@@ -26,7 +26,7 @@ from subagent_server.settings import read_settings
 from subagent_server.simulator import Simulator
 from subagent_server.store.runs import RunStore
 from tests.helpers import warm
-from tests.helpers.forking import run_command
+from tests.helpers.forking import run_command, start_command
 from tests.helpers.runs import STARTED, make_meta, make_request
 from tests.helpers.wait import wait_for
 
@@ -180,11 +180,8 @@ class Running:
     def __init__(
         self, command: list[str], home: Path, environment: dict[str, str], options: dict[str, Any]
     ) -> None:
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         extra = options.pop("env", {})
-        self.process = subprocess.Popen(
-            command, cwd=home, env={**environment, **extra}, **{**pipes, **options}
-        )
+        self.process = start_command(command, cwd=home, environment={**environment, **extra}, **options)
 
     def __enter__(self) -> Self:
         return self
@@ -192,8 +189,7 @@ class Running:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(ProcessLookupError):
-            self.process.kill()
+        self.process.kill()
         self.process.wait(BOUND)
         for pipe in (self.process.stdout, self.process.stderr):
             if pipe is not None:
@@ -219,7 +215,7 @@ class Running:
     def end(self) -> tuple[int, str, str]:
         """Return the exit code and the rest of stdout and stderr."""
         out, err = self.process.communicate(timeout=BOUND)
-        return self.process.returncode, (out or b"").decode(), (err or b"").decode()
+        return self.process.wait(BOUND), (out or b"").decode(), (err or b"").decode()
 
 
 def hear(descriptor: int, wanted: str, seconds: float = BOUND) -> str:

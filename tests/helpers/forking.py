@@ -7,10 +7,8 @@ forking; nor is a command whose environment asks for another interpreter or loca
 """
 
 import atexit
-import gc
 import json
 import os
-import resource
 import select
 import selectors
 import shutil
@@ -19,29 +17,27 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib import import_module
 from io import FileIO
 from pathlib import Path
-from pkgutil import walk_packages
-from typing import Any, NoReturn
+from typing import IO
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-_LOADED = ("domain", "host", "store", "catalog", "launch", "service", "cli")
-"""The rooms whose modules are imported before the first fork."""
-_LOADED_TOO = ("mcp.client", "jsonschema", "watchdog.observers", "rich.console", "asyncio")
 ADDRESS = "SUBAGENT_TESTS_FORKER"
 """The variable by which the processes of a test session find the one that forks."""
 _OTHER_INTERPRETER = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "SUBAGENT_RUN_")
 _SAME_INTERPRETER = {"PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": None}
 _SAME_LOCALE = {"", "C.UTF-8", "C.utf8", "en_US.UTF-8"}
-_ORDER_BYTES = 1 << 20
+ORDER_BYTES = 1 << 20
+_PROGRAM = [sys.executable, "-m", "subagent_server"]
+_DEATH_SECONDS = 60.0
+"""How long a command that was killed may take to end."""
+Stream = int | IO[bytes] | FileIO
+"""A standard stream of a command, as `subprocess.Popen` takes it."""
 
 
 @dataclass(frozen=True)
@@ -54,29 +50,58 @@ class Limits:
 
 
 class ForkedCommand:
-    """A command that has been started. `code` is its exit code, or minus the signal that ended it."""
+    """A command that has been started; it is used as a `subprocess.Popen` is."""
 
-    def __init__(self, status: socket.socket) -> None:
+    def __init__(
+        self, status: socket.socket, stdout: FileIO | None = None, stderr: FileIO | None = None
+    ) -> None:
         self._status = status
         self.pid = int(self._read())
-        self.code: int | None = None
+        self.stdout, self.stderr = stdout, stderr
+        self.returncode: int | None = None
 
-    def wait(self, seconds: float) -> int:
-        """Return the exit code.
+    def wait(self, timeout: float) -> int:
+        """Return the exit code, or minus the signal that ended it.
 
         Raises:
-            TimeoutError: the command has not ended within `seconds`; it is killed.
+            TimeoutError: the command has not ended within `timeout` seconds; it is killed.
         """
-        self._status.settimeout(seconds)
-        try:
-            self.code = int(self._read())
-        except TimeoutError:
+        if self.returncode is None:
+            self._status.settimeout(timeout)
+            with self._status:
+                try:
+                    self.returncode = int(self._read())
+                except TimeoutError:
+                    os.kill(self.pid, signal.SIGKILL)
+                    self._status.settimeout(_DEATH_SECONDS)
+                    self.returncode = int(self._read())
+                    raise
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None if it has not ended."""
+        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+            self.wait(_DEATH_SECONDS)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it has not ended."""
+        if self.poll() is None:
             with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-            raise
-        finally:
-            self._status.close()
-        return self.code
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it as nothing else can, if it has not ended."""
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float) -> tuple[bytes | None, bytes | None]:
+        """Return the rest of what it says on its pipes, when it has ended."""
+        deadline = time.monotonic() + timeout
+        heard = {pipe: b"" for pipe in (self.stdout, self.stderr) if pipe is not None}
+        heard = dict(zip(heard, _exchange(None, b"", list(heard), deadline), strict=True))
+        self.wait(max(0.1, deadline - time.monotonic()))
+        out, err = (None if pipe is None else heard[pipe] for pipe in (self.stdout, self.stderr))
+        return out, err
 
     def _read(self) -> bytes:
         answer = self._status.recv(64)
@@ -92,10 +117,11 @@ def is_for_forking(words: Sequence[str], environment: Mapping[str, str]) -> bool
                 return False
         elif name.startswith(_OTHER_INTERPRETER):
             return False
-    if sum(map(len, [*words, *environment, *environment.values()])) > _ORDER_BYTES // 8:
+    if sum(map(len, [*words, *environment, *environment.values()])) > ORDER_BYTES // 8:
         return False
     locales = {environment.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG")}
-    return locales <= _SAME_LOCALE and "serve" not in words
+    on_stdio = "serve" in words and not any(word.startswith(("--http", "--unix")) for word in words)
+    return locales <= _SAME_LOCALE and not on_stdio
 
 
 def fork_command(
@@ -105,8 +131,12 @@ def fork_command(
     cwd: Path,
     environment: Mapping[str, str],
     limits: Limits = Limits(),
+    pipes: tuple[FileIO | None, FileIO | None] = (None, None),
 ) -> ForkedCommand:
-    """Start `subagent` with these words; its standard streams are copies of these descriptors."""
+    """Start `subagent` with these words; its standard streams are copies of these descriptors.
+
+    `pipes` are the other ends of its stdout and stderr, for who reads them from the command that is returned.
+    """
     order = {
         "words": list(words),
         "cwd": str(cwd),
@@ -114,10 +144,47 @@ def fork_command(
         "umask": _umask(),
         "limits": asdict(limits),
     }
+    text = json.dumps(order).encode()  # before there is a connection, on which the other side waits
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(os.environ.get(ADDRESS) or _own_address(os.getpid()))
-    socket.send_fds(connection, [json.dumps(order).encode()], streams)
-    return ForkedCommand(connection)
+    socket.send_fds(connection, [text], streams)
+    return ForkedCommand(connection, *pipes)
+
+
+def start_command(
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    stdin: Stream = subprocess.DEVNULL,
+    stdout: Stream = subprocess.PIPE,
+    stderr: Stream = subprocess.PIPE,
+    fresh: bool = False,
+) -> "ForkedCommand | subprocess.Popen[bytes]":
+    """Start a program, and return while it runs: `subagent` in a fork if it is for forking and not `fresh`.
+
+    The streams are given as to `subprocess.Popen`; no pipe leads to stdin.
+    """
+    words = [os.fsdecode(word) for word in command[len(_PROGRAM) :]]
+    if fresh or list(command[: len(_PROGRAM)]) != _PROGRAM or not is_for_forking(words, environment):
+        return subprocess.Popen(command, cwd=cwd, env=environment, stdin=stdin, stdout=stdout, stderr=stderr)
+    with ExitStack() as stack:
+        (_, given), (out, said), (err, complained) = (_ends(each, stack) for each in (stdin, stdout, stderr))
+        streams = (given, said, complained)
+        return fork_command(words, streams, cwd=cwd, environment=environment, pipes=(out, err))
+
+
+def _ends(stream: Stream, stack: ExitStack) -> tuple[FileIO | None, int]:
+    """Return the end of a stream that is read here, if there is one, and the end of the command."""
+    if stream == subprocess.PIPE:
+        reading, writing = os.pipe()
+        stack.callback(os.close, writing)
+        return FileIO(reading, "rb"), writing
+    if stream == subprocess.DEVNULL:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        stack.callback(os.close, nothing)
+        return None, nothing
+    return None, stream if isinstance(stream, int) else stream.fileno()
 
 
 def run_command(
@@ -138,9 +205,14 @@ def run_command(
     judged = {name: value for name, value in environment.items() if name not in of_a_run}
     if is_for_forking(words, judged):
         return run_forked(words, cwd=cwd, environment=environment, stdin=stdin, seconds=seconds)
-    command = [sys.executable, "-m", "subagent_server", *words]
     return subprocess.run(
-        command, cwd=cwd, env=environment, input=stdin, capture_output=True, timeout=seconds, check=False
+        [*_PROGRAM, *words],
+        cwd=cwd,
+        env=environment,
+        input=stdin,
+        capture_output=True,
+        timeout=seconds,
+        check=False,
     )
 
 
@@ -176,21 +248,22 @@ def _pipe(stack: ExitStack) -> tuple[FileIO, FileIO]:
     return stack.enter_context(FileIO(reading, "rb")), stack.enter_context(FileIO(writing, "wb"))
 
 
-def _exchange(feed: FileIO, stdin: bytes, sources: Sequence[FileIO], deadline: float) -> list[bytes]:
-    """Write `stdin` to `feed` and close it; return the bytes of each source, read to its end."""
+def _exchange(feed: FileIO | None, stdin: bytes, sources: Sequence[FileIO], deadline: float) -> list[bytes]:
+    """Write `stdin` to `feed`, if there is one, and close it; return all the bytes of each source."""
     heard = {source.fileno(): bytearray() for source in sources}
     rest = memoryview(stdin)
-    os.set_blocking(feed.fileno(), False)
     with selectors.DefaultSelector() as ready:
         for source in sources:
             ready.register(source, selectors.EVENT_READ)
-        ready.register(feed, selectors.EVENT_WRITE)
+        if feed is not None:
+            os.set_blocking(feed.fileno(), False)
+            ready.register(feed, selectors.EVENT_WRITE)
         while ready.get_map():
             events = ready.select(max(0.0, deadline - time.monotonic()))
             if not events:
                 raise TimeoutError("the command is not over, or has left its output open")
             for key, _ in events:
-                if key.fileobj is feed:
+                if feed is not None and key.fileobj is feed:
                     with suppress(BlockingIOError, BrokenPipeError):
                         rest = rest[os.write(feed.fileno(), rest) :] if rest else rest
                         if rest:
@@ -219,7 +292,7 @@ class Forker:
             listening.bind(self.address)
             listening.listen(128)
             self._process = subprocess.Popen(
-                [sys.executable, "-X", "utf8", "-m", "tests.helpers.forking", str(listening.fileno())],
+                [sys.executable, "-X", "utf8", "-m", "tests.helpers.forker", str(listening.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[listening.fileno()],
@@ -241,110 +314,3 @@ def _own_address(_: int) -> str:
     atexit.register(shutil.rmtree, directory)
     atexit.register(forker.close)
     return forker.address
-
-
-# -- in the process that forks
-
-
-def serve(listening: socket.socket) -> None:
-    """Fork a process for each order, and answer with its number, and with how it ended; until stdin ends."""
-    select.select([0, listening.fileno()], [], [])
-    _load()
-    running: dict[int, tuple[int, socket.socket]] = {}
-    while True:
-        ready, _, _ = select.select([0, listening.fileno(), *running], [], [])
-        for pidfd in [each for each in ready if each in running]:
-            pid, status = running.pop(pidfd)
-            os.close(pidfd)
-            _, ended = os.waitpid(pid, 0)
-            with status, suppress(BrokenPipeError):
-                status.send(str(os.waitstatus_to_exitcode(ended)).encode())
-        if 0 in ready:
-            return
-        if listening.fileno() in ready:
-            status, _ = listening.accept()
-            order, streams, _, _ = socket.recv_fds(status, _ORDER_BYTES, 3)
-            pid = os.fork()
-            if pid == 0:
-                _carry_out(json.loads(order), streams)
-            status.send(str(pid).encode())
-            running[os.pidfd_open(pid)] = pid, status
-            for descriptor in streams:
-                os.close(descriptor)
-
-
-def _load() -> None:
-    import subagent_server
-
-    for module in walk_packages(subagent_server.__path__, "subagent_server."):
-        room, name = module.name.split(".")[1], module.name.rpartition(".")[2]
-        if room in _LOADED and not name.startswith("_"):
-            import_module(module.name)
-    for name in _LOADED_TOO:
-        import_module(name)
-    gc.freeze()
-
-
-def _carry_out(order: Any, streams: Sequence[int]) -> NoReturn:
-    """Be the command, from its first line to its exit."""
-    code = 70
-    try:
-        _become(order, streams)
-        from subagent_server.front import main
-
-        code = main()
-    except SystemExit as leave:
-        code = _code_of(leave)
-    except BaseException:  # noqa: BLE001 - the outermost frame, as the interpreter's own
-        traceback.print_exc()
-        code = 1
-    finally:
-        os._exit(_finish(code))
-
-
-def _become(order: Any, streams: Sequence[int]) -> None:
-    """Take on what a process is given when it is started."""
-    for number, descriptor in enumerate(streams):
-        os.dup2(descriptor, number)
-    os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    os.umask(order["umask"])
-    os.chdir(order["cwd"])
-    os.environ.clear()
-    os.environ.update(order["environment"])
-    time.tzset()
-    limits = Limits(**order["limits"])
-    signal.alarm(limits.seconds)
-    for kind, most in ((resource.RLIMIT_AS, limits.memory), (resource.RLIMIT_FSIZE, limits.file_size)):
-        if most:
-            resource.setrlimit(kind, (most, most))
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    sys.argv = ["subagent", *order["words"]]
-    sys.orig_argv = [sys.executable, "-m", "subagent_server", *order["words"]]
-    sys.path[0] = order["cwd"]
-    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape")  # noqa: SIM115 - a descriptor
-    sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
-    sys.stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
-
-
-def _code_of(leave: SystemExit) -> int:
-    if leave.code is None or isinstance(leave.code, int):
-        return leave.code or 0
-    print(leave.code, file=sys.stderr)
-    return 1
-
-
-def _finish(code: int) -> int:
-    """Do what an interpreter does at its end, and return the exit code."""
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError):
-        code = 120
-    with suppress(OSError, ValueError):
-        sys.stderr.flush()
-    return code
-
-
-if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
