@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from subagent_server.catalog.code_mode import read_code_mode
 from subagent_server.catalog.files import Unreadable, read_text
 from subagent_server.catalog.keys import AGENT_FIELDS, LIMIT_FIELDS, canonical, is_ours
 from subagent_server.catalog.models import misspelt_alias, resolve_model
@@ -28,7 +29,6 @@ from subagent_server.catalog.values import (
 from subagent_server.catalog.web import read_web_bounds
 from subagent_server.domain.definitions import (
     AgentDefinition,
-    CodeMode,
     JsonSchema,
     Limits,
     SandboxLimits,
@@ -42,7 +42,6 @@ LONG_DESCRIPTION = 20_000
 """Characters."""
 _EVERYTHING = frozenset({"*", "all", "all tools"})
 _NONE = frozenset({"none"})
-_CODE_MODE_KEYS = {"maxtimeout": "maxTimeoutSeconds"}
 """Keys of CPE configurations that have another name here."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -224,26 +223,6 @@ def _sandbox_write(name: str, value: Value, line: int, job: _Job) -> None:
 
 def _code_mode(name: str, value: Value, line: int, job: _Job) -> None:
     _set(job, name, read_code_mode(value, line, job.reading), line)
-
-
-def read_code_mode(value: Value, line: int | None, reading: Reading) -> CodeMode:
-    """Return code mode from `true`, `false` or a mapping of its keys."""
-    if isinstance(value, str):
-        block = Block()
-        block.put("enabled", value, line or 0)
-        value = block
-    if isinstance(value, Block):
-        value = _renamed(value, _CODE_MODE_KEYS)
-    return read_part(CodeMode, value, "codeMode", line, reading)
-
-
-def _renamed(block: Block, names: Mapping[str, str]) -> Block:
-    """Return a mapping with some of its keys under the name that they have here."""
-    result = Block()
-    for key, value in block.items():
-        result.put(names.get(canonical(key), key), value, block.lines[key])
-    result.repeated |= block.repeated
-    return result
 
 
 def _schema(_: str, value: Value, line: int, job: _Job) -> None:
