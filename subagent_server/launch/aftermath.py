@@ -122,14 +122,15 @@ def _sync_journal(run: RunPaths) -> bool:
 def _reconcile(run: RunPaths, facts: dict[str, Any], program: WorkerProgram) -> bool:
     """Make the meta file and the journal true for readers that only read them; False if that failed.
 
-    `facts` go with it, because the disk may have refused `exit.json`.
+    `facts` go with it, because the disk may have refused `exit.json`. Exit code 0 alone proves nothing: a
+    module that an upgrade is about to write is empty, and does nothing without a fault.
     """
     status = 0
     for pause in RECONCILE_PAUSES:
         if not os.WIFSIGNALED(status):
             signal.sigtimedwait((), pause)
         status = _status_of(run, program, "--reconcile", json.dumps(facts))
-        if status == 0:
+        if status == 0 and state_has_ended(run) and run.journal_has_ended():
             return True
     return False
 

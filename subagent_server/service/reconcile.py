@@ -31,7 +31,7 @@ from subagent_server.service.shim_record import read_exit, read_shim
 from subagent_server.service.tree_usage import record_tree_usage
 from subagent_server.service.worktree_end import settle_if_possible
 from subagent_server.store import change_marks
-from subagent_server.store.logs import RunJournal, has_ended, recorded_usage
+from subagent_server.store.logs import RunJournal, recorded_usage
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.run_files import read_request
 from subagent_server.store.runs import RunStore
@@ -268,13 +268,13 @@ def _remove_placeholders(run: RunPaths) -> None:
 
 def _close_journal(store: RunStore, run: RunPaths, meta: RunMeta) -> None:
     """Write the end of the run into the journal if the worker did not: it is provably gone."""
-    if has_ended(run):
+    if run.journal_has_ended():
         return
     left: list[str] = []
     with suppress(UnreadableMeta, OSError):
         left = left_behind(store, meta)
     with exclusive(run.meta_lock):
-        if not has_ended(run):
+        if not run.journal_has_ended():
             journal = RunJournal(run)
             if left:
                 journal.append("warning", now(), left_facts(left))

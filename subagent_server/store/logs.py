@@ -51,14 +51,6 @@ def next_seq(run: RunPaths) -> int:
     return 1
 
 
-def has_ended(run: RunPaths) -> bool:
-    """Whether the journal says how the run ended."""
-    try:
-        return "run_ended" in journal.latest(run.events, frozenset({"run_ended"}), within=50)
-    except OSError:
-        return False
-
-
 def recorded_usage(run: RunPaths) -> Usage | None:
     """Return the usage by the last entry of the journal: newer than the meta file while the run works."""
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from subagent_server.domain.errors import ForeignRoot
 from subagent_server.domain.ids import check_run_id, is_run_id
+from subagent_server.host import journal
 from subagent_server.host.directory import Directory, Entry
 from subagent_server.store.root import CHANGES, RootDirectory
 
@@ -190,6 +191,13 @@ class RunPaths:
     def other_names(self) -> list[str]:
         """The names in its directory that no run has. A directory with such a name may be the user's."""
         return [name for name in self.files.names() if name not in _NAMES and not _TEMPORARY.fullmatch(name)]
+
+    def journal_has_ended(self) -> bool:
+        """Whether the journal says how the run ended."""
+        try:
+            return "run_ended" in journal.latest(self.events, frozenset({"run_ended"}), within=50)
+        except OSError:
+            return False
 
     def sync_journal(self) -> None:
         """Make the journal and the log durable: appending to them syncs nothing. Raises OSError."""

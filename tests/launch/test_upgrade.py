@@ -8,11 +8,12 @@ import pytest
 from subagent_server.domain.states import Status
 from subagent_server.host import processes
 from tests.helpers.installation import Installation
+from tests.helpers.processes import REPOSITORY
 from tests.helpers.raw_server import HELLO, READY, RawServer, tool_call
-from tests.helpers.turns import says
+from tests.helpers.turns import asks, says
 from tests.helpers.wait import wait_for
 from tests.helpers.warm_place import WarmPlace, forks_of
-from tests.helpers.world import BOUND, World
+from tests.helpers.world import BOUND, World, kill
 
 
 @contextmanager
@@ -55,3 +56,24 @@ def test_servers_from_before_an_upgrade_start_runs_after_it_and_those_from_after
         assert world.completed(ordered(last, 5)) == "Done."
     wait_for(lambda: world.look(amid[0]).meta.status.is_terminal, BOUND, "the end of what met both versions")
     assert world.meta(amid[0]).status in (Status.COMPLETED, Status.FAILED)
+
+
+def test_a_module_that_is_empty_while_it_is_written_never_passes_for_the_end_of_a_run(world: World) -> None:
+    world.agent()
+    world.play(asks("Which?"))
+    world.environment["SUBAGENT_WARM"] = "0"
+    installed, empty, module = (
+        Installation(world.home / "installed"),
+        world.home / "empty",
+        "worker/__main__.py",
+    )
+    with serving(world, installed) as server:
+        run_id = ordered(server, 1)
+        world.asking(run_id)
+        installed.add(module, f"open({str(empty)!r}, 'w')")
+        kill(world.worker(run_id))
+        wait_for(empty.exists, BOUND, "the module that does nothing")
+        installed.add(module, (REPOSITORY / "subagent_server" / module).read_text(encoding="utf-8"))
+    world.gone(run_id)
+    assert world.failed(run_id)[0] == "crashed"
+    assert world.events(run_id)[-1]["type"] == "run_ended"

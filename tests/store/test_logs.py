@@ -104,11 +104,11 @@ def test_a_torn_line_of_the_log_does_not_swallow_the_next(run: RunPaths) -> None
 
 
 def test_the_end_of_a_run_is_found_in_its_journal(run: RunPaths) -> None:
-    assert not logs.has_ended(run)
+    assert not run.journal_has_ended()
     write(run, ("turn", {}))
-    assert not logs.has_ended(run)
+    assert not run.journal_has_ended()
     write(run, ("run_ended", {"status": "completed"}))
-    assert logs.has_ended(run)
+    assert run.journal_has_ended()
 
 
 def test_the_usage_of_a_run_is_that_of_the_last_entry_of_its_journal(run: RunPaths) -> None:

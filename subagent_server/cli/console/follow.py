@@ -12,7 +12,7 @@ from subagent_server.host.wake import SLOW_POLL_SECONDS
 from subagent_server.host.watch import Watcher
 from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
-from subagent_server.store.logs import has_ended, in_order, page
+from subagent_server.store.logs import in_order, page
 from subagent_server.store.paths import RunPaths
 
 _PAGE_LINES = 500
@@ -126,4 +126,4 @@ def _is_over(run: RunPaths, observed: Observed) -> bool:
     The run has ended, and its journal says so or its tree is gone: then reconciliation has closed the
     journal. For a run of another host the status decides.
     """
-    return observed.meta.status.is_terminal and (not observed.live or has_ended(run))
+    return observed.meta.status.is_terminal and (not observed.live or run.journal_has_ended())
