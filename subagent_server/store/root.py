@@ -173,7 +173,8 @@ def find_root(cwd: Path) -> FoundRoot:
                 return FoundRoot(directory / place, passed_over)
         if passed_over is None and (directory / RUNS / CHANGES).is_dir():  # of an earlier version, or planted
             passed_over = directory / RUNS
-    if may_become_root(cwd / RUNS):
+    # looked at once more: somebody may have made it meanwhile, and begun to fill it
+    if may_become_root(cwd / RUNS) or is_ours(cwd / RUNS):
         return FoundRoot(cwd / RUNS, passed_over)
     return FoundRoot(cwd / HIDDEN_RUNS, passed_over or cwd / RUNS)
 
