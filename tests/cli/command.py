@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -130,15 +130,21 @@ class Cli:
 
     def made(self, tail: str, *happened: events.RunEvent, **facts: Any) -> str:
         """Make a run to which `happened` has happened since it was started, and return its id."""
+        run_id = self._created(tail, facts)
+        self._publish(run_id, happened, facts)
+        return run_id
+
+    def _created(self, tail: str, facts: dict[str, Any]) -> str:
         run_id = run_name(tail)
-        asked_of = ("prompt", "parent_run_id")
         origin = {"directories": [str(self.home / "agents")]}
-        asked = {k: v for k, v in facts.items() if k in asked_of}
+        asked = {key: value for key, value in facts.items() if key in ("prompt", "parent_run_id")}
         self.store.create(make_request(run_id, agents_from=origin, **asked))
+        return run_id
+
+    def _publish(self, run_id: str, happened: Sequence[events.RunEvent], facts: dict[str, Any]) -> None:
         self.store.publish(make_meta(run_id, **{k: v for k, v in facts.items() if k != "prompt"}))
         for event in (STARTED, *happened):
             self.store.update(run_id, event, now())
-        return run_id
 
     def completed(self, tail: str, text: str = "All good.", output: Any = None, **facts: Any) -> str:
         """Make a run that has completed with this result."""
@@ -160,10 +166,11 @@ class Cli:
 
     @contextmanager
     def living(self, tail: str, *happened: events.RunEvent, **facts: Any) -> Iterator[str]:
-        """Make a run whose processes seem to live: this process holds its lock."""
-        run_id = self.made(tail, *happened, **facts)
+        """Make a run whose processes seem to live: this process holds its lock before it is one."""
+        run_id = self._created(tail, facts)
         descriptor = self.hold(run_id)
         try:
+            self._publish(run_id, happened, facts)
             yield run_id
         finally:
             os.close(descriptor)
