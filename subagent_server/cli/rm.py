@@ -3,8 +3,8 @@
 import click
 
 from subagent_server.cli.console.asking import has_person
-from subagent_server.cli.console.commands import for_people
 from subagent_server.cli.console.complete import complete_runs
+from subagent_server.cli.console.error_text import for_people
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.output import err, out, out_json

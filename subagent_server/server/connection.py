@@ -13,9 +13,9 @@ from mcp.server.models import InitializationOptions
 
 from subagent_server import __version__
 from subagent_server.server.background import Background
+from subagent_server.server.log_notifier import LogNotifier
 from subagent_server.server.notices import ClientNotices
 from subagent_server.server.protocol_checks import explain_bad_parameters, refuse_second_initialize
-from subagent_server.server.relay import EventRelay
 from subagent_server.server.resource_watch import ResourceWatch
 from subagent_server.server.resources import ResourceHandlers
 from subagent_server.server.subscriptions import SubscriptionHandlers
@@ -72,8 +72,8 @@ class ClientConnection:
         background, notices, changes = Background(), ClientNotices(), shared.runs
         self._background = background
         self.unanswered = Unanswered()
-        self.relay = EventRelay(service, changes, caller, background)
-        self.tools = ToolHandlers(service, changes, role, caller, self.relay, shared.tables)
+        self.log_notifier = LogNotifier(service, changes, caller, background)
+        self.tools = ToolHandlers(service, changes, role, caller, self.log_notifier, shared.tables)
         self.resources = ResourceHandlers(service, caller)
         self.subscriptions = SubscriptionHandlers(
             ResourceWatch(service, changes, caller, notices, background),
@@ -173,6 +173,6 @@ def build_server(find: Callable[[Context], ClientConnection], alike: ClientConne
     server.middleware += [explain_bad_parameters, refuse_second_initialize]
     # Not by the constructor, which warns on stderr of what only newer clients do without.
     server.add_request_handler(
-        "logging/setLevel", types.SetLevelRequestParams, of(lambda client: client.relay.set_level)
+        "logging/setLevel", types.SetLevelRequestParams, of(lambda client: client.log_notifier.set_level)
     )
     return server

@@ -5,7 +5,7 @@ import select
 import sys
 import termios
 
-from subagent_server.cli.console.commands import for_people
+from subagent_server.cli.console.error_text import for_people
 from subagent_server.cli.console.output import err, is_terminal
 from subagent_server.cli.console.session import Session
 from subagent_server.cli.console.text import escape_lines, line_width, one_line, wrapped

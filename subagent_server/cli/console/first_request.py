@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from subagent_server.cli.console.commands import for_people
+from subagent_server.cli.console.error_text import for_people
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.session import Session
 from subagent_server.cli.console.until_gone import STOP_WAIT_SECONDS

@@ -3,17 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from subagent_server.cli.console.colours import coloured, has_colours
 from subagent_server.cli.console.row_cells import age_cell, what_cell
-from subagent_server.cli.console.text import (
-    coloured,
-    cut,
-    has_colours,
-    look_of,
-    one_line,
-    padded,
-    width_of,
-    wrapped,
-)
+from subagent_server.cli.console.text import cut, look_of, one_line, padded, width_of, wrapped
 from subagent_server.cli.console.trees import GROUPS, group_of
 from subagent_server.domain.figures import least_mark
 from subagent_server.domain.money import dollars

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from subagent_server.cli.console.asking import ask_person
-from subagent_server.cli.console.commands import for_people
+from subagent_server.cli.console.error_text import for_people
 from subagent_server.cli.console.event_text import EventText
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.live_frame import Entry, View, entries_of, frame, help_lines

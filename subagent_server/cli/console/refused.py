@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from subagent_server.cli.console.commands import for_people
+from subagent_server.cli.console.error_text import for_people
 from subagent_server.cli.console.exits import ExitCode, exit_of_error
 from subagent_server.cli.console.output import last_clause, report
 from subagent_server.domain.errors import SubagentError
