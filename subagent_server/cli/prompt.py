@@ -1,4 +1,4 @@
-"""`subagent prompt`: what the model of a run would get first, without a call."""
+"""`subagent prompt`: show the first request of a run to its model, without a call."""
 
 import json
 from collections.abc import Iterator

@@ -67,7 +67,7 @@ class LaunchInfo(Record):
 
 
 class WorkerIdentity(Record):
-    """A process: pid, its start time in clock ticks since boot, boot and host. A pid alone names nobody."""
+    """A process: pid, its start time in clock ticks since boot, boot and host. A pid alone is not enough."""
 
     host: str
     pid: int

@@ -67,7 +67,7 @@ def chosen(line: str, options: list[str]) -> str:
 
 
 def _is_no_option(answer: str, options: list[str]) -> bool:
-    """Whether an answer looks like the number of an option, and is none."""
+    """Whether an answer looks like the number of an option, but no option has that number."""
     return bool(options) and answer not in options and answer.isascii() and answer.isdecimal()
 
 

@@ -1,4 +1,4 @@
-"""The events of runs on a terminal: in colours, a name before each line of several runs, nothing twice."""
+"""The events of runs on a terminal: coloured, named if there are several runs, and never printed twice."""
 
 import json
 import sys

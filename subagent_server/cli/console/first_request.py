@@ -1,4 +1,4 @@
-"""The first request of a run to its model, without a call: a real run, in a runs root that does not stay.
+"""The first request of a run to its model, without a call: made by a real run in a temporary runs root.
 
 The worker that builds the request is that of every run; a script answers it. So what is shown cannot differ
 from what is sent.

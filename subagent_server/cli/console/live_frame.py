@@ -1,4 +1,4 @@
-"""The frame of the live screen: lines of exactly the size of the terminal, from what is to be shown."""
+"""The frame of the live screen: its rows as lines of exactly the width of the terminal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class Entry:
 
 @dataclass
 class View:
-    """What the screen shows besides the runs."""
+    """The state of the screen besides the runs: selection, filter, input, remark, page."""
 
     selected: str | None = None
     top: int = 0

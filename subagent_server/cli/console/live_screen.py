@@ -1,6 +1,7 @@
 """The live screen of `ls --watch`: runs as they change, and keys to look at, answer and stop them.
 
-By itself it only reads. A key that changes a run asks first, or asks for the words; a paste is no key.
+By itself the screen only reads. A key that changes a run first asks for a yes or for a text; pasted text is
+not taken for keys.
 """
 
 import os
@@ -39,7 +40,7 @@ _CLEAR = "\x1b[2J"
 
 
 class LiveScreen:
-    """The screen: what it shows, and what its keys do."""
+    """The screen: the runs that it shows, and the actions of its keys."""
 
     def __init__(self, session: Session, run_ids: Callable[[], list[str]]) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""A run that a verb over several runs leaves out: reported at once, while the others are still served."""
+"""Report a run that a verb refuses, and go on with the other runs that were named."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

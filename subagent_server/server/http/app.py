@@ -1,4 +1,4 @@
-"""The MCP server over HTTP: it serves until it is told to leave, and then ends streams first."""
+"""The MCP server over HTTP: it serves until a signal asks it to end, and then ends streams first."""
 
 import asyncio
 import signal

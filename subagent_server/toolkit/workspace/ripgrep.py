@@ -262,7 +262,7 @@ def _file_of(rules: str) -> Iterator[int | None]:
 
 
 def _bound(pid: int, seconds: float, memory_bytes: int) -> None:
-    """Bound memory, and the time in case that nobody is left to kill it."""
+    """Bound memory, and the time in case the worker dies before it can kill this."""
     most = {resource.RLIMIT_AS: memory_bytes, resource.RLIMIT_CPU: math.ceil(seconds) + _SECONDS_AFTER}
     for limit, bound in most.items():
         with suppress(OSError):  # it has ended
