@@ -11,6 +11,7 @@ from mcp import Client
 
 from benchmarks.bench_world import BenchWorld, bench_world, timed
 from benchmarks.scale import Scale
+from benchmarks.start import ready_zygote
 from benchmarks.table import Bar, Line, table
 from subagent_server.domain.errors import SubagentError
 
@@ -33,6 +34,7 @@ def measure(scale: Scale) -> list[Line]:
 async def _measured(world: BenchWorld, scale: Scale) -> list[Line]:
     lines: list[Line] = []
     run_ids: list[str] = []
+    await ready_zygote(world)
     async with world.client([sys.executable, str(BARE_SERVER)]) as bare, world.client() as client:
         for waiting in scale.live:
             while len(run_ids) < waiting:

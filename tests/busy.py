@@ -31,6 +31,7 @@ def run_suite(arguments: list[str]) -> list[str] | None:
     """Run pytest and return the lines of what failed, or None if all passed."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-rfE", *arguments],
+        env={**os.environ, "COLUMNS": "400"},  # a line of what failed says why
         stdout=subprocess.PIPE,
         encoding="utf-8",
         check=False,

@@ -1,4 +1,4 @@
-"""Code mode in an agent file: a truth value, or a mapping with the keys of CPE files under our names."""
+"""Read the key `codeMode` of an agent file: true, false or a mapping, also with the keys of CPE files."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Every agent of some directories, and every file that is not an agent, with its reason."""
+"""Find the agents of some directories, and for each other file the reason why it is not an agent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -126,7 +126,7 @@ def _load(found: FoundFile, search: _Search) -> _Candidate | None:
     except Exception as error:
         if lack_of_room(error) is not None:
             raise
-        # A mistake of ours in one file must not hide the others.
+        # A bug of the loader met in one file must not hide the others.
         reason = f"reading it failed ({type(error).__name__}: {shorten(str(error))}), so report it"
         search.problems.append(Problem(found.path, None, "error", reason))
     return None

@@ -1,7 +1,7 @@
-"""Evaluation files: cases, each with what its result has to be, for `subagent eval`.
+"""Evaluation files for `subagent eval`: cases, and the expectations that their results have to meet.
 
-They are read as strictly as their schema says: a key that nobody knows, or a value of the wrong kind, is
-refused with its line.
+A file is read as strictly as its schema says: an unknown key, or a value of the wrong type, is refused with
+its line.
 """
 
 import json
@@ -69,7 +69,7 @@ class Judging(_Part):
 
 
 class Expectation(_Part):
-    """One demand on a result: exactly one of the keys but timeoutSeconds."""
+    """One demand on a result: exactly one of the keys besides `timeoutSeconds`."""
 
     json_schema: JsonSchema | None = Field(
         default=None, alias="schema", description="JSON Schema 2020-12 of the result."
@@ -108,7 +108,7 @@ class Expectation(_Part):
 
 
 class EvalCase(_Part):
-    """One task and what its result has to be. Without `expect`, its runs have to complete."""
+    """One task and the expectations of its result. Without `expect`, its runs have to complete."""
 
     name: _Name = Field(description="The name of the case in tables.")
     prompt: _Text = Field(description="What the agent shall do.")

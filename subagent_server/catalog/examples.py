@@ -1,7 +1,7 @@
 """The agents that come with the product, and the text of a new one.
 
-`subagent new` copies them and `subagent demo` shows one. They are no source of agents for anything else: an
-agent is offered or run only from a file in a directory of the user.
+`subagent new` copies them and `subagent demo` shows one. They are never offered or run from here: an agent is
+offered or run only from a file in a directory of the user.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""From the keys of an agent file in any format to an `AgentDefinition` (SPEC section 3)."""
+"""Make an `AgentDefinition` from the keys of an agent file, in either format (SPEC section 3)."""
 
 import os
 import re

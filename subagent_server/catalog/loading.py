@@ -1,4 +1,4 @@
-"""From a path to an agent, in either format."""
+"""Load the agent of one file, in either format."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The one table from the names people give models to the ids the Messages API knows."""
+"""The table of model aliases (`sonnet`, `opus`, ...) and the ids that the Messages API knows."""
 
 import re
 from collections.abc import Mapping

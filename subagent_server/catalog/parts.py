@@ -1,4 +1,4 @@
-"""From the text of a file to a typed part of a definition, one mistake at a time.
+"""Read a part of a file into its typed form; each mistake in it is reported by itself.
 
 A value not allowed for its key is a fault naming key and value, and the rest is read as if the key were not
 there: a single wrong number does not hide an agent.

@@ -1,7 +1,7 @@
-"""Mistakes in a schema that make its results other than meant, and that its own rules allow.
+"""Find likely mistakes in an output schema that is valid by the rules of JSON Schema.
 
-Names in `required` that `properties` lacks are misspelt, and at worst no result fits. A misspelt keyword is a
-rule that nobody keeps.
+A name in `required` that `properties` lacks is probably misspelt, and at worst no result fits. A misspelt
+keyword is ignored by every validator.
 """
 
 from collections.abc import Iterator, Mapping

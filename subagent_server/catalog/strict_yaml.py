@@ -1,4 +1,4 @@
-"""YAML as its standard has it, read without trust: bounded, without types, with line numbers.
+"""Parse YAML that is not trusted: by its standard, bounded, without types, with line numbers.
 
 Built on parser events, not on a loader: a deep nesting, a chain of aliases that multiplies ("billion
 laughs") or a tag that names a class is refused before anything large exists.
@@ -23,7 +23,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class NotYaml(Exception):
-    """Why a text is not YAML of ours; `line` counts from 1."""
+    """A text is not YAML as it is read here; `line` counts from 1."""
 
     def __init__(self, reason: str, line: int) -> None:
         super().__init__(reason)

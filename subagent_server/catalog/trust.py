@@ -1,7 +1,7 @@
-"""The directories that the user trusts, with the pins of that moment: `trust.json` of the user.
+"""The file `trust.json` of the user: the trusted directories, with the pins at the time of trust.
 
 The file is this user's alone (0600 in a directory of 0700), is opened without following links or waiting, and
-is read with a bound. A file that does not fit is trust in nothing, with a sentence saying why.
+is read with a bound. If the file is not as it should be, nothing is trusted, and a sentence says why.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""The files of a directory tree that may be agents, whatever else is in there."""
+"""Find the files of a directory tree that may be agents, within bounds of number and time."""
 
 import os
 import time

@@ -21,11 +21,12 @@ import click
 from mcp import Client, MCPError, StdioServerParameters
 
 from subagent_server.catalog.examples import EXAMPLE_AGENTS
+from subagent_server.cli.console.colours import coloured
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.flags import DIRECTORY
 from subagent_server.cli.console.output import OutputClosed, out
 from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import coloured, cut, escape, escape_lines, head, line_width, one_line
+from subagent_server.cli.console.text import cut, escape, escape_lines, head, line_width, one_line
 from subagent_server.domain.errors import BadArgument
 from subagent_server.host.journal import read_from
 from subagent_server.service.context import Service

@@ -78,7 +78,7 @@ class _Surroundings:
     sandbox: str
     unusable_hooks: list[str]
     open_servers: list[int]
-    """The pids of this user's servers that let in whoever comes (`serve --no-token`)."""
+    """The pids of this user's servers that need no token (`serve --no-token`)."""
 
 
 def _warm_start(session: Session) -> str:

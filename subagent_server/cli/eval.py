@@ -1,4 +1,4 @@
-"""`subagent eval`: cases, tried with agents and models, as ordinary runs."""
+"""`subagent eval`: try cases with agents and models, as ordinary runs."""
 
 import asyncio
 from pathlib import Path

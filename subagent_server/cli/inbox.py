@@ -85,12 +85,12 @@ class _Alarm:
             self._start(question)
 
     def _start(self, question: OpenQuestion) -> None:
-        from subagent_server.domain.notices import notice_environment, notice_stdin
+        from subagent_server.domain.command_input import command_environment, command_stdin
         from subagent_server.host.bounded_command import start  # a list of questions starts nothing
 
         facts = _wire(question)
-        environment = notice_environment(self._session.settings.environment, "onQuestion", facts)
-        given = notice_stdin("onQuestion", facts)
+        environment = command_environment(self._session.settings.environment, "onQuestion", facts)
+        given = command_stdin("onQuestion", facts)
         here = sys.stderr.fileno()  # stdout has the questions, as a program may read them
         try:
             started = start(self._command, EXEC_SECONDS, environment, given, with_starter=True, stdout=here)

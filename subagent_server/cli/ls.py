@@ -8,11 +8,12 @@ from typing import Any, NoReturn
 
 import click
 
+from subagent_server.cli.console.colours import coloured
 from subagent_server.cli.console.flags import TEXT, json_option
 from subagent_server.cli.console.output import err, is_terminal, out, out_json
 from subagent_server.cli.console.row_cells import age_cell, run_cell, what_cell
 from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import coloured, duration, look_of, one_line, table
+from subagent_server.cli.console.text import duration, look_of, one_line, table
 from subagent_server.domain.states import Status
 from subagent_server.service.list_runs import RunFilter, RunList
 from subagent_server.service.run_row import RunRow

@@ -1,4 +1,4 @@
-"""`subagent prompt`: what the model of a run would get first, without a call."""
+"""`subagent prompt`: show the first request of a run to its model, without a call."""
 
 import json
 from collections.abc import Iterator
@@ -8,12 +8,13 @@ import click
 
 from subagent_server.cli.console.after_start import inputs_from_here
 from subagent_server.cli.console.ask_trust import with_trust
+from subagent_server.cli.console.colours import coloured
 from subagent_server.cli.console.complete import complete_agents
 from subagent_server.cli.console.flags import TEXT, json_option, trust_option
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.stdin import argument_or_stdin
-from subagent_server.cli.console.text import coloured, escape_lines, one_line
+from subagent_server.cli.console.text import escape_lines, one_line
 from subagent_server.service.start import StartOrder
 
 _SOME_PROMPT = "(the prompt)"

@@ -3,15 +3,16 @@
 import click
 
 from subagent_server.cli.console.asking import has_person
-from subagent_server.cli.console.commands import for_people
 from subagent_server.cli.console.complete import complete_runs
+from subagent_server.cli.console.error_text import for_people
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.refused import code_of, refusal
 from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.until_gone import until_gone
 from subagent_server.domain.errors import SubagentError
-from subagent_server.service.remove import remove, sweep
+from subagent_server.service.remove import StillEnding, remove, sweep
 from subagent_server.service.worktree_end import UnmergedWork
 
 
@@ -23,10 +24,10 @@ from subagent_server.service.worktree_end import UnmergedWork
 def rm(session: Session, names: tuple[str, ...], drop_unmerged: bool, as_json: bool) -> ExitCode:
     """Remove runs that are over, with all their files.
 
-    A run that lives is refused, and so is one whose parent or child does: `subagent stop` ends them. The runs
-    that it started stay. Changes in its worktree that were not merged are asked about; without a terminal the
-    run stays, unless --drop-unmerged is given. Each RUN is removed or refused by itself; the exit code is
-    that of the first that was refused.
+    A run that lives is refused, and so is one whose parent or child does: `subagent stop` ends them. The
+    processes of a run that has just ended may take 12 s to go. The runs that it started stay. Changes in its
+    worktree that were not merged are asked about; without a terminal the run stays, unless --drop-unmerged is
+    given. Each RUN is removed or refused by itself; the exit code is that of the first that was refused.
     """
     session.check_is_user()
     run_ids, left = session.named_runs(names)
@@ -48,7 +49,7 @@ def rm(session: Session, names: tuple[str, ...], drop_unmerged: bool, as_json: b
 def _remove(session: Session, run_id: str, *, drop_unmerged: bool) -> None:
     """Remove a run; a person is asked before unmerged changes go. Raises as `remove` does."""
     try:
-        remove(session.service.store, run_id, drop_unmerged=drop_unmerged)
+        _remove_ended(session, run_id, drop_unmerged=drop_unmerged)
     except UnmergedWork as refused:
         if not has_person():
             raise
@@ -56,3 +57,12 @@ def _remove(session: Session, run_id: str, *, drop_unmerged: bool) -> None:
         if not click.confirm("Drop these changes?", err=True):
             raise
         remove(session.service.store, run_id, drop_unmerged=True)
+
+
+def _remove_ended(session: Session, run_id: str, *, drop_unmerged: bool) -> None:
+    """Remove a run, after a wait of at most 12 s for its processes if it has only just ended."""
+    try:
+        remove(session.service.store, run_id, drop_unmerged=drop_unmerged)
+    except StillEnding:
+        until_gone(session, [run_id])
+        remove(session.service.store, run_id, drop_unmerged=drop_unmerged)

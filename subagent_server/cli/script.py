@@ -1,4 +1,4 @@
-"""`subagent script`: a run that has ended, as a script for `subagent run --script`."""
+"""`subagent script`: print a run that has ended as a script for `subagent run --script`."""
 
 from typing import Any
 

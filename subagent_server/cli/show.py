@@ -8,15 +8,15 @@ from typing import Any
 import click
 
 from subagent_server.catalog.models import resolve_model
-from subagent_server.cli.console.commands import for_people
+from subagent_server.cli.console.colours import coloured
 from subagent_server.cli.console.complete import complete_runs
+from subagent_server.cli.console.error_text import for_people
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.programs import program_text
 from subagent_server.cli.console.run_markdown import run_markdown
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import (
-    coloured,
     duration,
     escape_lines,
     facts,

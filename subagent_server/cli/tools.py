@@ -1,4 +1,4 @@
-"""`subagent tools`: what an agent in code mode reads of its tools."""
+"""`subagent tools`: print the functions of an agent in code mode as its model reads them."""
 
 import click
 

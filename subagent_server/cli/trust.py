@@ -1,4 +1,4 @@
-"""`subagent trust`: let the agents and MCP servers of a directory be used, or make a runs root one's own."""
+"""`subagent trust`: trust the agents and MCP servers of a directory, or take over a runs root."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An agent, whatever file it came from."""
+"""The definition of an agent, the same for every format of agent file."""
 
 import hashlib
 import re

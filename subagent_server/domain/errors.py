@@ -120,7 +120,7 @@ class UnknownRun(CallerError):
 
 
 class AmbiguousRun(CallerError):
-    """What was typed fits several runs."""
+    """The typed id fits several runs."""
 
     code = "ambiguous_run"
 

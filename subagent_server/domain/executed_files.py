@@ -1,8 +1,8 @@
 """The files that other programs execute, which an agent's editor therefore does not write (SPEC section 13).
 
-Whoever writes one of them has a program started without asking: at the next commit, when a directory is
-opened in an editor, at the next login. What a person runs knowingly (`Makefile`, `package.json`,
-`conftest.py`) is not here. The table is for the editor, and for a sandbox to protect by mounts.
+Writing such a file has a program started without asking: at the next commit, when a directory is opened in an
+editor, at the next login. A file that a person runs knowingly (`Makefile`, `package.json`, `conftest.py`) is
+not here. The table is for the editor, and for a sandbox to protect by mounts.
 """
 
 import unicodedata

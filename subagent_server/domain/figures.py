@@ -1,7 +1,7 @@
-"""Figures of runs of which some are not known: tokens, turns, calls, money.
+"""Figures of runs that may be unknown: tokens, turns, calls, money.
 
-A figure that nobody has told is None, never 0. A sum of which a part is not known is the sum of the others,
-marked as "at least". Standard library only, because lists of runs are made without pydantic.
+An unknown figure is None, never 0. A sum with an unknown part is the sum of the other parts, marked as "at
+least". Standard library only, because lists of runs are made without pydantic.
 """
 
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""Which bytes are an image that the Messages API takes: PNG, JPEG, GIF, WebP, by content and not by name."""
+"""Recognise the images that the Messages API takes: PNG, JPEG, GIF, WebP, by content and not by name."""
 
 from subagent_server.domain.errors import BadArgument
 

@@ -1,4 +1,4 @@
-"""How amounts of money are shown to people: in dollars, as exact as anybody needs."""
+"""Amounts of money as people read them: in dollars, with as many digits as matter."""
 
 from decimal import Decimal, InvalidOperation
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import Field
 
-from subagent_server.domain.record import Moment as Moment
-from subagent_server.domain.record import Money as Money
-from subagent_server.domain.record import Record as Record
-from subagent_server.domain.record import encoded
+from subagent_server.domain.record_base import Moment as Moment
+from subagent_server.domain.record_base import Money as Money
+from subagent_server.domain.record_base import Record as Record
+from subagent_server.domain.record_base import encoded
 from subagent_server.domain.states import Event, MessageStatus, Status
 from subagent_server.domain.usage import UNTOLD as UNTOLD
 from subagent_server.domain.usage import Usage as Usage
@@ -67,7 +67,7 @@ class LaunchInfo(Record):
 
 
 class WorkerIdentity(Record):
-    """A process: pid, its start time in clock ticks since boot, boot and host. A pid alone names nobody."""
+    """A process: pid, its start time in clock ticks since boot, boot and host. A pid alone is not enough."""
 
     host: str
     pid: int

@@ -1,6 +1,6 @@
 """Secrets of a run: they may pass through its tools and never stay in its directory (SPEC section 13).
 
-A secret is known by its value, where somebody knows it, and everywhere by the shape that tokens have.
+A secret is recognised by its value if the process knows the value, and always by the shape of tokens.
 """
 
 import re

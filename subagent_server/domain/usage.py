@@ -7,7 +7,7 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
 
 from subagent_server.domain.figures import added, known_sum, left_of
-from subagent_server.domain.record import Money, Record
+from subagent_server.domain.record_base import Money, Record
 
 
 class Usage(Record):

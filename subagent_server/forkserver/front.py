@@ -89,9 +89,9 @@ class Front:
         self._last: int = signal.SIGKILL
         for number in _RELAYED:
             if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self._relay)
+                signal.signal(number, self._pass_on)
         signal.signal(signal.SIGTSTP, self._stop)
-        signal.signal(signal.SIGCONT, self._relay)
+        signal.signal(signal.SIGCONT, self._pass_on)
 
     def attend(self) -> "NoReturn":
         """Wait for the end of the fork, and end in the same way."""
@@ -106,7 +106,7 @@ class Front:
         os.kill(os.getpid(), self._last)
         os._exit(1)
 
-    def _relay(self, number: int, frame: "FrameType | None") -> None:
+    def _pass_on(self, number: int, frame: "FrameType | None") -> None:
         if number != signal.SIGCONT:
             self._last = number
         self._send(number)

@@ -1,8 +1,7 @@
 """Process attributes that a fork of the zygote takes over from its starter: umask, limits, signals and more.
 
-A fork of the zygote takes them over from its starter, as if the starter had started it. An attribute that
-cannot be taken over has to be the same already. Linux only.
-Standard library only, and little of it: the front of a command imports this module.
+Afterwards the fork is as if the starter had started it. An attribute that cannot be taken over has to be the
+same already. Linux only. Standard library only, and little of it: the front of a command imports this module.
 """
 
 import os

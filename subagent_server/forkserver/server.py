@@ -184,7 +184,7 @@ class Zygote:
 
 
 def detach() -> None:
-    """Make this process a zygote's: nobody's child, with the signals of a fresh program."""
+    """Detach this process from its starter, with the signals of a fresh program."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)

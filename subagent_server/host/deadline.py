@@ -30,7 +30,7 @@ class DeadlineWriter:
             os.set_blocking(descriptor, False)
 
     def write(self, moment: float) -> None:
-        """Report a moment of the monotonic clock; infinity is none. Changes below a second are left out."""
+        """Report a moment of the monotonic clock; infinity: none. Changes below a second are left out."""
         if self._descriptor is None or moment == self._written:
             return
         if self._written is not None and abs(moment - self._written) < _DRIFT_SECONDS:

@@ -68,7 +68,7 @@ class Directory:
 
     @property
     def path(self) -> Path:
-        """The path of the directory, for messages and for people. Nobody opens this path."""
+        """The path of the directory, for messages and for people; never open this path."""
         return Path(*self._where)
 
     @property
@@ -183,7 +183,7 @@ class Entry:
 
     @property
     def path(self) -> Path:
-        """The path of the entry, for messages; nobody opens this path."""
+        """The path of the entry, for messages; never open this path."""
         return self.directory.path / self.name
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Work that a hostile text could draw out for ever, in a separate, killable process.
+"""Do work that a hostile text could draw out for ever in a separate process that can be killed.
 
 A forked copy of this process does the work, so nothing has to be handed over or imported. Only the forking
 thread lives on in the copy: the work must be pure computation without any waiting.

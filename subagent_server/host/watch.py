@@ -1,6 +1,6 @@
-"""Hearing of changes in flat directories: a single observer for each process.
+"""Watch flat directories for changes, with a single observer for the process.
 
-If the system gives no observer (its instances are used up), callers are left to their slow poll.
+If the system gives no observer (its instances are used up), callers depend on their slow poll.
 """
 
 import logging

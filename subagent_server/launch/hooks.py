@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from subagent_server.domain.notices import notice_environment, notice_stdin
+from subagent_server.domain.command_input import command_environment, command_stdin
 from subagent_server.host.bounded_command import start
 from subagent_server.host.stderr import log
 from subagent_server.store.paths import STATE_BYTES, RunPaths
@@ -32,10 +32,10 @@ def fire(hooks: str | None, event: str, facts: Mapping[str, Any]) -> None:
         return  # a process of the run has put something else there
     if not isinstance(command, list) or not command:
         return
-    told = notice_environment(environment, event, facts)
+    told = command_environment(environment, event, facts)
     try:
         # It outlives this process, within its bound.
-        start(command, HOOK_SECONDS, told, notice_stdin(event, facts), with_starter=False, stdout=2)
+        start(command, HOOK_SECONDS, told, command_stdin(event, facts), with_starter=False, stdout=2)
     except (OSError, ValueError, TypeError) as error:
         log(f"The hook {event} could not be started: {error}")
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.domain.definitions import SandboxLimits
+from subagent_server.sandbox.bubblewrap import find_program
 from subagent_server.sandbox.environment import box_environment
 from subagent_server.sandbox.git_identity import git_identity
-from subagent_server.sandbox.program import find_program
+from subagent_server.sandbox.readable import program_mounts, shows_too_much, system_mounts, tool_chains
 from subagent_server.sandbox.refusal import BoxRefused, PlaceRefused
 from subagent_server.sandbox.system_calls import filter_of_calls
-from subagent_server.sandbox.visible import program_mounts, shows_too_much, system_mounts, tool_chains
 
 _NAMESPACES = (
     *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),

@@ -1,11 +1,11 @@
-"""A look at what can run code in a directory, before a run and after it: mounts cannot protect everything.
+"""Compare the files that can run code in a directory before and after a run: mounts cannot protect all.
 
     before = look(cwd)
     ...
     changes(before, look(cwd, before.places), since)
 
-It sees the names that other programs execute, and the repositories, down to `MAX_DEPTH` directories below the
-top; it follows no link, opens no file, and ends at a bound.
+A look sees the names that other programs execute, and the repositories, down to `MAX_DEPTH` directories below
+the top; it follows no link, opens no file, and ends at a bound.
 """
 
 import os
@@ -33,7 +33,7 @@ _LISTING = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Print(NamedTuple):
-    """What changes with each write, rename or change of mode of a file. Of a directory, only its identity."""
+    """The attributes of a file that each write, rename or change of mode alters; a directory's identity."""
 
     device: int
     inode: int
@@ -52,7 +52,7 @@ class Places(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """What a look found, by path; that of a directory ends with `/`. `whole` if no bound ended it.
+    """The findings of a look, by path; a directory's path ends with `/`. `whole` if no bound ended the look.
 
     `cut` if a bound ended it before the user's own directories were seen, and not only what was downloaded.
     """

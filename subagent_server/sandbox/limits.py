@@ -1,4 +1,4 @@
-"""Limits of the programs in a box, and which of them are real on this machine.
+"""Limits of the programs in a box, and which of them this machine can keep.
 
 A shell sets them inside, for itself and all that it starts: set outside, the number of processes would count
 all that the user has elsewhere. For root the kernel does not count processes at all; there the box's own

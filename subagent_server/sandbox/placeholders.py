@@ -1,12 +1,13 @@
-"""Placeholders: what holds a missing name in a user's directory, because a mount needs something below it.
+"""Placeholders: they hold missing names in a user's directory, because a mount needs a place to lie on.
 
 A placeholder is an empty directory, which git does not show, of a mode that nobody else gives to one. So
-anybody can tell one that a killed process left, and `rmdir` can remove nothing of the user's. The one file is
-`commondir` in a repository, whose whole content is `.`, which says nothing to git. Anywhere else it is a
-directory like all: git refuses to take what lies around it for a repository.
+anybody can tell one that a killed process left, and `rmdir` can remove nothing of the user's. One placeholder
+is a file: `commondir` in a repository, whose whole content is `.`, which means nothing to git. In a directory
+that is not a repository, `commondir` is a directory: git then refuses to take the directory around it for a
+repository.
 
-A mount falls with the name below it, in whichever sandbox it is. So each user of a placeholder keeps a shared
-lock on it, which ends with the process, and it is removed by whoever gets an exclusive one.
+Removing a placeholder drops the mounts that lie on it, in every sandbox. So each user of a placeholder keeps
+a shared lock on it, which ends with the process, and only a process that gets an exclusive lock removes it.
 """
 
 import fcntl
@@ -125,7 +126,7 @@ def _make(directory: int, path: Path, in_repository: bool) -> None:
 
 
 def _make_commondir(directory: int) -> None:
-    """Git could not work with a file that is empty for a moment, so it gets its name when it is whole."""
+    """Make the file whole before it gets its name: git fails on an empty `commondir`."""
     flags = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
     with os.fdopen(os.open(".", flags, 0o600, dir_fd=directory), "wb") as file:
         file.write(_SAYS_NOTHING)

@@ -1,4 +1,4 @@
-"""The mounts that keep what other programs execute read-only in a box, also while it is missing.
+"""The mounts that keep files which other programs execute read-only in a box, existing or not.
 
     placeholders = Placeholders()
     protected = protect(cwd, placeholders, lifted)     # arguments of bubblewrap, after those that show `cwd`
@@ -29,7 +29,7 @@ _MISSING_CONFIGURATION = "it is a missing file that the configuration of git inc
 
 @dataclass
 class ProtectedNames:
-    """What a box needs beside its other mounts, in this order.
+    """The mounts that a box needs beside its others, in this order.
 
     `writable` lie in the working directory, or are the parts of its repository that are elsewhere. `open` are
     the protected names that could not be held, each with the reason, for people.

@@ -1,4 +1,4 @@
-"""The errors of this room."""
+"""The errors of the sandbox: a box that cannot be built, and a place that it must not write."""
 
 from pathlib import Path
 

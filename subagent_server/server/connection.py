@@ -13,9 +13,9 @@ from mcp.server.models import InitializationOptions
 
 from subagent_server import __version__
 from subagent_server.server.background import Background
+from subagent_server.server.log_notifier import LogNotifier
 from subagent_server.server.notices import ClientNotices
 from subagent_server.server.protocol_checks import explain_bad_parameters, refuse_second_initialize
-from subagent_server.server.relay import EventRelay
 from subagent_server.server.resource_watch import ResourceWatch
 from subagent_server.server.resources import ResourceHandlers
 from subagent_server.server.subscriptions import SubscriptionHandlers
@@ -35,8 +35,8 @@ Result = TypeVar("Result")
 
 PARENT_INSTRUCTIONS = (
     "Hand focused work to subagents: run_<agent> (of many: run_agent, with a name from list_agents) "
-    "starts one and returns a runId at once, or its result with waitSeconds (default 0; cut to what your "
-    "client bears). It sees only prompt and inputs (file paths, relative to cwd). For several at once "
+    "starts one and returns a runId at once, or its result with waitSeconds (default 0; cut to your "
+    "client's timeout). It sees only prompt and inputs (file paths, relative to cwd). For several at once "
     "start all in one turn, each with a label, then wait_for_runs. When a view shows an open question, "
     "answer it with reply_subagent. Wait with waitSeconds or wait_for_runs instead of polling. Runs go on"
     " whatever happens to this server or to a call: after a call that timed out, look with list_runs "
@@ -72,8 +72,8 @@ class ClientConnection:
         background, notices, changes = Background(), ClientNotices(), shared.runs
         self._background = background
         self.unanswered = Unanswered()
-        self.relay = EventRelay(service, changes, caller, background)
-        self.tools = ToolHandlers(service, changes, role, caller, self.relay, shared.tables)
+        self.log_notifier = LogNotifier(service, changes, caller, background)
+        self.tools = ToolHandlers(service, changes, role, caller, self.log_notifier, shared.tables)
         self.resources = ResourceHandlers(service, caller)
         self.subscriptions = SubscriptionHandlers(
             ResourceWatch(service, changes, caller, notices, background),
@@ -173,6 +173,6 @@ def build_server(find: Callable[[Context], ClientConnection], alike: ClientConne
     server.middleware += [explain_bad_parameters, refuse_second_initialize]
     # Not by the constructor, which warns on stderr of what only newer clients do without.
     server.add_request_handler(
-        "logging/setLevel", types.SetLevelRequestParams, of(lambda client: client.relay.set_level)
+        "logging/setLevel", types.SetLevelRequestParams, of(lambda client: client.log_notifier.set_level)
     )
     return server

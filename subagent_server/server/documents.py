@@ -181,7 +181,7 @@ def _shortened(message: Message) -> Message:
 
 
 def _log(service: Service, run_id: str, caller: Caller) -> str:
-    """Return the last page of the log, and how to get what is before it and what will follow."""
+    """Return the last page of the log, and how to get the lines before it and after it."""
     page = get_logs(service, run_id, "log", lines=MAX_LINES, caller=caller)
     if len(page.text.encode()) + 1 >= int(page.cursor):
         return f"{page.text}\n" if page.text else ""

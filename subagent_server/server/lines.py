@@ -1,4 +1,4 @@
-"""What a client writes, cut into lines. A line has a bound: of a longer one only the two ends are kept."""
+"""Cut the input of a client into lines. A line has a bound: only both ends of a longer line are kept."""
 
 from collections import deque
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ MAX_WAITING = 256
 
 
 class Outbox:
-    """Sends notifications one after the other. Drops the oldest if it is full, and says so.
+    """Sends notifications one after the other. If it is full, drops the oldest and reports how many.
 
     `send` may wait for the client as long as it likes. `dropped` makes the notification for a number that was
     dropped, or None if the client does not want it. Use it as a context: it sends only inside.

@@ -1,4 +1,4 @@
-"""The serving of one client over two descriptors, until it leaves or is left."""
+"""Serve one client over two descriptors, until the client leaves or the server does."""
 
 import asyncio
 from contextlib import suppress

@@ -2,7 +2,7 @@
 
 Passing lines between threads is a fifth of a short call with the SDK's own transport. Here the event loop
 reads what is there, and writes what the pipe has room for; only the rest of a long answer to a slow client is
-for a thread.
+written by a thread.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ def claim() -> tuple[int, int]:
 
 
 class Reports:
-    """What is said on stderr of lines that nobody gets an answer to: a bounded number of them."""
+    """Reports on stderr about lines that get no answer; their number is bounded."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -270,7 +270,7 @@ def _parsed(line: bytes | LongLine) -> Message:
 
 
 def _encoded(message: types.JSONRPCMessage) -> bytes:
-    """Return a message as it is sent; of a path that is not text, the bytes that are none become `?`."""
+    """Return a message as it is sent; bytes of a path that are not text become `?`."""
     try:
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
     except ValueError:

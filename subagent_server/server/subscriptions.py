@@ -73,7 +73,7 @@ class SubscriptionHandlers:
         return types.EmptyResult()
 
     def end_streams(self) -> None:
-        """End all streams of changes, as the protocol does it: each client hears that it was meant."""
+        """End all streams of changes, as the protocol has it: each client hears that the end was intended."""
         self._listen.close()
 
     async def listen(

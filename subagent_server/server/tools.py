@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from subagent_server.domain import trace_context
 from subagent_server.domain.errors import SubagentError
-from subagent_server.server.relay import EventRelay
+from subagent_server.server.log_notifier import LogNotifier
 from subagent_server.server.resources import refusal
 from subagent_server.service.access import Caller
 from subagent_server.service.changes import Changes
@@ -46,12 +46,12 @@ class ToolHandlers:
         changes: Changes,
         role: Role,
         caller: Caller,
-        relay: EventRelay,
+        log_notifier: LogNotifier,
         tables: ToolTables,
     ) -> None:
         self._settings = service.settings
         self._store = service.store
-        self._relay = relay
+        self._log_notifier = log_notifier
         self._dispatcher = ToolDispatcher(service, changes, caller, tools_of(service, role, caller), tables)
 
     @property
@@ -109,7 +109,7 @@ class ToolHandlers:
             words = await asyncio.to_thread(progress_words, self._store, run_ids)
             await context.session.report_progress(elapsed, None, words)
 
-        beside, trace = partial(self._relay.beside, context), trace_context.checked(context.meta)
+        beside, trace = partial(self._log_notifier.beside, context), trace_context.checked(context.meta)
         call = Call(_arguments(params), longest, progress, beside, trace, name)
         if isinstance(request := context.request, Request):
             call.http_url, call.large_payload = str(request.base_url), request.scope.get(LARGE_PAYLOAD)

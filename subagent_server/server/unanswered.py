@@ -1,4 +1,4 @@
-"""The requests of a client that have no answer yet: a server that leaves answers each of them."""
+"""The unanswered requests of one connection, which a server answers with an error before it leaves."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

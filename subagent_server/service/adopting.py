@@ -1,4 +1,4 @@
-"""Make a runs root that has no mark of ours the user's: list its content first, then mark it.
+"""Take over a runs root that has no mark: list its content first, then mark it as the user's.
 
 A root of an earlier version, a copy, or a root brought by a CI job becomes the user's in this way: only the
 user can decide this (SPEC section 13).

@@ -1,4 +1,4 @@
-"""The size of a whole answer of a tool: what does not fit is said, and comes with a later call.
+"""The bound of a tool's whole answer: the rest is counted in the answer, and comes with a later call.
 
 Standard library only, as the lists are.
 """

@@ -42,7 +42,7 @@ _MOST_SHOWN = 600
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why runs of an agent are refused, in a sentence.
+    """One reason why runs of an agent are refused, as a sentence.
 
     `key` is spelled as in `AgentDefinition.lines`; a fault of the file, which was noted with its line when
     the file was read, has none. `in_file` says that the file is to blame, and not its surroundings.

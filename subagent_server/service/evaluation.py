@@ -37,7 +37,7 @@ _USED_UP = "the budget of the evaluation is used up"
 
 @dataclass(frozen=True)
 class Trial:
-    """One run that is to be: a case, with which agent and model, and which repetition, from 1."""
+    """One planned run: a case, its agent and model, and the number of the repetition, from 1."""
 
     case: EvalCase
     agent: str

@@ -30,7 +30,7 @@ _SHOWN_OUTPUT = 300
 
 @dataclass(frozen=True)
 class Judged:
-    """What an expectation is held against: the result of a run, and where the run worked."""
+    """The subject of an expectation: the result of a run, and where the run worked."""
 
     result: RunResult
     cwd: Path

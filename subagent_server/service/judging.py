@@ -1,4 +1,4 @@
-"""An agent as the judge of a result: what it is asked, and what it says."""
+"""An agent as the judge of a result: the question to it, and the reading of its answer."""
 
 import secrets
 

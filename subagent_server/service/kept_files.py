@@ -1,4 +1,4 @@
-"""What a run's directory keeps for people beside its log: the conversation, and what its tools printed.
+"""Read the conversation and the tool outputs that a run's directory keeps, for people.
 
 Everything in it is data of a model or of programs.
 """

@@ -1,4 +1,4 @@
-"""What a run has left that other programs execute, in the words and bounds of its journal."""
+"""The files that a run has left and that other programs execute, as its journal names them."""
 
 import os
 from pathlib import Path

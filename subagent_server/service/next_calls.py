@@ -39,7 +39,7 @@ class NextCalls(Protocol):
 
 
 class ToolCalls:
-    """Next calls for a model, with waits as long as its client bears."""
+    """Next calls for a model, with waits up to the timeout of its client."""
 
     def __init__(self, wait_seconds: float) -> None:
         self._wait = f"waitSeconds={wait_seconds:g}"

@@ -1,4 +1,4 @@
-"""Opening the payload of a run as it is stored: gzip-compressed, for a door that passes it on like that.
+"""Open the payload of a run as it is stored, gzip-compressed, for a door that passes it on unchanged.
 
 Tested in `tests/lifecycle/test_payload.py`.
 """
@@ -26,7 +26,7 @@ class NoPayload(CallerError):
 
 @dataclass(frozen=True)
 class StoredPayload:
-    """An open file of `size` bytes, and a short text that no other payload has. Who gets it closes it."""
+    """An open file of `size` bytes, and a short text that no other payload has. The caller closes it."""
 
     file: BinaryIO
     size: int

@@ -3,7 +3,7 @@
 `subagent page` writes a code into a directory of this user alone and opens the page with the code in the
 fragment of the address, which reaches neither a server nor a log. The page gives the code to the server for a
 secret of its own. Only hashes are kept, so reading the directory opens nothing. A server says there where it
-listens, and by which process, so a code is never shown to whoever else has taken the port.
+listens, and by which process, so a code is never shown to another process that has taken the port.
 """
 
 import json

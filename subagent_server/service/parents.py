@@ -74,7 +74,7 @@ def starter_of(meta: "RunMeta") -> Starter | None:
 
 
 def others_sentence(working: int, asking: int) -> str | None:
-    """Return what a parent is told of the live runs of others: a count, and how to see them."""
+    """Return the sentence on the live runs of other parents: their count, and how to see them."""
     if working == 0:
         return None
     if working == 1:

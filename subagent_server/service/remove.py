@@ -46,6 +46,10 @@ class StillNeeded(CallerError):
     code = "still_needed"
 
 
+class StillEnding(StillNeeded):
+    """The run has ended, and its processes live: most are gone a moment later."""
+
+
 class NotARun(CallerError):
     """A directory that is not a run by its state and holds files of somebody else."""
 
@@ -218,7 +222,7 @@ def _parent_of_settled(store: RunStore, run: RunPaths, *, is_marked: bool) -> st
         return None
     meta = observed.meta
     if observed.live or not meta.status.is_terminal:
-        raise StillNeeded(
+        raise (StillEnding if meta.status.is_terminal else StillNeeded)(
             f"Run {run.run_id} is {meta.status.value}{' and its processes live' if observed.live else ''}: "
             f"`subagent stop {run.run_id}` ends it, then it can be removed."
         )

@@ -26,7 +26,7 @@ _NAME_CHARACTERS = 200
 
 
 class RunFigures(Record):
-    """What is known of a run; tokens and cost are those of its tree, turns and tools its own.
+    """The known figures of a run; tokens and cost are those of its tree, turns and tools its own.
 
     `model` is None if the journal names no model, a figure if nothing was counted or nobody told it.
     `at_least` names the sums of which a part is not known. `result` is the text, or the structured value, of

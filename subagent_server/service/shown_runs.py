@@ -1,4 +1,4 @@
-"""What a parent has been shown of its runs, so that each question and each end is news once.
+"""The questions and ends that a parent has been shown, so that each is reported once.
 
 A connection remembers it. A cursor says the same in a short text, for a parent that comes to another server:
 `r654xt` is a run at work, `r654xt.7` one whose questions up to revision 7 were shown, `r654xt.e` one whose

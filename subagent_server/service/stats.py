@@ -21,7 +21,7 @@ from subagent_server.store.stored import StoredRuns
 
 @dataclass
 class Sum:
-    """Runs added up. `seconds`: how long the ended runs took together. What no run has told is None."""
+    """Runs added up. `seconds`: how long the ended runs took together. A figure without any part is None."""
 
     runs: int = 0
     outcomes: dict[str, int] = field(default_factory=lambda: {"completed": 0, "failed": 0, "stopped": 0})

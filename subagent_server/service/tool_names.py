@@ -1,6 +1,6 @@
-"""The names in an agent's `tools` and `agents` that nothing here has, and those with an impossible condition.
+"""Find names in an agent's `tools` and `agents` that nothing offers, and conditions that cannot be kept.
 
-`service/check_agent.py` asks for all doors. The words of the start stand in the run's view and log.
+`service/check_agent.py` asks for all doors. The view and the log of a run show these sentences.
 """
 
 from collections.abc import Collection, Sequence

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from subagent_server.domain.definitions import BUILT_RUNNERS, AgentDefinition
 from subagent_server.domain.tool_selection import select
-from subagent_server.sandbox.program import find_program
+from subagent_server.sandbox.bubblewrap import find_program
 from subagent_server.sandbox.refusal import BoxRefused
 
 _NOT_BUILT: dict[str, Callable[[AgentDefinition], str | None]] = {

@@ -1,8 +1,8 @@
 """The facts of a run for lists and sums, taken from its state without checking all of it.
 
-A tenth of the cost of `RunStore.read`, and no import of pydantic: for a hundred thousand runs both matter.
-Whatever is not plain (another version, a field of another kind) gives no facts, and `RunStore.read` has the
-word. Standard library only.
+A tenth of the cost of `RunStore.read`, and no import of pydantic: for a hundred thousand runs both matter. A
+state that is not plain (another version, a field of another type) gives no facts: `RunStore.read` then says
+what is wrong with it. Standard library only.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""What an agent did last, from the tail of its journal. Standard library only: `ls` needs no more.
+"""The latest step of an agent, from the tail of its journal. Standard library only, for `ls`.
 
-A journal is data: one that is damaged says nothing, and keeps nobody from seeing the run.
+A journal is data: a damaged journal gives no step, and the run is listed all the same.
 """
 
 from collections.abc import Iterator

@@ -185,7 +185,7 @@ class RunPaths:
 
     @property
     def program_home(self) -> Directory:
-        """What the program keeps below its home directory, if it works in a sandbox."""
+        """The state that the program keeps below its home directory, if it works in a sandbox."""
         return self.program.below("home")
 
     def other_names(self) -> list[str]:
@@ -216,7 +216,7 @@ class RunPaths:
 
 
 class RootPaths:
-    """The runs root: run directories, and a few folders of ours whose names no run id can have."""
+    """The runs root: run directories, and a few other folders whose names no run id can have."""
 
     def __init__(self, root: Path, kept: RootDirectory | None = None) -> None:
         self.root = root

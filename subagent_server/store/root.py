@@ -60,7 +60,7 @@ class RootDirectory(Directory):
         return None
 
     def claim(self) -> None:
-        """Make this existing directory a root of ours, if nothing speaks against this.
+        """Mark this existing directory as a runs root of this user, if it may be one.
 
         Raises:
             ForeignRoot: the directory holds foreign files, or others can write to the directory.
@@ -122,7 +122,7 @@ def make_root(path: Path) -> RootDirectory:
 
 
 def may_become_root(path: Path) -> bool:
-    """Whether `path` is free, or is a directory of ours, empty or with only a README."""
+    """Whether `path` is free, or is a directory of this user, empty or with only a README."""
     try:
         status = path.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():

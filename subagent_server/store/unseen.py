@@ -19,7 +19,7 @@ MAX_UNSEEN_SECONDS = 86_400.0
 
 
 def mark(run: RunPaths) -> None:
-    """Note that nobody was shown the end of this run."""
+    """Note that no parent was shown the end of this run."""
     with suppress(OSError):
         run.root.unseen.make()
         run.root.unseen.entry(run.run_id).touch()
@@ -32,7 +32,7 @@ def unmark(run: RunPaths) -> None:
 
 
 def newest(root: RootPaths, now: datetime) -> list[str]:
-    """Return the ids of the runs whose end nobody was shown, the newest first."""
+    """Return the ids of the runs whose end no parent was shown, the newest first."""
     oldest = f"{now - timedelta(seconds=MAX_UNSEEN_SECONDS):%Y%m%d-%H%M%S}"  # run ids begin so, in UTC
     with suppress(OSError):
         if root.is_ours:

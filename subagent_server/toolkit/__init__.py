@@ -1,1 +1,1 @@
-"""What an agent can use."""
+"""The tools of an agent."""

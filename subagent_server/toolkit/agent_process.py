@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from subagent_server.host import process_scan, processes
 from subagent_server.sandbox.box import Box
-from subagent_server.sandbox.held import start_bounded
+from subagent_server.sandbox.gated_start import start_bounded
 from subagent_server.toolkit.workspace.process_tree import Spare, end_box, end_tree, spare_none
 
 LONGEST_LINE = 8 << 20

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
-from subagent_server.toolkit.kept_files import new_file
+from subagent_server.toolkit.new_file import new_file
 from subagent_server.toolkit.tool import ContentBlock, ToolResult
 from subagent_server.toolkit.workspace.output import KEPT_BYTES, OutputCapture
 

@@ -1,4 +1,4 @@
-"""Permission for a tool call: a question to the parent or a person, and no is the answer of silence."""
+"""Permission for a tool call: a question to the parent or a person; no answer in time means no."""
 
 import json
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""Import, once and before any run, the modules that a worker, a server or a command may come to use.
+"""Import, once and before any run, the modules that a worker, a server or a command may use.
 
 Nothing may be left that belongs to a process: no thread, no event loop, no open descriptor.
 """

@@ -1,4 +1,5 @@
-"""The page: people see in a browser what runs, and answer. Every fact comes from a verb of `service/`.
+"""The page in the browser: it shows runs, and people answer questions on it.
 
-`routes.py` lists its addresses, and `static/` is what the browser gets.
+Every fact on it comes from a verb of `service/`. `routes.py` lists its addresses, and `static/` has the files
+that the browser loads.
 """

@@ -1,4 +1,4 @@
-"""The table of runs for all open pages: one look at what has changed, however many are open."""
+"""The feed of all open pages: the table of runs is read once, however many pages are open."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -38,7 +38,7 @@ class Feed:
 
     @asynccontextmanager
     async def reader(self) -> AsyncIterator[Reader]:
-        """Give a queue that first has the whole table, and then what changes; None in it is the end."""
+        """Give a queue with the whole table first, and then each change; None in it means the end."""
         reader: Reader = asyncio.Queue(MAX_WAITING)
         if self._looking is None or self._looking.done():
             self._is_read.clear()
@@ -56,7 +56,7 @@ class Feed:
 
     @asynccontextmanager
     async def log_watched(self, run_id: str, reader: Reader) -> AsyncIterator[None]:
-        """Give a reader that has no news an empty one each time that the log of a run has grown.
+        """Wake a waiting reader by an empty change each time that the log of a run has grown.
 
         Raises:
             InvalidRunId.

@@ -1,4 +1,4 @@
-"""The door of the page's own addresses: a session of a browser, and for changes its own origin.
+"""Access to the page's addresses: a browser session, and for changes the page's own origin.
 
 The session comes in the header `Authorization`, never in a cookie: browsers send cookies to every port of a
 host, and with requests that other pages make.
@@ -40,9 +40,9 @@ def for_session(access: PageAccess, handler: Handler) -> Handler:
 
 
 def for_change(handler: Handler) -> Handler:
-    """Return the handler, for requests that this very page has sent as JSON.
+    """Return the handler, limited to requests that the page itself has sent as JSON.
 
-    Whoever checks the host has compared `Origin` with it; here it must not be missing.
+    The check of the host has compared `Origin` with it; here `Origin` must not be missing.
     """
 
     async def guarded(request: Request) -> Response:
@@ -65,7 +65,7 @@ def _is_own(headers: Headers) -> bool:
 
 
 async def answered(handler: Handler, request: Request) -> Response:
-    """Return the answer of a handler; what a verb refuses is told in its sentence."""
+    """Return the answer of a handler; a refusal of the verb becomes an answer with its sentence."""
     try:
         return await handler(request)
     except SubagentError as error:
@@ -74,7 +74,7 @@ async def answered(handler: Handler, request: Request) -> Response:
 
 
 async def fields(request: Request) -> dict[str, object]:
-    """Return the JSON object of a request; an empty one if it is none."""
+    """Return the JSON object of a request; an empty object if the body is something else."""
     try:
         body = await request.json()
     except (ValueError, RecursionError):
@@ -83,6 +83,6 @@ async def fields(request: Request) -> dict[str, object]:
 
 
 def text_of(body: dict[str, object], name: str) -> str:
-    """Return a text of a JSON object; empty if it is missing or none."""
+    """Return a text of a JSON object; empty if it is missing or not a text."""
     value = body.get(name)
     return value if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""The addresses of the page: the page itself, which anybody may load, and behind it what a session may."""
+"""The routes of the page: its files, which anybody may load, and the addresses that need a session."""
 
 import asyncio
 from pathlib import Path

@@ -116,7 +116,7 @@ class RunPage:
         ]
 
     def file(self, run_id: str, name: str) -> bytes:
-        """Return a file that a tool has printed. Raises as `facts` does, and BadArgument: there is none."""
+        """Return a file that a tool has printed. Raises as `facts` does, and BadArgument if it is missing."""
         return read_output(self._service, run_id, name, self._caller)
 
     def costs(self) -> Json:

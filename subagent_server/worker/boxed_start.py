@@ -47,7 +47,7 @@ def box_of_program(setup: RunnerSetup) -> RunBox | None:
 
 
 class BoxedStart:
-    """What is opened around a program in a box: the box, and the state that it carries on."""
+    """The surroundings of a program in a box: the box, and the state that the program carries on."""
 
     def __init__(self, setup: RunnerSetup, box: RunBox, state: Directory | None) -> None:
         """Nothing is opened yet. `state` is that of the run before."""

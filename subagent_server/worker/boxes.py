@@ -1,12 +1,12 @@
 """Where the programs of a run work: in a box of bubblewrap, or with all rights of the user.
 
-`bwrap` is refused where there can be no box, `auto` then goes on without one, and says so. What an agent asks
-for besides (`network: false`, `sandboxLimits`) holds in a box alone, so it is never run without.
+If there can be no box, `bwrap` is refused, and `auto` goes on without a box and says so. `network: false` and
+`sandboxLimits` hold in a box alone, so an agent with one of them never runs without a box.
 
-Where bubblewrap is known to work, the box is built beside the first model call, which only has to be told
-that there is one; else the start waits until the box is seen to be closed. An agent that insists on a box has
-the names in its directory held before that call: if one cannot be held, the run is refused before it has cost
-anything. That takes some 10 ms, nearly all of it the file system's for 50 new directories.
+If bubblewrap is known to work here, the box is built beside the first model call; else the start waits until
+the box is found closed. For an agent that insists on a box, the names in its directory are held before that
+call: if a name cannot be held, the run is refused before it has cost anything. Holding takes some 10 ms, most
+of it in the file system, for 50 new directories.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ _UNSANDBOXED = "none (unsandboxed: programs run with all rights of the user"
 
 @dataclass(frozen=True)
 class Place:
-    """Where programs work: a box, or None for no wall at all; `mark` says it to people, `words` to the model.
+    """Where programs work: a box, or None for no box; `mark` says so to people, `words` to the model.
 
     MCP servers whose entry asks for it are started in a `server_box`. `holder` is the box that holds names in
     the working directory for either.
@@ -171,7 +171,7 @@ def unprotected(names: Sequence[str]) -> RunRefused:
 
 
 def mark_of(box: RunBox) -> str:
-    """Return what people are told of a box."""
+    """Return the mark of a box, which people read."""
     return f"bwrap ({'network' if box.network else 'no network'}; {limits_as_text(box.limits)})"
 
 

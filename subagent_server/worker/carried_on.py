@@ -1,4 +1,4 @@
-"""The conversation of a program that a run carries on: by the program's own session, else in words."""
+"""Carry on the conversation of a program: by the program's own session, else as text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _GO_ON = "Go on where you were cut off."
 
 @dataclass(frozen=True)
 class CarriedOn:
-    """What a run knows of the runs before it.
+    """The facts that a run needs of the runs that it carries on.
 
     `messages` is the conversation so far. `session_id` names the program's own record of it, None if there is
     none. `untold` are tasks that the session may lack. `unknown` are calls whose end is not recorded.

@@ -2,8 +2,8 @@
 
 The program starts a relay (`runners/programs/relay.py`) as its MCP server, which leads to a socket of the
 run. So the token of the run stays outside of a box, and nothing heavy waits beside each program. Node and
-Python close inherited descriptors before they start a server, so the relay is given a path. Whoever reaches
-the socket is the run: a box shows it that of its own run alone.
+Python close inherited descriptors before they start a server, so the relay is given a path. A process that
+reaches the socket has the rights of the run, so a box shows the socket of its own run alone.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What a run leaves that other programs execute: looked at before its tools work, and when they rest."""
+"""Watch the files that other programs execute: look before the tools of a run work, and when they rest."""
 
 import asyncio
 import time

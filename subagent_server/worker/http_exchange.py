@@ -87,7 +87,7 @@ class HttpExchange:
             await self._linger()
 
     def begin_next(self) -> bool:
-        """Get ready for the next request, behind a response; False if there can be none."""
+        """Get ready for the next request, behind a response; False if the connection has to end."""
         if self._goes_on:
             self._protocol.start_next_cycle()
             return True

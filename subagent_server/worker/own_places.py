@@ -1,4 +1,7 @@
-"""The places of this installation: whoever writes there writes programs that run outside of every box."""
+"""The places of this installation in the working directory, which a box keeps read-only.
+
+Programs in them run outside of every box, so a run that could write there could leave its box.
+"""
 
 import os
 import sys

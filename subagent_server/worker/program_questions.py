@@ -1,7 +1,7 @@
-"""The questions that programs of a run ask by themselves, through the server of the run for children.
+"""Record the questions that programs of a run ask by themselves, through its server for children.
 
-The state of the run has them, and this worker, which alone writes the journal, reads them there. So the
-journal of a run is the same, whoever has asked.
+Such a question is in the state of the run. The worker, which alone writes the journal, reads it there, so the
+journal has every question, by whichever way it was asked.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class ProgramQuestions:
         self._tell(self._run.questions_of_programs())
 
     async def refusal(self) -> RunRefused | None:
-        """Give up the questions whose time is over, and tell of all; return why they end the run, or None.
+        """Give up expired questions, and record all; return why they end the run, or None.
 
         A program asks through a tool, and may be gone when the time of its question is over.
         """

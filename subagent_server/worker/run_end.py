@@ -25,7 +25,7 @@ from subagent_server.worker.run_context import WorkerRun
 
 @dataclass(frozen=True)
 class Left:
-    """What a run leaves beside its result: files that can run code, and its worktree."""
+    """The remains of a run beside its result: files that can run code, and its worktree."""
 
     executed: Sequence[str] = ()
     worktree: WorktreeState | None = None

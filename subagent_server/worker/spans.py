@@ -1,6 +1,6 @@
 """Spans made with OpenTelemetry's SDK and sent with OTLP over HTTP. Imported only if they are wanted.
 
-The SDK's provider is not made the process's own: other libraries here would then send spans of their own
+The SDK's provider is not registered for the whole process: other libraries would then send spans of their own
 beside these. They do see the open span, so their requests carry its trace context.
 """
 

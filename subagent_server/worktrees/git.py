@@ -3,9 +3,9 @@
     git = harmless_git(os.environ, directory)
     git.run("name the commit", "rev-parse", "HEAD")
 
-A repository is data: whoever wrote its configuration, its attributes or its hooks decides nothing here. So
-each call overrides every key that names a program, those of filters and merge drivers by their names
-(callers of `git diff` add `NO_PROGRAMS`).
+A repository is data: its configuration, its attributes and its hooks decide nothing here. So each call
+overrides every key that names a program, those of filters and merge drivers by their names (callers of
+`git diff` add `NO_PROGRAMS`).
 Submodules are never entered, because git drops the overrides there. Files are as the repository stores them.
 """
 

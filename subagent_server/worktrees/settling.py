@@ -192,7 +192,7 @@ def _committed(worktree: Worktree, found: _Found, message: str, git: Git) -> str
 
 @contextmanager
 def _own_index(own: Path) -> Iterator[Path]:
-    """Give a copy of the index of a worktree: what a killed command has locked is in nobody's way."""
+    """Give a copy of the index of a worktree: the lock of a killed command is then in no one's way."""
     copy = own / f"index.{secrets.token_hex(8)}"
     with os.fdopen(os.open(own / "index", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as before:
         descriptor = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

@@ -3,7 +3,8 @@
 import json
 import os
 
-from subagent_server.cli.console.text import width_of, without_colours
+from subagent_server.cli.console.colours import without_colours
+from subagent_server.cli.console.text import width_of
 from subagent_server.domain import events
 from subagent_server.host.clock import now
 from subagent_server.store.logs import RunJournal

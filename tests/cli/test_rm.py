@@ -8,7 +8,7 @@ import pytest
 
 from subagent_server.domain.records import LaunchInfo
 from subagent_server.service.access import token_hash
-from tests.cli.command import Cli, stored
+from tests.cli.command import Cli, stored, until_watching
 from tests.helpers.files import names
 
 
@@ -37,6 +37,16 @@ def test_living_runs_are_refused_and_the_others_are_removed(cli: Cli) -> None:
         assert cli.json("prune", "--keep", "0")["removed"] == []
         assert set(stored(cli)) == {works, child, far}
     assert cli("rm", "nobody").returncode == 3
+
+
+def test_a_run_that_has_just_ended_is_removed_as_soon_as_its_processes_are_gone(cli: Cli) -> None:
+    ending = cli.completed("aaaaaa")
+    lock = cli.hold(ending)
+    with cli.start("rm", ending) as running:
+        until_watching(running)
+        os.close(lock)
+        assert running.end() == (0, f"{ending}\n", "")
+    assert stored(cli) == []
 
 
 def test_a_parent_is_removed_without_its_children_and_a_child_with_its_mark(cli: Cli) -> None:

@@ -80,6 +80,7 @@ REUSED = """
                 select.select([connection._socket], [], [], 60)
             if os.fork() == 0:  # a process that goes on with the connection of another
                 os.read(kept, 1)
+                select.select([connection._socket], [], [], 60)  # longer than a starter would
                 try:
                     connection.order(new_order("wait", ["x"], ["x"], {}), {}, cwd="/")
                     connection.go()

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from subagent_server.sandbox.box import Rules, build_box
-from subagent_server.sandbox.program import SYSTEM_PROGRAM, VARIABLE
+from subagent_server.sandbox.bubblewrap import SYSTEM_PROGRAM, VARIABLE
 from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.sandbox.trial import try_box
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.server.http.calls import GRACE_SECONDS
+from subagent_server.server.http.open_calls import GRACE_SECONDS
 from tests.helpers.http_server import ACCEPT, BOUND, MODERN_VERSION, HttpServer
 from tests.helpers.raw_server import HELLO, MODERN, READY, tool_call
 from tests.helpers.scale import WHOLE

@@ -103,7 +103,7 @@ def is_current(entry: Any, wanted: Entry) -> bool:
 
 
 def is_written_by_init(entry: Any) -> bool:
-    """Whether an entry starts a server of ours, or comes to one with a token, whatever else is in it."""
+    """Whether an entry starts this server, or connects to one with a token; its other keys do not count."""
     if not isinstance(entry, dict):
         return False
     words = entry.get("args")

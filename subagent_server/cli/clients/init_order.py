@@ -1,4 +1,4 @@
-"""What `subagent init` is to register: the entry of a client, for a server that it starts or comes to."""
+"""The order of `subagent init`: the entry of a client, for a server that the client starts or connects to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from subagent_server.settings import Settings
 
 @dataclass(frozen=True)
 class InitOrder:
-    """What is to be registered: the entry of a client, in the file of a scope. `approved`: see --approve.
+    """The entry of a client that is to be registered, in the file of a scope. `approved`: see --approve.
 
     `token` is the secret in the entry of a client that comes over HTTP.
     """

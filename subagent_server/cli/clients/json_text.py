@@ -1,4 +1,4 @@
-"""The text of a JSON file of another program: where its members are, and a new one laid out as the others."""
+"""The text of a JSON file of another program: find its members, and lay out a new member like the others."""
 
 import json
 from collections.abc import Iterator

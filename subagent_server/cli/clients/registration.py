@@ -13,10 +13,11 @@ import click
 from subagent_server.cli.clients.client_configs import SERVER, Client, ClientPlace, Scope
 from subagent_server.cli.clients.config_change import Change, NotEditable, plan, plan_permissions, snippet
 from subagent_server.cli.clients.init_order import InitOrder
+from subagent_server.cli.console.colours import coloured
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.output import out, out_json
 from subagent_server.cli.console.session import Session
-from subagent_server.cli.console.text import coloured, escape_lines
+from subagent_server.cli.console.text import escape_lines
 from subagent_server.service.trusting import Coverage, coverage
 from subagent_server.settings import Settings
 

@@ -138,7 +138,7 @@ def _stopped(session: Session, observed: Observed, seconds: float) -> Observed:
 
 
 def _doing(session: Session, observed: Observed) -> str:
-    """Return what a run does at the moment, to be said behind that it has not ended."""
+    """Return the present step of a run, for the sentence that says that the run has not ended."""
     if observed.meta.pending:
         return ""
     doing = latest_doing(session.service.store.paths.run(observed.meta.run_id))

@@ -6,9 +6,10 @@ from typing import TypeVar
 import click
 
 from subagent_server.cli.console.asking import has_person
+from subagent_server.cli.console.colours import coloured
 from subagent_server.cli.console.output import err
 from subagent_server.cli.console.session import Session
-from subagent_server.cli.console.text import coloured, one_line
+from subagent_server.cli.console.text import one_line
 from subagent_server.service.trusting import Coverage, NotTrusted, coverage, trust
 
 T = TypeVar("T")

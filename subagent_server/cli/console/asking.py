@@ -5,7 +5,7 @@ import select
 import sys
 import termios
 
-from subagent_server.cli.console.commands import for_people
+from subagent_server.cli.console.error_text import for_people
 from subagent_server.cli.console.output import err, is_terminal
 from subagent_server.cli.console.session import Session
 from subagent_server.cli.console.text import escape_lines, line_width, one_line, wrapped
@@ -67,7 +67,7 @@ def chosen(line: str, options: list[str]) -> str:
 
 
 def _is_no_option(answer: str, options: list[str]) -> bool:
-    """Whether an answer looks like the number of an option, and is none."""
+    """Whether an answer looks like the number of an option, but no option has that number."""
     return bool(options) and answer not in options and answer.isascii() and answer.isdecimal()
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 
 import click
 
-from subagent_server.cli.console.commands import for_people
+from subagent_server.cli.console.error_text import for_people
 from subagent_server.cli.console.exits import EarlyExit, ExitCode, exit_of_error
 from subagent_server.cli.console.flags import Flags
 from subagent_server.cli.console.group import subagent

@@ -1,4 +1,4 @@
-"""The events of runs on a terminal: in colours, a name before each line of several runs, nothing twice."""
+"""The events of runs on a terminal: coloured, named if there are several runs, and never printed twice."""
 
 import json
 import sys
@@ -7,18 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from subagent_server.cli.console.asking import has_person
+from subagent_server.cli.console.colours import coloured, without_colours
 from subagent_server.cli.console.output import err, is_terminal
-from subagent_server.cli.console.text import (
-    coloured,
-    cut,
-    escape_lines,
-    folded,
-    line_width,
-    one_line,
-    padded,
-    width_of,
-    without_colours,
-)
+from subagent_server.cli.console.text import cut, escape_lines, folded, line_width, one_line, padded, width_of
 from subagent_server.domain.figures import TOKENS
 from subagent_server.domain.money import dollars
 from subagent_server.host.journal import parse

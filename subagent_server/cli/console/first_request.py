@@ -1,4 +1,4 @@
-"""The first request of a run to its model, without a call: a real run, in a runs root that does not stay.
+"""The first request of a run to its model, without a call: made by a real run in a temporary runs root.
 
 The worker that builds the request is that of every run; a script answers it. So what is shown cannot differ
 from what is sent.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from subagent_server.cli.console.commands import for_people
+from subagent_server.cli.console.error_text import for_people
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.session import Session
 from subagent_server.cli.console.until_gone import STOP_WAIT_SECONDS

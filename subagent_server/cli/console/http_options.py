@@ -1,4 +1,4 @@
-"""The options of `serve` for clients that come over HTTP, and the socket and the guards that they ask for."""
+"""The HTTP options of `serve`, and the socket and the access checks that they ask for."""
 
 import os
 import socket
@@ -111,9 +111,10 @@ def http_options(command: F) -> F:
 
 @dataclass(frozen=True)
 class HttpDoor:
-    """A place that is listened on.
+    """A socket that the server listens on, with its access rules.
 
-    `hosts` are its names, `tokens` say who may come in (None: everybody), and `close` removes what was made.
+    `hosts` are its names, `tokens` those of the parents (None: no token is needed), and `close`
+    removes the files of the socket.
     """
 
     listener: socket.socket

@@ -29,7 +29,7 @@ def watching(session: Session, *run_ids: str) -> Iterator[None]:
 
 
 def _goes_on(session: Session, run_ids: tuple[str, ...]) -> str:
-    """Return the sentence on runs that nobody watches any more, with the command that answers a question."""
+    """Return the sentence on runs that are not watched any more, with the command that answers a question."""
     first = run_ids[0]
     asking = next((run_id for run_id in run_ids if _asks(session, run_id)), None)
     goes_on = f"run {first} goes on" if len(run_ids) == 1 else "the runs go on"

@@ -1,19 +1,11 @@
-"""The frame of the live screen: lines of exactly the size of the terminal, from what is to be shown."""
+"""The frame of the live screen: its rows as lines of exactly the width of the terminal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from subagent_server.cli.console.colours import coloured, has_colours
 from subagent_server.cli.console.row_cells import age_cell, what_cell
-from subagent_server.cli.console.text import (
-    coloured,
-    cut,
-    has_colours,
-    look_of,
-    one_line,
-    padded,
-    width_of,
-    wrapped,
-)
+from subagent_server.cli.console.text import cut, look_of, one_line, padded, width_of, wrapped
 from subagent_server.cli.console.trees import GROUPS, group_of
 from subagent_server.domain.figures import least_mark
 from subagent_server.domain.money import dollars
@@ -51,7 +43,7 @@ class Entry:
 
 @dataclass
 class View:
-    """What the screen shows besides the runs."""
+    """The state of the screen besides the runs: selection, filter, input, remark, page."""
 
     selected: str | None = None
     top: int = 0

@@ -1,6 +1,7 @@
 """The live screen of `ls --watch`: runs as they change, and keys to look at, answer and stop them.
 
-By itself it only reads. A key that changes a run asks first, or asks for the words; a paste is no key.
+By itself the screen only reads. A key that changes a run first asks for a yes or for a text; pasted text is
+not taken for keys.
 """
 
 import os
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from subagent_server.cli.console.asking import ask_person
-from subagent_server.cli.console.commands import for_people
+from subagent_server.cli.console.error_text import for_people
 from subagent_server.cli.console.event_text import EventText
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.live_frame import Entry, View, entries_of, frame, help_lines
@@ -39,7 +40,7 @@ _CLEAR = "\x1b[2J"
 
 
 class LiveScreen:
-    """The screen: what it shows, and what its keys do."""
+    """The screen: the runs that it shows, and the actions of its keys."""
 
     def __init__(self, session: Session, run_ids: Callable[[], list[str]]) -> None:
         self._session = session

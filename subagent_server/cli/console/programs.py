@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from subagent_server.cli.console.text import coloured, escape_lines, has_colours, one_line
+from subagent_server.cli.console.colours import coloured, has_colours
+from subagent_server.cli.console.text import escape_lines, one_line
 from subagent_server.service.kept_programs import KeptProgram
 from subagent_server.store.log_format import one_line as arguments_line
 

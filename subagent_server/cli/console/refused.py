@@ -1,9 +1,9 @@
-"""A run that a verb over several runs leaves out: reported at once, while the others are still served."""
+"""Report a run that a verb refuses, and go on with the other runs that were named."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from subagent_server.cli.console.commands import for_people
+from subagent_server.cli.console.error_text import for_people
 from subagent_server.cli.console.exits import ExitCode, exit_of_error
 from subagent_server.cli.console.output import last_clause, report
 from subagent_server.domain.errors import SubagentError

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from subagent_server.cli.console.commands import for_people
+from subagent_server.cli.console.error_text import for_people
 from subagent_server.cli.console.text import duration, escape_lines, look_of, moment, one_line
 from subagent_server.domain.records import Message, RunMeta, RunResult
 from subagent_server.domain.states import Status

@@ -1,7 +1,8 @@
-"""The terminal of a full screen: entered, left, and left as it was whatever ends the command.
+"""Switch the terminal to a full screen, and restore it however the command ends.
 
-What restores it: the end of the block; SIGTERM and SIGHUP, which then end the command as ever; Ctrl-Z, which
-enters it again at `fg`; and if the command is killed (SIGKILL), a small process that waits for that.
+The terminal is restored at the end of the block, at SIGTERM and SIGHUP, which then end the command as usual,
+and at Ctrl-Z, after which `fg` enters the screen again. If the command is killed (SIGKILL), a small process
+that waits for this restores it.
 """
 
 import os

@@ -1,18 +1,17 @@
-"""Text for a terminal: escaped, cut to a width, with marks that do not depend on colour.
+"""Text for a terminal: escaped, cut to a width, in tables, and the mark and word of each status.
 
 Labels, questions, results and names come from models and files. Characters that move the cursor, colour the
 screen or reverse the line are shown as escapes (SPEC section 13).
 """
 
-import os
-import re
 import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
+from subagent_server.cli.console.colours import COLOUR_CODE, PLAIN, without_colours
 from subagent_server.cli.console.output import is_terminal
 from subagent_server.domain.states import Status
 from subagent_server.domain.visible import OTHER_SPACES, visible
@@ -23,30 +22,6 @@ _NAMES = 10
 _LEAST_PROSE = 20
 UNKNOWN = "-"
 """In place of a figure that is not known."""
-FIXED_COLOURS = {
-    "bold": "1",
-    "red": "38;5;167",
-    "green": "38;5;64",
-    "yellow": "38;5;136",
-    "blue": "38;5;32",
-    "magenta": "38;5;133",
-    "cyan": "38;5;30",
-    "grey": "38;5;244",
-}
-"""Colours of the 256 whose place no theme changes: each can be read on white, on black and on Solarized."""
-_OF_THE_THEME = {
-    "bold": "1",
-    "red": "31",
-    "green": "32",
-    "yellow": "33",
-    "blue": "34",
-    "magenta": "35",
-    "cyan": "36",
-    "grey": "2",  # faint: bright black is the background of some themes
-}
-"""For terminals that do not say that they have 256 colours."""
-_PLAIN = "\x1b[0m"
-_COLOUR_CODE = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 class Look(NamedTuple):
@@ -156,24 +131,19 @@ def wrapped(text: str, width: int) -> list[str]:
     return lines
 
 
-def without_colours(line: str) -> str:
-    """Return a line that may have colours without them."""
-    return _COLOUR_CODE.sub("", line)
-
-
 def folded(line: str, width: int, indent: str = "") -> list[str]:
     """Return a line that may have colours in pieces that fit the width; all but the first are indented."""
     if width_of(without_colours(line)) <= width:
         return [line]
     pieces, piece, room, colour = [], "", width, ""
-    for part in _COLOUR_CODE.split(line):
+    for part in COLOUR_CODE.split(line):
         if part.startswith("\x1b"):
-            colour = "" if part == _PLAIN else part
+            colour = "" if part == PLAIN else part
             piece += part
             continue
         for c in part:
             if room < _columns(c):
-                pieces.append(piece + (_PLAIN if colour else ""))
+                pieces.append(piece + (PLAIN if colour else ""))
                 piece, room = indent + colour, width - len(indent)
             piece += c
             room -= _columns(c)
@@ -204,27 +174,6 @@ def table(rows: Sequence[Sequence[str]], limits: Sequence[int]) -> list[str]:
 def line_width() -> int:
     """Return the width of the terminal in columns: 80 if there is none."""
     return shutil.get_terminal_size((80, 24)).columns
-
-
-def coloured(text: str, colour: str | None, stream: TextIO | None = None) -> str:
-    """Return `text` in a colour if the stream, which is stdout by default, has colours."""
-    if not text or colour is None or not has_colours(stream):
-        return text
-    codes = FIXED_COLOURS if _has_256_colours() else _OF_THE_THEME
-    return f"\x1b[{codes[colour]}m{text}{_PLAIN}"
-
-
-def has_colours(stream: TextIO | None = None) -> bool:
-    """Whether the stream, stdout by default, is a terminal with colours and NO_COLOR is not set.
-
-    https://no-color.org: any non-empty value of NO_COLOR switches colours off.
-    """
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return not plain and is_terminal(sys.stdout if stream is None else stream)
-
-
-def _has_256_colours() -> bool:
-    return bool(os.environ.get("COLORTERM")) or "256color" in os.environ.get("TERM", "")
 
 
 def duration(seconds: float) -> str:

@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from subagent_server.cli.console.text import coloured, escape_lines, one_line
+from subagent_server.cli.console.colours import coloured
+from subagent_server.cli.console.text import escape_lines, one_line
 
 _INDENT = "    "
 _COLOURS = {"system": "grey", "user": "green", "assistant": "bold"}

@@ -1,4 +1,4 @@
-"""From the bytes of a terminal to keys: names of special keys, characters, and pastes as one piece."""
+"""Decode the bytes of a terminal into names of special keys, characters, and pastes as one piece."""
 
 import codecs
 import re

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from subagent_server.cli.console.commands import for_people
+from subagent_server.cli.console.error_text import for_people
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.output import report
 from subagent_server.cli.console.session import Session

@@ -1,4 +1,4 @@
-"""The output of `subagent mcp`, in the form of the design document."""
+"""The output of `subagent mcp`: servers, their tools and the results of calls as text."""
 
 import json
 import shlex

@@ -1,7 +1,8 @@
 """Long conversations: the API itself hides old tool results from the model, if it can.
 
 The conversation here stays whole; each request asks anew (`clear_tool_uses_20250919`, a beta of the Messages
-API). A model that has no such thing gets plain requests, and fails clearly when its window is full.
+API). A model without this feature gets plain requests, and its run fails with a clear error when the window
+is full.
 """
 
 import re

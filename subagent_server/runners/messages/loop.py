@@ -141,7 +141,7 @@ class Loop:
         return reply
 
     def _mind_pause(self, reply: ModelReply) -> None:
-        """Keep the text of a reply that the API has paused: what comes next belongs to it."""
+        """Keep the text of a reply that the API has paused: the next reply belongs to it."""
         is_paused = reply.stop_reason == "pause_turn" and not reply.calls
         self._before_pause = self.text if is_paused and (self._before_pause or reply.text) else ""
         if is_paused:

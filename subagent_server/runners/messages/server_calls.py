@@ -1,8 +1,9 @@
 """The calls that the API makes itself, in a conversation that is carried on.
 
-Each has its result, or is left out. Two kinds may stand open: one in a reply that the API has paused is
-answered where the reply goes on; one beside calls of ours is answered in the next reply. The API refuses any
-other, and a result whose call is lost.
+A call is kept with its result, or left out. Two kinds of calls may lack a result: a call in a reply that the
+API has paused, which is answered where the reply goes on; and a call beside calls of the agent's own tools,
+which is answered in the next reply. The API refuses any other call without a result, and a result without its
+call.
 """
 
 from collections.abc import Sequence
@@ -50,6 +51,6 @@ def _answering(content: list[Block], open_calls: set[Any]) -> list[Block]:
 
 
 def _may_wait(messages: Sequence[Message], number: int) -> bool:
-    """Whether calls without results may stand in this reply: it goes on, or has calls of ours."""
+    """Whether calls without results may stand in this reply: it goes on, or calls the agent's own tools."""
     after = messages[number + 1 : number + 2]
     return bool(calls_of(messages[number])) or not after or after[0]["role"] == "assistant"

@@ -53,7 +53,7 @@ class ClaudeDialect:
     # -- the start
 
     def launch(self) -> Launch:
-        """Return its command line. What may hold a secret goes to it in files that exist in memory alone."""
+        """Return its command line. Values that may hold a secret go by files in memory."""
         agent = self._task.agent
         files = [_in_memory(self._servers()), _in_memory(self._task.system.encode("utf-8", "replace"))]
         servers, system = (f"/proc/self/fd/{file}" for file in files)
@@ -268,7 +268,7 @@ class ClaudeDialect:
 
 
 def _tokens(usage: dict[str, Any]) -> dict[str, int]:
-    """Return the counts that are told."""
+    """Return the counts of tokens that the event gives."""
     counts = {
         "input_tokens": count_in(usage, "input_tokens"),
         "output_tokens": count_in(usage, "output_tokens"),

@@ -1,7 +1,7 @@
 """Codex, by its app-server: one thread, one turn, and its approvals as questions.
 
-Configuration goes over the pipe with the thread, never on the command line. Codex keeps its own sandbox; in
-ours that cannot start, so there it is switched off and nothing asks.
+Configuration goes over the pipe with the thread, never on the command line. Codex has a sandbox of its own.
+It cannot start in a box, so there it is switched off, and no approval is asked.
 """
 
 import asyncio
@@ -281,7 +281,7 @@ class CodexDialect:
             self._events.warn(f"The MCP server {name} of the user's own configuration did not start: {why}")
 
     def _finish(self, turn: Message) -> None:
-        """Take the end of the turn. A word of success alone is none: there has to be a result."""
+        """Take the end of the turn. A status of success alone does not count: there has to be a result."""
         status = turn.get("status")
         error = members(turn.get("error"))
         if self._reached is not None:
@@ -323,7 +323,7 @@ def _usage(counts: Mapping[str, Any]) -> Usage:
 
 
 def _since(before: Usage, total: Usage) -> Usage:
-    """Return what has been added to the tokens of a thread; what is not told stays unknown."""
+    """Return what has been added to the tokens of a thread; a missing count stays unknown."""
     added = {
         name: max(0, told - (getattr(before, name) or 0))
         for name in ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")

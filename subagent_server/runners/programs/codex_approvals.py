@@ -1,4 +1,4 @@
-"""What Codex asks: its approvals are questions to the parent or a person."""
+"""The approvals that Codex asks for, as questions to the parent or a person."""
 
 from typing import Any
 

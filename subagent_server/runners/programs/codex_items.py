@@ -1,7 +1,7 @@
-"""What Codex does, item by item, as events of the run.
+"""The items of a Codex thread as events of the run.
 
-An item is a message, a thought or a tool call. A command that Codex's own sandbox refuses to start is no item
-at all; only the raw response tells of it, so the raw calls are compared with the items.
+An item is a message, a thought or a tool call. A command that Codex's own sandbox refuses to start does not
+become an item. Only the raw response has it, so the raw calls are compared with the items.
 """
 
 import json
@@ -67,7 +67,7 @@ class CodexItems:
         return False
 
     def raw(self, item: Message) -> None:
-        """Take an item of the raw response: a call that never became an item is told with its answer."""
+        """Take an item of the raw response: a call that never became an item is recorded with its answer."""
         call_id = text_of(item.get("call_id"))
         if item.get("type") == "function_call" and len(self._raw) < _MOST_RAW:
             self._raw[call_id] = item

@@ -40,7 +40,7 @@ class CommandDialect:
         self._takes_prompt = any("{prompt}" in word for word in task.agent.args)
 
     def launch(self) -> Launch:
-        """Return its command line; the files that it is told of are written before."""
+        """Return its command line; the files that the line names are written before."""
         child = self._task.child
         server = {"type": "stdio", "command": child.command, "args": list(child.args)}
         with self._config.appender() as file:
@@ -113,7 +113,7 @@ class CommandDialect:
 
 
 class _Output:
-    """The output of a program, told in pieces that are neither many nor late. `text` is its end."""
+    """The output of a program, recorded in pieces that are neither many nor late. `text` is its end."""
 
     def __init__(self, events: ProgramEvents) -> None:
         self._events = events

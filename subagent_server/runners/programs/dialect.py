@@ -1,4 +1,4 @@
-"""How one kind of program is started, spoken to and judged; and what it is given to work with."""
+"""The protocol `Dialect`: how one kind of program is started, spoken to and judged; and its input."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,10 +28,10 @@ class ChildServer:
 
 @dataclass(frozen=True)
 class ProgramTask:
-    """Everything that a program may be given.
+    """The input of a program: its task, its agent, and the places that it may use.
 
     `prompt` is the task in words, with its inputs; `content` is the same in blocks of the Messages API.
-    `system` is the agent's prompt and `preamble` what every run is told. `state` is a directory of the run
+    `system` is the agent's prompt and `preamble` is for every run alike. `state` is a directory of the run
     that the program may write. `environment` is the run's. `resumes` is the conversation to carry on,
     and `spent` its cost so far, None if that is not known. `kept` has the place of the program's own state
     directory if it works in a sandbox.

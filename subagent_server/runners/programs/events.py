@@ -1,7 +1,7 @@
-"""What a program does, as the journal, the usage and the preview of every run have it.
+"""The events of a program, recorded in the journal, the usage and the preview as for every run.
 
-A program may say anything, as often and as long as it likes: each text has a bound in the journal already,
-and here they have one together. What is not written still counts for the result.
+A program may say anything, as often and as long as it likes. The journal bounds each text; this module bounds
+all texts together. A text that is not recorded still counts for the result.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ def is_session_id(name: str) -> bool:
 
 
 class ProgramEvents:
-    """Writes what a program does. `text` is its last text, `usage` all that it has told of its cost."""
+    """Records what a program does. `text` is its last text, `usage` the figures that it has given so far."""
 
     def __init__(self, run: RunContext, last_errors: Callable[[], str] = str) -> None:
         """`last_errors` returns the end of what the program has written to stderr."""
@@ -50,12 +50,12 @@ class ProgramEvents:
         return time.monotonic() - self._last_progress
 
     def progress(self) -> None:
-        """Note that the program gets on, or that it waits for others."""
+        """Note that the program makes progress, or that it waits for others."""
         self._last_progress = time.monotonic()
 
     @property
     def last_words(self) -> str:
-        """What it said last without getting on, for people; empty if there is nothing."""
+        """The last output of the program without progress, for people; empty if there is none."""
         return self._words or self._last_errors()
 
     async def session(self, session_id: str) -> None:

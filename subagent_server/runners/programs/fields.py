@@ -1,4 +1,4 @@
-"""Reading the fields of what a program says: data of a stranger, in which any type may stand anywhere."""
+"""Read the fields of a program's messages, in which any type may stand anywhere."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """JSON-RPC with a program, a message a line: the calls of both sides, and the notifications of the program.
 
-Every message of the program is data. A line that is no message is reported and left out, a request that
-nobody answers gets an error, and only so many requests are open at once.
+Every message of the program is data. A line that is not a message is reported and left out, a request without
+a handler gets an error, and the number of open requests is bounded.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _BUSY = -32000
 
 
 class JsonRpc:
-    """One conversation. `listen` has to run as long as anything is called."""
+    """One connection. `listen` has to run as long as any call is open."""
 
     def __init__(
         self,

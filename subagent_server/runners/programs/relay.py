@@ -1,8 +1,8 @@
-"""The relay of a program: its stdin and stdout as a connection to the socket that SOCKET names.
+"""The relay of a program: connects its stdin and stdout with the worker of the run, at a socket.
 
-`python -I -S relay.py SOCKET`. A box shows this file alone of the package, and one runs beside each waiting
-program: it imports little (`threading` and `socket` alone would take a MiB more).
-It ends with the connection, and tells the other end when its stdin has ended.
+`python -I -S relay.py SOCKET`. It is the only file of the package that a box shows. A relay runs beside each
+waiting program, so it imports little (`threading` and `socket` alone would take a MiB more). It ends with the
+connection, and closes its half of the connection when its stdin has ended.
 """
 
 import _socket

@@ -1,4 +1,4 @@
-"""The MCP server over HTTP: it serves until it is told to leave, and then ends streams first."""
+"""The MCP server over HTTP: it serves until a signal asks it to end, and then ends streams first."""
 
 import asyncio
 import signal
@@ -16,9 +16,9 @@ from starlette.types import ASGIApp
 from subagent_server.server.app import WARM_UP_SECONDS
 from subagent_server.server.connection import build_server
 from subagent_server.server.http.assembly import Access, assemble
-from subagent_server.server.http.calls import OpenCalls
 from subagent_server.server.http.clients import HttpClients
 from subagent_server.server.http.log_lines import log_as_json
+from subagent_server.server.http.open_calls import OpenCalls
 from subagent_server.server.http.payload import payload_route
 from subagent_server.server.http.sessions import McpSessions
 from subagent_server.server.http.shared_lists import SharedLists

@@ -1,4 +1,4 @@
-"""The routes, and the layers around all of them."""
+"""The HTTP application: its routes, and the layers around all of them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from subagent_server.server.http.traffic import Traffic
 
 @dataclass(frozen=True)
 class Access:
-    """Who may come in: for these hosts, with a token that `parent_of` knows (None: without any)."""
+    """The access rules: the allowed hosts, and `parent_of` for tokens (None: no token is needed)."""
 
     hosts: Iterable[str]
     parent_of: ParentOf | None

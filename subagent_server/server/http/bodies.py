@@ -1,4 +1,4 @@
-"""The bodies of requests: read whole before anybody else looks, within bounds of size and time.
+"""The bodies of requests: read whole before any other layer looks, within bounds of size and time.
 
 A body that is still coming lies on the disk as soon as it is large, so slow senders cost no memory. The
 payload of a large body stays there, and the application gets the rest.

@@ -1,4 +1,4 @@
-"""Who may come in: requests for this very server, from no foreign page, with the token of a parent."""
+"""Access over HTTP: a request must name this server, have no foreign origin, and bring a parent's token."""
 
 from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
@@ -58,7 +58,7 @@ class HostGate:
 
 
 def _place(address: str) -> tuple[str, int | None] | None:
-    """Return host and port of an address, or None if it has more to it, or is none."""
+    """Return host and port of an address, or None if it is not an address or has further parts."""
     try:
         parts = urlsplit(address)
         port = parts.port

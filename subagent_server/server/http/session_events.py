@@ -1,7 +1,7 @@
 """The events of one session, kept for a while: a client whose stream broke gets the rest of it.
 
-Each session has a store of its own, since the streams of all sessions have the same names. What is too old or
-too much is dropped: its client looks with `check_status`.
+Each session has a store of its own, since the streams of all sessions have the same names. Events that are
+too old or too many are dropped; the client can still ask `check_status`.
 """
 
 import secrets

@@ -1,4 +1,4 @@
-"""What goes on: a line of JSON on stderr for each request, and the counts at `/metrics`."""
+"""Access log and metrics: a line of JSON on stderr for each request, and the counts at `/metrics`."""
 
 import time
 from collections import Counter
@@ -27,7 +27,7 @@ _RUN_KEYS = ("runId", "runIds", "agent_id", "agent_ids")
 
 @dataclass
 class _Facts:
-    """What a request turns out to be about."""
+    """The facts of a request for its line in the log."""
 
     method: str | None = None
     tool: str | None = None

@@ -40,7 +40,7 @@ class Call:
 
     @property
     def next_calls(self) -> ToolCalls:
-        """The next calls of its answer, with waits as long as the client bears."""
+        """The next calls of its answer, with waits up to the client's timeout."""
         return ToolCalls(self.longest_wait)
 
     def get(self, name: str, default: Any = None) -> Any:

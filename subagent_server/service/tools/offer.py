@@ -74,7 +74,7 @@ class OfferedAgents:
 
 @dataclass(frozen=True)
 class _Kept:
-    """What was offered last, and what that was made from."""
+    """The last offer, and the state of the files that it was made from."""
 
     agents: Sequence[AgentDefinition]
     book: Book

@@ -13,7 +13,7 @@ LIST = "result"
 """The only key of an answer that is a list: structured content has to be an object."""
 Handler = Callable[[ToolContext, Call], Awaitable[Answer]]
 ToolRole = Literal["parent", "child"]
-"""`parent`: whoever may start runs; `child`: a run that may start none."""
+"""`parent`: a caller that may start runs; `child`: a run that may start none."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The calls of one program: answered by the run's own sessions, remembered with their outcomes.
 
-A call is in the journal before it begins, so that nobody has to guess later what a program has done.
+A call is in the journal before it begins, so a continuation knows which calls a program has made.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _LOOK_UPS = {"help": Catalogue.help, "search_tools": Catalogue.search}
 
 @dataclass(frozen=True)
 class Functions:
-    """The functions of all programs of a run, and what answers them. `ask` is None if it may not ask."""
+    """The functions of all programs of a run, with their handlers. `ask` is None if it may not ask."""
 
     catalogue: Catalogue
     tools: Mapping[tuple[str, str], McpTool]
@@ -136,7 +136,7 @@ class ProgramCalls:
     # -- the functions
 
     def _work(self, function: str, arguments: dict[str, Any]) -> Callable[[], Awaitable[Reply]] | None:
-        """Return what answers a call of this function, None if there is no such function."""
+        """Return the handler of a call of this function, None if there is no such function."""
         if function == AskParent.name and self.functions.ask is not None:
             ask = self.functions.ask
             return lambda: self._asked(ask, arguments)

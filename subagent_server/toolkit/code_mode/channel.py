@@ -1,7 +1,7 @@
 """The host's end of a program's socket: its calls come in, their answers go out.
 
-Everything that comes in is data, whoever in the program wrote it: each record has a bound and one form, and
-the first that has another ends the program.
+Every incoming record is data. It has a bound and a fixed form; the first record of another form ends the
+program.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ class Channel:
             return
 
     async def serve(self) -> None:
-        """Answer the calls of the program, side by side, until nobody is left who could make one.
+        """Answer the calls of the program, side by side, until no process is left that could make one.
 
         Raises:
             Broken: a record has not the form that it should have.

@@ -82,7 +82,7 @@ def program_command(python: str, line: int, modules: int) -> list[str]:
 
 
 def modules_file() -> int:
-    """Return a file in memory with the modules that a program needs; a box shows no directory of ours."""
+    """Return a file in memory with the modules that a program needs; a box does not show this package."""
     descriptor = os.memfd_create("program")
     with os.fdopen(os.dup(descriptor), "wb") as file:
         file.write(_modules())

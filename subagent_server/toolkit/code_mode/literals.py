@@ -1,8 +1,8 @@
 """Literal arguments of a program's calls, held against the schemas of their tools before any of it runs.
 
-Only what is surely wrong is a fault. A server knows its own rules best, so some keywords do not count:
-patterns, which each language reads in its own way, and all that negates or counts what others have accepted.
-Null does not count either: many servers take it for an argument that is left out.
+Only a certain mistake is a fault. A server knows its own rules best, so some keywords do not count: patterns,
+which each language reads in its own way, and all that negates or counts what others have accepted. Null does
+not count either: many servers take it for an argument that is left out.
 """
 
 import json

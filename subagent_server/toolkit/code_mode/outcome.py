@@ -1,4 +1,4 @@
-"""How a program has ended, told apart by what it said on its socket and by its exit code."""
+"""How a program has ended, by its last record on the socket and its exit code."""
 
 import signal
 from dataclasses import dataclass

@@ -133,7 +133,7 @@ def _line(parameter: Parameter, schema: Any, writer: TypeWriter, name: str) -> t
 
 
 def _more(schema: Mapping[str, Any], writer: TypeWriter, name: str) -> PythonType | None:
-    """Return the type of arguments that the schema does not name, or None if it wants no such."""
+    """Return the type of arguments that the schema does not name, or None if it allows none."""
     others = schema.get("additionalProperties")
     if others is None:
         return None if "properties" in schema else ANYTHING

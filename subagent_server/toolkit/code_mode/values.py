@@ -1,4 +1,4 @@
-"""What a program gets of a tool's result: a value, a text, or an error; media go to the model."""
+"""Turn a tool's result into a value, a text or an error for a program; media go to the model."""
 
 import json
 from dataclasses import dataclass, field

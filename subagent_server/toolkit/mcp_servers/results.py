@@ -28,7 +28,7 @@ from subagent_server.domain.errors import BadArgument
 from subagent_server.domain.images import media_type
 from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
-from subagent_server.toolkit.kept_files import new_file
+from subagent_server.toolkit.new_file import new_file
 from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace.images import image_block
 from subagent_server.toolkit.workspace.output import KEPT_BYTES

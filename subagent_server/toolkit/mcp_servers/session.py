@@ -1,4 +1,4 @@
-"""One conversation with an MCP server, from its begin to its end, in a task of its own.
+"""One session with an MCP server, from its beginning to its end, in a task of its own.
 
 The SDK wants a client to be left by the task that entered it, so that task owns it; calls may come from any.
 """

@@ -22,7 +22,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from subagent_server.sandbox.box import Box
-from subagent_server.sandbox.held import closed_child
+from subagent_server.sandbox.gated_start import closed_child
 from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.host.inside import is_text
-from subagent_server.sandbox.held import start_held
+from subagent_server.sandbox.gated_start import start_gated
 from subagent_server.sandbox.refusal import BoxRefused
 from subagent_server.toolkit.workspace.search_scope import LEFT_OUT, SearchTarget
 
@@ -164,7 +164,7 @@ class Ripgrep:
             more += ["--ro-bind-data", str(descriptor), _RULES]
             ruling += [f"--ignore-file={_RULES}"]
         try:
-            return start_held(
+            return start_gated(
                 target.scope.search_box(Path(program()), target.parts),
                 [program(), *ruling, *options],
                 more=more,
@@ -262,7 +262,7 @@ def _file_of(rules: str) -> Iterator[int | None]:
 
 
 def _bound(pid: int, seconds: float, memory_bytes: int) -> None:
-    """Bound memory, and the time in case that nobody is left to kill it."""
+    """Bound memory, and the time in case the worker dies before it can kill this."""
     most = {resource.RLIMIT_AS: memory_bytes, resource.RLIMIT_CPU: math.ceil(seconds) + _SECONDS_AFTER}
     for limit, bound in most.items():
         with suppress(OSError):  # it has ended

@@ -24,8 +24,8 @@ from mcp.shared.exceptions import MCPError
 from subagent_server.server.connection import ProtocolServer
 from subagent_server.server.http.app import HttpServer
 from subagent_server.server.http.assembly import Access, assemble
-from subagent_server.server.http.calls import OpenCalls
 from subagent_server.server.http.gates import LOOPBACK_NAMES
+from subagent_server.server.http.open_calls import OpenCalls
 from subagent_server.server.http.sessions import McpSessions
 from subagent_server.server.http.traffic import Traffic, note_call
 from subagent_server.server.protocol_checks import explain_bad_parameters, refuse_second_initialize

@@ -4,7 +4,7 @@ import socket
 from contextlib import closing
 
 from subagent_server.host import process_scan
-from subagent_server.sandbox.program import SYSTEM_PROGRAM, VARIABLE
+from subagent_server.sandbox.bubblewrap import SYSTEM_PROGRAM, VARIABLE
 from tests.helpers.bubblewrap import settings
 from tests.helpers.ordinary_user import user
 from tests.helpers.turns import says

@@ -1,6 +1,6 @@
-"""A look at the code of a program before any of it runs: calls may have effects, so early errors matter.
+"""Check the code of a program before any of it runs: calls may have effects, so early errors matter.
 
-Only what is sure is a fault. A name that the code gives a meaning of its own is left alone everywhere.
+Only a certain mistake is a fault. A name that the code itself defines is not checked anywhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a command of the user gets to know of a question or of an end: as data, never as part of a command."""
+"""The input of a command that the user has set for questions or ends: its environment and its stdin.
+
+The facts are data there, and never a part of the command line.
+"""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +15,7 @@ MAX_TEXT_CHARACTERS = 1_000
 _OF_A_RUN = ("SUBAGENT_RUN_ID", "SUBAGENT_RUN_TOKEN", "SUBAGENT_LOGGING_ADDRESS")
 
 
-def notice_environment(
+def command_environment(
     environment: Mapping[str, str], event: str, facts: Mapping[str, Any]
 ) -> dict[str, str]:
     """Return the environment of a command: the user's, with `SUBAGENT_EVENT` and its facts.
@@ -30,7 +33,7 @@ def notice_environment(
     return kept | {name: _plain(str(value)) for name, value in told.items() if value is not None}
 
 
-def notice_stdin(event: str, facts: Mapping[str, Any]) -> bytes:
+def command_stdin(event: str, facts: Mapping[str, Any]) -> bytes:
     """Return the facts as the line of JSON that the command reads on its stdin."""
     return json.dumps({"event": event, **facts}).encode() + b"\n"
 

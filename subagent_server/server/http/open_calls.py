@@ -1,4 +1,4 @@
-"""The requests that have no answer yet: each ends with its client, and all of them when the server leaves."""
+"""The open calls of all HTTP clients: a call ends with its client, and all end when the server leaves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

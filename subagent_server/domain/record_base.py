@@ -1,4 +1,7 @@
-"""The base of every record that is stored or shown, and the forms of its times and amounts of money."""
+"""The base class of every record that is stored or shown, and the types of times and amounts of money.
+
+The records themselves are in `records.py`.
+"""
 
 import json
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Which bubblewrap is used: the one that the user names, else that of the system."""
+"""Find the bubblewrap to use: the one that the user names, else that of the system."""
 
 import os
 import stat

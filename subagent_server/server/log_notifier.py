@@ -32,14 +32,14 @@ from subagent_server.service.parents import OtherParents, starter_of
 Context = ServerRequestContext[Any, Any]
 
 LOOK_SECONDS = 1.0
-"""How often journals are looked at: their lines, unlike states, are announced by nobody."""
+"""How often journals are looked at: unlike a state, a new line of a journal is not announced."""
 FLUSH_SECONDS = 2.0
 """How long an answer waits, at most, for the last events before it: they go through the same pipe."""
 MAX_PLACES = 1_000
 
 
-class EventRelay:
-    """Relays events to one client. No run and no call ever waits for it."""
+class LogNotifier:
+    """Sends the events of runs to one client, as it asks for them. No run and no call ever waits for this."""
 
     def __init__(self, service: Service, changes: Changes, caller: Caller, background: Background) -> None:
         self._service = service
@@ -54,7 +54,7 @@ class EventRelay:
         self._of_others: dict[str, RunMeta] = {}
 
     async def set_level(self, context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
-        """Relay events of at least this level to an older client, from now on."""
+        """Send events of at least this level to an older client, from now on."""
         self._level = params.level
         if not self._stands:
             self._stands = True
@@ -65,7 +65,7 @@ class EventRelay:
 
     @asynccontextmanager
     async def beside(self, context: Context, run_ids: Collection[str]) -> AsyncIterator[None]:
-        """Relay the events of these runs while a request of a modern client waits for them, if it asked."""
+        """Send the events of these runs while a request of a modern client waits for them, if it asked."""
         level = _asked_level(context)
         if level is None:
             yield
@@ -75,13 +75,13 @@ class EventRelay:
 
             def look() -> None:
                 for tail in tails:
-                    tail.relay(level, outbox)
+                    tail.send(level, outbox)
 
             wait = Wait(math.inf, frozenset(run_ids), poll_seconds=LOOK_SECONDS)
             following = self._background.start(wait_until(self._changes, look, wait))
             try:
                 yield
-                await asyncio.to_thread(self._relay_ends, tails, level, outbox)
+                await asyncio.to_thread(self._send_ends, tails, level, outbox)
                 await outbox.drained(FLUSH_SECONDS)
             finally:
                 following.cancel()
@@ -97,12 +97,12 @@ class EventRelay:
                 found += [] if tail is None else [tail]
         return found
 
-    def _relay_ends(self, tails: "list[_Tail]", level: types.LoggingLevel, outbox: Outbox) -> None:
-        """Relay what has come last, and the ends that the journals do not have yet."""
+    def _send_ends(self, tails: "list[_Tail]", level: types.LoggingLevel, outbox: Outbox) -> None:
+        """Send the last events, and the ends that the journals do not have yet."""
         for tail in tails:
-            tail.relay(level, outbox)
+            tail.send(level, outbox)
             with suppress(SubagentError):  # it became unreadable meanwhile: the answer of the call says so
-                tail.relay_end(self._service.store.read(tail.run_id), level, outbox)
+                tail.send_end(self._service.store.read(tail.run_id), level, outbox)
 
     def _remember(self, tails: "list[_Tail]") -> None:
         """Let the next request go on where this one stopped."""
@@ -115,7 +115,7 @@ class EventRelay:
     # -- for a whole connection
 
     async def _stand(self, session: ServerSession, since: datetime) -> None:
-        """Relay the events of the live runs that the client hears, as long as it is there."""
+        """Send the events of the live runs that the client hears, as long as the client is there."""
         await until_root_is_made(self._service.store)
         await asyncio.to_thread(self._discover, self._begun(since), since)
         async with Outbox(session.send_notification, lambda number: _dropped(self._level, number)) as outbox:
@@ -125,9 +125,9 @@ class EventRelay:
                 self._discover(live, since)
                 for tail in self._live.values():
                     if tail is not None:
-                        tail.relay(self._level, outbox)
+                        tail.send(self._level, outbox)
                 for run_id in self._live.keys() - set(live):
-                    del self._live[run_id]  # all of it is over, and was relayed
+                    del self._live[run_id]  # all of it is over, and was sent
                 for run_id in self._of_others.keys() - set(live):
                     del self._of_others[run_id]
 
@@ -190,7 +190,7 @@ class EventRelay:
 
 
 class _Tail:
-    """A run whose events are relayed. What one thread has read is on its way before another reads on."""
+    """A run whose events are sent. The events that one thread has read are queued before another reads on."""
 
     def __init__(self, follower: JournalFollower, run_id: str, agent: str) -> None:
         self.run_id = run_id
@@ -200,11 +200,11 @@ class _Tail:
 
     @property
     def place(self) -> JournalPlace:
-        """How far it has come."""
+        """How far the journal has been read."""
         return self._follower.place
 
-    def relay(self, level: types.LoggingLevel, outbox: Outbox) -> None:
-        """Send what is new."""
+    def send(self, level: types.LoggingLevel, outbox: Outbox) -> None:
+        """Send the new events."""
         with self._lock:
             news = self._follower.news()
             if news.left_out and is_wanted("warning", level):
@@ -212,7 +212,7 @@ class _Tail:
             for event in news.events:
                 self._put(event, level, outbox)
 
-    def relay_end(self, meta: RunMeta, level: types.LoggingLevel, outbox: Outbox) -> None:
+    def send_end(self, meta: RunMeta, level: types.LoggingLevel, outbox: Outbox) -> None:
         """Send the end of a run that has ended, if its journal did not have it yet."""
         with self._lock:
             event = self._follower.ending(meta)

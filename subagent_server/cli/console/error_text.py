@@ -1,4 +1,4 @@
-"""The sentences of errors for people: the command in place of the tool that a model would call."""
+"""The sentence of an error for people: it names commands in place of the tools that a model would call."""
 
 import re
 

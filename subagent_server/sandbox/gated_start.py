@@ -1,4 +1,4 @@
-"""The start of a program in a box that is looked at before the program begins."""
+"""Start a program in a box behind a gate, which opens when the box is found closed."""
 
 import os
 import select
@@ -17,7 +17,7 @@ _SECONDS = 30.0
 _PAUSE_MILLISECONDS = 1
 
 
-def start_held(
+def start_gated(
     box: Box,
     argv: Sequence[str],
     *,
@@ -61,7 +61,7 @@ def start_held(
 
 
 def start_bounded(box: Box, argv: Sequence[str], **how: Any) -> "subprocess.Popen[bytes]":
-    """Start `argv` as `start_held` does, within the limits of the box. Raises as that does."""
+    """Start `argv` as `start_gated` does, within the limits of the box. Raises as that does."""
 
     def bound(pid: int) -> None:
         bounding = bounding_processes(pid, box.limits)
@@ -69,7 +69,7 @@ def start_bounded(box: Box, argv: Sequence[str], **how: Any) -> "subprocess.Pope
             bounding.wait()
 
     within = ["bash", "--noprofile", "--norc", "-c", f'{limits_as_shell(box.limits)}exec "$@"', "bash"]
-    return start_held(box, [*within, *argv], before=bound, **how)
+    return start_gated(box, [*within, *argv], before=bound, **how)
 
 
 def closed_child(leader: int, box: Box) -> int:
