@@ -110,6 +110,9 @@ def test_whatever_the_umask_nobody_else_reaches_anything_of_a_root(users: Users,
     turns = [calls(use("bash", command="seq 20000")), says("It is done.")]
     with Simulator({"turns": turns}) as simulator:
         env = {"ANTHROPIC_BASE_URL": simulator.base_url, "SUBAGENT_WARM": str(int(umask == WARM_UMASK))}
+        if umask == WARM_UMASK:
+            wait = "from tests.helpers.warm import await_zygote; await_zygote()"
+            assert first.run(wait, umask=umask).returncode == 0
         done = users.call(
             first,
             "run",

@@ -30,7 +30,9 @@ _LOADED_TOO = ("mcp.client", "jsonschema", "watchdog.observers", "rich.console",
 
 def serve(listening: socket.socket) -> None:
     """Fork a process for each order, and answer with its number, and with how it ended; until stdin ends."""
-    select.select([0, listening.fileno()], [], [])
+    ready, _, _ = select.select([0, listening.fileno()], [], [])
+    if listening.fileno() not in ready:
+        return  # the session is over, and nobody has asked for a fork
     _load()
     running: dict[int, tuple[int, socket.socket]] = {}
     while True:

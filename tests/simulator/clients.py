@@ -4,13 +4,21 @@ import asyncio
 from typing import Any
 
 import httpx2
-from anthropic import AsyncAnthropic
+from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
 from anthropic.types import Message
 
 from subagent_server.simulator import Simulator
 
 BOUND = 60.0
 KEY = {"x-api-key": "test"}
+LOCAL: dict[str, Any] = {"verify": False, "trust_env": False}
+"""For loopback: to load the certificates of the system, as each client does, takes longer than a test."""
+
+
+def client_of(simulator: Simulator, **options: Any) -> AsyncAnthropic:
+    """Return the real client."""
+    plain = DefaultAsyncHttpxClient(**LOCAL)
+    return AsyncAnthropic(api_key="test", base_url=simulator.base_url, http_client=plain, **options)
 
 
 def ask(simulator: Simulator, messages: Any, *, retries: int = 0, **options: Any) -> Message:
@@ -20,9 +28,7 @@ def ask(simulator: Simulator, messages: Any, *, retries: int = 0, **options: Any
 
     async def talk() -> Message:
         async with (
-            AsyncAnthropic(
-                api_key="test", base_url=simulator.base_url, max_retries=retries, timeout=BOUND
-            ) as client,
+            client_of(simulator, max_retries=retries, timeout=BOUND) as client,
             client.messages.stream(**asked) as stream,
         ):
             return await stream.get_final_message()
@@ -45,4 +51,4 @@ def post(
     sent: dict[str, Any] = {"json": body} if raw is None else {"content": raw}
     known = KEY if headers is None else headers
     url = simulator.base_url + path
-    return httpx2.post(url, headers=known, timeout=timeout, trust_env=False, **sent)
+    return httpx2.post(url, headers=known, timeout=timeout, **LOCAL, **sent)

@@ -10,7 +10,7 @@ import pytest
 from anthropic.types import Message
 
 from subagent_server.simulator import Simulator
-from tests.simulator.clients import ask, post
+from tests.simulator.clients import LOCAL, ask, post
 
 
 def said(message: Message) -> str:
@@ -79,7 +79,7 @@ def test_a_cut_ends_the_connection_in_the_middle_of_the_stream(events: int) -> N
         url, key = simulator.base_url + "/v1/messages", {"x-api-key": "test"}
         with (
             pytest.raises(httpx2.RemoteProtocolError, match="incomplete"),
-            httpx2.stream("POST", url, json=body, headers=key, timeout=60, trust_env=False) as response,
+            httpx2.stream("POST", url, json=body, headers=key, timeout=60, **LOCAL) as response,
         ):
             for piece in response.iter_bytes():
                 received += piece

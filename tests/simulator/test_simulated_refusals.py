@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from subagent_server.simulator import Simulator
-from tests.simulator.clients import ask, post
+from tests.simulator.clients import LOCAL, ask, post
 
 Block = dict[str, Any]
 
@@ -241,7 +241,7 @@ def test_a_body_over_32_mb_is_too_large() -> None:
 def test_another_path_or_method_is_an_error_of_the_same_shape() -> None:
     with Simulator(SCRIPT) as simulator:
         missing = post(simulator, path="/v1/complete")
-        wrong = httpx2.get(simulator.base_url + "/v1/messages", trust_env=False)
+        wrong = httpx2.get(simulator.base_url + "/v1/messages", **LOCAL)
     assert (missing.status_code, missing.json()["error"]["type"]) == (404, "not_found_error")
     assert (wrong.status_code, wrong.json()["type"]) == (405, "error")
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import httpx2
 import pytest
-from anthropic import AsyncAnthropic, BadRequestError
+from anthropic import BadRequestError
 from anthropic.types import TextBlock, ThinkingBlock, ToolUseBlock
 
 from subagent_server.simulator import Simulator
-from tests.simulator.clients import ask, post
+from tests.simulator.clients import ask, client_of, post
 
 
 def events(response: httpx2.Response) -> list[dict[str, Any]]:
@@ -183,7 +183,7 @@ def test_a_second_request_reads_from_the_cache_what_the_first_wrote() -> None:
 
 def test_tokens_are_counted_without_a_limit_on_the_answer() -> None:
     async def count(simulator: Simulator, text: str) -> int:
-        async with AsyncAnthropic(api_key="test", base_url=simulator.base_url, max_retries=0) as client:
+        async with client_of(simulator, max_retries=0) as client:
             counted = await client.messages.count_tokens(
                 model="m", messages=[{"role": "user", "content": text}]
             )
@@ -214,7 +214,7 @@ def test_events_are_sent_when_they_are_due_and_not_at_the_end() -> None:
     turn = {"text": "ab", "chunk_size": 1, "chunk_delay": 3600}
 
     async def first_text(simulator: Simulator) -> str:
-        async with AsyncAnthropic(api_key="test", base_url=simulator.base_url, max_retries=0) as client:
+        async with client_of(simulator, max_retries=0) as client:
             asked = [{"role": "user", "content": "go"}]
             async with client.messages.stream(model="m", max_tokens=9, messages=asked) as stream:  # type: ignore[arg-type]
                 return await asyncio.wait_for(anext(aiter(stream.text_stream)), 10)

@@ -18,7 +18,7 @@ from anthropic import AsyncAnthropic
 
 from subagent_server.domain.errors import HostError, StorageFailed
 from subagent_server.simulator import Simulator
-from tests.simulator.clients import post
+from tests.simulator.clients import LOCAL, client_of, post
 
 SCRIPT = {"turns": [{"text": "ok"}]}
 BOUND = 120.0
@@ -59,7 +59,7 @@ def test_fifty_slow_streams_run_at_once_without_a_thread_for_each() -> None:
             return await stream.get_final_text()
 
     async def many(simulator: Simulator) -> list[str]:
-        async with AsyncAnthropic(api_key="test", base_url=simulator.base_url, max_retries=0) as client:
+        async with client_of(simulator, max_retries=0) as client:
             return await asyncio.wait_for(asyncio.gather(*(one(client, n) for n in range(50))), BOUND)
 
     with Simulator({"turns": [turn]}) as simulator:
@@ -93,13 +93,13 @@ def test_requests_are_recorded_with_body_headers_arrival_and_answer() -> None:
 def test_requests_can_be_read_and_forgotten_over_http() -> None:
     with Simulator(SCRIPT) as simulator:
         url = simulator.base_url + "/requests"
-        assert httpx2.get(url, trust_env=False).json() == []
+        assert httpx2.get(url, **LOCAL).json() == []
         post(simulator, model="one")
         post(simulator, model="twö", headers={"authorization": "Bearer secret"})
-        listed = httpx2.get(url, trust_env=False)
+        listed = httpx2.get(url, **LOCAL)
         assert [request["body"]["model"] for request in listed.json()] == ["one", "twö"]
         assert listed.json()[1]["headers"]["authorization"] == "[redacted]" and "secret" not in listed.text
-        assert httpx2.delete(url, trust_env=False).status_code == 204
+        assert httpx2.delete(url, **LOCAL).status_code == 204
         assert simulator.requests == []
 
 
@@ -155,7 +155,7 @@ def test_the_command_serves_until_a_signal_ends_it(number: int, tmp_path: Path) 
         url = line.split()[-1] + "/v1/messages"
         body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
         for _ in range(2):
-            answer = httpx2.post(url, json=body, headers={"x-api-key": "secret"}, trust_env=False)
+            answer = httpx2.post(url, json=body, headers={"x-api-key": "secret"}, **LOCAL)
             assert answer.json()["content"][0]["text"] == "ok"
         os.kill(process.pid, number)
         out, errors = process.communicate(timeout=BOUND)
@@ -173,7 +173,7 @@ def test_the_command_leaves_at_once_although_a_request_hangs(tmp_path: Path) -> 
         url = process.stdout.readline().split()[-1] + "/v1/messages"
         body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
         with pytest.raises(httpx2.ReadTimeout):
-            httpx2.post(url, json=body, headers={"x-api-key": "x"}, timeout=0.2, trust_env=False)
+            httpx2.post(url, json=body, headers={"x-api-key": "x"}, timeout=0.2, **LOCAL)
         process.terminate()
         _, errors = process.communicate(timeout=BOUND)
         assert (process.returncode, errors) == (0, "")
