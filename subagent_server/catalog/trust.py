@@ -173,4 +173,4 @@ def _parsed(data: bytes) -> Book:
     try:
         return Book.model_validate(json.loads(data) | {"trouble": None})
     except (ValueError, TypeError, RecursionError, ValidationError) as error:
-        raise _Odd("it does not say what is trusted in words that are known here") from error
+        raise _Odd("its content has another form than this version writes") from error

@@ -1,4 +1,4 @@
-"""The judge: decides whether an agent, and the MCP servers that it names, may be used.
+"""The trust check: decides whether an agent, and the MCP servers that it names, may be used.
 
 They may if a person named them, or if they are in the user's own configuration. They also may if their
 directory is trusted and their programs are unchanged since then (SPEC section 13).
@@ -81,8 +81,8 @@ class Coverage:
         return not self.is_trusted or bool(self.changes)
 
 
-class Judge:
-    """Says of the agents of a service whether they may be used. It reads the user's word and files once."""
+class TrustCheck:
+    """Says whether the agents of a service may be used. It reads each file once."""
 
     def __init__(self, service: Service) -> None:
         self._settings = service.settings
@@ -91,7 +91,7 @@ class Judge:
 
     @cached_property
     def book(self) -> Book:
-        """The user's word."""
+        """The trusted directories and their pins, as the user's file has them."""
         return read_book(self._settings.trust_file)
 
     def doubt(self, agent: AgentDefinition) -> NotTrusted | None:
@@ -248,7 +248,7 @@ def check_may_trust(settings: Settings) -> None:
         BadArgument.
     """
     if settings.is_of_a_run:
-        raise BadArgument("A run cannot trust a directory: ask_parent reaches whoever can.")
+        raise BadArgument("A run cannot trust a directory: ask your parent with ask_parent.")
 
 
 def _brought_along(settings: Settings, project: Path) -> str | None:

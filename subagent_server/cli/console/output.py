@@ -110,7 +110,8 @@ def _write(stream: TextIO | None, text: str) -> None:
     except OSError as error:
         _point_nowhere(stream)
         raise EarlyExit(
-            ExitCode.ENVIRONMENT, f"the output could not be written ({error.strerror}): mend where it goes."
+            ExitCode.ENVIRONMENT,
+            f"the output could not be written ({error.strerror}): free space, or name another file.",
         ) from error
 
 
