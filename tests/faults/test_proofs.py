@@ -4,16 +4,18 @@ import os
 import shlex
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
 from subagent_server.host import processes
+from tests.helpers import warm
 from tests.helpers.ordinary_user import user
 from tests.helpers.processes import Child
 from tests.helpers.scale import WHOLE
 from tests.helpers.turns import asks, says, shell, tool_results
 from tests.helpers.wait import wait_for
-from tests.helpers.warm_place import WarmPlace, is_fork, warm_place
+from tests.helpers.warm_place import WarmPlace, is_fork
 from tests.helpers.world import BOUND, PROGRAM, World, kill
 
 WAIT = "import sys; print('there', flush=True); sys.stdin.readline()"
@@ -87,12 +89,12 @@ def test_a_run_that_a_program_has_started_is_spared_as_a_record_names_its_shim(w
     assert world.completed(spared) == "Done."
 
 
-def look_into(world: World, place: WarmPlace, warm: str) -> list[str]:
+def look_into(world: World, place: WarmPlace, switch: str) -> list[str]:
     """Return what a program of a run sees of its worker, its shim and the warm process, and of its limits."""
-    world.environment |= {"SUBAGENT_WARM": warm, "ZYGOTE": str(place.zygote().pid)}
+    world.environment |= {"SUBAGENT_WARM": switch, "ZYGOTE": str(place.zygote().pid)}
     simulator = world.play(shell(LOOK), asks("Go on?"))
     run_id, was_forked = place.started()
-    assert (was_forked, is_fork(world.shim(run_id))) == (warm == "1", warm == "1")
+    assert (was_forked, is_fork(world.shim(run_id))) == (switch == "1", switch == "1")
     (seen,) = tool_results(simulator.requests[-1].body)
     return seen.split()
 
@@ -100,20 +102,20 @@ def look_into(world: World, place: WarmPlace, warm: str) -> list[str]:
 @pytest.mark.skipif(os.getuid() == 0, reason="root may look into every process")
 def test_worker_shim_and_warm_process_are_closed_to_the_programs_of_their_own_user(world: World) -> None:
     world.agent()
-    with warm_place(world) as place:
-        place.start()
-        for warm in ("1", "0"):
-            assert look_into(world, place, warm) == ["closed"] * 3 + ["0", "0"]
+    warm.await_zygote()
+    place = WarmPlace(world, Path(os.environ[warm.PLACE]))
+    for switch in ("1", "0"):
+        assert look_into(world, place, switch) == ["closed"] * 3 + ["0", "0"]
 
 
 NESTED = "tests/launch/test_forked_worker.py::test_nested_runs_are_forked_from_the_same_zygote"
 KILLS = ("tests/faults/test_kills.py", "tests/faults/test_identities.py", "tests/host/test_processes.py")
-SAMPLE = (
+SAMPLE = (  # first the one that waits for the zygote, which then forks the runs of all
+    "tests/faults/test_proofs.py::test_worker_shim_and_warm_process_are_closed_to_the_programs_of_their_own_user",
     "tests/faults/test_kills.py::test_what_a_run_leaves_behind_at_its_end_is_ended_soon",
     "tests/faults/test_kills.py::test_the_runs_that_a_killed_run_has_started_are_stopped",
     "tests/faults/test_identities.py",
     "tests/host/test_processes.py",
-    "tests/faults/test_proofs.py::test_worker_shim_and_warm_process_are_closed_to_the_programs_of_their_own_user",
     "tests/faults/test_proofs.py::test_a_run_that_a_program_has_started_is_spared_as_a_record_names_its_shim",
 )
 RERUNS = {"kills": KILLS, "proofs": ("tests/faults/test_proofs.py", NESTED)} if WHOLE else {"sample": SAMPLE}

@@ -77,13 +77,17 @@ class User:
     def play(self, *scenarios: "Callable[[World], None]") -> None:
         """Let this user call functions of modules, each with a world that is checked at its end.
 
+        The runs of several are forked from a zygote of this user. For one it would cost more than it saves.
+
         Raises:
             AssertionError: one failed; with what it said.
         """
+        is_warm = len(scenarios) > 1
         lines = ["from tests.helpers.ordinary_user import play_here"]
+        lines += ["from tests.helpers import warm", "warm.await_zygote()"] if is_warm else []
         for each in scenarios:
             lines += [f"from {each.__module__} import {each.__qualname__}", f"play_here({each.__qualname__})"]
-        done = self.run("\n".join(lines))
+        done = self.run("\n".join(lines), env={"SUBAGENT_WARM": str(int(is_warm))})
         assert done.returncode == 0, f"as user {self.uid}: {done.stderr}"
 
     def run_tests(self, *which: str) -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 from subagent_server.forkserver.starter import WarmStart
 from subagent_server.host import locks, processes
 from subagent_server.host.directory import Entry
+from tests.helpers.wait import wait_for
 
 PLACE = "SUBAGENT_RUNTIME_DIR"
+_SWITCH = "SUBAGENT_WARM"
 _PATIENCE = {"SUBAGENT_WARM_IDLE": "600"}
 """It leaves by itself if a session is killed."""
 _BOUND = 120.0
@@ -31,9 +33,17 @@ def spawn(directory: Path, idle_seconds: float = 600) -> None:
     assert starting.wait(_BOUND) == 0
 
 
+def await_zygote() -> None:
+    """Have the zygote of this process's directory started if there is none, and wait until it listens."""
+    directory = Path(os.environ[PLACE])
+    if not list(zygotes(directory)):
+        spawn(directory)
+    wait_for(lambda: list(directory.glob("*.sock")), _BOUND, "the zygote")
+
+
 def settings() -> dict[str, str]:
-    """Return the variables that lead to the zygote, for environments that are made from nothing."""
-    return {name: os.environ[name] for name in (PLACE, *_PATIENCE) if name in os.environ}
+    """Return the variables that lead to the zygote or away, for environments that are made from nothing."""
+    return {name: os.environ[name] for name in (PLACE, _SWITCH, *_PATIENCE) if name in os.environ}
 
 
 def end(directory: Path) -> None:
