@@ -1,4 +1,4 @@
-// All runs as the server has told them: their groups, their trees, and which of them a filter keeps.
+// All runs as the server has sent them: their groups, their trees, and which of them a filter keeps.
 
 import { read } from "./session.js";
 
