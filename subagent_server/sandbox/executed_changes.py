@@ -64,9 +64,10 @@ class Seen:
 
 
 def look(cwd: Path, places: Places | None = None, *, leave_out: Path | None = None) -> Seen:
-    """Return what can run code in a directory, by its real path; what cannot be read is not seen.
+    """Return the files that can run code in a directory, by its real path; unreadable ones are left out.
 
-    `places` are those of an earlier look: what a run has written since does not decide where to look.
+    `places` come from an earlier look, so that files which a run has written since do not decide where to
+    look.
     """
     walk = _Look(cwd, leave_out, _places(cwd) if places is None else places)
     with suppress(OSError):
@@ -77,7 +78,7 @@ def look(cwd: Path, places: Places | None = None, *, leave_out: Path | None = No
 def changes(before: Seen | None, after: Seen, since: float) -> list[str]:
     """Return the paths that came, or changed, between two looks; of a new directory not those below.
 
-    Where the first look is missing, or did not come so far, times decide: `since` is the beginning of the
+    If the first look is missing, or ended before that path, times decide: `since` is the beginning of the
     first look, in seconds. A file that was changed during that look counts too.
     """
     found: list[str] = []
