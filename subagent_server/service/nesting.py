@@ -12,7 +12,7 @@ from subagent_server.service.reconcile import observe
 
 
 def agents_of(service: Service, run_id: str) -> set[str]:
-    """Return the names of the agents that a run may start: those that its own agent file names.
+    """Return the names of the agents that a run may start: its own agent file lists them.
 
     Raises:
         UnreadableMeta: the request of the run cannot be read.

@@ -81,7 +81,7 @@ def first_request(session: Session, order: StartOrder, *, with_servers: bool) ->
 
 @contextmanager
 def _passing_service(session: Session, simulator: Simulator, key: str) -> Iterator[Service]:
-    """Give a service whose runs are in a directory that is removed; what it starts has been judged."""
+    """Give a service with a temporary directory of runs. The trust in its agents has been checked before."""
     settings = session.settings
     environment = {
         **scripted_environment(settings.environment, key, simulator.base_url),
