@@ -1,4 +1,4 @@
-// What the runs of this root have cost, by agent and by day.
+// The costs of the runs of this root, by agent and by day.
 
 import { el } from "./dom.js";
 import { dollars, duration, tokens } from "./format.js";
