@@ -11,7 +11,7 @@ from subagent_server.catalog.code_mode import read_code_mode
 from subagent_server.catalog.files import Unreadable, read_text
 from subagent_server.catalog.keys import AGENT_FIELDS, LIMIT_FIELDS, canonical, is_ours
 from subagent_server.catalog.models import misspelt_alias, resolve_model
-from subagent_server.catalog.parts import Draft, Reading, fill, put, read_part, report_repeated, settle
+from subagent_server.catalog.parts import Draft, Reading, fill, put, read_part, report_repeated, validated
 from subagent_server.catalog.problems import Notes, shown
 from subagent_server.catalog.required import note_required
 from subagent_server.catalog.schemas import BadSchema, inline_schema, schema_file
@@ -84,8 +84,8 @@ def read_definition(block: Block, origin: Origin, notes: Notes) -> AgentDefiniti
         _read_key(key, value, block.lines[key], job)
     job.draft.values.setdefault("name", origin.name)
     if job.limits.values:
-        job.draft.values["limits"] = settle(Limits, job.limits, notes)
-    definition = settle(AgentDefinition, job.draft, notes)
+        job.draft.values["limits"] = validated(Limits, job.limits, notes)
+    definition = validated(AgentDefinition, job.draft, notes)
     _check(definition, job)
     job.reading.report_unknown()
     return definition.model_copy(

@@ -84,7 +84,7 @@ def read_part(kind: type[Part], value: Value, where: str, line: int | None, read
         fill(draft, value, fields_of(kind), reading)
     elif not is_null(value):
         reading.notes.fault(f"{where} must be a mapping of keys", line)
-    return settle(kind, draft, reading.notes, line)
+    return validated(kind, draft, reading.notes, line)
 
 
 def fill(draft: Draft, block: Block, fields: Mapping[str, str], reading: Reading) -> None:
@@ -117,7 +117,7 @@ def _content(name: str, value: Value) -> object:
     return content.strip().lower() if name in CHOICES and isinstance(content, str) else content
 
 
-def settle(kind: type[Part], draft: Draft, notes: Notes, line: int | None = None) -> Part:
+def validated(kind: type[Part], draft: Draft, notes: Notes, line: int | None = None) -> Part:
     """Return the part described by `draft`, without forbidden values; each of these is a fault."""
     while True:
         try:

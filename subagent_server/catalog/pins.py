@@ -20,7 +20,7 @@ MAX_SHOWN = 2000
 
 
 class Pin(Record):
-    """One value as it was when somebody trusted it."""
+    """One value as it was when the user trusted it."""
 
     hash: str
     shown: str

@@ -62,7 +62,7 @@ def note_required(key: str, schema: JsonSchema, line: int | None, notes: Notes) 
 
 
 def _misspelt(schema: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield the keys of a schema that are almost a keyword which it lacks, with that keyword."""
+    """Yield the probably misspelt keywords of a schema, each with the keyword that is meant."""
     lacking = [rule for rule in _RULES if rule not in schema]
     for word in islice(schema, _MOST_COMPARED):
         if word not in _RULES and (

@@ -5,7 +5,7 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from subagent_server.catalog.keys import canonical, fields_of
-from subagent_server.catalog.parts import Draft, Reading, fill, settle
+from subagent_server.catalog.parts import Draft, Reading, fill, validated
 from subagent_server.catalog.values import Block, Value, WrongValue, as_names, is_null
 from subagent_server.domain.definitions import ServerDefinition
 
@@ -77,8 +77,8 @@ def _server(name: str, block: Block, line: int | None, reading: Reading) -> Serv
         url = "url" in draft.values
         rule = "needs a type, http or sse, with its url" if url else "needs a command, or a type and a url"
         reading.notes.fault(f"{draft.where} {rule}", line)
-        return settle(ServerDefinition, draft, reading.notes, line)
-    server = settle(ServerDefinition, draft, reading.notes, line)
+        return validated(ServerDefinition, draft, reading.notes, line)
+    server = validated(ServerDefinition, draft, reading.notes, line)
     if "type" in draft.values or kind is None:
         for field, rule in _broken_rules(server, draft.values):
             reading.notes.fault(f"{draft.name(field)} {rule}", draft.lines.get(field, line))

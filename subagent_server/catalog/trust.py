@@ -41,8 +41,8 @@ class Project(Record):
     pins: dict[str, Pins] = Field(default_factory=dict)
 
 
-class Book(Record):
-    """All that is trusted, by the real path of each directory; `trouble` is why nothing could be read."""
+class TrustFile(Record):
+    """The trusted directories by their real paths; `trouble` says why the file could not be used."""
 
     version: Literal[1] = 1
     projects: dict[str, Project] = Field(default_factory=dict)
@@ -53,7 +53,7 @@ _OPEN_TO_OTHERS = "its directory is another user's, or others may enter it, whic
 
 
 class _Odd(Exception):
-    """Why a file of trusted directories is not believed."""
+    """The file of trusted directories cannot be used, for this reason."""
 
 
 def real_path(directory: Path) -> Path:
@@ -61,10 +61,10 @@ def real_path(directory: Path) -> Path:
     return Path(os.path.realpath(directory))
 
 
-def read_book(path: Path | None) -> Book:
-    """Return the trust of the user; an odd file is trust in nothing, with the reason in `trouble`."""
+def read_trust_file(path: Path | None) -> TrustFile:
+    """Return the user's trust; with an unusable file nothing is trusted, and `trouble` has the reason."""
     if path is None:
-        return Book(trouble="Nothing is trusted, because HOME names no directory: set it.")
+        return TrustFile(trouble="Nothing is trusted, because HOME names no directory: set it.")
     try:
         directory = open_private(str(path.parent), make=False)
         try:
@@ -72,12 +72,12 @@ def read_book(path: Path | None) -> Book:
         finally:
             os.close(directory)
     except FileNotFoundError:
-        return Book()
+        return TrustFile()
     except OSError as error:
         reason = _reason(error)
     except _Odd as error:
         reason = str(error)
-    return Book(trouble=f"{shown(path)} is not believed ({reason}): mend or remove it, then trust again.")
+    return TrustFile(trouble=f"{shown(path)} cannot be used ({reason}): mend or remove it, then trust again.")
 
 
 def trust_project(path: Path | None, project: Path, pins: Mapping[str, Pins], moment: datetime) -> None:
@@ -116,10 +116,10 @@ def _changing(path: Path | None) -> Iterator[dict[str, Project]]:
         lock = locks.open_lock(Entry.at(Path(beneath(directory, _LOCK))))
         try:
             locks.lock(lock)
-            book = read_book(path)
-            if book.trouble is not None:
-                raise TrustNotKept(book.trouble)
-            projects = dict(book.projects)
+            trusted = read_trust_file(path)
+            if trusted.trouble is not None:
+                raise TrustNotKept(trusted.trouble)
+            projects = dict(trusted.projects)
             yield projects
             _write(Entry.at(Path(beneath(directory, path.name))), projects, path)
         finally:
@@ -131,7 +131,7 @@ def _changing(path: Path | None) -> Iterator[dict[str, Project]]:
 
 
 def _write(file: Entry, projects: dict[str, Project], path: Path) -> None:
-    data = Book(projects=projects).to_json()
+    data = TrustFile(projects=projects).to_json()
     if len(data) > MAX_BYTES:
         raise TrustNotKept(
             f"{shown(path)} would be larger than {MAX_BYTES >> 20} MiB: trust smaller directories."
@@ -169,8 +169,8 @@ def _content(directory: int, name: str) -> bytes:
     return data
 
 
-def _parsed(data: bytes) -> Book:
+def _parsed(data: bytes) -> TrustFile:
     try:
-        return Book.model_validate(json.loads(data) | {"trouble": None})
+        return TrustFile.model_validate(json.loads(data) | {"trouble": None})
     except (ValueError, TypeError, RecursionError, ValidationError) as error:
-        raise _Odd("it does not say what is trusted in words that are known here") from error
+        raise _Odd("its content has another form than this version writes") from error

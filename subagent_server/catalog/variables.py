@@ -84,7 +84,7 @@ class Expanded:
 
 
 def expand_as_far_as_set(definition: AgentDefinition, environment: Mapping[str, str]) -> Expanded:
-    """Return the definition that `expand_definition` would return, and each variable that keeps it from that.
+    """Return the definition expanded as far as possible, and each variable that is not set.
 
     After ten missing variables the rest is not looked at, and the definition is returned as it was.
     """

@@ -117,7 +117,7 @@ def _run_ids(session: Session, name: str) -> list[str]:
     if name != _EVERY_RUN:
         if (session.settings.cwd / name).is_dir() and name not in session.service.store.run_ids():
             command = f"subagent --runs {one_line(name)} doctor --runs"
-            raise click.UsageError(f"behind doctor, --runs names a run: `{command}` checks another root.")
+            raise click.UsageError(f"after `doctor`, --runs names a run: `{command}` checks another root.")
         run_id = session.run_id(name)
         open_run(session.service, run_id, session.caller)
         return [run_id]

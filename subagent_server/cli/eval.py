@@ -17,7 +17,7 @@ from subagent_server.cli.console.text import one_line
 from subagent_server.cli.console.until_gone import until_gone
 from subagent_server.service.evaluation import Evaluation, TrialResult
 from subagent_server.service.scripted import PlayedScript
-from subagent_server.service.trusting import Judge
+from subagent_server.service.trusting import TrustCheck
 
 DEFAULT_JOBS = 2
 
@@ -85,12 +85,12 @@ def _check(session: Session, path: Path, file: EvalFile) -> None:
     Raises:
         NotTrusted, UnknownAgent.
     """
-    judge = Judge(session.service)
+    trust_check = TrustCheck(session.service)
     judges = [each.judge.agent for case in file.cases for each in case.expect if each.judge is not None]
     own = [name for case in file.cases for name in case.agents or file.agents]
     for name in dict.fromkeys([*own, *judges]):
-        judge.check(session.service.registry.get(name))
-    judge.check_evaluation(path, file)
+        trust_check.check(session.service.registry.get(name))
+    trust_check.check_evaluation(path, file)
 
 
 def _scripts(session: Session, path: Path, file: EvalFile) -> dict[str, PlayedScript]:

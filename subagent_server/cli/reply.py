@@ -105,4 +105,4 @@ def _refuse_a_question_for_an_answer(session: Session, run_id: str, word: str) -
     """
     pending = open_run(session.service, run_id, session.caller).meta.pending
     if any(message.message_id == word for message in pending):
-        raise BadArgument(f"{word} is the question: give the answer behind it.")
+        raise BadArgument(f"{word} is the question: give the answer after it.")

@@ -142,7 +142,7 @@ def _serve_http(session: Session, service: Service, role: Role, options: HttpOpt
 
 
 def _page(session: Session, service: Service, door: HttpDoor) -> "Page | None":
-    """Return the page, announced where it is; None where its codes have no place, which is said."""
+    """Return the page and announce it; None, with a remark, if there is no place for its codes."""
     directory = service.settings.page_directory
     if directory is None:
         err("There is no page for people, because HOME names no directory for its codes.")

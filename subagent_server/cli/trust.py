@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from subagent_server.catalog.trust import read_book
+from subagent_server.catalog.trust import read_trust_file
 from subagent_server.cli.console.ask_trust import coverage_lines
 from subagent_server.cli.console.asking import has_person
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
@@ -88,10 +88,10 @@ def _remove(session: Session, directory: Path, as_json: bool) -> int:
 
 
 def _list(session: Session, as_json: bool) -> int:
-    book = read_book(session.settings.trust_file)
-    if book.trouble is not None:
-        raise EarlyExit(ExitCode.ENVIRONMENT, book.trouble)
-    since = {name: timestamp(project.trusted_at) for name, project in sorted(book.projects.items())}
+    trusted = read_trust_file(session.settings.trust_file)
+    if trusted.trouble is not None:
+        raise EarlyExit(ExitCode.ENVIRONMENT, trusted.trouble)
+    since = {name: timestamp(project.trusted_at) for name, project in sorted(trusted.projects.items())}
     if as_json:
         out_json({"directories": [{"directory": name, "trustedAt": at} for name, at in since.items()]})
         return ExitCode.OK

@@ -65,7 +65,7 @@ _REPORTED = ("summary", "external_session_id")
 
 
 def _is_known(meta: RunMeta, event: RunEvent, below: Usage | None) -> bool:
-    """Whether the event only repeats what the run and those below it have cost."""
+    """Whether the event only repeats the known cost of the run and of the runs below it."""
     if not isinstance(event, events.UsageSettled):
         return False
     costs = _costs(meta, event, below)

@@ -130,7 +130,7 @@ def _framed(found: Iterable[Edge], working: list[Status]) -> Iterator[tuple[str,
 
 
 def _merged(arrows: Iterable[tuple[str, Event, str]]) -> dict[tuple[str, str], str]:
-    """Return one line for each pair of ends, with all that leads from the one to the other."""
+    """Return one line for each pair of states, with all events that lead from the first to the second."""
     labels: dict[tuple[str, str], list[str]] = {}
     for source, event, target in arrows:
         words = labels.setdefault((str(source), str(target)), [])

@@ -140,7 +140,9 @@ class UnknownAgent(CallerError):
         because = f" ({reason})" if reason else ""
         names = sorted(known)
         there = (
-            choices("agents", name, names) if names else "there is none, and `subagent new NAME` writes one"
+            choices("agents", name, names)
+            if names
+            else "no agents are here, and `subagent new NAME` writes one"
         )
         super().__init__(
             f"There is no agent {shorten(name)}{because}: {_near(name, names)}{there}; "

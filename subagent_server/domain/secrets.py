@@ -99,7 +99,7 @@ class Masker:
         return masked
 
     def stream(self, pending: bytes, *, last: bool = False) -> tuple[bytes, bytes]:
-        """Return what of `pending` may be written, masked, and what has to wait for the bytes behind it."""
+        """Return the part of `pending` that may be written, masked, and the rest, which has to wait."""
         for value in self._bytes:
             pending = pending.replace(value, MASK.encode())
         end = len(pending) if last else self.settled(pending, max(0, len(pending) - self._carry))

@@ -29,7 +29,7 @@ _NAMES = {
     "no_reply": "no_reply",
     "warning": "warning",
 }
-"""What is told of a nested run, and under which name. Turns and usage are told by its own state."""
+"""The events of a nested run for its parent, and their names there. Turns and usage are in its own state."""
 _FACTS = ("toolName", "toolCallId", "isError", "seconds", "messageId", "status", "model", "answeredBy")
 _PAYLOADS = ("arguments", "text", "question", "answer", "message", "summary")
 

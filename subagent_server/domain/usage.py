@@ -98,7 +98,7 @@ class Usage(Record):
 _FIGURES = tuple(name for name in Usage.model_fields if name != "at_least")
 _COUNTS = tuple(name for name in _FIGURES if name != "cost_usd")
 UNTOLD = Usage().model_copy(update=dict.fromkeys(_COUNTS))
-"""The usage of a run of which nothing is known: that of a program that has told nothing yet."""
+"""The usage of a run without known figures: its program has given none yet."""
 
 
 def _in_order(names: set[str]) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ class WorktreeState(Record):
 
 
 def worktree_view(worktree: Worktree, state: WorktreeState | None) -> dict[str, Any]:
-    """Return a worktree as views and results show it: where it is, what is in it, what stayed behind."""
+    """Return a worktree as views and results show it: its place, its changes, and what it left out."""
     shown: dict[str, Any] = {"branch": worktree.branch, "base": worktree.base, "from": worktree.origin}
     if state is None:
         return shown

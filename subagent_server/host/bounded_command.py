@@ -94,7 +94,7 @@ def _wait(child: int, deadline: float) -> int:
 
 
 def _end_all() -> None:
-    """Kill every process below this one; each look finds those that the one before has orphaned."""
+    """Kill every process below this one; each look finds the orphans of the look before."""
     give_up = time.monotonic() + _KILL_SECONDS
     while time.monotonic() < give_up:
         processes.reap_children()

@@ -74,7 +74,7 @@ def listen_on_path(path: Path) -> socket.socket:
 
 
 def remove_path(path: Path, made: os.stat_result) -> None:
-    """Remove a Unix socket, if the one that stands there is still the one that was made."""
+    """Remove a Unix socket, if the file at the path is still the socket that was made."""
     with suppress(OSError):
         if os.path.samestat(path.lstat(), made):
             path.unlink()

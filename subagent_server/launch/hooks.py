@@ -1,4 +1,4 @@
-"""The hooks of the user, which are told of the questions and ends of runs (SPEC section 11).
+"""The hooks of the user: commands that are started at questions and ends of runs (SPEC section 11).
 
 They are read from the user's configuration where a first run is started (`service/hooks.py`) and travel in
 memory down its tree, with an environment of their own. So neither an agent file nor a run decides what is

@@ -72,11 +72,11 @@ class Rules:
 
 @dataclass(frozen=True)
 class Box:
-    """A box that programs can be started in, each in one of its own.
+    """The build of a box: each program that is started by it gets a box of its own.
 
-    `writable` are the mounts from the host that may be written, `memory` those of its own; `closed` have
-    to be read-only. `identities` are the directories that have to lie at their places: a path may have been
-    turned elsewhere meanwhile.
+    `writable` are the writable mounts of the host's directories, `memory` the writable mounts in memory;
+    `closed` have to be read-only. `identities` are the directories that have to lie at their places, because
+    a path may lead elsewhere by now.
     """
 
     program: Path
@@ -200,7 +200,7 @@ def build_box(rules: Rules) -> Box:
 def build_search_box(
     program: Path, searcher: Path, cwd: Path, directory: Path, hidden: Iterable[Path] = ()
 ) -> Box:
-    """Return a box for a program that searches a `directory` in `cwd` and needs nothing but libraries.
+    """Return a box for a program that searches a `directory` in `cwd` and needs only libraries.
 
     Files of the directories above that say what a search ignores are shown too.
     """

@@ -32,7 +32,7 @@ _REPOSITORIES_WITHIN = ("modules", "worktrees")
 _LISTING = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Print(NamedTuple):
+class Fingerprint(NamedTuple):
     """The attributes of a file that each write, rename or change of mode alters; a directory's identity."""
 
     device: int
@@ -57,32 +57,33 @@ class Seen:
     `cut` if a bound ended it before the user's own directories were seen, and not only what was downloaded.
     """
 
-    prints: Mapping[str, Print]
+    fingerprints: Mapping[str, Fingerprint]
     places: Places
     whole: bool
     cut: bool
 
 
 def look(cwd: Path, places: Places | None = None, *, leave_out: Path | None = None) -> Seen:
-    """Return what can run code in a directory, by its real path; what cannot be read is not seen.
+    """Return the files that can run code in a directory, by its real path; unreadable ones are left out.
 
-    `places` are those of an earlier look: what a run has written since does not decide where to look.
+    `places` come from an earlier look, so that files which a run has written since do not decide where to
+    look.
     """
     walk = _Look(cwd, leave_out, _places(cwd) if places is None else places)
     with suppress(OSError):
         walk.run()
-    return Seen(walk.prints, walk.places, walk.whole, walk.cut)
+    return Seen(walk.fingerprints, walk.places, walk.whole, walk.cut)
 
 
 def changes(before: Seen | None, after: Seen, since: float) -> list[str]:
     """Return the paths that came, or changed, between two looks; of a new directory not those below.
 
-    Where the first look is missing, or did not come so far, times decide: `since` is the beginning of the
+    If the first look is missing, or ended before that path, times decide: `since` is the beginning of the
     first look, in seconds. A file that was changed during that look counts too.
     """
     found: list[str] = []
-    for path, print_ in sorted(after.prints.items()):
-        known = None if before is None else before.prints.get(path)
+    for path, print_ in sorted(after.fingerprints.items()):
+        known = None if before is None else before.fingerprints.get(path)
         if known is not None:
             is_new = known != print_ or print_.changed >= since * 1e9
         else:
@@ -111,7 +112,7 @@ class _Look:
     cwd: Path
     leave_out: Path | None
     places: Places
-    prints: dict[str, Print] = field(default_factory=dict)
+    fingerprints: dict[str, Fingerprint] = field(default_factory=dict)
     whole: bool = True
     cut: bool = False
     _names: int = 0
@@ -213,7 +214,7 @@ class _Look:
         self._see(
             path,
             path,
-            lambda status: Print(
+            lambda status: Fingerprint(
                 status.st_dev,
                 status.st_ino,
                 status.st_mode,
@@ -224,16 +225,16 @@ class _Look:
         )
 
     def _directory(self, path: str) -> None:
-        self._see(path, f"{path}/", lambda status: Print(status.st_dev, status.st_ino))
+        self._see(path, f"{path}/", lambda status: Fingerprint(status.st_dev, status.st_ino))
 
-    def _see(self, path: str, key: str, print_of: Callable[[os.stat_result], Print]) -> None:
+    def _see(self, path: str, key: str, fingerprint_of: Callable[[os.stat_result], Fingerprint]) -> None:
         above, name = os.path.split(path)
         with suppress(OSError):
             directory = self._open(above)
             try:
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
                 if not is_placeholder(directory, name):
-                    self.prints[key] = print_of(status)
+                    self.fingerprints[key] = fingerprint_of(status)
             finally:
                 os.close(directory)
 

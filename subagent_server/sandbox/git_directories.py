@@ -26,7 +26,7 @@ _SEEN_BY_GIT = ("PATH", "HOME", "XDG_CONFIG_HOME")
 
 @dataclass(frozen=True)
 class LinkedWorktree:
-    """The parts of a worktree's repository outside of it: read-only, written, and read-only in those.
+    """The parts of a repository outside of its worktree: read-only, writable, and read-only below these.
 
     `own` is what the repository keeps for this worktree alone.
     """
@@ -60,10 +60,11 @@ def is_placeholder_at(path: Path) -> bool:
 
 
 def linked_worktree(cwd: Path) -> LinkedWorktree | None:
-    """Return the outer parts of the linked worktree `cwd`, or None if it is not one for sure.
+    """Return the outer parts of the linked worktree `cwd`, or None if that is not proved.
 
-    Its `.git` is a file, and data: it may lead to anything that is not to be seen. So the repository that it
-    leads to has to know the worktree, which takes a right to write there.
+    The file `.git` of the worktree is data: it may name any directory, also one that must not be shown. So
+    the repository that it names has to name the worktree in turn, which only a writer of the repository can
+    arrange.
     """
     own = _pointer(cwd / ".git", "gitdir: ")
     if own is None:

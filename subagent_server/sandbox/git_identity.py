@@ -12,7 +12,7 @@ _SEEN = ("PATH", "HOME", "XDG_CONFIG_HOME", "LANG")
 
 
 def git_identity(environment: Mapping[str, str], cwd: Path) -> dict[str, str]:
-    """Return the variables by which git inside knows who commits; those of `environment` come first.
+    """Return the variables with the author for git in a box; those of `environment` come first.
 
     They hold what git would use in `cwd`, so that a repository with an identity of its own keeps it.
     """

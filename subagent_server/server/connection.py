@@ -132,7 +132,7 @@ def _instructions(service: Service, role: Role, *, may_delegate: bool) -> str:
 
 
 class ProtocolServer(Server[Any]):
-    """The protocol server. `changing`: the lists whose changes an older client is told to listen for."""
+    """The protocol server. `changing`: the lists whose changes an older client may listen for."""
 
     changing = NotificationOptions()
 

@@ -72,7 +72,7 @@ class Reports:
 
 
 class _Stream:
-    """A descriptor as a stream. It is left open: others may hold what it stands for."""
+    """A descriptor as a stream. The descriptor stays open, because other processes may share it."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

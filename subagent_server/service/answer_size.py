@@ -16,7 +16,7 @@ MAX_IDS = 200
 
 
 def those_that_fit(items: Iterable[T], wire: Callable[[T], dict[str, Any]]) -> list[T]:
-    """Return the first of `items` that fit into one answer together; of the others only one is looked at."""
+    """Return as many of the first `items` as fit into one answer; at most one more is looked at."""
     fitting: list[T] = []
     room = MAX_ANSWER_CHARACTERS
     for item in items:

@@ -33,7 +33,7 @@ def ask(
 ) -> Message:
     """Record a question and return it. `timeout_seconds` is how long the question waits for an answer.
 
-    `told` are the hooks that are told of it (`hooks_of`).
+    `told` are the hooks to start (`hooks_of`).
 
     Raises:
         BadArgument: the question is empty or too long, or has too many options.

@@ -31,7 +31,7 @@ from subagent_server.service.tool_names import (
     missing_tools,
     tool_refusals,
 )
-from subagent_server.service.trusting import Judge, NotTrusted
+from subagent_server.service.trusting import NotTrusted, TrustCheck
 from subagent_server.service.unsupported import asked_of_box, unsupported_keys, why_no_box, works_without_box
 
 _BUDGET = "limits.budgetUsd"
@@ -122,7 +122,7 @@ class AgentChecker:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._judge = Judge(service)
+        self._trust_check = TrustCheck(service)
         self._programs = Programs()
 
     @cached_property
@@ -143,11 +143,11 @@ class AgentChecker:
         that the caller names this very definition, so that it needs no trust. `asks_program` says that the
         program of the agent may be executed for its version, if the agent is trusted.
         """
-        doubt = None if is_asked_for else self._judge.doubt(agent)
+        doubt = None if is_asked_for else self._trust_check.doubt(agent)
         refusals = self._of_definition(agent)
         equipped = agent
         try:
-            equipped = self._judge.equipped(agent)
+            equipped = self._trust_check.equipped(agent)
         except NotTrusted as error:
             doubt = doubt or error
         except UnknownServer as error:
@@ -179,7 +179,7 @@ class AgentChecker:
         An untrusted agent shows nothing but its name: a description is the text of a stranger, and a schema
         may come from any file that this user can read.
         """
-        if (doubt := self._judge.doubt(agent)) is not None:
+        if (doubt := self._trust_check.doubt(agent)) is not None:
             return agent.model_copy(update={"description": _refused_call(doubt), "output_schema": None})
         description = self.check(agent).description
         return (

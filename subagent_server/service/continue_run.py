@@ -128,7 +128,7 @@ def _check_can_go_on(service: Service, observed: Observed, prompt: str, inputs: 
     if observed.live is None and not gone:
         host = meta.launch.host if meta.launch is not None else "another host"
         raise BadArgument(
-            f"Run {meta.run_id} was started on {host}, and nobody can say here whether its processes are "
+            f"Run {meta.run_id} was started on {host}, and it cannot be seen here whether its processes are "
             "gone: continue it there."
         )
 
@@ -161,13 +161,13 @@ def _agent_now(
     if caller.is_child:
         raise NotAllowed(
             f"The file of agent {shorten(name)} is gone, and run {caller.run_id} is a subagent, which may "
-            "not use a stored definition: ask_parent reaches whoever can put the file back."
+            "not use a stored definition: ask your parent with ask_parent to put the file back."
         )
     try:
         stored = AgentDefinition.model_validate(request.agent)
     except ValidationError as error:
         raise BadArgument(
-            f"What run {request.run_id} has stored of agent {shorten(name)} cannot be used: "
+            f"The definition of agent {shorten(name)} that run {request.run_id} has stored cannot be used: "
             "put the file of the agent back."
         ) from error
     warning = (

@@ -45,7 +45,7 @@ class Judged:
 
 
 async def unmet(expectation: Expectation, judged: Judged) -> str | None:
-    """Return why an expectation, which is no judge, is not met; None if it is. Call it in the main thread."""
+    """Return why an expectation other than a judge is not met; None if it is. Call it in the main thread."""
     if expectation.json_schema is not None:
         return await _misfit(expectation.json_schema, judged)
     if expectation.pattern is not None:

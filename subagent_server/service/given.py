@@ -22,7 +22,7 @@ class Given:
 
 
 def masked_for_disk(service: Service, agent: AgentDefinition, caller: Caller, given: Given) -> Given:
-    """Return what is given as it may stand in the run directory, and as the run therefore reads it.
+    """Return prompt, label and files without secrets, for the run directory and so for the run itself.
 
     Secrets are those of the starter's environment, those of the agent (its variables are replaced), and
     whatever has the shape of a token.

@@ -50,7 +50,7 @@ def merge_run(service: Service, run_id: str, way: MergeWay = "merge", caller: Ca
     observed = open_run(service, run_id, caller)
     meta = observed.meta
     if caller.run_id == meta.run_id:
-        raise NotAllowed(f"Run {run_id} is your own: whoever started it merges it when it has ended.")
+        raise NotAllowed(f"Run {run_id} is your own: its parent merges it when it has ended.")
     if meta.worktree is None:
         raise NotMerged(f"Run {run_id} has no worktree of its own, so there is nothing to merge.")
     if not meta.status.is_terminal:

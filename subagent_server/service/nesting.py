@@ -12,7 +12,7 @@ from subagent_server.service.reconcile import observe
 
 
 def agents_of(service: Service, run_id: str) -> set[str]:
-    """Return the names of the agents that a run may start: those that its own agent file names.
+    """Return the names of the agents that a run may start: its own agent file lists them.
 
     Raises:
         UnreadableMeta: the request of the run cannot be read.
@@ -29,8 +29,8 @@ def check_may_delegate(service: Service, caller: Caller) -> None:
     """
     if caller.run_id is not None and not agents_of(service, caller.run_id):
         raise NotAllowed(
-            f"The agent of run {caller.run_id} may start no other agents, so it has none to lead: "
-            "ask_parent reaches whoever can do more."
+            f"The agent of run {caller.run_id} may start no other agents, so the tools for them are "
+            "not open to it: do the work here, or ask your parent with ask_parent."
         )
 
 

@@ -84,7 +84,7 @@ def _version(file: Path, known: KnownProgram, environment: Mapping[str, str]) ->
 
 
 def _asked(file: Path, environment: Mapping[str, str]) -> str:
-    """Return the beginning of what the program says to `--version`. It and all that it starts are bounded.
+    """Return the beginning of what the program says to `--version`. All its processes are bounded.
 
     It is asked in `/`: programs of this kind read settings of the directory that they are started in.
     """

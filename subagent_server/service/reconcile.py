@@ -157,7 +157,7 @@ def _verdict(run: RunPaths, ended: dict[str, Any] | None) -> Failure:
         )
     return Failure(
         code="lost",
-        message="Nobody is left to say how the run ended: its worker and its shim are gone.",
+        message="The worker and the shim of the run are gone, and neither recorded how it ended.",
         hint=_HINT_LOGS,
     )
 

@@ -28,7 +28,7 @@ _NAME_CHARACTERS = 200
 class RunFigures(Record):
     """The known figures of a run; tokens and cost are those of its tree, turns and tools its own.
 
-    `model` is None if the journal names no model, a figure if nothing was counted or nobody told it.
+    `model` is None if the journal names no model, a figure if it is unknown.
     `at_least` names the sums of which a part is not known. `result` is the text, or the structured value, of
     a run that has one.
     """

@@ -106,7 +106,7 @@ class RunTable:
         return wire if row.is_over else wire | self._doing(self._store.paths.run(row.run_id))
 
     def _doing(self, run: RunPaths) -> Row:
-        """Return what a working run does, and what it has cost so far, by its journal."""
+        """Return the present step of a working run, and its cost so far, by its journal."""
         doing, usage = latest_doing(run), recorded_usage(run)
         told: Row = {} if doing is None else {"doing": doing[:MAX_DOING_CHARACTERS]}
         if usage is not None:

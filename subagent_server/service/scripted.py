@@ -69,7 +69,7 @@ def scripted_service(service: Service, agent: AgentDefinition, script: PlayedScr
 
 
 def check_not_scripted(service: Service, run_id: str) -> None:
-    """Refuse a run whose model was a script: what follows from it would call a real one.
+    """Refuse a run whose model was a script: a run that follows from it would call a real model.
 
     Raises:
         BadArgument; UnreadableMeta.

@@ -294,7 +294,7 @@ def _started_by(caller: Caller, client: str | None) -> StartedBy | None:
 def _first_state(
     service: Service, request: RunRequest, token: str, started_by: StartedBy | None, place: Workplace
 ) -> RunMeta:
-    # a program need not tell what it uses: what nobody has told is not 0
+    # a program need not say what it uses: an unknown figure is not 0
     usage = Usage() if request.agent.get("runner", "messages") == "messages" else UNTOLD
     return RunMeta(
         run_id=request.run_id,

@@ -1,4 +1,4 @@
-"""The judge: decides whether an agent, and the MCP servers that it names, may be used.
+"""The trust check: decides whether an agent, and the MCP servers that it names, may be used.
 
 They may if a person named them, or if they are in the user's own configuration. They also may if their
 directory is trusted and their programs are unchanged since then (SPEC section 13).
@@ -26,7 +26,7 @@ from subagent_server.catalog.named_servers import (
 )
 from subagent_server.catalog.pins import Pins, differences, pins_of_agent, pins_of_evaluation, pins_of_server
 from subagent_server.catalog.problems import shown
-from subagent_server.catalog.trust import Book, forget_project, read_book, real_path, trust_project
+from subagent_server.catalog.trust import TrustFile, forget_project, read_trust_file, real_path, trust_project
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, CallerError, shorten
 from subagent_server.host.clock import now
@@ -81,8 +81,8 @@ class Coverage:
         return not self.is_trusted or bool(self.changes)
 
 
-class Judge:
-    """Says of the agents of a service whether they may be used. It reads the user's word and files once."""
+class TrustCheck:
+    """Says whether the agents of a service may be used. It reads each file once."""
 
     def __init__(self, service: Service) -> None:
         self._settings = service.settings
@@ -90,9 +90,9 @@ class Judge:
         self._server_files = ServerFiles()
 
     @cached_property
-    def book(self) -> Book:
-        """The user's word."""
-        return read_book(self._settings.trust_file)
+    def trusted(self) -> TrustFile:
+        """The trusted directories and their pins, as the user's file has them."""
+        return read_trust_file(self._settings.trust_file)
 
     def doubt(self, agent: AgentDefinition) -> NotTrusted | None:
         """Return why an agent may not be used, or None. Its named servers are judged at the start."""
@@ -158,8 +158,8 @@ class Judge:
             raise doubt
 
     def _compared(self, what: str, project: Path, pins: Pins) -> NotTrusted | None:
-        trouble = self.book.trouble or _brought_along(self._settings, project)
-        known = None if trouble else self.book.projects.get(str(project))
+        trouble = self.trusted.trouble or _brought_along(self._settings, project)
+        known = None if trouble else self.trusted.projects.get(str(project))
         if known is None:
             return NotTrusted(what, project, [], trouble)
         before = known.pins.get(what, {})
@@ -191,8 +191,8 @@ def coverage(settings: Settings, directory: Path, *, leave_out: str | None = Non
     project = real_path(settings.cwd / directory)
     if not project.is_dir():
         raise BadArgument(f"{shorten(str(directory))} is not a directory: name one that exists.")
-    book = read_book(settings.trust_file)
-    if (trouble := book.trouble or _brought_along(settings, project)) is not None:
+    trusted = read_trust_file(settings.trust_file)
+    if (trouble := trusted.trouble or _brought_along(settings, project)) is not None:
         raise BadArgument(trouble)
     agents = discover(
         [place for name in DEFAULT_AGENT_DIRECTORIES if (place := project / name).is_dir()]
@@ -207,7 +207,7 @@ def coverage(settings: Settings, directory: Path, *, leave_out: str | None = Non
         },
         **dict(_pins_of_evaluations(project)),
     }
-    known = book.projects.get(str(project))
+    known = trusted.projects.get(str(project))
     before = known.pins if known else {}
     changes = [
         line for what, each in pins.items() if each for line in differences(what, before.get(what, {}), each)
@@ -248,7 +248,7 @@ def check_may_trust(settings: Settings) -> None:
         BadArgument.
     """
     if settings.is_of_a_run:
-        raise BadArgument("A run cannot trust a directory: ask_parent reaches whoever can.")
+        raise BadArgument("A run cannot trust a directory: ask your parent with ask_parent.")
 
 
 def _brought_along(settings: Settings, project: Path) -> str | None:

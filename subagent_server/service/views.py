@@ -268,7 +268,7 @@ def _awaited(run: RunPaths, meta: RunMeta) -> str | None:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """Return the figures that are not zero, those that are not known as null: a view is small."""
+    """Return the figures without zeros, with null for an unknown one: a view is small."""
     return {
         name: value for name, value in usage.model_dump(mode="json", exclude_none=True).items() if value != 0
     }

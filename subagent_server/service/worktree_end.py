@@ -167,7 +167,7 @@ def _held(run: RunPaths) -> Iterator[None]:
 
 
 def settle_if_possible(store: RunStore, meta: RunMeta) -> WorktreeState | SubagentError | None:
-    """Settle a worktree, and return what became of it, or why it could not be settled."""
+    """Settle a worktree; return its new state, or the reason why it could not be settled."""
     try:
         return settle(store, meta)
     except SubagentError as error:

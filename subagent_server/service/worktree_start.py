@@ -54,7 +54,7 @@ def workplace(
 
 
 def place_of(meta: RunMeta, request: RunRequest) -> str:
-    """Return the directory that a run was started for: that which its worktree was made of, if it has one."""
+    """Return the directory that a run was started for: the origin of its worktree, if it has one."""
     worktree = meta.worktree
     return request.cwd if worktree is None else str(Path(worktree.origin, worktree.prefix))
 

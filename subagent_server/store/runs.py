@@ -285,7 +285,7 @@ class RunStore:
 
 
 def _with_payload(event: RunEvent, payload: PayloadInfo) -> RunEvent:
-    """Return an event that says which payload is stored with it, if it is one that has a payload."""
+    """Return an event with the facts of its stored payload, if it has a payload."""
     return replace(event, payload=payload) if isinstance(event, events.Finished | events.RunFailed) else event
 
 

@@ -172,7 +172,7 @@ class AgentProcess:
         finally:
             exited.cancel()
 
-    # -- what it is told
+    # -- its input
 
     async def write(self, data: bytes) -> None:
         """Write to its stdin, and return when it has room again. A program that is gone hears nothing."""

@@ -116,7 +116,7 @@ CURRENT: ContextVar[Mapping[str, str]] = ContextVar("CURRENT", default={})  # no
 def trace_headers() -> dict[str, str]:
     """Return `traceparent` (and `tracestate`) of the open span; empty if nothing is traced.
 
-    They belong into the `_meta` of a request to an MCP server and into the headers of an HTTP request.
+    They belong in the `_meta` of a request to an MCP server and into the headers of an HTTP request.
     """
     return dict(CURRENT.get())
 

@@ -11,7 +11,7 @@ from subagent_server.service.context import Service
 from subagent_server.service.run_table import RunTable, TableNews
 
 SETTLE_SECONDS = 0.2
-"""How long further changes are waited for, to be told together."""
+"""How long further changes are waited for, to be sent together."""
 POLL_SECONDS = 1.0
 LEAST_POLLED = 10
 POLLS_A_ROUND = 10

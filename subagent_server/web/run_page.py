@@ -90,7 +90,7 @@ class RunPage:
     def changes(self, run_id: str) -> Json:
         """Return what a run has changed in its worktree, as a patch that ends with a whole line.
 
-        One is made at a time: what git needs for it depends on what the run has written.
+        Only one patch is made at a time, because its cost for git depends on the files of the run.
 
         Raises:
             NotMerged: it has no worktree.

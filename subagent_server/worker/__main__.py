@@ -116,7 +116,7 @@ def work(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -
 
 
 def _live(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -> None:
-    """Load what the agent needs, and let it work.
+    """Load the modules of the agent, and let it work.
 
     Raises:
         LaunchFailed: its script cannot be played.

@@ -81,9 +81,9 @@ class BoxedStart:
 
 
 def copy_state(source: Directory, target: Directory) -> None:
-    """Copy what a program has kept in a box. Blocking.
+    """Copy the state that a program has kept in a box. Blocking.
 
-    It is data: links and special files in it are left out.
+    The state is data: links and special files in it are left out.
 
     Raises:
         RunRefused: `config`, if it cannot be copied, or is too much.

@@ -22,8 +22,8 @@ _GO_ON = "Go on where you were cut off."
 class CarriedOn:
     """The facts that a run needs of the runs that it carries on.
 
-    `messages` is the conversation so far. `session_id` names the program's own record of it, None if there is
-    none. `untold` are tasks that the session may lack. `unknown` are calls whose end is not recorded.
+    `messages` is the conversation so far. `session_id` names the program's own session, None without a
+    session. `untold` are tasks that the session may lack. `unknown` are calls whose end is not recorded.
     `spent` is the cost of the session so far, None if a part of it is not known. `state` is the directory
     that holds the session, if the program keeps it in a sandbox.
     """

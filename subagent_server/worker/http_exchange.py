@@ -75,7 +75,7 @@ class HttpExchange:
         return bytes(body)
 
     async def respond(self, status: HTTPStatus, content: bytes, allow: str | None = None) -> None:
-        """Send the response, as JSON. Behind a refusal it announces the end of the connection.
+        """Send the response, as JSON; a refusal announces the end of the connection.
 
         `allow` names the methods that are taken, if the refused one is not.
         """

@@ -219,7 +219,7 @@ def _raised(refusal: RunRefused) -> Callable[[], RunRefused]:
 
 
 def _terminated() -> RunRefused:
-    return RunRefused("crashed", "The worker was told to end by SIGTERM before it had a result.")
+    return RunRefused("crashed", "The worker was ended by SIGTERM before it had a result.")
 
 
 def _code_of(error: SubagentError) -> str:

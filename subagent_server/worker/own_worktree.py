@@ -16,10 +16,10 @@ from subagent_server.worktrees.settling import drop_worktree
 
 
 def prepare_worktree(run: WorkerRun) -> None:
-    """Make the worktree that the run is to have, if any, or take over that of the run that it continues.
+    """Make the worktree of the run, if it gets one, or take over the worktree of the continued run.
 
     Raises:
-        RunRefused: there is none to be had.
+        RunRefused: no worktree can be made here.
         SubagentError: git or the disk refused.
     """
     meta = run.meta()

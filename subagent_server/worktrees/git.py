@@ -137,9 +137,9 @@ class Git:
 
 
 def harmless_git(environment: Mapping[str, str], directory: Path, *, seconds: float = GIT_SECONDS) -> Git:
-    """Return git for a directory, with everything overridden that the configuration found there executes.
+    """Return git for a directory, with every program overridden that the configuration there names.
 
-    Each command may take so many seconds, the one that reads the configuration too.
+    `seconds` bounds each command, also the one that reads the configuration.
 
     Raises:
         GitFailed: there is no git, or it cannot read its configuration.

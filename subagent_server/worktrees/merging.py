@@ -47,7 +47,7 @@ class MergeOrder:
 
 
 def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> str:
-    """Merge a branch and return the commit that the target is at now; the same commit if it has all already.
+    """Merge a branch; return the target's commit afterwards, the same as before if it has the work already.
 
     Raises:
         NotMerged: it conflicts, would touch uncommitted changes, or brings files that run code.

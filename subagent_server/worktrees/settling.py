@@ -130,9 +130,9 @@ def drop_files(worktree: Worktree) -> None:
 
 @dataclass(frozen=True)
 class _Found:
-    """The files that differ from the index, and what no commit can hold.
+    """The files that differ from the index, and the directories that no commit can hold.
 
-    That is untracked repositories, and files in the directories of submodules: git looks into neither.
+    These are untracked repositories, and the directories of submodules with files: git looks into neither.
     """
 
     is_there: bool = False

@@ -10,7 +10,7 @@ import pytest
 
 from subagent_server.catalog.loading import load_agent_file
 from subagent_server.catalog.pins import differences, pins_of_agent
-from subagent_server.catalog.trust import TrustNotKept, forget_project, read_book, trust_project
+from subagent_server.catalog.trust import TrustNotKept, forget_project, read_trust_file, trust_project
 from tests.catalog.conftest import WriteFile
 
 MOMENT = datetime(2026, 11, 22, 9, 30, tzinfo=UTC)
@@ -29,10 +29,10 @@ def test_a_directory_is_trusted_until_it_is_forgotten_and_the_file_is_its_users_
         trust_project(file, Path("/p"), {}, MOMENT)
     finally:
         os.umask(before)
-    assert list(read_book(file).projects) == ["/p"] and read_book(file).trouble is None
+    assert list(read_trust_file(file).projects) == ["/p"] and read_trust_file(file).trouble is None
     assert [oct(path.stat().st_mode & 0o777) for path in (file.parent, file)] == ["0o700", "0o600"]
     assert forget_project(file, Path("/p")) and not forget_project(file, Path("/p"))
-    assert read_book(file).projects == {}
+    assert read_trust_file(file).projects == {}
 
 
 def a_link(file: Path) -> None:
@@ -83,10 +83,10 @@ def test_a_file_that_is_odd_is_trust_in_nothing_with_one_sentence_and_is_not_wri
 ) -> None:
     trust_project(file, Path("/p"), {}, MOMENT)
     SPOILT[what](file)
-    book = read_book(file)
-    assert book.projects == {} and book.trouble is not None
-    assert str(file) in book.trouble and book.trouble.endswith("then trust again.")
-    assert len(book.trouble) < len(str(file)) + 200
+    trusted = read_trust_file(file)
+    assert trusted.projects == {} and trusted.trouble is not None
+    assert str(file) in trusted.trouble and trusted.trouble.endswith("then trust again.")
+    assert len(trusted.trouble) < len(str(file)) + 200
     with pytest.raises(TrustNotKept):
         trust_project(file, Path("/q"), {}, MOMENT)
 

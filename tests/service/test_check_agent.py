@@ -1,4 +1,4 @@
-"""One judge for all doors: what a start would refuse is said before it, in the same words."""
+"""One check for all doors: what a start would refuse is said before it, in the same words."""
 
 import json
 from typing import Any

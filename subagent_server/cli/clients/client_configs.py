@@ -96,7 +96,7 @@ class Client:
 
 
 def is_current(entry: Any, wanted: Entry) -> bool:
-    """Whether an entry does all that the wanted one does. What a person has added to it is theirs."""
+    """Whether an entry does all that the wanted one does. Keys that a person has added do not count."""
     if not isinstance(entry, dict) or entry.keys() & _WAYS != wanted.keys() & _WAYS:
         return False
     return all(key in entry and _serves(key, entry[key], value) for key, value in wanted.items())

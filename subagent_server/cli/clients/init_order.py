@@ -61,7 +61,7 @@ def order_of(
                 f"{client.title} reads no server over HTTP from its file: leave --http out."
             )
         if scope == "project":
-            raise click.UsageError("A token does not belong into a file of the project: leave --scope out.")
+            raise click.UsageError("A token does not belong in a file of the project: leave --scope out.")
         if patterns:
             raise click.UsageError("The server over HTTP decides which agents it offers: give --agent to it.")
         _check_url(url)

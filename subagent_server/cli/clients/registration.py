@@ -101,7 +101,7 @@ def file_of(client: Client, scope: Scope, place: ClientPlace) -> Path:
 
 
 def check_inside(place: ClientPlace, path: Path, scope: Scope) -> None:
-    """Refuse a file of the project that a link leads out of it: what it allows would hold everywhere.
+    """Refuse a link that leads out of the project: the permissions in the file would hold everywhere.
 
     Raises:
         NotEditable.

@@ -13,7 +13,7 @@ def has_editor() -> bool:
 
 
 def edited(text: str, what: str) -> str:
-    """Return `text` as the person leaves it in the editor; `what` names it in the sentence of a refusal.
+    """Return `text` after the person has edited it; `what` is its name in the sentence of a refusal.
 
     Raises:
         BadArgument: there is no editor, it failed, or nothing was left.

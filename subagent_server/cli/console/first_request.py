@@ -26,7 +26,7 @@ from subagent_server.service.open_run import open_run
 from subagent_server.service.scripted import new_key, scripted_environment
 from subagent_server.service.start import StartOrder, start_agent
 from subagent_server.service.stop import stop
-from subagent_server.service.trusting import Judge
+from subagent_server.service.trusting import TrustCheck
 from subagent_server.simulator import Simulator
 from subagent_server.simulator.script import Script
 from subagent_server.simulator.tokens import characters, input_tokens, tokens_of
@@ -63,10 +63,10 @@ def first_request(session: Session, order: StartOrder, *, with_servers: bool) ->
     if not order.prompt.strip():
         raise BadArgument("The prompt is empty: say what the agent shall do.")
     agent = session.service.registry.get(order.agent)
-    judge = Judge(session.service)
-    judge.check(agent)
+    trust_check = TrustCheck(session.service)
+    trust_check.check(agent)
     if with_servers:
-        judge.equipped(agent)
+        trust_check.equipped(agent)
     left_out = [] if with_servers else [*agent.mcp_servers, *agent.named_servers]
     shown = agent.model_copy(update={"mcp_servers": {}, "named_servers": []}) if left_out else agent
     key = new_key()
@@ -81,7 +81,7 @@ def first_request(session: Session, order: StartOrder, *, with_servers: bool) ->
 
 @contextmanager
 def _passing_service(session: Session, simulator: Simulator, key: str) -> Iterator[Service]:
-    """Give a service whose runs are in a directory that is removed; what it starts has been judged."""
+    """Give a service with a temporary directory of runs. The trust in its agents has been checked before."""
     settings = session.settings
     environment = {
         **scripted_environment(settings.environment, key, simulator.base_url),

@@ -139,7 +139,7 @@ def opened(options: HttpOptions, settings: Settings) -> HttpDoor:
     if options.no_token and not is_local:
         raise BadArgument(f"--no-token is for this machine only: name a --token-file to serve on {host}.")
     if options.token_file is None and not is_local:
-        raise BadArgument(f"Others than this machine reach {host}: name a --token-file.")
+        raise BadArgument(f"Other machines can reach {host}: name a --token-file.")
     tokens = None if options.no_token else _tokens(options, settings)
     hosts = tuple(dict.fromkeys((*_LOOPBACK_NAMES, host, *options.hosts)))
     if options.unix is not None:

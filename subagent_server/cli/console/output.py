@@ -61,7 +61,7 @@ def report_json(sentence: str, *, code: str, next_step: str | None = None) -> No
 
 
 def last_clause(sentence: str) -> str | None:
-    """Return what stands behind the last colon of an error's sentence: there it says what to do next."""
+    """Return the clause after the last colon of an error's sentence, which is the next step."""
     _, colon, clause = sentence.rpartition(": ")
     return clause if colon and clause.count("`") % 2 == 0 else None
 
@@ -110,7 +110,8 @@ def _write(stream: TextIO | None, text: str) -> None:
     except OSError as error:
         _point_nowhere(stream)
         raise EarlyExit(
-            ExitCode.ENVIRONMENT, f"the output could not be written ({error.strerror}): mend where it goes."
+            ExitCode.ENVIRONMENT,
+            f"the output could not be written ({error.strerror}): free space, or name another file.",
         ) from error
 
 

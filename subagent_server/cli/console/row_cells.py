@@ -24,7 +24,7 @@ def age_cell(row: RunRow) -> str:
 
 
 def what_cell(root: RootPaths, row: RunRow) -> str:
-    """Return what the run is about: its label, and its result, or what it does now, or its task."""
+    """Return the cell WHAT: the label of the run, and its result, its present step or its task."""
     if row.unreadable is not None:
         return one_line(row.unreadable)
     slot = "waits for a slot" if row.waiting_for_slot else None

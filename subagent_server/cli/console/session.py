@@ -86,7 +86,7 @@ class Session:
         if self.caller.is_child:
             raise NotAllowed(
                 f"Run {self.caller.run_id} is a subagent, and only the owner of the runs may do this: "
-                "ask_parent reaches them."
+                "ask your parent with ask_parent."
             )
 
     def run_id(self, name: str) -> str:

@@ -66,7 +66,7 @@ class TerminalMode:
 
     @contextmanager
     def left(self) -> Iterator[None]:
-        """Leave the page for something that uses the terminal as it was, then enter it again."""
+        """Restore the terminal for another program or a question, then enter the screen again."""
         self._leave()
         try:
             yield

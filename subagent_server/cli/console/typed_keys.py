@@ -31,7 +31,7 @@ _NAMES = {
 
 
 class TypedKeys:
-    """Reads keys from what arrives, piece by piece. A pasted text is no key: nobody has pressed it."""
+    """Reads keys from the bytes of the terminal, piece by piece. A pasted text is not a key."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -19,7 +19,7 @@ _SILENT_SECONDS = 1.5
 def until_gone(session: Session, run_ids: list[str]) -> list[Observed]:
     """Return runs that were stopped, when no process of them lives or after 12 s.
 
-    A person at a terminal is told why it takes longer than a moment.
+    At a terminal, a remark says why this takes longer than a moment.
     """
 
     def look() -> list[Observed]:

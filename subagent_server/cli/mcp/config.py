@@ -15,7 +15,7 @@ from subagent_server.catalog.variables import expand_definition
 from subagent_server.cli.console.session import Session
 from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
 from subagent_server.domain.errors import BadArgument, shorten
-from subagent_server.service.trusting import Judge
+from subagent_server.service.trusting import TrustCheck
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def all_servers(session: Session, agent: str | None, config: Path | None) -> dic
         click.UsageError: neither or both are given.
         UnknownAgent, AgentFileError, UnknownServer: they cannot be read.
     """
-    return _definition(session, agent, config, judge=None).mcp_servers
+    return _definition(session, agent, config, trust_check=None).mcp_servers
 
 
 def one_server(session: Session, name: str, agent: str | None, config: Path | None) -> Chosen:
@@ -55,7 +55,7 @@ def one_server(session: Session, name: str, agent: str | None, config: Path | No
     Raises:
         As `all_servers`; NotTrusted, BadArgument, MissingVariable.
     """
-    whole = _definition(session, agent, config, Judge(session.service))
+    whole = _definition(session, agent, config, TrustCheck(session.service))
     server = whole.mcp_servers.get(name)
     if server is None:
         known = ", ".join(whole.mcp_servers) or "none"
@@ -68,7 +68,7 @@ def one_server(session: Session, name: str, agent: str | None, config: Path | No
 
 def agent_with_servers(session: Session, agent: str) -> tuple[AgentDefinition, ReadyServers]:
     """Return an agent with all its servers, ready to be connected. Raises as `one_server`."""
-    whole = _definition(session, agent, None, Judge(session.service))
+    whole = _definition(session, agent, None, TrustCheck(session.service))
     return whole, _ready(session, whole, whole.mcp_servers)
 
 
@@ -82,30 +82,32 @@ def _ready(session: Session, whole: AgentDefinition, servers: Mapping[str, Serve
 
 
 def _definition(
-    session: Session, agent: str | None, config: Path | None, judge: Judge | None
+    session: Session, agent: str | None, config: Path | None, trust_check: TrustCheck | None
 ) -> AgentDefinition:
-    """Return the definition with the servers. A judge checks trust, for servers that will be connected."""
+    """Return the definition with the servers; a `trust_check` is for servers that will be connected."""
     if (agent is None) == (config is None):
         raise click.UsageError("say whose servers: --agent NAME or --config FILE.")
     if agent is not None:
         definition = session.service.registry.get(agent)
-        if judge is not None:
-            judge.check(definition)
-        return _with_named(session, definition, judge)
+        if trust_check is not None:
+            trust_check.check(definition)
+        return _with_named(session, definition, trust_check)
     path = session.settings.cwd / (config or "")
     if path.suffix == ".json":
         return AgentDefinition(name=path.stem, mcp_servers=read_server_file(path))
     try:
-        return _with_named(session, load_file(path).definition, judge)
+        return _with_named(session, load_file(path).definition, trust_check)
     except NotAnAgent:
         return AgentDefinition(name=path.stem, mcp_servers=read_server_file(path))
 
 
-def _with_named(session: Session, definition: AgentDefinition, judge: Judge | None) -> AgentDefinition:
+def _with_named(
+    session: Session, definition: AgentDefinition, trust_check: TrustCheck | None
+) -> AgentDefinition:
     """Return a definition with the servers that it names added, or raise the fault of its servers."""
     fault = next((fault for fault in definition.faults if "mcpServers" in fault), None)
     if fault is not None:
         raise AgentFileError(definition.source or Path(definition.name), fault)
-    if judge is not None:
-        return judge.equipped(definition)
+    if trust_check is not None:
+        return trust_check.equipped(definition)
     return with_named_servers(definition, session.settings.cwd, session.settings.environment)

@@ -24,7 +24,7 @@ from subagent_server.toolkit.mcp_servers.session import ServerEnvironment
 
 
 def show_functions(session: Session, name: str, about: str | None, *, whole: bool, as_json: bool) -> ExitCode:
-    """Print what the model of an agent reads of its functions, or what a program reads of one.
+    """Print the functions of an agent as its model reads them, or one function as a program reads it.
 
     Raises:
         EarlyExit: a server could not be connected (6), names clash or `about` names nothing (2).

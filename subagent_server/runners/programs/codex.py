@@ -247,7 +247,7 @@ class CodexDialect:
             self._before = _since(_usage(members(usage.get("last"))), total)
         spent = _since(self._before, total)
         if spent == self._spent:
-            return  # the same call, told again
+            return  # the same call, reported again
         self._spent = spent
         self._begin_turn()
         self._in_turn = False

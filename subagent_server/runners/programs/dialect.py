@@ -71,7 +71,7 @@ class ProgramTask:
 
 @dataclass(frozen=True)
 class Launch:
-    """The command line of a program, the variables that are added to its environment, and those it must lack.
+    """The command line of a program, with the variables to add to its environment and those to remove.
 
     The program inherits `descriptors`, which are closed here once it has started.
     """

@@ -117,7 +117,7 @@ async def _serve(
 
 
 class HttpServer(uvicorn.Server):
-    """The HTTP server, without handlers of signals: it ends when it is told to."""
+    """The HTTP server, without handlers of signals: `close` ends it."""
 
     def __init__(self, app: ASGIApp) -> None:
         super().__init__(

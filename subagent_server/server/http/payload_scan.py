@@ -62,7 +62,7 @@ class PayloadScan:
                 piece = self._decoded(piece)
 
     def _scanned(self) -> bytes:
-        """Go on to the end of what is there, or to a payload; return what has come of it."""
+        """Scan to the end of the text, or to a payload; return the beginning of the payload."""
         while (token := _TOKEN.match(self.rest, self._position)) is not None:
             self._parts += 1
             if self._parts > MAX_PARTS:
@@ -82,7 +82,7 @@ class PayloadScan:
         return b""
 
     def _begun(self, begin: int) -> bytes:
-        """Begin with a payload; return what has come of it. A later one of the same request replaces it."""
+        """Begin a payload; return its beginning. A later payload of the same request replaces it."""
         piece = bytes(self.rest[begin:])
         del self.rest[begin:]
         self.rest += b'"'
@@ -94,7 +94,7 @@ class PayloadScan:
         return piece
 
     def _decoded(self, piece: bytes) -> bytes:
-        """Write what the piece has of the payload; return what comes behind it."""
+        """Write the payload's part of the piece; return the text behind the payload."""
         assert self._payload is not None
         text, behind = self._payload.decode(piece)
         data = text.encode("utf-8", "replace")

@@ -5,7 +5,7 @@ from typing import Any
 from pydantic_core import from_json
 
 WAITING_TOOLS = frozenset({"wait_for_runs", "ask_parent"})
-"""The tools that wait unless they are told not to."""
+"""The tools that wait unless the call says `waitSeconds: 0`."""
 MAX_BYTES = 64 << 10
 """How large a request may be that is looked at: the answer to a larger one takes longer than a stream."""
 

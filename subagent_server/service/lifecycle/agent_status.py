@@ -51,7 +51,7 @@ class AgentStatus(Record):
 
 @dataclass(frozen=True)
 class ShownAgent:
-    """An agent's status, and the state that it was made from if that could be read."""
+    """An agent's status, and the state of its run if that could be read."""
 
     status: AgentStatus
     meta: RunMeta | None = None

@@ -7,14 +7,14 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from operator import is_
 
-from subagent_server.catalog.trust import Book
+from subagent_server.catalog.trust import TrustFile
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import UnknownAgent
 from subagent_server.service.access import Caller
 from subagent_server.service.check_agent import AgentChecker, says_refused
 from subagent_server.service.context import Service
 from subagent_server.service.nesting import agents_of
-from subagent_server.service.trusting import Judge
+from subagent_server.service.trusting import TrustCheck
 
 RECHECK_SECONDS = 10.0
 """How long a description may say that a call is refused after the reason has gone."""
@@ -77,7 +77,7 @@ class _Kept:
     """The last offer, and the state of the files that it was made from."""
 
     agents: Sequence[AgentDefinition]
-    book: Book
+    trusted: TrustFile
     offered: OfferedAgents
 
 
@@ -94,15 +94,15 @@ class Offer:
 
         Looks at the files: call it off the event loop.
         """
-        agents, judge, kept = self._service.registry.agents(), Judge(self._service), self._kept
+        agents, trust_check, kept = self._service.registry.agents(), TrustCheck(self._service), self._kept
         if (
             kept is None
-            or kept.book != judge.book
+            or kept.trusted != trust_check.trusted
             or not _are_same(kept.agents, agents)
             or kept.offered.is_outdated()
         ):
             offered = OfferedAgents(list(filter(self._is_offered, agents)), self._service)
-            self._kept = kept = _Kept(agents, judge.book, offered)
+            self._kept = kept = _Kept(agents, trust_check.trusted, offered)
         return kept.offered
 
     def _is_offered(self, agent: AgentDefinition) -> bool:

@@ -67,7 +67,7 @@ class TypeWriter:
 
     @property
     def definitions(self) -> list[str]:
-        """The types with a name, each after those that it needs to be defined."""
+        """The named types; each stands after the types that its definition uses."""
         return [*self._defined, *reversed(self._defined_last)]
 
     def comment(self, schema: Any, found: PythonType, *, shows_default: bool = False) -> str:
@@ -272,7 +272,7 @@ class TypeWriter:
 
 
 def _is_open(whole: dict[str, Any]) -> bool:
-    """Whether an object may have properties that the schema does not name, of a kind that it says."""
+    """Whether an object may have properties that the schema does not name, by a rule of the schema."""
     return whole.get("additionalProperties") not in (None, False) or "patternProperties" in whole
 
 

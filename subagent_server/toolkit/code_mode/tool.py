@@ -127,7 +127,7 @@ class ExecutePythonCode:
         return await off_loop(lambda: _result(ended, calls, record))
 
     async def aclose(self) -> None:
-        """Run no more programs. The one that runs ends with the task that called."""
+        """Run no more programs. A running program ends with the task that called the tool."""
         self._closed = True
 
 

@@ -1,4 +1,4 @@
-// What a run has changed in its git worktree: where it is, and its patch, a part for each file.
+// The changes of a run in its git worktree: its branch and place, and the patch, a part for each file.
 
 import { el } from "./dom.js";
 import { code } from "./markdown.js";

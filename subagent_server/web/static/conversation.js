@@ -1,4 +1,4 @@
-// The conversation of a run with its model; what tools got and gave is folded.
+// The conversation of a run with its model; inputs and outputs of tools are folded.
 
 import { el } from "./dom.js";
 import { code } from "./markdown.js";

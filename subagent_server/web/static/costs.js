@@ -1,4 +1,4 @@
-// What the runs of this root have cost, by agent and by day.
+// The costs of the runs of this root, by agent and by day.
 
 import { el } from "./dom.js";
 import { dollars, duration, tokens } from "./format.js";
@@ -7,7 +7,7 @@ const HEAD = ["", "Runs", "Completed", "Failed", "Stopped", "Time", "Tokens", "C
 
 const KINDS = ["inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens"];
 
-/** The mark of a sum of which a run has not told its part. */
+/** The mark of a sum with an unknown part. */
 const mark = (sum, ...names) => (names.some((name) => sum.atLeast?.includes(name)) ? "≥" : "");
 
 const all = (sum) => {

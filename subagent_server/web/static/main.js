@@ -66,7 +66,7 @@ const stream = new Stream(
   },
 );
 
-/** Return a part of the address as text; one that is no text, as somebody may have sent it, names nothing. */
+/** Return a part of the address as text; a part that is not valid text, as in a forged link, becomes empty. */
 function decoded(part) {
   try {
     return decodeURIComponent(part);

@@ -96,7 +96,7 @@ export class Overview {
     this.show();
   }
 
-  /** Tell the times anew. */
+  /** Show the times as they are now. */
   tick() {
     for (const [id, line] of this.#lines) {
       const row = this.#runs.get(id);

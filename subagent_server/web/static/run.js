@@ -1,4 +1,4 @@
-// One run: how it stands, its questions, its log, its result and what else it left.
+// One run: its state, its questions, its log, its result and its other files.
 
 import { changes } from "./changes.js";
 import { conversation, programs } from "./conversation.js";
@@ -12,7 +12,7 @@ import { open, read, runPath, send } from "./session.js";
 
 export const TABS = ["log", "result", "changes", "conversation", "programs", "files", "task"];
 const SETTLE_MS = 200;
-/** Of a file, what is shown of it. */
+/** How much of a file is shown. */
 const MOST_CHARACTERS = 200_000;
 
 export class RunView {

@@ -1,4 +1,4 @@
-// All runs as the server has told them: their groups, their trees, and which of them a filter keeps.
+// All runs as the server has sent them: their groups, their trees, and which of them a filter keeps.
 
 import { read } from "./session.js";
 
@@ -114,7 +114,7 @@ function groupOf(lines) {
 
 const byId = (a, b) => (a.runId < b.runId ? -1 : 1);
 
-/** What a row is about, in one line. */
+/** The subject of a row, in one line. */
 export const about = (row) =>
   [row.label, row.unreadable ?? row.summary ?? (row.waitingForSlot ? "waits for a slot" : row.doing)]
     .filter(Boolean)

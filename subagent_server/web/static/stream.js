@@ -1,4 +1,4 @@
-// The one event stream of this tab. It comes again by itself, with everything anew.
+// The one event stream of this tab. After a break it connects again by itself and sends everything anew.
 
 import { open } from "./session.js";
 
