@@ -10,6 +10,7 @@ import os
 import stat
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,8 @@ WORDS = "nothing out of the ordinary"
 """What the files of a planted run say, where the files outside say the secret."""
 SECRET = "the-secret-that-lies-outside-0815"
 _LARGEST = 64 << 20
+_DAMAGED = (OSError, EOFError, zlib.error)
+"""What a damaged file of gzip raises."""
 Facts = tuple[object, ...]
 
 
@@ -133,14 +136,15 @@ def holders_of_secret(place: Path, but: set[tuple[int, int]]) -> list[str]:
 def with_secret(content: bytes) -> bytes:
     """Return content that says the secret instead of the usual words, packed as it was."""
     if content[:2] == b"\x1f\x8b":
-        return gzip.compress(with_secret(gzip.decompress(content)))
+        with suppress(*_DAMAGED):
+            return gzip.compress(with_secret(gzip.decompress(content)))
     return content.replace(WORDS.encode(), SECRET.encode()) if WORDS.encode() in content else SECRET.encode()
 
 
 def _says_secret(path: Path) -> bool:
     content = path.read_bytes()
     if content[:2] == b"\x1f\x8b" and len(content) < 1 << 16:
-        with suppress(OSError, EOFError):
+        with suppress(*_DAMAGED):
             content += gzip.decompress(content)
     return SECRET.encode() in content
 
