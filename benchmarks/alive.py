@@ -23,7 +23,7 @@ TITLE = "Many runs alive at once"
 FEW = 10
 TIMES = 30
 """How many leave and come, one after the other, to be measured."""
-RESERVE_MIB = 2_560.0
+RESERVE_MIB = 1_024.0
 """Memory that stays free for others: with less, no more runs are started."""
 GROWTH = (Bar("ratio", 1.5),)
 CROWDED = "an ending shim reads all processes, and kernel threads walk the pages that all share"
