@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-PACKAGES = ("mcp", "anthropic", "pydantic", "filelock", "watchdog")
+PACKAGES = ("mcp", "anthropic", "pydantic", "watchdog")
 
 
 def machine() -> str:

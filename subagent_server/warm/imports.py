@@ -14,7 +14,7 @@ ROOMS = (
     *("domain", "host", "forkserver", "catalog", "store", "launch", "service", "toolkit"),
     *("runners", "worker", "server", "cli"),
 )
-_NOT_IMPORTED = ("__main__", "demo")
+_NOT_IMPORTED = ("__main__", "demo", "demo_tracker")
 
 
 def load() -> None:

@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from subagent_server.domain.errors import LockTimeout, StorageFailed
 from subagent_server.host.directory import Entry
@@ -92,6 +93,14 @@ def test_the_lock_file_is_never_removed(tmp_path: Path) -> None:
     assert lock.stat().st_ino == before
     with exclusive(Entry.at(lock)):
         assert lock.stat().st_ino == before
+
+
+def test_a_program_that_takes_the_lock_by_the_library_keeps_out_and_is_kept_out(tmp_path: Path) -> None:
+    lock, by_library = tmp_path / "lock", FileLock(tmp_path / "lock")
+    with by_library, pytest.raises(LockTimeout), exclusive(Entry.at(lock), timeout=0.05):
+        pass
+    with exclusive(Entry.at(lock), timeout=1), pytest.raises(TimeoutError):
+        by_library.acquire(timeout=0.05)
 
 
 def test_an_error_inside_frees_the_lock(tmp_path: Path) -> None:

@@ -1,0 +1,29 @@
+"""What the zygote imports changes nothing for its forks: a warm program is as a plain one."""
+
+import json
+
+from tests.helpers.processes import run_python
+
+LOAD = """
+    import json, logging, os, signal, threading
+    from subagent_server.warm import imports
+    before = dict(os.environ)
+    imports.load()
+    print(json.dumps({
+        "handlers": [type(handler).__name__ for handler in logging.getLogger().handlers],
+        "level": logging.getLevelName(logging.getLogger().level),
+        "threads": threading.active_count(),
+        "environment": dict(os.environ) == before,
+        "handled": [number for number in signal.valid_signals() if callable(signal.getsignal(number))],
+    }))
+"""
+
+
+def test_imports_configure_no_logging_and_leave_no_thread_and_no_handler_of_signals() -> None:
+    assert json.loads(run_python(LOAD).stdout) == {
+        "handlers": [],
+        "level": "WARNING",
+        "threads": 1,
+        "environment": True,
+        "handled": [2],  # the interpreter's own, for Ctrl-C
+    }
