@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 4
+WORKERS ?= 6
 CLIENTS ?= .cache/clients
 SERVERS ?= .cache/servers
 INSTALLERS ?= .cache/installers

@@ -127,9 +127,9 @@ def test_a_run_of_a_program_whose_power_was_cut_says_so_and_is_continued(
             wait_for(lambda: world.events(run_id, "text"), BOUND, "the first words")
         else:
             wait_for(lambda: (read_exit(run) or {}).get("treeGone"), BOUND, "the end of the run's tree")
-        living = process_scan.marked(f"SUBAGENT_RUN_ID={run_id}")
+        shim, others = world.shim(run_id), process_scan.marked(f"SUBAGENT_RUN_ID={run_id}")
         disk.cut()
-        for identity in living:  # they end with the power
+        for identity in (shim, *others):  # they end with the power; the shim first, or it records the end
             processes.send_signal(identity, 9)
         world.store = elsewhere
     with disk.powered() as place:

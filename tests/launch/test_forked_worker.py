@@ -77,7 +77,7 @@ def test_a_program_of_a_run_inherits_the_same_warm_and_plain(world: World, share
     (world.home / "view.py").write_text(VIEW, encoding="utf-8")
     simulator = world.play(shell(f"{sys.executable} -I {world.home}/view.py"), asks("Go on?"))
     shared_place.zygote()
-    seen = {}
+    seen, workers = {}, {}
     for is_warm in (True, False):
         world.environment["SUBAGENT_WARM"] = "1" if is_warm else "0"
         with unusual_starter():
@@ -89,9 +89,13 @@ def test_a_program_of_a_run_inherits_the_same_warm_and_plain(world: World, share
         seen[is_warm]["worker"] = [
             os.fsencode(world.paths(run_id).directory) in (worker / "cmdline").read_bytes(),
             (worker / "cwd").readlink() == world.work,
-            held_by(world.worker(run_id).pid, run_id),
             os.getsid(int(worker.name)) == int(worker.name),
         ]
+        workers[is_warm] = int(worker.name), run_id
+    wait_for(
+        lambda: held_by(*workers[True]) == held_by(*workers[False]), BOUND, "the same descriptors in both"
+    )  # each may hold one for a moment, as for a file that it reads
+    for _, run_id in workers.values():
         world.stop(run_id)
     assert seen[True] == seen[False]
     assert (seen[True]["umask"], seen[True]["environment"]["OF_THE_AGENT"]) == ("0027", "grün")
