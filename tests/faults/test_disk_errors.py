@@ -46,8 +46,8 @@ BEGIN = Program("""
 """)
 KNOWN = {"request.json", "run.meta.json", "run.meta.lock", "result.json"}
 FAULTS = ("error=EIO", "error=ENOSPC")
-WRITES = {"openat": 4, "write": 2, "fsync": 4, "renameat": 2}
-"""How often a run's end does what: a lock (looked at, then taken), and twice (result, state) a file, its
+WRITES = {"openat": 3, "write": 2, "fsync": 4, "renameat": 2}
+"""How often a run's end does what: a lock, and twice (result, state) a file, its
 name, and its directory."""
 
 
