@@ -23,8 +23,10 @@ from subagent_server.service.places import ParentPlaces, cwd_of_child, enter
 from subagent_server.service.start import StartOrder, start
 from subagent_server.settings import read_settings
 from subagent_server.store.paths import RunPaths
+from tests.helpers.wait import wait_for
 from tests.service.test_nesting import HoldingLauncher, Kept
 
+BOUND = 30.0
 FRONT = "---\nname: {}\ndescription: It goes on.\nagents: [again, placed]\n{}---\nGo on."
 
 
@@ -229,13 +231,19 @@ def test_a_directory_that_is_swapped_for_a_link_leads_nowhere(service: Service, 
     swapper = threading.Thread(target=swap)
     swapper.start()
     found = []
+
+    def attempt() -> bool:
+        with suppress(BadArgument):
+            (file,) = check_inputs(["sub/secret.txt"], here, places)
+            found.append(file.data)
+        with suppress(BadArgument):
+            assert cwd_of_child(service, "sub", places) == here / "sub"
+        return bool(found)
+
     try:
         for _ in range(300):
-            with suppress(BadArgument):
-                (file,) = check_inputs(["sub/secret.txt"], here, places)
-                found.append(file.data)
-            with suppress(BadArgument):
-                assert cwd_of_child(service, "sub", places) == here / "sub"
+            attempt()
+        wait_for(attempt, BOUND, "an attempt while no link is there")
     finally:
         done.set()
         swapper.join()
