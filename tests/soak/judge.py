@@ -13,6 +13,8 @@ from subagent_server.domain.records import RunMeta
 from subagent_server.domain.states import Event, MessageStatus, Status
 from subagent_server.host import failpoints, journal
 from subagent_server.service.doctor import examine_all
+from subagent_server.service.shim_record import read_exit
+from subagent_server.store.paths import RunPaths
 from tests.soak.field import Field
 from tests.soak.orders import LEAVES_A_MARK, Leader, Order
 from tests.soak.upgrades import Upgrades
@@ -190,10 +192,16 @@ class Judge:
 
     def _tracebacks(self) -> Iterator[str]:
         """No process may end in a traceback, or complain of a fault of its own."""
-        outputs = [self._soak.store.paths.run(run_id).worker_out.path for run_id in self.metas]
-        for path in [*outputs, *self._soak.errors.iterdir()]:
-            if "Traceback" in _read(path) and not self._upgrades.excuse(path):
+        runs = [self._soak.store.paths.run(run_id) for run_id in self.metas]
+        outputs = {run.worker_out.path: _end_of_worker(run) for run in runs}
+        for path, ended in [*outputs.items(), *((path, None) for path in self._soak.errors.iterdir())]:
+            if "Traceback" in _read(path) and not self._upgrades.excuse(path, ended):
                 yield f"{path} holds a traceback: ...{_read(path)[-600:]!r}"
+
+
+def _end_of_worker(run: RunPaths) -> datetime | None:
+    record = read_exit(run)
+    return datetime.fromisoformat(record["at"]) if record and "at" in record else None
 
 
 def _read(path: Path) -> str:

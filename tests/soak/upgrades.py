@@ -66,11 +66,14 @@ class Upgrades:
         first, last = first.astimezone().replace(tzinfo=None), last.astimezone().replace(tzinfo=None)
         return any(began <= last and first <= ended for began, ended in self._spans)
 
-    def excuse(self, output: Path) -> bool:
-        """Whether all that a program complains of is files that were missing, or of another version."""
-        written = datetime.fromtimestamp(output.stat().st_mtime)
+    def excuse(self, output: Path, ended: datetime | None) -> bool:
+        """Whether all that a program complains of is files that were missing, or of another version.
+
+        `ended` is when the worker ended whose output this is: others may have written there long after.
+        """
+        moments = [datetime.fromtimestamp(output.stat().st_mtime), *([ended] if ended else [])]
         words = output.read_text(encoding="utf-8", errors="replace").splitlines()
         faults = [line for line in words if line.startswith(_IMPORT_FAULTS)]
-        return len(faults) >= words.count("Traceback (most recent call last):") and self.met(
-            written - _OUTPUT, written
+        return len(faults) >= words.count("Traceback (most recent call last):") and any(
+            self.met(written - _OUTPUT, written) for written in moments
         )
