@@ -9,7 +9,7 @@ from subagent_server.simulator import Simulator, Turn, load_script
 from subagent_server.simulator.choosing import choose
 from subagent_server.simulator.request_view import RequestView
 from tests.clients.loopback import Fence, fence
-from tests.helpers import turns
+from tests.helpers import turns, warm
 from tests.helpers.world import World
 
 AGENT = "painter"
@@ -68,5 +68,9 @@ def scene(world: World) -> Iterator[Scene]:
         made = Scene(world, walls)
         with Simulator(made.respond) as simulator:
             world.environment |= {**walls.environment, "ANTHROPIC_BASE_URL": simulator.base_url}
-            yield made
+            try:
+                yield made
+            finally:  # a client that hands on few variables has its server use the home's own zygote
+                for place in (world.home / ".cache").glob("subagent-*"):
+                    warm.end(place)
         assert walls.reached == [], f"a connection left the machine: {walls.reached}"
