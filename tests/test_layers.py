@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -141,24 +140,6 @@ def test_a_room_imports_only_from_the_floors_below_it(room: str) -> None:
     ours = [found for found in imports_of_room(room) if found.target.split(".")[0] == PACKAGE]
     wrong = [str(found) for found in ours if not is_allowed(room, found.target.removeprefix(f"{PACKAGE}."))]
     assert wrong == []
-
-
-def test_the_graph_of_files_has_no_circle() -> None:
-    """Imports inside functions and under TYPE_CHECKING included."""
-    files = {module_name(path): path for path in ROOT.rglob("*.py")}
-
-    def file_of(target: str) -> str:
-        name = target.removeprefix(PACKAGE).removeprefix(".")
-        return name if name in files else name.rpartition(".")[0]
-
-    graph = {
-        name: {file_of(found.target) for found in imports_of(path) if found.target.startswith(PACKAGE)}
-        for name, path in files.items()
-    }
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        pytest.fail(f"imports go round: {' <- '.join(error.args[1])}")
 
 
 @pytest.mark.parametrize("room", THIRD_PARTY)
