@@ -3,9 +3,9 @@
     git = system_program("git", environment.get("PATH"), writable=[cwd])
     claude = user_program("claude", environment.get("PATH"), writable=[cwd])
 
-A name is looked up in absolute directories alone. Directories that a run can write are passed over, so a file that a
-run has put into an activated environment of its project is not executed (SPEC section 13). What was found is
-remembered with its inode: a later change of `PATH`, or a file that appears earlier in it, changes nothing.
+A name is looked up in absolute directories alone. Directories that a run can write are passed over, so a
+file that a run has put into an activated environment of its project is not executed (SPEC section 13). What
+was found is remembered with its inode: a file that appears earlier in `PATH` later changes nothing.
 """
 
 import os
@@ -57,7 +57,7 @@ def user_program(name: str, path: str | None, writable: Iterable[Path]) -> Path:
     """
     if os.sep not in name:
         return _searched(name, (path if path is not None else os.defpath).split(os.pathsep), writable)
-    if not os.path.isabs(name) or shutil.which(name) is None:
+    if not Path(name).is_absolute() or shutil.which(name) is None:
         raise NoHostProgram(name, "there is no program of that absolute path")
     if (place := lies_in(Path(name), writable)) is not None:
         raise NoHostProgram(name, f"a run can write it, because it lies in {place}")
@@ -84,7 +84,7 @@ def lies_in(path: Path, writable: Iterable[Path]) -> Path | None:
 
 
 def _searched(name: str, directories: Iterable[str], writable: Iterable[Path]) -> Path:
-    directories, writable = [place for place in directories if os.path.isabs(place)], list(writable)
+    directories, writable = [place for place in directories if Path(place).is_absolute()], list(writable)
     key = (name, os.pathsep.join(directories))
     if (known := _found.get(key)) is not None and _is_same(known) and lies_in(known[0], writable) is None:
         return known[0]
@@ -94,7 +94,7 @@ def _searched(name: str, directories: Iterable[str], writable: Iterable[Path]) -
         if found is None:
             continue
         if (run_writes := lies_in(Path(found), writable)) is None:
-            status = os.stat(found)
+            status = Path(found).stat()
             _found[key] = (Path(found), status.st_dev, status.st_ino)
             return Path(found)
         passed_over = passed_over or f"a run can write it, because {found} lies in {run_writes}"
