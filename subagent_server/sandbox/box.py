@@ -21,7 +21,8 @@ from typing import Any
 from subagent_server.domain.definitions import SandboxLimits
 from subagent_server.sandbox.bubblewrap import find_program
 from subagent_server.sandbox.environment import box_environment
-from subagent_server.sandbox.git_identity import git_identity
+from subagent_server.sandbox.git_directories import is_repository
+from subagent_server.sandbox.held_places import directories_above
 from subagent_server.sandbox.readable import program_mounts, shows_too_much, system_mounts, tool_chains
 from subagent_server.sandbox.refusal import BoxRefused, PlaceRefused
 from subagent_server.sandbox.system_calls import filter_of_calls
@@ -142,26 +143,35 @@ def find_box_program(rules: Rules) -> Path:
         )
     if rules.cwd in rules.hidden:
         raise BoxRefused(f"the working directory {rules.cwd} holds the runs: start the run elsewhere")
+    if is_repository(rules.cwd):
+        raise PlaceRefused(
+            f"the working directory {rules.cwd} is itself a repository of git, which git of the host reads",
+            "Start the run in a working copy of it.",
+        )
     for path in rules.write:
         if shows_too_much(path, homes) or any(map(path.is_relative_to, rules.hidden)):
-            raise PlaceRefused(path)
+            raise PlaceRefused(
+                f"sandboxWrite cannot be kept: {path} is the home directory, a part of the system, "
+                "above one, or belongs to the runs",
+                "Name a directory below it, such as ~/.cache/pip.",
+            )
     return program
 
 
 def build_box(rules: Rules) -> Box:
-    """Return a box by these rules. Some milliseconds: it asks git who commits.
+    """Return a box by these rules.
 
     Raises:
         BoxRefused: bubblewrap is missing, or the working directory is too much to be shown.
     """
     program = find_box_program(rules)
     home = _homes(rules.environment)[0]
-    identity = {} if rules.cwd_read_only else git_identity(rules.environment, rules.cwd)
     shown = [*tool_chains(home, rules.cwd, rules.environment), *rules.read]
     over = {how: [path for given, path in rules.over if given == how] for how in ("--bind", "--ro-bind")}
     write = [*([] if rules.cwd_read_only else [rules.cwd]), *rules.write, *over["--bind"]]
     read_only = over["--ro-bind"]
     closed = [path for path in rules.hidden if any(map(path.is_relative_to, (*shown, rules.cwd, *write)))]
+    write += directories_above((*shown, *read_only, *closed), write, (*read_only, *closed))
     mounts = [
         *(_Mount(path, ("--size", _MEMORY_DISK, "--tmpfs")) for path in (Path("/tmp"), home)),
         *(_Mount(path, ("--ro-bind", str(path))) for path in shown),
@@ -184,9 +194,7 @@ def build_box(rules: Rules) -> Box:
         program=program,
         start_directory=rules.cwd,
         arguments=arguments,
-        environment=box_environment(
-            rules.environment, {**identity, **rules.own}, home, network=rules.network
-        ),
+        environment=box_environment(rules.environment, rules.own, home, network=rules.network),
         identities={str(path): _identity(path) for path in (rules.cwd, *write)}
         | {str(place): _identity(path) for place, path in rules.placed.items()},
         writable=frozenset(map(str, (*write, *rules.placed))),

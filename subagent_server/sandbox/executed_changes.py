@@ -9,7 +9,6 @@ the top; it follows no link, opens no file, and ends at a bound.
 """
 
 import os
-import stat
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -20,7 +19,7 @@ from typing import NamedTuple
 
 from subagent_server.domain.executed_files import executed_by
 from subagent_server.sandbox import git_directories
-from subagent_server.sandbox.placeholders import COMMONDIR, is_placeholder
+from subagent_server.sandbox.git_directories import COMMONDIR
 
 MAX_DEPTH = 10
 MAX_NAMES, MAX_NAMES_WITH_LAST = 20_000, 5_000
@@ -94,17 +93,12 @@ def changes(before: Seen | None, after: Seen, since: float) -> list[str]:
 
 
 def _places(cwd: Path) -> Places:
-    git_directory = cwd / ".git"
-    elsewhere: tuple[Path, ...] = ()
-    with suppress(OSError):
-        if stat.S_ISREG(git_directory.lstat().st_mode):
-            worktree = git_directories.linked_worktree(cwd)
-            if worktree is None:
-                return Places()
-            git_directory = worktree.common
-            elsewhere = (worktree.common,)
-        return Places(elsewhere, tuple(git_directories.named_in_configuration(git_directory, cwd)[1]))
-    return Places(elsewhere)
+    """Return where the repository of a directory lies elsewhere, and which hooks it names there."""
+    common = git_directories.common_directory(cwd)
+    hooks = git_directories.git_settings(os.environ, cwd).executed
+    return Places(
+        () if common is None else (common,), tuple(path for path in hooks if path.is_relative_to(cwd))
+    )
 
 
 @dataclass
@@ -233,8 +227,7 @@ class _Look:
             directory = self._open(above)
             try:
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-                if not is_placeholder(directory, name):
-                    self.fingerprints[key] = fingerprint_of(status)
+                self.fingerprints[key] = fingerprint_of(status)
             finally:
                 os.close(directory)
 

@@ -11,7 +11,7 @@ from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.check import child_of_closed_box
 from subagent_server.sandbox.limits import bounding_processes, limits_as_shell
 from subagent_server.sandbox.refusal import BoxRefused
-from subagent_server.sandbox.trial import last_words
+from subagent_server.sandbox.trial import ended_early
 
 _SECONDS = 30.0
 _PAUSE_MILLISECONDS = 1
@@ -42,9 +42,7 @@ def start_gated(
             try:
                 child = closed_child(process.pid, box)
             except BoxRefused as refusal:
-                raise BoxRefused(
-                    last_words(process) if process.poll() is not None else refusal.reason
-                ) from None
+                raise (ended_early(process) if process.poll() is not None else refusal) from None
             before(child)
             os.write(opener, b"!")
         except BaseException:

@@ -1,5 +1,6 @@
 """One trial start of a box: whether it works here, before anything depends on it."""
 
+import errno
 import os
 import subprocess
 import tempfile
@@ -14,6 +15,12 @@ from subagent_server.sandbox.refusal import BoxRefused
 
 _SECONDS = 30.0
 _MOST_WORDS = 4096
+_PASSING = (
+    *("Can't find source path", "Can't get type of source", "Can't mkdir", "Can't create file"),
+    *("Resource temporarily unavailable", "Cannot allocate memory", "Too many open files", "Interrupted"),
+)
+"""A path went between the look and the start, or the machine had no room."""
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 _PROVEN: set[Path] = set()
 """The bubblewraps that have made a closed box for this process, or for the one that it was forked from."""
 
@@ -35,7 +42,7 @@ def try_box(box: Box) -> None:
         if process.stdout is not None and process.stdout.read(1):
             check_box(process.pid, box)
         else:
-            raise BoxRefused(last_words(process))
+            raise ended_early(process)
     finally:
         process.kill()
         with suppress(subprocess.TimeoutExpired):
@@ -77,11 +84,20 @@ def _tried_elsewhere(environment: Mapping[str, str]) -> Box:
 
 def not_started(error: OSError) -> BoxRefused:
     """Return the refusal of a bubblewrap that the system would not start."""
-    return BoxRefused(f"bubblewrap could not be started ({error.strerror})")
+    return BoxRefused(f"bubblewrap could not be started ({error.strerror})", passes=error.errno in _NO_ROOM)
 
 
-def last_words(process: "subprocess.Popen[bytes]") -> str:
-    """Return the line in which a bubblewrap that has ended said why."""
+def ended_early(process: "subprocess.Popen[bytes]") -> BoxRefused:
+    """Return the refusal of a bubblewrap that has ended, with its own line."""
     words = b"" if process.stderr is None else process.stderr.read(_MOST_WORDS)
-    line = words.decode("utf-8", "replace").strip().partition("\n")[0]
-    return line or "bubblewrap ended at once, without a word"
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_SECONDS)
+    return refusal_of(words.decode("utf-8", "replace"), process.returncode)
+
+
+def refusal_of(words: str, exit_code: int | None) -> BoxRefused:
+    """Return the refusal in the first line of what a bubblewrap said. A negative exit code is a signal."""
+    line = words.strip().partition("\n")[0]
+    is_killed = not line and exit_code is not None and exit_code < 0
+    passes = is_killed or any(sign in line for sign in _PASSING)
+    return BoxRefused(line or "bubblewrap ended at once, without a word", passes=passes)

@@ -6,7 +6,6 @@ Tested in `tests/service/test_run_case.py`, `tests/faults/` and `tests/end_to_en
 """
 
 import json
-import os
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from subagent_server.host.clock import now
 from subagent_server.host.exclusive import exclusive
 from subagent_server.host.failpoints import failpoint
 from subagent_server.launch import marks
-from subagent_server.sandbox.protected_names import remove_left_placeholders
 from subagent_server.service.access import USER, Caller, check_open
 from subagent_server.service.ending import signal_shim, stop_children
 from subagent_server.service.left_behind import left_behind, left_facts
@@ -33,14 +31,13 @@ from subagent_server.service.worktree_end import settle_if_possible
 from subagent_server.store import change_marks
 from subagent_server.store.logs import RunJournal, recorded_usage
 from subagent_server.store.paths import RunPaths
-from subagent_server.store.run_files import read_request
 from subagent_server.store.runs import RunStore
 
 OVERDUE_SECONDS = 5.0
 EXIT_STORAGE = 74
 """The exit code of a worker that could not write its end: that of sysexits.h for faults of files."""
 _EXIT_SECONDS = 5.0
-"""How long a killed worker may take to give back its locks, by which it holds placeholders."""
+"""How long a killed worker may take to give back its locks, such as that of its worktree."""
 _HINT_LOGS = "Its log shows how far it came; continue it, or start it again."
 
 
@@ -111,7 +108,6 @@ def reconcile_after_worker(store: RunStore, run_id: str, ended: dict[str, Any] |
     if not meta.status.is_terminal:
         meta = _fail(store, run, _verdict(run, read_exit(run) or ended))
     failpoint("reconcile.judged")
-    _remove_placeholders(run)
     settle_if_possible(store, meta)
     _close_journal(store, run, meta)
     stop_children(store, run_id)
@@ -257,13 +253,6 @@ def sweep_orphans(run: RunPaths) -> None:
     worker = marks.dying_worker(run)
     if worker is not None:
         processes.wait_for_exit(worker, _EXIT_SECONDS)
-    _remove_placeholders(run)
-
-
-def _remove_placeholders(run: RunPaths) -> None:
-    """Remove what a killed worker made in its directory for its sandbox."""
-    with suppress(UnreadableMeta):
-        remove_left_placeholders(Path(os.path.realpath(read_request(run).cwd)))
 
 
 def _close_journal(store: RunStore, run: RunPaths, meta: RunMeta) -> None:

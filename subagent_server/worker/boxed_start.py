@@ -70,14 +70,9 @@ class BoxedStart:
     def _built(self) -> Box:
         if self._state is not None:
             copy_state(self._state, self._setup.run.paths.program_home)
-        box = self._box.built()
-        if self._box.open:
-            raise unprotected(self._box.open)
-        return box
-
-    async def leave(self) -> None:
-        """Give back the names that were held."""
-        await asyncio.to_thread(self._box.release)
+        if opened := self._box.open():
+            raise unprotected(opened)
+        return self._box.built()
 
 
 def copy_state(source: Directory, target: Directory) -> None:

@@ -4,9 +4,8 @@ If there can be no box, `bwrap` is refused, and `auto` goes on without a box and
 `sandboxLimits` hold in a box alone, so an agent with one of them never runs without a box.
 
 If bubblewrap is known to work here, the box is built beside the first model call; else the start waits until
-the box is found closed. For an agent that insists on a box, the names in its directory are held before that
-call: if a name cannot be held, the run is refused before it has cost anything. Holding takes some 10 ms, most
-of it in the file system, for 50 new directories.
+the box is found closed. An agent that insists on a box is refused before that call if something in its
+directory that programs of the host execute cannot be protected.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.tool_selection import Selection
 from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.limits import limits_as_text
-from subagent_server.sandbox.refusal import BoxRefused, PlaceRefused
+from subagent_server.sandbox.refusal import BoxRefused, PlaceRefused, tried_twice
 from subagent_server.sandbox.trial import is_proven, try_box
 from subagent_server.service.unsupported import asked_of_box
 from subagent_server.toolkit.tool import Tool
@@ -36,25 +35,17 @@ _UNSANDBOXED = "none (unsandboxed: programs run with all rights of the user"
 class Place:
     """Where programs work: a box, or None for no box; `mark` says so to people, `words` to the model.
 
-    MCP servers whose entry asks for it are started in a `server_box`. `holder` is the box that holds names in
-    the working directory for either.
+    MCP servers whose entry asks for it are started in a `server_box`.
     """
 
     box: RunBox | None
     mark: str
     words: str = ""
     server_box: Box | None = None
-    holder: RunBox | None = None
 
-    @property
     def open(self) -> Sequence[str]:
-        """The names that other programs execute and that are not protected, each with the reason."""
-        return self.holder.open if self.holder is not None else ()
-
-    def release(self) -> None:
-        """Give back the names that were held, when the last program has ended. Blocking."""
-        if self.holder is not None:
-            self.holder.release()
+        """Return what programs of the host execute and a box leaves open, each with the reason. Blocking."""
+        return self.box.open() if self.box is not None else ()
 
 
 def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
@@ -77,23 +68,15 @@ def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
     except PlaceRefused as refusal:
         raise place_refused(refusal) from refusal
     try:
-        if servers or not is_proven(box.program):
-            box.built()
-        elif agent.sandbox == "bwrap":
-            box.hold()
-        if box.open and agent.sandbox == "bwrap":
-            raise unprotected(box.open)
+        if agent.sandbox == "bwrap" and (opened := box.open()):
+            raise unprotected(opened)
         server_box = box.built_for(servers) if servers else None
     except BoxRefused as refusal:
-        box.release()
         return without_box(agent, refusal.reason)
-    except BaseException:
-        box.release()
-        raise
     if not is_boxed:
         mark = without_box(agent, _SAYS_NONE).mark if tools else NO_PROGRAMS
-        return Place(None, mark, "", server_box, box)
-    return Place(box, mark_of(box), words_of(box) if writes else "", server_box, box)
+        return Place(None, mark, "", server_box)
+    return Place(box, mark_of(box), words_of(box) if writes else "", server_box)
 
 
 async def entered(place: Place, tools: Sequence[Tool]) -> None:
@@ -109,7 +92,9 @@ async def entered(place: Place, tools: Sequence[Tool]) -> None:
     if place.box is not None and shell is not None:
         await shell.begin(wait=True)
     else:
-        await off_loop(lambda: try_box(wanted if isinstance(wanted, Box) else wanted.built()))
+        await off_loop(
+            lambda: tried_twice(lambda: try_box(wanted if isinstance(wanted, Box) else wanted.built()))
+        )
 
 
 async def get_ready(place: Place, tools: Sequence[Tool]) -> None:
@@ -118,8 +103,6 @@ async def get_ready(place: Place, tools: Sequence[Tool]) -> None:
     with suppress(BoxRefused, OSError):  # the first command meets it again, and says it
         if place.box is not None and shell is not None:
             await shell.begin(wait=False)
-        elif place.box is not None and place.box.protects:
-            await off_loop(place.box.built)
 
 
 def _shell_of(tools: Sequence[Tool]) -> BashTool | None:
@@ -152,13 +135,8 @@ def _boxed_servers(agent: AgentDefinition) -> list[str]:
 
 
 def place_refused(refusal: PlaceRefused) -> RunRefused:
-    """Return the refusal of a run whose agent may not write a place that it names."""
-    return RunRefused(
-        "config",
-        f"sandboxWrite cannot be kept: {refusal.place} is the home directory, a part of the system, "
-        "above one, or belongs to the runs.",
-        "Name a directory below it, such as ~/.cache/pip.",
-    )
+    """Return the refusal of a run that may not work at a place."""
+    return RunRefused("config", f"{refusal.reason}.", refusal.hint)
 
 
 def unprotected(names: Sequence[str]) -> RunRefused:
@@ -184,6 +162,7 @@ def words_of(box: RunBox) -> str:
     )
     return (
         f"What you start works in a sandbox. It can write the working directory{elsewhere} and /tmp; "
-        "everything else is read-only or not there, on purpose, and so are files that other programs execute "
-        f"(.git/hooks, .git/config, .mcp.json, .envrc and their kind). {'' if box.network else network}"
+        "everything else is read-only or not there, on purpose, and so are .git, where nothing can be "
+        f"committed, and files that other programs execute (.mcp.json, .envrc and their kind). "
+        f"{'' if box.network else network}"
     ).strip()

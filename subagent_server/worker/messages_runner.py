@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from subagent_server.runners.messages.traced import TracedModel
 from subagent_server.runners.messages.web_tools import make_web_tools
 from subagent_server.runners.outcome import Outcome
 from subagent_server.sandbox.box import Box
-from subagent_server.sandbox.refusal import BoxRefused
+from subagent_server.sandbox.refusal import BoxRefused, end_of_run
 from subagent_server.service.inputs import copied_inputs
 from subagent_server.service.scripted import is_scripted
 from subagent_server.service.tool_names import missing_tools
@@ -97,9 +97,10 @@ class MessagesRunner:
         """Get the place of the programs ready, from when the first request of the model is on its way."""
         await self._first_request.wait()
         await get_ready(self._place, self._loop.tools)
-        for name in self._place.open:
-            message = f"What other programs execute is not protected in the sandbox: {name}"
-            self._loop.run.record("warning", message=message)
+        with suppress(OSError):
+            for name in await off_loop(self._place.open):
+                message = f"What other programs execute is not protected in the sandbox: {name}"
+                self._loop.run.record("warning", message=message)
 
     def cut_short(self, failure: Failure) -> Outcome:
         """Return the outcome of a run that something else ends."""
@@ -111,7 +112,7 @@ class MessagesRunner:
 
     async def aclose(self) -> None:
         """Close the tools, the MCP servers and the connections of the model, all at once."""
-        closing = [_leave(self._loop.tools, self._place)]
+        closing = [_leave(self._loop.tools)]
         closing += [self._servers.aclose()] if self._servers is not None else []
         await asyncio.gather(*closing, self._loop.model.aclose(), return_exceptions=True)
 
@@ -137,7 +138,7 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
     offer = web_offer(agent, selection)
     workspace, place = await _entered_workspace(setup, selection)
     async with AsyncExitStack() as whatever_fails:
-        whatever_fails.push_async_callback(_leave, workspace, place)
+        whatever_fails.push_async_callback(_leave, workspace)
         # 2. Record the start: whatever is refused from here on stands in the journal behind it.
         setup.record_start(request, place.mark, settings.model)
         todos = todo_tools(selection.todos, run.record)
@@ -200,21 +201,19 @@ async def _entered_workspace(setup: RunnerSetup, selection: Selection) -> tuple[
     try:
         await entered(place, tools)
     except BoxRefused as refusal:
-        place.release()
+        if refusal.passes:
+            raise end_of_run("The programs of the run", refusal) from refusal
         place = without_box(setup.agent, refusal.reason)
         tools = _workspace(setup, selection, place)
     except BaseException:
-        await _leave(tools, place)
+        await _leave(tools)
         raise
     return tools, place
 
 
-async def _leave(tools: Sequence[Tool], place: Place) -> None:
-    """Close the tools, all at once, then give back what their place has held."""
-    try:
-        await asyncio.gather(*(tool.aclose() for tool in tools), return_exceptions=True)
-    finally:
-        place.release()
+async def _leave(tools: Sequence[Tool]) -> None:
+    """Close the tools, all at once."""
+    await asyncio.gather(*(tool.aclose() for tool in tools), return_exceptions=True)
 
 
 def _workspace(setup: RunnerSetup, selection: Selection, place: Place) -> list[Tool]:

@@ -20,7 +20,7 @@ from subagent_server.runners.programs.dialect import ChildServer, Dialect, Progr
 from subagent_server.runners.programs.events import ProgramEvents
 from subagent_server.runners.programs.gemini import GeminiDialect
 from subagent_server.runners.programs.runner import ProgramRunner
-from subagent_server.sandbox.refusal import BoxRefused
+from subagent_server.sandbox.refusal import BoxRefused, end_of_run
 from subagent_server.service.inputs import copied_inputs
 from subagent_server.toolkit.agent_process import AgentProcess, ProcessOrder
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
@@ -70,8 +70,6 @@ async def open_runner(setup: RunnerSetup) -> ProgramRunner:
         run.session_opened(past.session_id)
     async with AsyncExitStack() as opened:
         boxed = None if box is None else BoxedStart(setup, box, past.state)
-        if boxed is not None:
-            opened.push_async_callback(boxed.leave)
         task = _task(setup, request, past, box, _child_server(setup, opened, boxed=box is not None))
         run.adopt([*past.messages, {"role": "user", "content": list(task.content)}])
         dialect = DIALECTS[agent.runner](task, events, Permissions(run, beside_work=True))
@@ -156,6 +154,8 @@ async def _start(
         )
         return await AgentProcess.start(order, log.write)
     except BoxRefused as refusal:
+        if refusal.passes:
+            raise end_of_run(f"The program {launch.argv[0]}", refusal) from refusal
         raise refused(ASKED, refusal.reason) from refusal
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error

@@ -1,4 +1,4 @@
-"""The box of a run: its rules, and the names in the working directory that are held as long as it is used."""
+"""The box of a run: what its programs may read and write, and what is read-only in its working directory."""
 
 import os
 import sys
@@ -9,32 +9,29 @@ from pathlib import Path
 
 from subagent_server.domain.definitions import AgentDefinition, SandboxLimits, ServerDefinition
 from subagent_server.sandbox.box import Box, Rules, build_box, find_box_program
-from subagent_server.sandbox.placeholders import Placeholders
-from subagent_server.sandbox.protected_names import protect
+from subagent_server.sandbox.git_directories import GitSettings, git_settings
+from subagent_server.sandbox.held_places import Held, hold
 from subagent_server.worker.runner_setup import RunnerSetup
 
 
 class RunBox:
-    """Builds the box of a run when it is first needed, and protects what other programs execute.
+    """Builds boxes for the programs of a run, each by what is in the working directory at that moment.
 
-    `program` is its bubblewrap. Building takes some 20 ms, so it is for a thread beside the first model call.
-    With `protects=False`, for programs that write nothing, no name is held. `adding` adds to its rules.
+    `program` is the bubblewrap. A box takes some milliseconds, so it is for a thread beside the first model
+    call. With `protects=False`, for programs that write nothing, the working directory is read-only.
+    `adding` adds to its rules.
     """
 
     def __init__(
         self, setup: RunnerSetup, *, protects: bool, adding: Callable[[Rules], Rules] = lambda rules: rules
     ) -> None:
-        """Raise BoxRefused if there can be no box, and PlaceRefused; nothing is held yet."""
+        """Raise BoxRefused if there can be no box, and PlaceRefused."""
         self._setup = setup
         self.protects = protects
         self._lock = threading.Lock()
-        self._placeholders = Placeholders()
         self._rules = adding(_unprotected(setup))
-        self._holds = False
-        self._box: Box | None = None
+        self._git: GitSettings | None = None
         self.program = find_box_program(self._rules)
-        self.open: list[str] = []
-        """The names that other programs execute and that could not be protected, each with the reason."""
 
     @property
     def network(self) -> bool:
@@ -51,59 +48,53 @@ class RunBox:
         """The places outside the working directory that its programs may write."""
         return self._rules.write
 
-    def hold(self) -> None:
-        """Hold the names that other programs execute, so that `open` is known. Blocking, for any thread.
+    def open(self) -> list[str]:
+        """Return what programs of the host execute and a box cannot protect, each with the reason. Blocking.
 
         Raises:
             OSError: the working directory cannot be read.
         """
-        with self._lock:
-            self._hold()
+        return self._held().open if self.protects else []
 
     def built(self) -> Box:
-        """Return the box; the first caller builds it. Blocking, for any thread.
+        """Return a box. Blocking, for any thread.
 
         Raises:
             BoxRefused: there can be none.
             OSError: the working directory cannot be read.
         """
-        with self._lock:
-            if self._box is None:
-                self._hold()
-                self._box = build_box(self._rules)
-            return self._box
+        return build_box(self._protected())
 
     def built_for(self, servers: Sequence[ServerDefinition]) -> Box:
         """Return the box for MCP servers: the same, with their programs and without the agent's variables.
 
         Raises as `built` does.
         """
-        self.built()
+        rules = self._protected()
         programs = [Path(server.command or "") for server in servers]
-        return build_box(replace(self._rules, environment=showing(programs, self._rules.environment), own={}))
-
-    def release(self) -> None:
-        """Give back the names that were held, when the last program has ended."""
-        with self._lock:
-            self._placeholders.release()
-
-    def _hold(self) -> None:
-        if self.protects and not self._holds:
-            self._rules = self._protected()
-            self._holds = True
+        return build_box(replace(rules, environment=showing(programs, rules.environment), own={}))
 
     def _protected(self) -> Rules:
+        if not self.protects:
+            return self._rules
         self._setup.run.paths.outputs.make()
-        worktree = self._setup.run.meta().worktree
-        branches = None if worktree is None else worktree.branch.partition("/")[0]
-        protected = protect(self._rules.cwd, self._placeholders, self._setup.agent.lifted, branches)
-        self.open = protected.open
         return replace(
             self._rules,
+            own={**self._settings().identity, **self._rules.own},
             read=[_outputs(self._setup), *self._rules.read],
-            over=[*self._rules.over, *protected.mounts],
+            over=[*self._rules.over, *self._held().mounts],
             cwd_read_only=False,
         )
+
+    def _held(self) -> Held:
+        return hold(self._rules.cwd, self._settings().executed, self._setup.agent.lifted)
+
+    def _settings(self) -> GitSettings:
+        """Return what git of the host reads here. It is asked once: `.git` is read-only for the run."""
+        with self._lock:
+            if self._git is None:
+                self._git = git_settings(self._setup.environment, self._rules.cwd)
+            return self._git
 
 
 def _unprotected(setup: RunnerSetup) -> Rules:

@@ -12,10 +12,10 @@ from subagent_server.domain.records import Worktree
 from subagent_server.domain.worktrees import WorktreeState
 from subagent_server.host.failpoints import failpoint
 from subagent_server.host.inside import PathInside, inside, printable
-from subagent_server.sandbox.git_directories import WORKTREE_CONFIG
 from subagent_server.worktrees.git import Git, harmless_git
 from subagent_server.worktrees.repository import BRANCHES
 
+WORKTREE_CONFIG = "config.worktree"
 INCLUDE_FILE = ".worktreeinclude"
 MAX_INCLUDED_FILES = 2_000
 MAX_INCLUDED_BYTES = 256 << 20

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from subagent_server.domain.errors import CallerError, shorten
-from subagent_server.sandbox.git_directories import linked_worktree
+from subagent_server.sandbox.git_directories import common_directory
 from subagent_server.worktrees.git import GitFailed, harmless_git
 
 BRANCHES = "subagent"
@@ -81,8 +81,7 @@ def _refused(directory: Path, why: str) -> str:
 def _check_leads_nowhere(found: FoundRepository, directory: Path) -> None:
     """Refuse a repository that could show files of another one. Raises NoWorktree."""
     entry = found.top / ".git"
-    linked = linked_worktree(found.top)
-    is_own = linked is not None and linked.common == found.common
+    is_own = common_directory(found.top) == found.common
     with suppress(OSError):
         is_own = is_own or (stat.S_ISDIR(entry.lstat().st_mode) and found.common == entry)
     borrows = any(os.path.lexists(found.common / "objects" / "info" / name) for name in _BORROWED)

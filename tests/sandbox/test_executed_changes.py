@@ -9,8 +9,6 @@ import pytest
 
 from subagent_server.sandbox import executed_changes
 from subagent_server.sandbox.executed_changes import changes, look
-from subagent_server.sandbox.placeholders import Placeholders
-from subagent_server.sandbox.protected_names import protect
 from tests.helpers.ordinary_user import user
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.world import World
@@ -97,15 +95,6 @@ def test_without_a_first_look_times_tell_what_is_new(cwd: Path) -> None:
         pass
     write(cwd / ".git" / "hooks" / "pre-push")
     assert changes(None, look(cwd), since) == [".git/hooks/pre-push"]
-
-
-def test_placeholders_of_other_runs_are_not_shown(cwd: Path) -> None:
-    before = look(cwd)
-    placeholders = Placeholders()
-    protect(cwd, placeholders)
-    after = look(cwd, before.places)
-    placeholders.release()
-    assert not changes(before, after, time.time())
 
 
 def test_a_look_at_a_huge_tree_is_bounded_and_sees_the_top_first(

@@ -8,12 +8,9 @@ from tests.helpers.turns import calls, says, tool_results, use
 from tests.helpers.world import World
 
 GIT = """
-git status --short && echo one > file && git add file && git commit -qm 'In a box' && git log --format=%s
-echo two > file; git diff --stat; git stash; git stash pop -q; git diff --quiet || echo changed
-git switch -qc branch && git commit -qam 'On a branch'
-git switch -q - && git merge -q branch && echo merged
-git gc -q
-git worktree add -q /tmp/worktree && git worktree list | wc -l
+git status --short; git log --format=%s; git diff --stat && echo same
+git clone -q . /tmp/clone && cd /tmp/clone && git switch -qc branch && echo one > file && git add file
+git commit -qm 'In a box' && git switch -q - && git merge -q branch && git gc -q && git log --format=%s
 """
 PYTHON = {
     "pyproject.toml": "[project]\nname = 'small'\nversion = '1'\n",
@@ -45,7 +42,7 @@ C = {
     "small.c": '#include <stdio.h>\nint main(void) { puts("built"); return 0; }\n',
 }
 WORK = {
-    "git": ({}, GIT, ("In a box", "changed", "merged", "2")),
+    "git": ({}, GIT, ("In a box", "same")),
     "pytest": (PYTHON, "python3 -m pytest -q -p no:cacheprovider 2>&1", ("4 passed",)),
     "npm": (NODE, "npm test 2>&1", ("pass 2", "fail 0")),
     "make": (C, "make test", ("built",)),

@@ -28,6 +28,7 @@ def results_of(world: World, *commands: str, **keys: Any) -> list[str]:
 def a_shell_in_a_box(world: World) -> None:
     (world.home / "canary.txt").write_text("CANARY", encoding="utf-8")
     (world.work / "sub").mkdir()
+    (world.work / ".mcp.json").write_text("{}", encoding="utf-8")
     wrote, home, secrets, walls, private, ended, anew = results_of(
         world,
         "pwd; echo made > made.txt; cat made.txt; cd sub; export LASTS=yes",
@@ -49,7 +50,7 @@ def a_shell_in_a_box(world: World) -> None:
     assert "[the shell was ended by SIGTERM (exit code 143)" in ended
     assert anew == f"{world.work}\nlost\n[exit code 1]"
     left = sorted(path.name for path in world.work.iterdir())
-    assert left == ["made.txt", "sub"], left
+    assert left == [".mcp.json", "made.txt", "sub"], left
 
 
 def test_a_shell_in_a_box_writes_its_directory_and_sees_no_home_no_key_and_no_run(world: World) -> None:
@@ -76,19 +77,19 @@ def test_an_installation_below_the_working_directory_is_not_changed_because_the_
     assert module.read_bytes() == before
 
 
-def test_a_model_does_not_see_what_holds_the_names_and_reads_refusals_of_git_as_rules(world: World) -> None:
+def test_a_model_sees_nothing_of_ours_and_reads_refusals_of_git_as_rules(world: World) -> None:
     make_repository(world.home / "project")
     git("-C", world.home / "project", "worktree", "add", "--quiet", world.work / "tree")
     world.agent(sandbox="bwrap", tools="Bash, Read, LS")
     view = use("str_replace_based_edit_tool", command="view", path=".")
     simulator = world.play(
-        shell("touch mine; test -d .envrc && git gc"), calls(view, use("ls")), says("Done.")
+        shell("touch mine; git status --short; git commit -qam x"), calls(view, use("ls")), says("Done.")
     )
     assert world.completed(world.start(cwd=str(world.work / "tree"))) == "Done."
     (refused,) = tool_results(simulator.requests[1].body)
     viewed, listed = tool_results(simulator.requests[2].body)
-    assert "gc.pid.lock': Read-only file system" in refused
-    assert "[read-only in this sandbox, on purpose" in refused and "clean-ups such as `git gc`" in refused
+    assert refused.startswith("?? mine\n") and "index.lock': Read-only file system" in refused
+    assert "[read-only in this sandbox, on purpose" in refused and "`isolation: worktree`" in refused
     assert viewed.splitlines()[1:] == ["mine"] and listed.splitlines() == [".git", "mine"]
 
 

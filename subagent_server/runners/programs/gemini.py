@@ -192,17 +192,9 @@ def _check_followed(home: Path, cwd: Path) -> None:
         if place == home:
             return
         for name in _FOLLOWED:
-            if os.path.lexists(place / name) and not _is_placeholder(place / name):
+            if os.path.lexists(place / name):
                 raise RunRefused(
                     "config",
                     f"Gemini CLI would follow {place / name}, which may have come with the directory.",
                     "If it is yours, start `gemini` there once and trust the folder; else remove it.",
                 )
-
-
-def _is_placeholder(path: Path) -> bool:
-    """Whether nothing is there to be followed: sandboxes hold missing names by empty directories."""
-    try:
-        return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
-    except OSError:
-        return False

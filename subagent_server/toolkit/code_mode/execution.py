@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 
-from subagent_server.sandbox.refusal import BoxRefused
+from subagent_server.sandbox.trial import refusal_of
 from subagent_server.toolkit.code_mode.calls import ProgramCalls
 from subagent_server.toolkit.code_mode.channel import MOST_REQUEST_BYTES, Broken, Channel
 from subagent_server.toolkit.code_mode.outcome import Outcome, ProgramEnd, judged
@@ -69,7 +69,7 @@ class Execution:
                 channel.close()
         exit_code, output = ended
         if not begun and self._cut is None:
-            raise _not_begun(self._place, output)
+            raise _not_begun(self._place, exit_code, output)
         if self._cut is not None:
             return Ended(ProgramEnd(Outcome.DIED, exit_code, self._cut), output)
         return Ended(judged(channel, exit_code), output)
@@ -131,8 +131,8 @@ async def _last_records(channel: Channel, serving: "asyncio.Task[None]") -> None
             serving.result()
 
 
-def _not_begun(place: ProgramPlace, output: str) -> Exception:
-    words = output.strip().partition("\n")[0] or "it ended at once, without a word"
+def _not_begun(place: ProgramPlace, exit_code: int | None, output: str) -> Exception:
     if place.box is not None:
-        return BoxRefused(words)
+        return refusal_of(output, exit_code)
+    words = output.strip().partition("\n")[0] or "it ended at once, without a word"
     return OSError(f"{place.python} did not start: {words}")

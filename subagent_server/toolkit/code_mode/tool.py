@@ -9,7 +9,7 @@ from pydantic import Field
 from subagent_server.domain.errors import BadArgument, RunRefused
 from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
-from subagent_server.sandbox.refusal import BoxRefused
+from subagent_server.sandbox.refusal import BoxRefused, end_of_run
 from subagent_server.toolkit.code_mode.calls import Functions, ProgramCalls
 from subagent_server.toolkit.code_mode.clock import ProgramClock
 from subagent_server.toolkit.code_mode.description import described
@@ -115,13 +115,14 @@ class ExecutePythonCode:
         capture = OutputCapture(setting.outputs, masker=setting.masker)
         mark = f"{setting.run.run_id}/{record.number}"
         try:
-            ended = await Execution(setting.place, code, calls).run(mark, capture)
+            try:
+                ended = await Execution(setting.place, code, calls).run(mark, capture)
+            except BoxRefused as refusal:
+                if not refusal.passes:
+                    raise
+                ended = await Execution(setting.place, code, calls).run(mark, capture)
         except BoxRefused as refusal:
-            raise RunRefused(
-                "config",
-                f"The program could not be started in its sandbox: {refusal.reason}.",
-                "Start the run again; `subagent doctor` tries the sandbox.",
-            ) from refusal
+            raise end_of_run("The program", refusal) from refusal
         except OSError as error:
             return ToolResult.failure(f"The program could not be started ({error}): use other tools.")
         return await off_loop(lambda: _result(ended, calls, record))

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from subagent_server.domain.errors import BadArgument, RunRefused
+from subagent_server.domain.errors import BadArgument
 from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
 from subagent_server.sandbox.box import Box
-from subagent_server.sandbox.refusal import BoxRefused
+from subagent_server.sandbox.refusal import BoxRefused, end_of_run, tried_twice
 from subagent_server.sandbox.trial import not_started
 from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace.arguments import Arguments, parse_arguments
@@ -25,13 +25,10 @@ from subagent_server.toolkit.workspace.shell import Ending, Reason, Shell
 T = TypeVar("T")
 
 COMMAND_SECONDS = 120.0
-_ANEW = "Start the run again; `subagent doctor` tries the sandbox."
-
-
 _READ_ONLY = "Read-only file system"
 _RULE_OF_GIT = (
-    ", but nothing that git executes; in a linked worktree git writes objects, branches and commits, and "
-    "clean-ups such as `git gc` are for the repository itself"
+    ", and .git is for reading: leave your changes uncommitted, or say that the agent needs "
+    "`isolation: worktree` to commit"
 )
 _NO_NETWORK = (
     *(
@@ -120,14 +117,9 @@ class BashTool:
 
     def _begin(self, cancel: int, *, wait: bool) -> None:
         try:
-            shell = self._shell = self._start()
-            if wait:
-                shell.get_ready(cancel)
+            tried_twice(lambda: self._started(cancel, wait=wait))
         except OSError as error:
             raise not_started(error) from error
-        except BoxRefused:
-            self._drop_shell()
-            raise
 
     async def aclose(self) -> None:
         """End the shell and all that it has started. A command that still runs is interrupted."""
@@ -153,7 +145,7 @@ class BashTool:
             return ToolResult.of_text(f"The shell was ended; the next command gets a new one in {self._cwd}.")
         try:
             try:
-                shell = self._shell = self._shell or self._start()
+                shell = tried_twice(lambda: self._started(cancel, wait=True))
             except (OSError, ValueError) as error:
                 why = f"bash could not be started in {self._cwd} ({error}): use other tools."
                 return ToolResult.failure(why)
@@ -161,8 +153,7 @@ class BashTool:
             ending = shell.run(wanted.command, self._timeout, cancel)
         except BoxRefused as refusal:
             self._drop_shell()
-            sentence = f"The shell could not be started in its sandbox: {refusal.reason}."
-            raise RunRefused("config", sentence, _ANEW) from refusal
+            raise end_of_run("The shell", refusal) from refusal
         remark = self._remark(ending)
         text = shell.take_output().finish().rstrip("\n")
         parts = [*notes, text if text.strip() else "", remark, self._rule_of_the_box(text)]
@@ -211,6 +202,21 @@ class BashTool:
         if not self._box.network and any(sign in text for sign in _NO_NETWORK):
             return "[there is no network in this sandbox, on purpose]"
         return ""
+
+    def _started(self, cancel: int, *, wait: bool) -> Shell:
+        """Return the shell, started if there is none; `wait` until its box is found closed.
+
+        Raises:
+            OSError, BoxRefused.
+        """
+        shell = self._shell = self._shell or self._start()
+        try:
+            if wait:
+                shell.get_ready(cancel)
+        except BoxRefused:
+            self._drop_shell()
+            raise
+        return shell
 
     def _start(self) -> Shell:
         """Start a shell, in a thread that stays as long as the event loop: its box ends with the thread."""

@@ -4,7 +4,6 @@ import os
 from itertools import islice
 
 from subagent_server.host.inside import PathInside, printable
-from subagent_server.sandbox.placeholders import is_placeholder
 
 _MOST_ENTRIES = 1000
 _MOST_READ = 20_000
@@ -37,8 +36,6 @@ def _list(directory: int, prefix: str, levels: int, lines: list[str]) -> None:
             return
         path = f"{prefix}/{entry.name}" if prefix else entry.name
         is_directory = entry.is_dir(follow_symlinks=False)
-        if is_directory and is_placeholder(directory, entry.name):
-            continue
         lines.append(printable(path) + ("/" if is_directory else _target(directory, entry)))
         if is_directory and levels > 1 and entry.name not in _NOT_ENTERED:
             _enter(directory, entry.name, path, levels - 1, lines)

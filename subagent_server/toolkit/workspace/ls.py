@@ -11,7 +11,6 @@ from pydantic import Field
 from pydantic.alias_generators import to_camel
 
 from subagent_server.domain.errors import BadArgument
-from subagent_server.sandbox.placeholders import is_placeholder
 from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace.arguments import Arguments, parse_arguments
 from subagent_server.toolkit.workspace.off_loop import off_loop
@@ -147,7 +146,7 @@ class _Listing:
 
     def _is_left_out(self, target: SearchTarget, name: str) -> bool:
         is_run = self._scope.holds_runs((*target.parts, name))
-        return name in LEFT_OUT or is_run or is_placeholder(target.descriptor, name)
+        return name in LEFT_OUT or is_run
 
 
 def _is_empty(target: SearchTarget, name: str) -> bool:

@@ -23,7 +23,7 @@ from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.check import check_box
 from subagent_server.sandbox.limits import GIVING_WAY, bounding_processes, limits_as_shell
 from subagent_server.sandbox.refusal import BoxRefused
-from subagent_server.sandbox.trial import last_words
+from subagent_server.sandbox.trial import ended_early
 from subagent_server.toolkit.workspace.output import OutputCapture
 from subagent_server.toolkit.workspace.output_reader import OutputReader
 from subagent_server.toolkit.workspace.process_tree import Spare, end_box, end_tree, spare_none
@@ -176,7 +176,7 @@ class Shell:
         if self._box is None or self._is_checked or started.reason is Reason.INTERRUPTED:
             return started
         if started.reason is Reason.DIED:
-            raise BoxRefused(last_words(self._process))
+            raise ended_early(self._process)
         if started.reason is Reason.TIMED_OUT:
             raise BoxRefused(f"bubblewrap did not get ready within {_START_SECONDS:g} s")
         program = check_box(self._process.pid, self._box)

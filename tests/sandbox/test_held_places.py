@@ -1,0 +1,113 @@
+"""What programs of the host execute is read-only in a box, and held with every directory above it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from subagent_server.sandbox.git_directories import git_settings
+from subagent_server.sandbox.held_places import Held, directories_above, hold
+from tests.helpers.repositories import git, make_repository
+
+
+@pytest.fixture
+def cwd(tmp_path: Path) -> Path:
+    """A working directory, empty, by its real path."""
+    directory = tmp_path.resolve() / "project"
+    directory.mkdir()
+    return directory
+
+
+def mounts(held: Held, cwd: Path) -> dict[str, str]:
+    """Return how each place is mounted, by its path from `cwd`."""
+    return {os.path.relpath(path, cwd): how for how, path in held.mounts}
+
+
+def test_nothing_is_made_in_the_working_directory(cwd: Path) -> None:
+    assert hold(cwd, []).mounts == []
+    assert list(cwd.iterdir()) == []
+
+
+def test_names_that_exist_are_read_only_and_git_is_one_mount(cwd: Path) -> None:
+    make_repository(cwd)
+    (cwd / ".claude").mkdir()
+    (cwd / "shop.code-workspace").touch()
+    found = mounts(hold(cwd, []), cwd)
+    assert found == dict.fromkeys((".git", ".claude", "shop.code-workspace"), "--ro-bind")
+
+
+def test_hooks_and_included_files_that_the_configuration_names_are_read_only(cwd: Path) -> None:
+    make_repository(cwd)
+    (cwd / "shared.cfg").touch()
+    (cwd / "tools/hooks").mkdir(parents=True)
+    git("-C", cwd, "config", "core.hooksPath", "tools/hooks")
+    git("-C", cwd, "config", "include.path", "../shared.cfg")
+    git("-C", cwd, "config", "--add", "include.path", "../missing.cfg")
+    executed = git_settings(dict(os.environ), cwd).executed
+    found = mounts(hold(cwd, executed), cwd)
+    assert (found["tools/hooks"], found["shared.cfg"]) == ("--ro-bind", "--ro-bind")
+    assert "missing.cfg" not in found
+
+
+def test_a_symbolic_link_is_not_held_and_said(cwd: Path) -> None:
+    (cwd / "elsewhere").mkdir()
+    (cwd / ".claude").symlink_to("elsewhere")
+    held = hold(cwd, [])
+    assert held.mounts == []
+    assert held.open == [".claude: it is a symbolic link, which cannot be kept from being replaced"]
+
+
+def test_a_lifted_name_stays_free_and_a_lifted_part_of_one_is_writable_in_it(cwd: Path) -> None:
+    (cwd / ".claude/agents").mkdir(parents=True)
+    (cwd / ".envrc").touch()
+    found = mounts(hold(cwd, [], [".claude/agents", ".envrc"]), cwd)
+    assert found == {".claude": "--ro-bind", ".claude/agents": "--bind", ".envrc": "--bind"}
+
+
+def test_a_linked_worktree_shows_its_repository_for_reading(cwd: Path) -> None:
+    make_repository(cwd)
+    worktree = cwd.parent / "worktree"
+    git("-C", cwd, "worktree", "add", "--quiet", worktree)
+    assert hold(worktree, []).mounts == [("--ro-bind", worktree / ".git"), ("--ro-bind", cwd / ".git")]
+
+
+def test_a_file_that_claims_to_be_a_worktree_shows_no_other_directory(cwd: Path) -> None:
+    other = cwd.parent / "other"
+    make_repository(other)
+    own = cwd / "fake" / "worktrees" / "mine"
+    own.mkdir(parents=True)
+    (own / "gitdir").write_text(f"{cwd}/.git\n", encoding="utf-8")
+    (own / "commondir").write_text(f"{other}/.git\n", encoding="utf-8")
+    for target in (other / ".git", other / ".git" / "worktrees" / "x", own, "/", "\0", ""):
+        (cwd / ".git").write_text(f"gitdir: {target}\n", encoding="utf-8")
+        assert all(path.is_relative_to(cwd) for _, path in hold(cwd, []).mounts), target
+
+
+def test_every_directory_above_a_read_only_place_is_held(cwd: Path) -> None:
+    place = cwd / "tools/.venv/lib"
+    place.mkdir(parents=True)
+    assert directories_above([place], [cwd], [place]) == [cwd / "tools", cwd / "tools/.venv"]
+
+
+def test_nothing_is_held_above_what_cannot_be_written(cwd: Path) -> None:
+    inner = cwd / "a/b/c"
+    inner.mkdir(parents=True)
+    assert directories_above([inner], [cwd], [cwd / "a", inner]) == []
+    assert directories_above([inner], [cwd.parent / "other"], [inner]) == []
+
+
+def test_settings_of_git_name_the_author_and_the_environment_comes_first(cwd: Path) -> None:
+    make_repository(cwd)
+    git("-C", cwd, "config", "user.name", "Ada")
+    found = git_settings({**os.environ, "GIT_AUTHOR_NAME": "Grace"}, cwd).identity
+    assert (found["GIT_AUTHOR_NAME"], found["GIT_COMMITTER_NAME"]) == ("Grace", "Ada")
+
+
+def test_a_git_below_the_working_directory_is_not_executed(cwd: Path) -> None:
+    make_repository(cwd)
+    planted = cwd / ".venv/bin/git"
+    planted.parent.mkdir(parents=True)
+    planted.write_text(f"#!/bin/sh\ntouch {cwd}/executed\n", encoding="utf-8")
+    planted.chmod(0o755)
+    git_settings({**os.environ, "PATH": f"{planted.parent}:{os.environ['PATH']}"}, cwd)
+    assert not (cwd / "executed").exists()
