@@ -123,7 +123,7 @@ def read_settings(
         project=None if named else cwd,
         trusts_all=trust,
         trust_file=_trust_file(environment, home),
-        token_file=(state := _state_directory(environment, home)) and state / "http-tokens",
+        token_file=(state := state_directory_of(environment)) and state / "http-tokens",
         state_directory=state,
         home=home,
         max_runs=max_runs or _number(environment, "SUBAGENT_MAX_RUNS", DEFAULT_MAX_RUNS),
@@ -165,8 +165,9 @@ def _trust_file(environment: Mapping[str, str], home: Path | None) -> Path | Non
     return configuration and configuration / "subagent" / "trust.json"
 
 
-def _state_directory(environment: Mapping[str, str], home: Path | None) -> Path | None:
-    """Return our directory in the state directory of the user (XDG)."""
+def state_directory_of(environment: Mapping[str, str]) -> Path | None:
+    """Return our directory in the state directory of the user (XDG), or None if there is no home."""
+    home = _absolute(environment.get("HOME"))
     state = _absolute(environment.get("XDG_STATE_HOME")) or (home and home / ".local" / "state")
     return state and state / "subagent"
 

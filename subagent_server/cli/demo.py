@@ -149,7 +149,7 @@ def demo(session: Session, repo: Path | None, code: bool) -> int:
     with _repository(session, repo) as root, _model(scene, key) as environment:
         parameters = StdioServerParameters(
             command=sys.executable,
-            args=["-m", "subagent_server", "serve", "--role", "parent", *_places(session, scene)],
+            args=["-P", "-m", "subagent_server", "serve", "--role", "parent", *_places(session, scene)],
             env={**os.environ, "SUBAGENT_DEMO_PYTHON": sys.executable, **environment},
         )
         view = _delegated(session.service, parameters, scene, root)

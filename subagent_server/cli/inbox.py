@@ -1,7 +1,6 @@
 """`subagent inbox`: the questions that wait for an answer."""
 
 import shlex
-import shutil
 import subprocess
 import sys
 from typing import Any
@@ -12,7 +11,9 @@ from subagent_server.cli.console.flags import TEXT, json_option
 from subagent_server.cli.console.output import err, is_terminal, out, out_json, report
 from subagent_server.cli.console.questions import question_text
 from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.host.host_programs import NoHostProgram
 from subagent_server.service.inbox import OpenQuestion, open_questions
+from subagent_server.service.live_runs import host_program
 
 EXEC_SECONDS = 60.0
 
@@ -41,7 +42,7 @@ def inbox(session: Session, watching: bool, bell: bool, command: str | None, as_
     """
     if (bell or command is not None) and not watching:
         raise click.UsageError("--bell and --exec belong to --watch: they tell of questions as they come.")
-    words = _words(command)
+    words = _words(session, command)
     if watching:
         _watch(session, _Alarm(session, words, bell=bell), as_json)
     questions = open_questions(session.service, session.caller)
@@ -53,7 +54,7 @@ def inbox(session: Session, watching: bool, bell: bool, command: str | None, as_
         err("No run waits for an answer.")
 
 
-def _words(command: str | None) -> list[str]:
+def _words(session: Session, command: str | None) -> list[str]:
     """Return the program of --exec with its arguments. Raises UsageError."""
     if command is None:
         return []
@@ -61,10 +62,11 @@ def _words(command: str | None) -> list[str]:
         words = shlex.split(command)
     except ValueError as error:
         raise click.UsageError(f"--exec cannot be read ({error}): close its quotes.") from error
-    if not words or shutil.which(words[0]) is None:
-        named = words[0] if words else command
-        raise click.UsageError(f"--exec names no program that is here ({named!r}): give its path.")
-    return words
+    try:
+        return [str(host_program(session.settings, words[0])), *words[1:]]
+    except (IndexError, NoHostProgram) as error:
+        why = error.why if isinstance(error, NoHostProgram) else "it is empty"
+        raise click.UsageError(f"--exec names no program that can be used ({why}): give its path.") from error
 
 
 class _Alarm:

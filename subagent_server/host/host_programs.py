@@ -10,7 +10,7 @@ was found is remembered with its inode: a file that appears earlier in `PATH` la
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from subagent_server.domain.errors import HostError, shorten
@@ -70,17 +70,20 @@ def lies_in(path: Path, writable: Iterable[Path]) -> Path | None:
     Each name and each link on the way counts, because whoever can write its directory can replace it.
     """
     places = [Path(os.path.realpath(place)) for place in writable]
+    return next((place for step in steps_to(path) for place in places if step.is_relative_to(place)), None)
+
+
+def steps_to(path: Path) -> Iterator[Path]:
+    """Yield each name that the system looks at on an absolute path, links and what they lead to included."""
     here, left, links = Path("/"), list(reversed(path.parts[1:])), 0
     while left:
         part = left.pop()
         here = here.parent if part == ".." else here / part
-        if (held := next((place for place in places if here.is_relative_to(place)), None)) is not None:
-            return held
+        yield here
         if here.is_symlink() and (links := links + 1) <= _MOST_LINKS:
             target = here.readlink()
             here = Path("/") if target.is_absolute() else here.parent
             left += reversed(target.parts[1:] if target.is_absolute() else target.parts)
-    return None
 
 
 def _searched(name: str, directories: Iterable[str], writable: Iterable[Path]) -> Path:

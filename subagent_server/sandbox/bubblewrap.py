@@ -1,10 +1,10 @@
 """Find the bubblewrap to use: the one that the user names, else that of the system."""
 
-import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from subagent_server.host.host_programs import NoHostProgram, user_program
 from subagent_server.sandbox.refusal import BoxRefused
 
 SYSTEM_PROGRAM = Path("/usr/bin/bwrap")
@@ -26,12 +26,10 @@ def find_program(environment: Mapping[str, str], cwd: Path) -> Path:
         if _is_of_root(SYSTEM_PROGRAM):
             return SYSTEM_PROGRAM
         raise BoxRefused(f"there is no {SYSTEM_PROGRAM} that root owns: {ADVICE}")
-    program = Path(os.path.realpath(named))
-    if program.is_relative_to(cwd):
-        raise BoxRefused(f"{VARIABLE} names a program below the working directory, which a run could replace")
-    if not os.access(program, os.X_OK) or not program.is_file():
-        raise BoxRefused(f"{VARIABLE} names {named}, which is not a program")
-    return program
+    try:
+        return user_program(str(Path(named).absolute()), None, [cwd])
+    except NoHostProgram as error:
+        raise BoxRefused(f"{VARIABLE} names {named}, which cannot be used: {error.why}") from error
 
 
 def _is_of_root(program: Path) -> bool:

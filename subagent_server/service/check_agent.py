@@ -19,6 +19,7 @@ from subagent_server.catalog.variables import REFERENCE, MissingVariable, expand
 from subagent_server.domain.definitions import BUILT_RUNNERS, AgentDefinition, ServerDefinition
 from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.service.context import Service
+from subagent_server.service.live_runs import written_places
 from subagent_server.service.places import cwd_of_user
 from subagent_server.service.program_keys import installing, program_of, unkept_keys
 from subagent_server.service.program_version import too_old
@@ -166,7 +167,7 @@ class AgentChecker:
         old, unknown = (None, None)
         if asks_program and doubt is None and agent.runner in BUILT_RUNNERS:
             environment = {**self._service.settings.environment, **ready.env}
-            old, unknown = too_old(ready, environment, cwd)
+            old, unknown = too_old(ready, environment, written_places(self._service.settings))
             refusals += [Refusal(old, "runner", in_file=False)] if old is not None else []
         refusals += self._of_box(ready, cwd)
         refusals += self._of_servers(ready, cwd)

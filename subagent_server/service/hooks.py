@@ -6,13 +6,14 @@ Tested in `tests/cli/test_hooks.py`.
 import json
 import os
 import shlex
-import shutil
 import stat
 from pathlib import Path
 from typing import Any
 
 from subagent_server.domain.errors import shorten
+from subagent_server.host.host_programs import NoHostProgram
 from subagent_server.launch.hooks import VARIABLE
+from subagent_server.service.live_runs import host_program
 from subagent_server.settings import Settings
 
 EVENTS = ("onQuestion", "onEnd")
@@ -39,7 +40,7 @@ def hooks_for_run(settings: Settings) -> tuple[str, list[str]]:
         return "", []
     path = settings.trust_file.with_name("hooks.json")
     try:
-        hooks = _commands(_content(path), settings.environment.get("PATH"))
+        hooks = _commands(_content(path), settings)
     except FileNotFoundError:
         return "", []
     except (OSError, ValueError, _Odd) as error:
@@ -64,7 +65,7 @@ def _content(path: Path) -> Any:
     return json.loads(data)
 
 
-def _commands(content: Any, path: str | None) -> dict[str, list[str]]:
+def _commands(content: Any, settings: Settings) -> dict[str, list[str]]:
     """Return the command of each event, its program by its path. Raises _Odd, ValueError."""
     if not isinstance(content, dict) or not set(content) <= set(EVENTS):
         raise _Odd(f"it must be an object with {' and '.join(EVENTS)}")
@@ -73,8 +74,9 @@ def _commands(content: Any, path: str | None) -> dict[str, list[str]]:
         words = shlex.split(given) if isinstance(given, str) else given
         if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
             raise _Odd(f"{event} must be a command: a text, or a list of its words")
-        program = shutil.which(words[0], path=path)
-        if program is None:
-            raise _Odd(f"the program {shorten(words[0])} of {event} is not here")
-        commands[event] = [os.path.abspath(program), *words[1:]]  # noqa: PTH100 - links stay as they are
+        try:
+            program = host_program(settings, words[0])
+        except NoHostProgram as error:
+            raise _Odd(f"the program {shorten(words[0])} of {event} cannot be used: {error.why}") from error
+        commands[event] = [str(program), *words[1:]]
     return commands

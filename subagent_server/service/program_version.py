@@ -8,16 +8,16 @@ file that starts another program stays the same when that one is replaced.
 import os
 import re
 import select
-import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import shorten
 from subagent_server.host.bounded_command import start
+from subagent_server.host.host_programs import NoHostProgram, user_program
 from subagent_server.service.program_keys import KNOWN_PROGRAMS, KnownProgram, installing, program_of
 
 VERSION_SECONDS = 10.0
@@ -32,17 +32,17 @@ _told: dict[_Known, Version] = {}
 
 
 def too_old(
-    agent: AgentDefinition, environment: Mapping[str, str], cwd: Path | None
+    agent: AgentDefinition, environment: Mapping[str, str], written: Sequence[Path]
 ) -> tuple[str | None, str | None]:
     """Return why the program of an agent is too old, and a doubt if it does not tell its version.
 
-    Both are sentences, or None. A program that is not there is neither, and one that works in a box is not
-    asked: a run before may have written over it, and the question is put outside of the box.
+    Both are sentences, or None. A program that is not there is neither, and one that works in a box, or lies
+    in one of the `written` directories, is not asked: the question is put outside of the box.
     """
     if agent.sandbox == "bwrap":
         return None, None
     known, command = KNOWN_PROGRAMS.get(agent.runner), (program_of(agent) or "").strip()
-    file = _file(command, environment, cwd)
+    file = _file(command, environment, written)
     if known is None or file is None:
         return None, None
     least = ".".join(map(str, known.oldest))
@@ -57,13 +57,11 @@ def too_old(
     return f"{told} ({mine}; {least} is needed): {installing(agent)}.", None
 
 
-def _file(command: str, environment: Mapping[str, str], cwd: Path | None) -> Path | None:
-    """Return the file of a program, if it does not depend on the directory of a call."""
-    if os.sep in command:
-        place = (cwd or Path()) / command
-        return place if place.is_absolute() and shutil.which(place) is not None else None
-    found = shutil.which(command, path=environment.get("PATH", os.defpath)) if command else None
-    return Path(found) if found is not None and found.startswith(os.sep) else None
+def _file(command: str, environment: Mapping[str, str], written: Sequence[Path]) -> Path | None:
+    try:
+        return user_program(command, environment.get("PATH"), written) if command else None
+    except NoHostProgram:
+        return None
 
 
 def _version(file: Path, known: KnownProgram, environment: Mapping[str, str]) -> Version | None:

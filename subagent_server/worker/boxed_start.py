@@ -1,7 +1,9 @@
-"""The box of a program that carries out a run, if its agent file says `sandbox: bwrap`.
+"""The box of a program that carries out a run.
 
-It shows the program's installation, the relay to its worker, and in the place of its state directory
-one of the run's own. `network`, `sandboxLimits`, `sandboxRead` and `sandboxWrite` are those of every box.
+It has one if its agent file says `sandbox: bwrap`, or if a run can write the program or a file that is an
+argument of it: outside of every box nothing is executed that a run could have written. The box shows the
+program's installation, the relay to its worker, and in the place of its state directory one of the run's
+own. `network`, `sandboxLimits`, `sandboxRead` and `sandboxWrite` are those of every box.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ from pathlib import Path
 
 from subagent_server.domain.errors import RunRefused
 from subagent_server.host.directory import Directory
+from subagent_server.host.host_programs import lies_in, user_program
 from subagent_server.runners.programs import relay
 from subagent_server.sandbox.box import Box, Rules
 from subagent_server.sandbox.refusal import BoxRefused, PlaceRefused
@@ -33,14 +36,19 @@ _MODULES = "node_modules"
 def box_of_program(setup: RunnerSetup) -> RunBox | None:
     """Return the box of the agent's program, not yet built; None if it works without one. Blocking.
 
+    A program that needs a box and cannot have one works without it if the file leaves that open (`auto`).
+
     Raises:
         RunRefused: `config`, if the agent asks for a box and there can be none.
     """
-    if setup.agent.sandbox != "bwrap":
+    asked = setup.agent.sandbox == "bwrap"
+    if setup.agent.sandbox == "none" or not (asked or _is_written(setup)):
         return None
     try:
         return RunBox(setup, protects=True, adding=lambda rules: _with_program(setup, rules))
     except BoxRefused as refusal:
+        if not asked:
+            return None
         raise refused(ASKED, refusal.reason) from refusal
     except PlaceRefused as refusal:
         raise place_refused(refusal) from refusal
@@ -144,6 +152,29 @@ def _with_program(setup: RunnerSetup, rules: Rules) -> Rules:
         over=[*rules.over, ("--bind", state)],
         placed=placed,
     )
+
+
+def host_program(setup: RunnerSetup, command: str) -> str:
+    """Return the path of a program that works without a box.
+
+    It is looked up where no run writes, unless the agent file says `sandbox: none`.
+
+    Raises:
+        NoHostProgram.
+    """
+    if setup.agent.sandbox == "none":
+        return command
+    return str(user_program(command, setup.environment.get("PATH"), setup.places.written))
+
+
+def _is_written(setup: RunnerSetup) -> bool:
+    """Whether a run can write the program, or a file that the agent file names as an argument."""
+    cwd = Path.cwd()
+    command = program_of(setup.agent) or ""
+    files = [
+        cwd / word for word in (command, *setup.agent.args) if os.sep in word or word in setup.agent.args
+    ]
+    return any(path.is_file() and lies_in(path, setup.places.written) is not None for path in files)
 
 
 def _found(setup: RunnerSetup) -> Path | None:

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import RunRefused, SubagentError
-from subagent_server.domain.executed_files import is_lifted
 from subagent_server.domain.records import Failure
 from subagent_server.host.no_room import lack_of_room
 from subagent_server.host.stderr import log_exception
@@ -135,7 +134,9 @@ class Life:
 
     async def _opened(self, tracer: Tracer) -> Runner:
         delegation = self._delegation() if self.agent.agents else None
-        setup = RunnerSetup(self.agent, self.run, self.environment, self._read_only(), delegation, tracer)
+        root = Path(os.path.realpath(self.run.store.paths.root))
+        places = await asyncio.to_thread(own_places, self.agent, self.environment, root, Path.cwd())
+        setup = RunnerSetup(self.agent, self.run, self.environment, places, delegation, tracer)
         with self.run.working():
             return await opener_of(self.agent.runner)(setup)
 
@@ -143,17 +144,6 @@ class Life:
         delegation = open_delegation(self.run, self.environment)
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, delegation.service.launcher.reap)
         return delegation
-
-    def _read_only(self) -> list[Path]:
-        """Return what no tool of a run changes: runs; unless the author lifts it, agents and this program."""
-        agents = [Path(n) for n in self.environment.get("SUBAGENT_AGENTS", "").split(os.pathsep) if n]
-        liftable = [*agents, *own_places(Path.cwd())]
-        return [self.run.store.paths.root, *(path for path in liftable if not self._may_write(path))]
-
-    def _may_write(self, path: Path) -> bool:
-        """Whether the author of the agent names this directory, below the run's own, in `sandboxWrite`."""
-        here, real = Path.cwd(), Path(os.path.realpath(path))
-        return real.is_relative_to(here) and is_lifted(real.relative_to(here).parts, self.agent.lifted)
 
     # -- the watch beside the work
 

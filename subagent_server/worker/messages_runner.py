@@ -227,7 +227,7 @@ def _workspace(setup: RunnerSetup, selection: Selection, place: Place) -> list[T
             None if place.box is None else place.box.program,
         ),
         environment=_shell_environment(setup.agent, setup.environment),
-        read_only=setup.read_only,
+        read_only=setup.places.all,
         output_dir=setup.run.paths.outputs,
         lifted=setup.agent.lifted,
         masker=setup.run.masker,

@@ -10,6 +10,7 @@ from subagent_server.domain.definitions import RunnerName
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import RunRequest
 from subagent_server.domain.worktrees import worktree_words
+from subagent_server.host.host_programs import NoHostProgram
 from subagent_server.launch import marks
 from subagent_server.runners.messages.prompt import task_blocks
 from subagent_server.runners.programs.acp import AcpDialect
@@ -25,7 +26,7 @@ from subagent_server.service.inputs import copied_inputs
 from subagent_server.toolkit.agent_process import AgentProcess, ProcessOrder
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
 from subagent_server.toolkit.permission import Permissions
-from subagent_server.worker.boxed_start import ASKED, BoxedStart, box_of_program
+from subagent_server.worker.boxed_start import ASKED, BoxedStart, box_of_program, host_program
 from subagent_server.worker.boxes import mark_of, refused, words_of
 from subagent_server.worker.carried_on import CarriedOn, carry_on
 from subagent_server.worker.child_connections import ChildConnections, whole_server
@@ -144,8 +145,9 @@ async def _start(
     launch = await asyncio.to_thread(dialect.launch)
     environment = {**setup.environment, **launch.environment}
     try:
+        program, *arguments = launch.argv
         order = ProcessOrder(
-            argv=launch.argv,
+            argv=[program if boxed is not None else host_program(setup, program), *arguments],
             environment={name: value for name, value in environment.items() if name not in launch.lacking},
             cwd=Path.cwd(),
             box=None if boxed is None else await boxed.entered(launch.environment),
@@ -157,8 +159,8 @@ async def _start(
         if refusal.passes:
             raise end_of_run(f"The program {launch.argv[0]}", refusal) from refusal
         raise refused(ASKED, refusal.reason) from refusal
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
+    except (OSError, ValueError, NoHostProgram) as error:
+        why = error.why if isinstance(error, NoHostProgram) else getattr(error, "strerror", None) or error
         raise RunRefused(
             "config",
             f"The program {launch.argv[0]} of the agent cannot be started: {why}.",

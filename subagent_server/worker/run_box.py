@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from subagent_server.domain.definitions import AgentDefinition, SandboxLimits, ServerDefinition
+from subagent_server.host.inside import printable
 from subagent_server.sandbox.box import Box, Rules, build_box, find_box_program
 from subagent_server.sandbox.git_directories import GitSettings, git_settings
 from subagent_server.sandbox.held_places import Held, hold
@@ -54,7 +55,10 @@ class RunBox:
         Raises:
             OSError: the working directory cannot be read.
         """
-        return self._held().open if self.protects else []
+        if not self.protects:
+            return []
+        places = [printable(str(link)) for link in self._setup.places.links]
+        return [*self._held().open, *(f"{link}: it is a link that leads to agents" for link in places)]
 
     def built(self) -> Box:
         """Return a box. Blocking, for any thread.
@@ -99,8 +103,12 @@ class RunBox:
 
 def _unprotected(setup: RunnerSetup) -> Rules:
     """Return the rules of a box in which the working directory cannot be written."""
-    agent = setup.agent
-    cwd = Path.cwd()
+    agent, cwd = setup.agent, Path.cwd()
+    write = _places(agent.write_elsewhere)
+
+    def within(path: Path) -> bool:
+        return any(path.is_relative_to(place) for place in (cwd, *write))
+
     return Rules(
         cwd=cwd,
         environment=showing(_interpreters(agent), setup.environment),
@@ -108,9 +116,9 @@ def _unprotected(setup: RunnerSetup) -> Rules:
         network=agent.network,
         limits=agent.sandbox_limits or SandboxLimits(),
         read=_places(agent.sandbox_read),
-        write=_places(agent.write_elsewhere),
-        over=[("--ro-bind", path) for path in _read_only_inside(setup, cwd)],
-        hidden=[_root(setup), *_runtime_directory(setup.environment, cwd)],
+        write=write,
+        over=[("--ro-bind", path) for path in setup.places.read_only if path.is_dir() and within(path)],
+        hidden=[*setup.places.roots, *_runtime_directory(setup.environment, cwd)],
         cwd_read_only=True,
     )
 
@@ -145,13 +153,6 @@ def _places(named: Sequence[str]) -> list[Path]:
     """Return the places elsewhere that the agent names and that are there, links resolved."""
     real = (Path(os.path.realpath(Path(name).expanduser())) for name in named)
     return [path for path in real if path.exists()]
-
-
-def _read_only_inside(setup: RunnerSetup, cwd: Path) -> list[Path]:
-    """Return the agents and the parts of this installation below the working directory, which shows them."""
-    real = (Path(os.path.realpath(path)) for path in setup.read_only)
-    root = _root(setup)
-    return [path for path in real if path != root and path.is_relative_to(cwd) and path.is_dir()]
 
 
 def _runtime_directory(environment: Mapping[str, str], cwd: Path) -> list[Path]:

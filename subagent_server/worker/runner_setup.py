@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.records import RunRequest
 from subagent_server.toolkit.telemetry import NO_TRACER, Tracer
 from subagent_server.worker.delegation import WorkerDelegation
+from subagent_server.worker.own_places import OwnPlaces
 from subagent_server.worker.run_context import WorkerRun
 
 
@@ -15,13 +15,13 @@ from subagent_server.worker.run_context import WorkerRun
 class RunnerSetup:
     """An agent, its run, and the agent's surroundings at work.
 
-    No tool may change the `read_only` paths. `delegation` is None if the agent may not start others.
+    `delegation` is None if the agent may not start others.
     """
 
     agent: AgentDefinition
     run: WorkerRun
     environment: Mapping[str, str]
-    read_only: list[Path]
+    places: OwnPlaces
     delegation: WorkerDelegation | None = None
     tracer: Tracer = NO_TRACER
 

@@ -18,7 +18,7 @@ def own_command(environment: Mapping[str, str], *, from_shell: bool) -> list[str
     """
     script = next(_scripts(), None)
     if script is None:
-        return [sys.executable, "-m", "subagent_server"]
+        return [sys.executable, "-P", "-m", "subagent_server"]
     if from_shell and _on_path(environment, script):
         return [NAME]
     return [str(script)]

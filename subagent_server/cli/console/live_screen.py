@@ -6,11 +6,11 @@ not taken for keys.
 
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn
 
 from subagent_server.cli.console.asking import ask_person
@@ -24,9 +24,11 @@ from subagent_server.cli.console.terminal_mode import TerminalMode
 from subagent_server.cli.console.text import folded, wrapped
 from subagent_server.cli.console.typed_keys import TypedKeys
 from subagent_server.domain.errors import SubagentError
+from subagent_server.host.host_programs import NoHostProgram
 from subagent_server.host.journal import parse
 from subagent_server.host.wake import SLOW_POLL_SECONDS
 from subagent_server.service.changes import Changes
+from subagent_server.service.live_runs import host_program
 from subagent_server.service.open_run import open_run
 from subagent_server.service.stop import stop
 from subagent_server.service.trees import Node, trees_of
@@ -241,12 +243,25 @@ class LiveScreen:
 
     def _open(self, run_id: str, terminal: TerminalMode) -> None:
         """Show everything about a run in the pager of the person."""
-        command = [sys.executable, "-m", "subagent_server", "--runs", str(self._session.settings.runs_root)]
+        root = str(self._session.settings.runs_root)
+        command = [sys.executable, "-P", "-m", "subagent_server", "--runs", root]
         with terminal.left():
             shown = subprocess.run(
                 [*command, "show", run_id], capture_output=True, check=False, cwd=self._session.settings.cwd
             )
-            _page_through(shown.stdout or shown.stderr)
+            self._page_through(shown.stdout or shown.stderr)
+
+    def _page_through(self, text: bytes) -> None:
+        """Show a text in $PAGER, else in less, else until Enter is pressed."""
+        pager = shlex.split(os.environ.get("PAGER") or "less -R")
+        with suppress(NoHostProgram, IndexError):
+            program = host_program(self._session.settings, pager[0])
+            subprocess.run([program, *pager[1:]], input=text, check=False)
+            return
+        sys.stdout.buffer.write(text)
+        sys.stdout.flush()
+        err("Enter goes back.")
+        sys.stdin.readline()
 
     def _do(self, act: Callable[[], object]) -> None:
         """Call `act`; what it refuses is said in the last line."""
@@ -265,15 +280,3 @@ _MOVES = {
     "g": "home",
     "G": "end",
 }
-
-
-def _page_through(text: bytes) -> None:
-    """Show a text in $PAGER, else in less, else until Enter is pressed."""
-    pager = shlex.split(os.environ.get("PAGER") or "less -R")
-    if pager and shutil.which(pager[0]) is not None:
-        subprocess.run(pager, input=text, check=False)
-        return
-    sys.stdout.buffer.write(text)
-    sys.stdout.flush()
-    err("Enter goes back.")
-    sys.stdin.readline()

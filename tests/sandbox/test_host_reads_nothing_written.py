@@ -1,0 +1,187 @@
+"""The host executes and reads nothing that a run could write: each test is an attempt of a boxed run."""
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from subagent_server.domain.states import Status
+from subagent_server.host.processes import Identity, this_process
+from subagent_server.service.live_runs import LiveRun, enter, live_runs
+from tests.helpers.installation import Installation
+from tests.helpers.repositories import git, make_repository
+from tests.helpers.turns import asks, says, shell, tool_results
+from tests.helpers.world import BOUND, World
+
+
+def planting(target: Path, evidence: Path) -> str:
+    """Return the commands that write a program which leaves `evidence` when it is executed."""
+    program = f'#!/bin/sh\\ntouch {evidence}\\nexec /usr/bin/{target.name} "$@"\\n'
+    return f"mkdir -p {target.parent}; printf '{program}' > {target} && chmod +x {target} && echo planted"
+
+
+def boxed(world: World, *commands: str, **keys: Any) -> list[str]:
+    """Let a run in a box do these commands; return their results."""
+    world.agent(**{"sandbox": "bwrap", "tools": "Bash", **keys})
+    simulator = world.play(*(shell(command) for command in commands), says("Done."))
+    run_id = world.start()
+    assert world.completed(run_id) == "Done."
+    world.gone(run_id)
+    return [tool_results(request.body)[0] for request in simulator.requests[1:]]
+
+
+def command(world: World, program: Sequence[str], *words: str) -> "subprocess.CompletedProcess[str]":
+    """Run the command of another installation to its end."""
+    return subprocess.run(
+        [*program, *words],
+        cwd=world.work,
+        env=world.environment,
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("exists", [True, False], ids=["activated environment", "missing directory"])
+def test_a_git_that_a_run_plants_in_a_directory_of_the_path_is_not_executed(
+    world: World, exists: bool
+) -> None:
+    make_repository(world.work)
+    programs, evidence = world.work / ".venv/bin", world.home / "executed"
+    if exists:
+        programs.mkdir(parents=True)
+    world.environment["PATH"] = f"{programs}:{world.environment['PATH']}"
+    moved, _ = boxed(world, "mv .venv .old && echo moved", planting(programs / "git", evidence))
+    assert "moved" not in moved.splitlines()
+    boxed(world, "git status")
+    boxed(world, "git status", isolation="worktree")
+    world.cli("doctor")
+    assert not evidence.exists()
+
+
+def test_a_hook_of_the_user_is_not_taken_from_the_working_directory(world: World) -> None:
+    programs, evidence = world.work / "node_modules/.bin", world.home / "executed"
+    configuration = Path(world.environment.get("XDG_CONFIG_HOME") or world.home / ".config") / "subagent"
+    configuration.mkdir(parents=True, exist_ok=True)
+    hooks = configuration / "hooks.json"
+    hooks.write_text(json.dumps({"onEnd": "tell-me done"}), encoding="utf-8")
+    hooks.chmod(0o600)
+    world.environment["PATH"] = f"{programs}:{world.environment['PATH']}"
+    boxed(world, planting(programs / "tell-me", evidence))
+    boxed(world, "true")
+    assert not evidence.exists()
+
+
+def test_directories_above_agents_and_installation_cannot_be_renamed(world: World) -> None:
+    agents = world.work / "conf/agents"
+    agents.mkdir(parents=True)
+    (agents / "other.md").write_text("---\nname: other\ndescription: x\n---\nx\n", encoding="utf-8")
+    installed = Installation(world.work / "tools/.venv")
+    world.environment["SUBAGENT_AGENTS"] = os.pathsep.join([str(world.agents), str(agents)])
+    world.agent(sandbox="bwrap")
+    simulator = world.play(
+        shell(
+            "mv conf c2; mv tools t2; mv tools/.venv tools/v; rm -rf conf; echo x > conf/agents/evil.md; ls"
+        ),
+        says("Done."),
+    )
+    done = command(world, installed.program, "run", "worker", "Do it.")
+    assert done.stdout == "Done.\n", done.stderr
+    (result,) = tool_results(simulator.requests[1].body)
+    assert result.count("Device or resource busy") >= 3, result
+    assert "Read-only file system" in result
+    assert (agents / "other.md").exists() and not (agents / "evil.md").exists()
+    assert not (world.work / "c2").exists() and not (world.work / "t2").exists()
+
+
+def test_agents_that_are_reached_by_a_link_of_the_directory_are_not_trusted_to_a_box(world: World) -> None:
+    real = world.home / "real-agents"
+    real.mkdir()
+    (world.work / "agents").symlink_to(real)
+    world.environment["SUBAGENT_AGENTS"] = os.pathsep.join([str(world.agents), str(world.work / "agents")])
+    world.agent(sandbox="bwrap")
+    world.play(says("Done."))
+    code, message = world.failed(world.start())
+    assert code == "config" and "agents" in message
+
+
+@pytest.mark.parametrize("root", [".subagent/runs", "var/state/runs"])
+def test_a_run_cannot_move_its_runs_root_away(world: World, root: str) -> None:
+    world.environment["SUBAGENT_RUNS"] = str(world.work / root)
+    world.agent(sandbox="bwrap")
+    simulator = world.play(shell(f"mv {root.partition('/')[0]} away; ls -A; ls {root}"), says("Done."))
+    assert world.cli("run", "worker", "Do it.").stdout == "Done.\n"
+    (result,) = tool_results(simulator.requests[1].body)
+    assert "Device or resource busy" in result and "away" not in result.splitlines()
+    assert (world.work / root).is_dir()
+
+
+def test_a_working_directory_inside_the_installation_is_refused(world: World) -> None:
+    installed = Installation(world.home / "installed")
+    inside = next((world.home / "installed").glob("lib/*/site-packages"))
+    world.agent(sandbox="bwrap")
+    world.play(shell("touch evil.pth"), says("Done."))
+    done = command(world, installed.program, "run", "worker", "Do it.", "--cwd", str(inside))
+    assert done.returncode == 1 and "installation of subagent" in done.stderr
+    assert not (inside / "evil.pth").exists()
+
+
+def test_agents_and_roots_of_other_live_runs_are_held_too(world: World) -> None:
+    other_root, other_agents = world.work / "deep/other-runs", world.work / "deep/er/agents"
+    for place in (other_root, other_agents):
+        place.mkdir(parents=True)
+    enter(world.home / ".local/state/subagent", LiveRun(this_process(), other_root, [other_agents], []))
+    (result,) = boxed(
+        world, "touch deep/er/agents/x.md; mv deep d2; ls -A deep/other-runs; touch deep/er/free"
+    )
+    assert "Read-only file system" in result and "Device or resource busy" in result
+    assert (world.work / "deep/er/free").exists()
+
+
+def test_records_of_ended_runs_hold_nothing(tmp_path: Path) -> None:
+    gone = Identity(this_process().host, 2**22 - 1, 1, this_process().boot_id)
+    enter(tmp_path / "state", LiveRun(gone, tmp_path / "a", [], [tmp_path]))
+    mine = LiveRun(this_process(), tmp_path / "b", [], [])
+    assert enter(tmp_path / "state", mine) == []
+    assert [run.root for run in live_runs(tmp_path / "state")] == [tmp_path / "b"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1, null, {}]", '{"worker": 1}', "[" * 100_000])
+def test_a_damaged_file_of_live_runs_is_begun_anew(tmp_path: Path, content: str) -> None:
+    state = tmp_path / "state"
+    mine = LiveRun(this_process(), tmp_path / "b", [], [])
+    enter(state, mine)
+    (state / "live-runs.json").write_text(content, encoding="utf-8")
+    assert live_runs(state) == []
+    assert enter(state, mine) == []
+    assert len(live_runs(state)) == 1
+
+
+def test_git_of_the_directory_is_read_only_and_the_agent_is_told_the_way(world: World) -> None:
+    make_repository(world.work)
+    (result,) = boxed(world, "git branch x; ln -sf ~/.bashrc .git/logs/HEAD; echo x > .git/COMMIT_EDITMSG")
+    assert result.count("Read-only file system") == 3 and "`isolation: worktree`" in result
+    assert git("-C", world.work, "status", "--porcelain") == ""
+
+
+def test_a_run_that_waits_leaves_the_project_as_it_is(world: World) -> None:
+    make_repository(world.work)
+    (world.work / ".claude").mkdir()
+    before = sorted(path.name for path in world.work.iterdir())
+    world.agent(sandbox="bwrap", tools="Bash")
+    world.play(shell("ls -A"), asks("Which?"), says("Done."))
+    run_id = world.start()
+    world.asking(run_id)
+    assert sorted(path.name for path in world.work.iterdir()) == before
+    (world.work / ".claude/settings.local.json").write_text("{}", encoding="utf-8")
+    (world.work / ".mcp.json").write_text("{}", encoding="utf-8")
+    assert git("-C", world.work, "stash", "list") == ""
+    world.reply(run_id, "this")
+    assert world.completed(run_id) == "Done."
+    assert world.meta(run_id).status is Status.COMPLETED
+    assert (world.work / ".mcp.json").read_text(encoding="utf-8") == "{}"
