@@ -70,7 +70,7 @@ def test_mistakes_in_calls_of_the_two_tools_are_refused_in_the_sentences_of_the_
         assert "the nearest of the 42 agents here are agent-0" in near
         assert "none of the 42 agents here has a name" in parent.refused("run_agent", agent="Ω", prompt="Go.")
         assert "list_agents" in parent.refused("run_nobody", prompt="Go.")
-        for cursor in ("", "-", "0" * 16 + "-0", "9" * 5_000):
+        for cursor in ("-", "0" * 16 + "-0", "9" * 5_000):
             assert "begin without a cursor" in parent.refused("list_agents", cursor=cursor)
         assert parent.call("list_runs") == {"runs": []}
 

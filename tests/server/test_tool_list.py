@@ -8,6 +8,14 @@ import mcp_types as types
 import pytest
 from jsonschema import Draft202012Validator
 
+from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.service.tools.call import check_arguments
+from subagent_server.service.tools.lifecycle_tools import LIFECYCLE_TOOLS
+from subagent_server.service.tools.many_agents import MANY_AGENTS
+from subagent_server.service.tools.run_tools import run_tool
+from subagent_server.service.tools.schema import Schema
+from subagent_server.service.tools.spec import ToolSpec
+from subagent_server.service.tools.table import TOOLS
 from tests.helpers.mcp_client import Mode
 from tests.helpers.turns import says
 from tests.helpers.world import World
@@ -133,10 +141,52 @@ def test_a_number_may_be_given_as_text(world: World) -> None:
         assert parent.call("wait_for_runs", runIds=[run_id], waitSeconds="0.5")["runs"]
         assert len(parent.call("list_runs", limit="5")["runs"]) == 1
         assert parent.call("get_logs", runId=run_id, lines="2.0")["text"].count("\n") == 1
-        for odd in ("many", "", "1e3", "0x10", "9" * 40, "\uff11\uff12"):
+        for odd in ("many", "1e3", "0x10", "9" * 40, "\uff11\uff12"):
             assert "limit: " in parent.refused("list_runs", limit=odd)
         assert "50.5 is not of type 'integer'" in parent.refused("list_runs", limit="50.5")
         assert "greater than the maximum" in parent.refused("list_runs", limit="501")
+
+
+EVERY_TOOL = (*TOOLS, *LIFECYCLE_TOOLS, *MANY_AGENTS, run_tool(AgentDefinition(name="worker")))
+OPTIONAL = [
+    (tool, name)
+    for tool in EVERY_TOOL
+    for name in tool.arguments["properties"]
+    if name not in tool.arguments["required"]
+]
+
+
+@pytest.mark.parametrize("filled", [None, ""])
+@pytest.mark.parametrize(("tool", "name"), OPTIONAL, ids=lambda each: getattr(each, "name", each))
+def test_an_optional_argument_that_is_null_or_empty_is_left_out(
+    tool: ToolSpec, name: str, filled: str | None
+) -> None:
+    needed = {each: _anything(tool.arguments["properties"][each]) for each in tool.arguments["required"]}
+    arguments = {**needed, name: filled}
+    check_arguments(tool.name, arguments, tool.arguments)
+    assert arguments == needed
+
+
+def _anything(schema: Schema) -> Any:
+    return schema["enum"][0] if "enum" in schema else ["x"] if schema.get("type") == "array" else "x"
+
+
+@pytest.mark.parametrize("filled", [None, ""])
+def test_a_host_that_fills_in_every_argument_is_understood(world: World, filled: str | None) -> None:
+    world.agent()
+    world.play(says("Done."))
+    with world.serve() as parent:
+        listed = {tool.name: tool.input_schema["properties"] for tool in parent.tools()}
+
+        def call(tool: str, **known: Any) -> Any:
+            return parent.call(tool, **dict.fromkeys(listed[tool], filled) | known)
+
+        run_id = call("run_worker", prompt="Go.")["runId"]
+        assert call("wait_for_runs")["runs"][0]["result"] == "Done."
+        assert call("check_status", runId=run_id)["result"] == "Done."
+        assert call("get_logs", runId=run_id)["text"]
+        assert [row["runId"] for row in call("list_runs")["runs"]] == [run_id]
+        assert "prompt" in parent.refused("run_worker", prompt=None), "what is required stays so"
 
 
 def test_a_server_works_in_the_directory_of_its_flag(world: World) -> None:

@@ -26,4 +26,4 @@ def is_short(body: bytes) -> bool:
 
 def _waits(tool: Any, arguments: Any) -> bool:
     asked = arguments.get("waitSeconds") if isinstance(arguments, dict) else None
-    return tool in WAITING_TOOLS if asked is None else asked not in (0, "0")
+    return tool in WAITING_TOOLS if asked in (None, "") else asked not in (0, "0")

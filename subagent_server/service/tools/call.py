@@ -70,7 +70,10 @@ class Call:
 
 
 def check_arguments(tool: str, arguments: Arguments, schema: Schema) -> None:
-    """Refuse arguments that do not fit, naming the argument to mend. A number given as text becomes one.
+    """Refuse arguments that do not fit, naming the argument to mend; what hosts write is read as it is meant.
+
+    An optional argument that is null or an empty text is left out: some hosts fill in every argument, and
+    those of OpenAI's strict mode have to. A number given as text becomes one.
 
     Raises:
         BadArgument.
@@ -78,6 +81,9 @@ def check_arguments(tool: str, arguments: Arguments, schema: Schema) -> None:
     from jsonschema import Draft202012Validator  # a twelfth of a start, and no list of tools needs it
     from jsonschema.exceptions import best_match
 
+    for name in [name for name, value in arguments.items() if value is None or value == ""]:
+        if name in schema["properties"] and name not in schema["required"]:
+            del arguments[name]
     _take_numbers(arguments, schema)
     for name, value in arguments.items():
         if isinstance(value, float) and math.isnan(value):  # it passes every bound of a schema
