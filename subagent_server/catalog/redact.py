@@ -4,33 +4,19 @@
 look. Masking too much costs little here, because a run gets its real definition another way.
 """
 
-import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from subagent_server.catalog.variables import REFERENCE
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.secrets import MASK, TOKENS
+from subagent_server.domain.secrets import MASK, TOKENS, is_secret_name, looks_random, without_shapes
 
-_SECRET_NAME = re.compile(
-    r"token|secret|passw|passphrase|credential|authori[sz]ation|api_?key|private_?key", re.I
-)
-_SECRET_WORDS = frozenset(
-    {"auth", "bearer", "cookie", "dsn", "jwt", "key", "pass", "pat", "pw", "pwd", "sig", "signature"}
-)
-_HARMLESS_ENDINGS = frozenset(
-    {"count", "dir", "env", "file", "id", "length", "limit", "method", "name", "path", "port", "size"}
-    | {"timeout", "ttl", "type", "url"}
-)
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _HARMLESS_VALUE = re.compile(r"(?i:true|false|yes|no|none|auto)?")
 
 _SCHEME = re.compile(r"(?i:\b(bearer|basic)\s+)([^\s,;\"'$]{4,})")
 _RUN = re.compile(r"[A-Za-z0-9_+=-]{20,}")
-_HEX = re.compile(r"[0-9a-fA-F-]{28,}")
 _FLAG = re.compile(r"(?P<name>-{0,2}[A-Za-z][\w.-]*)(?P<equals>[=:]\s*)(?P<value>.+)", re.DOTALL)
 _ASSIGNED = re.compile(
     r"""(?<![\w.-])(?:(?P<flag>--[A-Za-z][\w.-]*)\s+(?!-)|(?P<name>-{0,2}[A-Za-z][\w.-]*)["']?[=:]\s*)"""
@@ -80,15 +66,7 @@ def _scrubbed(node: Any) -> Any:
         return {key: _scrubbed(child) for key, child in node.items()}
     if isinstance(node, list):
         return [_scrubbed(child) for child in node]
-    return TOKENS.sub(MASK, node) if isinstance(node, str) else node
-
-
-def is_secret_name(name: str) -> bool:
-    """Whether a variable, header, flag or key of this name holds a secret: `GH_TOKEN`, `--api-key`."""
-    words = [word.lower() for word in _WORD.findall(name)]
-    if words and words[-1] in _HARMLESS_ENDINGS:
-        return False
-    return bool(_SECRET_NAME.search("_".join(words)) or _SECRET_WORDS.intersection(words))
+    return without_shapes(TOKENS.sub(MASK, node)) if isinstance(node, str) else node
 
 
 def _arguments(args: Sequence[str]) -> list[str]:
@@ -153,26 +131,6 @@ def _mask_literal(text: str) -> str:
 def _word(text: str) -> str:
     """Mask each run of characters in `text` that looks random."""
     return _RUN.sub(lambda match: MASK if looks_random(match[0]) else match[0], TOKENS.sub(MASK, text))
-
-
-def looks_random(run: str) -> bool:
-    """Whether a run of letters and digits is more likely a key than a name that somebody made up."""
-    has_digits, has_letters = any(map(str.isdigit, run)), any(map(str.isalpha, run))
-    if not (has_digits and has_letters):
-        return False
-    if _HEX.fullmatch(run) or any(_is_long_mix(part) for part in re.split(r"[-_=+]", run)):
-        return True
-    has_both_cases = run != run.lower() and run != run.upper()
-    return has_both_cases and len(run) >= 24 and _entropy(run) > 4
-
-
-def _is_long_mix(part: str) -> bool:
-    return len(part) >= 20 and any(map(str.isdigit, part)) and any(map(str.isalpha, part))
-
-
-def _entropy(text: str) -> float:
-    """Return bits per character."""
-    return -sum(n / len(text) * math.log2(n / len(text)) for n in Counter(text).values())
 
 
 def _url(text: str) -> str:

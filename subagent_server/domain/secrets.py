@@ -1,22 +1,29 @@
 """Secrets of a run: they may pass through its tools and never stay in its directory (SPEC section 13).
 
-A secret is recognised by its value if the process knows the value, and always by the shape of tokens.
+A secret is recognised by its value if the process knows the value, and always by the shape of tokens and by
+the words before a credential (`://user:...@`, `Authorization: ...`, `DB_PASS=...`). A variable holds a secret
+if its name says so, or if its value looks like one, whatever its name.
 """
 
+import base64
+import binascii
+import math
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, AnyStr
 from urllib.parse import unquote
 
 MASK = "***"
-SECRET_ENDINGS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 SHORTEST = 12
-"""A shorter value would mask words that only happen to be the same."""
+"""A shorter value would mask words that only happen to be the same: unless chance made it, see `is_mixed`."""
+_SHORTEST_MIXED = 8
 LONGEST_TOKEN = 8 * 1024
 """No token of a known shape is longer, so a stream has to hold back no more than this."""
 
 _SHAPES = (
     r"sk-(?<!\wsk-)[\w-]{6,}+|gh[opusr]_(?<!\wgh._)\w{6,}+|github_pat_(?<!\wgithub_pat_)\w{6,}+"
+    r"|sk_live_\w{8,}+|rk_live_\w{8,}+|ya29\.(?<!\wya29.)[\w-]{20,}+|GOCSPX-[\w-]{12,}+"
     r"|glpat-(?<!\wglpat-)[\w-]{6,}+|xox(?<!\wxox)[a-z]-[\w-]{6,}+"
     r"|A(?:KIA|SIA)(?<!\wA.IA)[0-9A-Z]{12,}+|AIza(?<!\wAIza)[\w-]{20,}+"
     r"|hf_(?<!\whf_)\w{12,}+|npm_(?<!\wnpm_)\w{12,}+|pypi-(?<!\wpypi-)[\w-]{12,}+"
@@ -29,6 +36,51 @@ TOKENS = re.compile(_SHAPES, re.ASCII)
 """What has the shape of a token. A name such as `npm_config_registry` has it too: see `_masked`."""
 _TOKEN_BYTES = re.compile(_SHAPES.encode())
 _MARK_OF_CHANCE = re.compile(r"[0-9A-Z]")
+
+_IN_ADDRESS = r"""[^\s/?#@"'`<>\\]"""
+_ENCODED = r"[\w+/=.~-]{8,}+"
+_ASSIGNED = r"""[^\s"'`$(){}<>,;&|\\]{8,}+"""
+_IN_CONTEXT = (
+    rf"://(?P<user>(?:(?!:){_IN_ADDRESS}){{0,256}}+)(?::(?P<password>(?:{_IN_ADDRESS}{{0,4096}}+@)++)|@)",
+    r"""(?:authorization|Authorization|AUTHORIZATION)["']?[ \t]{0,4}[:=][ \t]{0,4}["']?"""
+    rf"(?:[A-Za-z-]{{3,16}}[ \t]{{1,4}})?+(?P<authorization>{_ENCODED})"
+    rf"|(?:basic|Basic|BASIC)(?<!\w.{{5}})[ \t]{{1,4}}(?P<basic>{_ENCODED})"
+    rf"|(?:bearer|Bearer|BEARER)(?<!\w.{{6}})[ \t]{{1,4}}(?P<bearer>{_ENCODED})",
+    r"(?:PASS(?:WORD|WD|PHRASE)?|SECRET|TOKEN|KEY|CREDENTIALS?|AUTH|PWD|PW|_authToken|_auth|_password)="
+    rf"""["']?(?P<assigned>{_ASSIGNED})""",
+    r"""(?:password|Password|passwd|secret|api_key|apiKey|token)["']?[ \t]{0,4}[:=][ \t]{0,4}"""
+    rf"""["'](?P<quoted>{_ASSIGNED})["']""",
+)
+"""Credentials that are known by the words before them. What stands in a named group may be one."""
+_CONTEXTS = [re.compile(shape, re.ASCII) for shape in _IN_CONTEXT]
+_CONTEXTS_OF_BYTES = [re.compile(shape.encode()) for shape in _IN_CONTEXT]
+_BEFORE = re.compile(
+    rb"""(?:authorization["']?[ \t]{0,4}[:=]?[ \t]{0,4}["']?(?:[a-z-]{3,16})?|basic|bearer"""
+    rb"""|(?:password|passwd|secret|api_?key|token)["']?[ \t]{0,4}[:=]?)[ \t]{1,4}\Z""",
+    re.IGNORECASE,
+)
+"""The words after which a credential may follow behind white space: a stream is not cut there."""
+_MOST_BEFORE = 64
+_REFERENCE = re.compile(r"\$\{[^}]*\}|\$[A-Z_][A-Z0-9_]*|\{+[\w.]+\}+|%s|%\(\w+\)s|\*+")
+"""A password that stands elsewhere: `${VAR}`, `{password}`, `%s`."""
+_NO_SPACE = bytes(sorted(set(range(256)) - set(b" \t\n\r\x0b\x0c")))
+
+_SECRET_NAME = re.compile(
+    r"token|secret|passw|passphrase|credential|authori[sz]ation|api_?key|private_?key", re.I
+)
+_SECRET_WORDS = frozenset(
+    {"auth", "bearer", "cookie", "dsn", "jwt", "key", "pass", "pat", "pw", "pwd", "sig", "signature"}
+)
+_SECRET_ENDINGS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASS")
+_HARMLESS_ENDINGS = frozenset(
+    {"count", "dir", "env", "file", "helper", "host", "id", "length", "limit", "method", "mode", "name"}
+    | {"path", "port", "size", "sock", "socket", "timeout", "ttl", "type", "url", "user", "version"}
+)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_DIRECTORIES = frozenset({"PWD", "OLDPWD"})
+_HEX = re.compile(r"[0-9a-fA-F-]{28,}")
+_ENCODED_VALUE = re.compile(r"[\w+/=.~-]{20,}", re.ASCII)
+_PATH = re.compile(r"(~|\.{0,2})/\S*")
 _IN_TOKENS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _KEY_BEGINS, _KEY_ENDS = b"-----BEGIN ", b"-----END "
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{1024,}={0,2}")
@@ -36,13 +88,80 @@ _HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 
 
 def secret_values(environment: Mapping[str, str], also: Iterable[str] = ()) -> dict[str, str]:
-    """Return the variables that hold secrets, by the end of their names or because `also` names them."""
-    named = set(also)
-    return {
-        name: value
-        for name, value in environment.items()
-        if len(value.strip()) >= SHORTEST and (name in named or name.upper().endswith(SECRET_ENDINGS))
-    }
+    """Return the variables that hold secrets: by their names, by their looks, or because `also` names them.
+
+    Of an address with a password (`DATABASE_URL`) the value is the password alone, if it is long enough.
+    """
+    named, found = set(also), dict[str, str]()
+    for name, value in environment.items():
+        password = next(_passwords(value), None)
+        if name in named and len(value.strip()) >= SHORTEST:
+            found[name] = value
+        elif password is not None:
+            found |= {name: password} if _is_long_enough(password) else {}
+        elif _is_secret_variable(name, value.strip()):
+            found[name] = value
+    return found
+
+
+def _is_secret_variable(name: str, value: str) -> bool:
+    if name in _DIRECTORIES or (_PATH.fullmatch(value) and not looks_random(value.replace("/", "-"))):
+        return False
+    if is_secret_name(name):
+        return _is_long_enough(value)
+    if not _ENCODED_VALUE.fullmatch(value) or _words(name)[-1:] in (["id"], ["sha"], ["ref"]):
+        return False
+    # three kinds of characters: names of commits, traces and containers have two
+    kinds = (value != value.lower(), value != value.upper(), any(map(str.isdigit, value)))
+    return all(kinds) and looks_random(value) and _entropy(value) > _RANDOM_BITS
+
+
+def _is_long_enough(value: str) -> bool:
+    return len(value) >= SHORTEST or (len(value) >= _SHORTEST_MIXED and is_mixed(value))
+
+
+def _passwords(address: str) -> Iterator[str]:
+    """Yield the password in an address, as it stands there."""
+    for match in _CONTEXTS[0].finditer(address):
+        if (password := (match["password"] or "")[:-1]) and not _REFERENCE.fullmatch(password):
+            yield password
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable, header, flag or key of this name holds a secret: `GH_TOKEN`, `--api-key`."""
+    words = _words(name)
+    if words and words[-1] in _HARMLESS_ENDINGS:
+        return False
+    is_named = _SECRET_NAME.search("_".join(words)) or _SECRET_WORDS.intersection(words)
+    return bool(is_named) or (name == name.upper() and name.endswith(_SECRET_ENDINGS))
+
+
+def _words(name: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(name)]
+
+
+def is_mixed(value: str) -> bool:
+    """Whether a value has both letters and digits, as few words have that somebody made up."""
+    return any(map(str.isdigit, value)) and any(map(str.isalpha, value))
+
+
+def looks_random(run: str) -> bool:
+    """Whether a run of letters and digits is more likely a key than a name that somebody made up."""
+    if not is_mixed(run):
+        return False
+    if _HEX.fullmatch(run) or any(len(part) >= 20 and is_mixed(part) for part in re.split(r"[-_=+]", run)):
+        return True
+    has_both_cases = run != run.lower() and run != run.upper()
+    return has_both_cases and len(run) >= 24 and _entropy(run) > _RANDOM_BITS
+
+
+_RANDOM_BITS = 4
+"""So many bits per character has what chance made, from 20 characters on."""
+
+
+def _entropy(text: str) -> float:
+    """Return bits per character."""
+    return -sum(n / len(text) * math.log2(n / len(text)) for n in Counter(text).values())
 
 
 def collector_secrets(environment: Mapping[str, str]) -> list[str]:
@@ -66,11 +185,16 @@ class Masker:
         self._bytes = [value.encode("utf-8", "surrogateescape") for value in self._values]
         self._carry = max((len(value) for value in self._bytes), default=1) - 1
 
+    @property
+    def values(self) -> list[str]:
+        """The secrets that are known by value, the longest first."""
+        return list(self._values)
+
     def text(self, text: str) -> str:
         """Return `text` without the secrets."""
         for value in self._values:
             text = text.replace(value, MASK)
-        masked = TOKENS.sub(_masked, text)
+        masked = without_shapes(text)
         return text if masked != text and _BASE64.fullmatch(text) else masked
 
     def data(self, data: Any) -> Any:
@@ -103,11 +227,15 @@ class Masker:
         for value in self._bytes:
             pending = pending.replace(value, MASK.encode())
         end = len(pending) if last else self.settled(pending, max(0, len(pending) - self._carry))
-        return _TOKEN_BYTES.sub(_masked_bytes, pending[:end]), pending[end:]
+        ready = _TOKEN_BYTES.sub(_masked_bytes, pending[:end])
+        for context in _CONTEXTS_OF_BYTES:
+            ready = context.sub(_masked_in_context, ready)
+        return ready, pending[end:]
 
     @staticmethod
     def settled(pending: bytes, end: int) -> int:
         """Return where `pending` can be cut, at `end` or before it, so that no token is cut in two."""
+        end = _after_space(pending, end)
         least = max(0, end - LONGEST_TOKEN)
         begins = pending.rfind(_KEY_BEGINS, least, end)
         if begins >= 0 and not _has_key_end(pending, begins, end):
@@ -125,6 +253,64 @@ class Masker:
 
 _RECOGNIZED = 64
 """By so many letters every token is recognized, a JWT apart, which does not stand in the middle of a word."""
+
+
+def without_shapes(text: str) -> str:
+    """Return `text` without what looks like a credential by itself or by the words before it."""
+    masked = TOKENS.sub(_masked, text)
+    for context in _CONTEXTS:
+        masked = context.sub(_masked_in_context, masked)
+    return masked
+
+
+def _after_space(pending: bytes, end: int) -> int:
+    """Return the last place up to `end` behind white space, where no credential follows the words before.
+
+    In a text without white space `end` stays: no credential is so long.
+    """
+    least, cut = max(0, end - LONGEST_TOKEN), end
+    while cut > least:
+        cut = least + len(pending[least:cut].rstrip(_NO_SPACE))
+        before = _BEFORE.search(pending, max(least, cut - _MOST_BEFORE), cut)
+        if before is None or cut <= least:
+            break
+        cut = before.start()
+    return end if cut <= least and least > 0 else cut
+
+
+def _masked_in_context(match: re.Match[AnyStr]) -> AnyStr:
+    """Mask the credential in the last group of `match`, if it is one."""
+    name = match.lastgroup or ""
+    found, start = match[name], match.start(name) - match.start()
+    value = found if isinstance(found, str) else found.decode("latin-1")
+    if name == "password":
+        value = value[:-1]
+    if not _CREDENTIAL[name](value):
+        return match[0]
+    mask = MASK if isinstance(found, str) else MASK.encode()
+    whole = match[0]
+    return whole[:start] + mask + whole[start + len(value) :]  # type: ignore[operator]
+
+
+def _is_encoded_pair(value: str) -> bool:
+    """Whether a value is `user:password` in Base64."""
+    try:
+        pair = base64.b64decode(value + "=" * (-len(value) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return b":" in pair and pair.isascii() and pair.decode("ascii").isprintable()
+
+
+_CREDENTIAL: Mapping[str, Callable[[str], bool]] = {
+    "user": lambda value: len(value) >= 20 and is_mixed(value),
+    "password": lambda value: bool(value) and not _REFERENCE.fullmatch(value),
+    "authorization": is_mixed,
+    "basic": lambda value: is_mixed(value) and (_is_encoded_pair(value) or looks_random(value)),
+    "bearer": is_mixed,
+    "assigned": lambda value: is_mixed(value) and not _PATH.fullmatch(value) and "://" not in value,
+    "quoted": lambda value: is_mixed(value) and not _PATH.fullmatch(value) and "://" not in value,
+}
+"""Whether what stands at such a place is a credential; else it is a word of a text about credentials."""
 
 
 def _masked(match: re.Match[str]) -> str:

@@ -11,13 +11,16 @@ from subagent_server.store.paths import RunPaths
 class LaunchPackage:
     """The part of a run that reaches the worker through memory and never through the disk.
 
-    `definition` is the agent with its secrets; `environment` is the whole environment of the worker.
+    `definition` is the agent with its secrets; `environment` is the whole environment of the worker; `prompt`
+    is as the starter gave it, and `secrets` are the values that it masked on disk.
     """
 
     definition: dict[str, Any]
     environment: dict[str, str]
     token: str
     cwd: str
+    prompt: str
+    secrets: list[str] = field(default_factory=list)
     slots: dict[str, int] = field(default_factory=dict)
     """Slot name to the number of runs that may hold it at once, in the order in which they are taken."""
     after: str | None = None
@@ -32,6 +35,8 @@ class LaunchPackage:
             "environment": self.environment,
             "token": self.token,
             "cwd": self.cwd,
+            "prompt": self.prompt,
+            "secrets": self.secrets,
             "slots": self.slots,
             "after": self.after,
             "script": self.script,

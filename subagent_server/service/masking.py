@@ -1,6 +1,6 @@
 """Masking: every door removes the secrets known to its process from all text before writing."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from subagent_server.catalog.hidden import hidden_values
 from subagent_server.catalog.variables import MissingVariable, expand_definition
@@ -10,13 +10,15 @@ from subagent_server.domain.secrets import MASK, Masker, collector_secrets, secr
 from subagent_server.service.context import Service
 
 
-def masker_of(agent: AgentDefinition | None, environment: Mapping[str, str]) -> Masker:
-    """Return the masker of the secrets in `environment`, and of the secrets that `agent` holds or names."""
+def masker_of(
+    agent: AgentDefinition | None, environment: Mapping[str, str], also: Iterable[str] = ()
+) -> Masker:
+    """Return the masker of the secrets in `environment`, of those that `agent` holds or names, of `also`."""
     if agent is None:
-        return Masker([*secret_values(environment).values(), *collector_secrets(environment)])
+        return Masker([*secret_values(environment).values(), *collector_secrets(environment), *also])
     masked = [name for name, value in agent.env.items() if MASK in value]  # of a stored definition
     named = secret_values(environment, [agent.api_key_env, *masked])
-    return Masker([*named.values(), *collector_secrets(environment), *hidden_values(agent)])
+    return Masker([*named.values(), *collector_secrets(environment), *hidden_values(agent), *also])
 
 
 def masker_at_door(service: Service, run_id: str) -> Masker:

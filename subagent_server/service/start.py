@@ -118,7 +118,8 @@ def start_agent(
     cwd = _cwd(service, order, checked, places)
     _check_texts(order)
     files = [] if checked.lacks_cwd else check_inputs(order.inputs, cwd, places)
-    masked = masked_for_disk(unscripted, checked.agent, caller, Given(order.prompt, order.label, files))
+    given = Given(order.prompt, order.label, files, redact(agent))
+    masked = masked_for_disk(unscripted, checked.agent, caller, given)
     origin = agents_from(service.settings, checked.agent, cwd)
     scripted = is_scripted(service.settings.environment)
     warnings = [*(continuation.warnings if continuation else []), *doubtful, *checked.missing.values()]
@@ -130,7 +131,7 @@ def start_agent(
     place = workplace(service, checked, cwd, run_id, before, is_data=parent is not None)
     checked = place.checked
     request = _request(
-        origin, agent, masked, place.cwd, parent, continuation, warnings, run_id, moment, scripted=scripted
+        origin, masked, place.cwd, parent, continuation, warnings, run_id, moment, scripted=scripted
     )
     token = new_token()
     started_by = parent.started_by if parent is not None else _started_by(caller, order.client)
@@ -143,7 +144,9 @@ def start_agent(
         except SubagentError:
             service.store.discard(run, meta.parent_run_id)
             raise
-    made = _MadeRun(run, meta, checked, reservation, token, place.cwd, told, order.script)
+    made = _MadeRun(
+        run, meta, checked, reservation, token, place.cwd, told, order.prompt, masked.secrets, order.script
+    )
     return _launch(_traced(service, order.trace), made)
 
 
@@ -183,6 +186,8 @@ class _MadeRun:
     token: str
     cwd: Path
     hooks: str
+    prompt: str
+    secrets: list[str]
     script: PlayedScript | None
 
 
@@ -254,7 +259,6 @@ def _check_texts(order: StartOrder) -> None:
 
 def _request(
     origin: AgentsFrom,
-    agent: AgentDefinition,
     given: Given,
     cwd: Path,
     parent: RunMeta | None,
@@ -267,7 +271,7 @@ def _request(
 ) -> RunRequest:
     return RunRequest(
         run_id=run_id,
-        agent=redact(agent),
+        agent=given.agent,
         prompt=given.prompt,
         inputs=[str(file.path) for file in given.files],
         cwd=str(cwd),
@@ -333,6 +337,8 @@ def _package(service: Service, made: _MadeRun) -> LaunchPackage:
         environment=environment,
         token=made.token,
         cwd=str(made.cwd) if meta.parent_run_id else os.path.realpath(made.cwd),  # real since it was checked
+        prompt=made.prompt,
+        secrets=made.secrets,
         slots=_slots(service, agent),
         after=meta.continues_run_id,
         script=asdict(made.script) if made.script is not None else None,

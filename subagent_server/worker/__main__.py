@@ -28,7 +28,6 @@ from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import LaunchFailed, RunRefused, StorageFailed, SubagentError
 from subagent_server.domain.records import Failure
 from subagent_server.host.stderr import MaskedText, log
-from subagent_server.service.masking import masker_of
 from subagent_server.service.places import enter
 from subagent_server.service.reconcile import EXIT_STORAGE
 from subagent_server.worker.import_lock import take_import_lock
@@ -80,7 +79,7 @@ def _main(arguments: list[str]) -> None:
 
 def work(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -> None:
     """Work on a run in this process, from its first event to its last."""
-    run.masker = masker_of(None, environment)
+    run.use_package(package, environment)
     sys.stderr = MaskedText(sys.stderr, lambda text: run.masker.text(text))  # it is a file of the run
     try:
         began = run.begin()

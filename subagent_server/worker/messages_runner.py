@@ -132,7 +132,7 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
     prices, scripted = find_prices(resolve_model(agent.model)), is_scripted(setup.environment)
     meter = UsageMeter(None if scripted else prices)
     settings = _model_settings(agent, setup.environment, prices)
-    request = run.store.read_request(run.run_id)
+    request = run.request()
     final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
     selection = select(agent.tools, agent.disallowed_tools)
     offer = web_offer(agent, selection)

@@ -56,7 +56,7 @@ async def open_runner(setup: RunnerSetup) -> ProgramRunner:
         UnknownRun, UnreadableMeta: the run to carry on is gone.
     """
     agent, run = setup.agent, setup.run
-    request = run.store.read_request(run.run_id)
+    request = run.request()
     box = await asyncio.to_thread(box_of_program, setup)
     setup.record_start(request, _UNSANDBOXED if box is None else mark_of(box), agent.model)
     log = ServerLog(

@@ -13,7 +13,7 @@ from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition, Limits
 from subagent_server.domain.errors import IllegalTransition, RunRefused, SubagentError
 from subagent_server.domain.events import RunEvent
-from subagent_server.domain.records import Message, RunMeta, RunResult, Usage, WorkerIdentity
+from subagent_server.domain.records import Message, RunMeta, RunRequest, RunResult, Usage, WorkerIdentity
 from subagent_server.domain.secrets import Masker
 from subagent_server.domain.states import MessageStatus
 from subagent_server.host import locks, processes
@@ -56,6 +56,8 @@ class WorkerRun:
         self.first_request = asyncio.Event()
         """Set when the first request of the model is on its way."""
         self._limits = Limits()
+        self._prompt: str | None = None
+        self._secrets: list[str] = []
         self._slots = slots
         self._state = LastState(self.store, self.run_id)
         self._journal = RunJournal(self.paths)
@@ -79,9 +81,24 @@ class WorkerRun:
         self._limits = limits
         self.report_deadline()
 
+    def use_package(self, package: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+        """Take what came through memory: the prompt, and the secrets to mask from now on."""
+        self._prompt = package.get("prompt")  # the launcher may be older than an upgrade
+        self._secrets = package.get("secrets") or []
+        self.masker = masker_of(None, environment, self._secrets)
+
+    def request(self) -> RunRequest:
+        """Return the request, with the prompt as it was given: on disk its secrets are masked.
+
+        Raises:
+            UnreadableMeta: it cannot be read.
+        """
+        request = self.store.read_request(self.run_id)
+        return request if self._prompt is None else request.model_copy(update={"prompt": self._prompt})
+
     def use_agent(self, agent: AgentDefinition, environment: Mapping[str, str]) -> None:
         """Mask the secrets of `agent` too, and tell the user's hooks. Called before any work."""
-        self.masker = masker_of(agent, environment)
+        self.masker = masker_of(agent, environment, self._secrets)
         self._hooks = hooks_of(environment)
 
     # -- the state

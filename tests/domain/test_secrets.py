@@ -1,5 +1,6 @@
 """Secrets are taken out of whatever a run writes."""
 
+import base64
 import time
 
 from hypothesis import given
@@ -14,6 +15,29 @@ def test_variables_hold_secrets_by_their_names_and_only_when_they_are_long() -> 
     environment = {"API_KEY": SECRET, "MY_TOKEN": "short", "PWD": "/a/very/long/directory", "ODD": SECRET}
     assert secret_values(environment) == {"API_KEY": SECRET}
     assert secret_values(environment, ["ODD"]) == {"API_KEY": SECRET, "ODD": SECRET}
+
+
+def test_a_variable_holds_a_secret_by_its_name_or_its_look_and_a_path_is_none() -> None:
+    secrets = {
+        "SLACKPASS": "hunter2hunter2",
+        "DB_PASS": "s3cr3tpw",
+        "SMTP_PASSWORD_OLD": "correct horse battery",
+        "GCP_CREDENTIALS": '{"private": "words of it"}',
+        "REGISTRY_AUTH": "dXNlcjpwdw==",
+        "ODD": "aB3dE5fG7hI9jK1lM3nO5p",
+    }
+    harmless = {
+        "SSH_AUTH_SOCK": "/tmp/ssh-XXXX/agent.1234",
+        "KEY_FILE": "/home/me/.ssh/id_ed25519",
+        "DB_PASS": "postgres",
+        "GITHUB_SHA": "0123456789abcdef0123456789abcdef01234567",
+        "TRACEPARENT": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "PATH": "/usr/local/bin:/usr/bin",
+        "HOMEPAGE": "https://example.com/a/b",
+    }
+    assert secret_values(secrets) == secrets
+    assert secret_values(harmless) == {}
+    assert secret_values({"DATABASE_URL": "postgres://u:PW-of-2026@h/db"}) == {"DATABASE_URL": "PW-of-2026"}
 
 
 def test_data_of_any_depth_is_masked_and_so_are_its_keys() -> None:
@@ -66,6 +90,53 @@ def test_what_has_the_shape_of_a_token_is_masked_though_nobody_knows_its_value()
         assert Masker().text(name) == name, "a name that somebody gave is none"
 
 
+PAIR = base64.b64encode(b"x-access-token:0123abcd").decode()
+IN_CONTEXT = {
+    "postgres://u:PW@h/db": "postgres://u:***@h/db",
+    "https://x:p@ss:w0rd@h, twice": "https://x:***@h, twice",
+    "https://0123456789abcdef0123@h/o/r": "https://***@h/o/r",
+    f"AUTHORIZATION: basic {PAIR}": "AUTHORIZATION: basic ***",
+    f"run it with basic {PAIR} and": "run it with basic *** and",
+    '"Authorization": "Bearer abc-12345.x"': '"Authorization": "Bearer ***"',
+    "curl -H 'authorization: s3cr3t-words'": "curl -H 'authorization: ***'",
+    "a bearer abcdef12345.": "a bearer ***",
+    "export SLACKPASS=hunter22 and": "export SLACKPASS=*** and",
+    "//registry/:_authToken=0a1b2c3d": "//registry/:_authToken=***",
+    '{"password": "hunter2222"}': '{"password": "***"}',
+}
+NO_CREDENTIALS = [
+    *(
+        "https://git@github.com/o/r",
+        "http://127.0.0.1:8080/a@b",
+        "postgres://app:${PASSWORD}@db",
+        "a://x:$PW@y",
+    ),
+    *("Basic authentication", "basic information2 ", "the bearer of it", "Authorization: required from 2026"),
+    *("SORT_KEY=alphabetical", "KEY=/etc/ssl/key1.pem", "f(password='same-words')", "MAX_TOKENS=100000000"),
+    *("password=self.key_password", "Authorization: getToken(user1)"),
+]
+
+
+def test_a_credential_is_masked_by_the_words_before_it_and_the_words_stay() -> None:
+    for text, masked in IN_CONTEXT.items():
+        assert Masker().text(text) == masked
+        assert Masker().stream(text.encode(), last=True) == (masked.encode(), b"")
+        assert Masker().text(masked) == masked
+    for text in NO_CREDENTIALS:
+        assert Masker().text(text) == text
+
+
+@given(st.lists(st.sampled_from([*IN_CONTEXT, "words and\n", "Basic"]), max_size=6), st.data())
+def test_a_credential_in_a_stream_is_masked_however_it_is_cut(parts: list[str], data: st.DataObject) -> None:
+    whole = " ".join(parts).encode()
+    masker, written, waiting = Masker(), b"", b""
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=20)))
+    for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+        ready, waiting = masker.stream(waiting + whole[start:end])
+        written += ready
+    assert written + masker.stream(waiting, last=True)[0] == masker.stream(whole, last=True)[0]
+
+
 def test_the_data_of_a_picture_is_not_broken_by_letters_that_chance_put_together() -> None:
     picture = "A+" * 600 + "AIzaSyA0123456789abcdefghi" + "A=" * 1
     assert Masker().text(picture) == picture and Masker().text(picture[1190:]) != picture[1190:]
@@ -81,9 +152,19 @@ def test_masking_takes_time_in_proportion_to_the_text() -> None:
         "eyJaaaaaaaa.aa.",
         "-----BEGIN ",
         "-----BEGIN PRIVATE KEY-----a-",
+        "://",
+        "://a:b",
+        "://a:b@c@",
+        "Authorization: ",
+        "Authorization:basic ",
+        "basic YQ ",
+        "KEY=",
+        "PASSWORD='a1",
+        'password": "a1',
     ):
         Masker().text(part * (2_000_000 // len(part)))
-    Masker().text("-----BEGIN " + "A" * 2_000_000)
+    for start in ("-----BEGIN ", "://a:", "://", "KEY=", "basic ", "Authorization: basic "):
+        Masker().text(start + "A" * 2_000_000)
     assert time.process_time() - began < 10
 
 
