@@ -40,16 +40,19 @@ def misfits(
 ) -> list[tuple[int, str]]:
     """Return the calls with a literal argument that is surely wrong: the place in `calls`, and the reason.
 
-    From the schema on that takes too long, or goes too deep, nothing is judged.
+    A call that cannot be judged, whatever the cause, is not in it: this check only advises, and schemas of
+    servers hold what no validator expects.
     """
     validator, found = _validator(time.monotonic() + _SECONDS), list[tuple[int, str]]()
-    try:
-        for place, (name, given) in enumerate(calls[:MOST_CALLS_CHECKED]):
-            function = functions.get(name)
-            if function is not None and (fault := _misfit(validator, function, given)) is not None:
-                found.append((place, f"{name}(): {fault}"))
-    except (_TooSlow, RecursionError):
-        pass
+    for place, (name, given) in enumerate(calls[:MOST_CALLS_CHECKED]):
+        try:
+            fault = _misfit(validator, functions[name], given) if name in functions else None
+        except _TooSlow:
+            break
+        except Exception:  # noqa: BLE001, S112 - a fault of an advice must not end the run of the program
+            continue
+        if fault is not None:
+            found.append((place, f"{name}(): {fault}"))
     return found
 
 
@@ -88,10 +91,13 @@ def _misfit(validator: Any, function: ToolFunction, given: Mapping[str, Any]) ->
     shown = {theirs: ours for ours, theirs in known.names.items()}
     names = {shown.get(key, key): name for name, key in keys.items()}
     arguments = {key: given[name] for key, name in names.items()}
-    error = best_match(validator({**known.schema, "required": []}).iter_errors(arguments))
+    errors = validator({**known.schema, "required": []}).iter_errors(arguments)
+    # An error without a path is of the arguments together, of which some may not be literals.
+    error = best_match(error for error in errors if error.path)
     if error is None:
         return None
-    argument, *within = error.path
+    # Below `anyOf`, `path` begins at the branch.
+    argument, *within = error.absolute_path
     place = "".join(f"[{step!r}]" for step in within)
     return _cut(f"the argument {names[argument]!r}{place} is wrong: {_reason(error)}")
 

@@ -134,6 +134,67 @@ def test_literals_that_a_schema_accepts_are_never_said_to_be_wrong() -> None:
     assert place == 0 and "the argument 'p1' is wrong: 'no list' is not of type 'array'" in fault
 
 
+TEXTS = {"type": "array", "items": {"type": "string"}}
+COUNTED = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+NOTHING = {"type": "null"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "given", "place"),
+    [
+        ({"labels": {"anyOf": [TEXTS, NOTHING]}}, {"labels": ["a", 2]}, "'labels'[1] is wrong: 2 is not of"),
+        ({"labels": {"oneOf": [TEXTS, {"type": "string"}]}}, {"labels": ["a", 2]}, "'labels'[1] is wrong"),
+        ({"o": {"anyOf": [COUNTED, NOTHING]}}, {"o": {"n": "five"}}, "'o']['n'] is wrong"),
+        (
+            {"o": {"anyOf": [COUNTED, NOTHING]}, "n": {"type": "string"}},
+            {"o": {"n": "five"}, "n": "fine"},
+            "'o']['n'] is wrong",
+        ),
+        ({"o": {"anyOf": [COUNTED, NOTHING]}}, {"o": {}}, "'o' is wrong: 'n' is a required property"),
+        ({"o": {"anyOf": [COUNTED, NOTHING]}}, {"o": {"n": 1, "z": 2}}, "'o' is wrong: Additional"),
+        ({"k": {"anyOf": [{"type": "integer"}, NOTHING]}}, {"k": "x"}, "'k' is wrong"),
+        (
+            {"rows": {"type": "array", "items": {"anyOf": [COUNTED, {"type": "string"}]}}},
+            {"rows": [{"n": "x"}]},
+            "'rows'[0]['n'] is wrong",
+        ),
+    ],
+)
+def test_a_wrong_literal_below_a_choice_is_named_by_its_place(
+    properties: dict[str, Any], given: dict[str, Any], place: str
+) -> None:
+    (function,) = catalogue_of([ServerTool("a", "b", "", {"properties": properties})]).functions
+    ((_, fault),) = misfits({"a.b": function}, [("a.b", given)])
+    assert place.replace("'o']", "'o'") in fault
+
+
+@pytest.mark.parametrize(
+    ("schema", "given"),
+    [
+        pytest.param(
+            {"properties": {"c": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            {"c": 1},
+            id="a-choice-at-the-root",
+        ),
+        pytest.param(
+            {"properties": {"c": {"anyOf": [{"required": ["a"]}, {"type": "null"}], "maximum": 5}}},
+            {"c": 10**5_000},
+            id="a-number-that-no-message-holds",
+        ),
+    ],
+)
+def test_what_the_check_of_literals_cannot_judge_is_no_fault_of_the_call(
+    schema: dict[str, Any], given: dict[str, Any]
+) -> None:
+    (function,) = catalogue_of([ServerTool("a", "b", "", schema)]).functions
+    assert misfits({"a.b": function}, [("a.b", given)]) == []
+
+
 def test_a_schema_that_multiplies_is_not_judged_for_ever() -> None:
     twice = {f"L{level}": {"anyOf": [{"$ref": f"#/$defs/L{level + 1}"}] * 2} for level in range(40)}
     schema = {"properties": {"x": {"$ref": "#/$defs/L0"}}, "$defs": {**twice, "L40": {"type": "string"}}}

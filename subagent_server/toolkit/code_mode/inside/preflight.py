@@ -63,11 +63,16 @@ def faults_of(tree: Any, names: dict[str, Any], misfits: Misfits) -> list[tuple[
         fault = _fault_of(node, known, None if is_open else bound)
         if fault is not None:
             found.append((node.lineno, fault))
-    if not found:
+    return sorted(set(found or _wrong_literals(nodes, known, misfits)))
+
+
+def _wrong_literals(nodes: list[Any], known: dict[str, Any], misfits: Misfits) -> list[tuple[int, str]]:
+    try:
         calls = list(_literal_calls(nodes, known))
         wrong = misfits([(name, given) for _, name, given in calls]) if calls else []
-        found = [(calls[place][0], fault) for place, fault in wrong]
-    return sorted(set(found))
+        return [(calls[place][0], fault) for place, fault in wrong]
+    except Exception:  # noqa: BLE001 - literals too deep or too large to be judged: the call itself will show
+        return []
 
 
 def _literal_calls(nodes: list[Any], known: dict[str, Any]) -> Iterator[tuple[int, str, dict[str, Any]]]:
