@@ -16,7 +16,7 @@ N ?=
 # The many interpreters of the tests use their caches, even if the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: schemas demo test test-failed test-whole test-races test-clients test-browser test-install picture check fuzz soak soak-continue bench format lock clean
+.PHONY: schemas demo test test-whole test-races test-clients test-browser test-install picture check fuzz soak soak-continue bench format lock clean
 
 demo: $(VENV)/.installed  ## a parent hands a review of the last commit to a subagent
 	@$(BIN)/subagent demo
@@ -24,9 +24,6 @@ demo: $(VENV)/.installed  ## a parent hands a review of the last commit to a sub
 test: $(VENV)/.installed-dev $(SERVERS)/.installed  ## the test suite, in parallel; of long campaigns a sample
 	@$(BIN)/python -m tests.helpers.bubblewrap
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not soak and not install"
-
-test-failed: $(VENV)/.installed-dev $(SERVERS)/.installed  ## what failed last time, one test after another
-	$(BIN)/pytest -n 0 -m "not soak and not install" -rpfE --last-failed --last-failed-no-failures none
 
 test-whole: $(VENV)/.installed-dev $(SERVERS)/.installed  ## the test suite with all of its campaigns
 	SUBAGENT_TESTS_WHOLE=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal --timeout 1800

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from subagent_server.domain.errors import StorageFailed
+from subagent_server.domain.ids import is_run_id
 from subagent_server.domain.states import TERMINAL
 from subagent_server.host import atomic, locks, process_scan, processes, wake
 from subagent_server.host.failpoints import failpoint
@@ -23,6 +24,8 @@ from subagent_server.store.paths import STATE_BYTES, RunPaths
 
 LEFTOVER_GRACE_SECONDS = 2.0
 """Between TERM and KILL for processes that a worker left behind when it ended by itself."""
+FORK_SECONDS = 2.0
+"""How long a forked shim that has not begun may take to notice that its starter is gone."""
 RECONCILE_SECONDS = 30.0
 RECONCILE_PAUSES = (0.0, 1.0, 4.0)
 """Before each attempt, if the one before it has failed by itself: a file that it lacked may come back, such
@@ -64,8 +67,9 @@ def conclude(
     # 12. Make the state true for readers that only read the file. The sweep can take long, so it comes later.
     is_true = (status == 0 and state_has_ended(run)) or _reconcile(run, facts, program)
     failpoint("shim.reconciled")
-    # 13. Sweep the processes that the run left behind.
+    # 13. Sweep the processes that the run left behind; then end the runs whose starter was among them.
     _sweep(run, deadline or time.monotonic() + LEFTOVER_GRACE_SECONDS)
+    _settle_orphans(run, program)
     failpoint("shim.swept")
     # 14. Remove the temporary files of writers that were killed in the middle, the socket of a worker that
     #     was, and the room reserved for an end that is written now.
@@ -86,6 +90,30 @@ def conclude(
             run.root.change_mark(run.run_id).unlink()
             for fifo in run.sleepers():
                 wake.poke(fifo)  # one of a killed worker has no reader, and is removed
+
+
+def _settle_orphans(run: RunPaths, program: WorkerProgram) -> None:
+    """Record the end of the runs that this one published, and whose shim has never begun.
+
+    Their starters are gone, and step 12 has stopped them: nobody else would close their journals.
+    """
+    with suppress(OSError):
+        for name in filter(is_run_id, run.children.names()):
+            child = run.root.run(name)
+            if child.meta.exists() and _never_gets_shim(child):
+                run_verb(child, program, "--observe")
+
+
+def _never_gets_shim(run: RunPaths) -> bool:
+    """Whether a run whose starter is gone has no shim: a fork that has not begun lets go of the lock soon."""
+    deadline = time.monotonic() + FORK_SECONDS
+    while not (run.shim_claim.exists() or run.exit.exists()):
+        if not locks.is_held(run.live_lock):
+            return not run.shim_claim.exists()
+        if time.monotonic() >= deadline:
+            return False
+        signal.sigtimedwait((), 0.02)
+    return False
 
 
 def _exit_facts(status: int | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from subagent_server.host.no_room import lack_of_room
 from subagent_server.sandbox.box import Box, Rules, build_box
 from subagent_server.sandbox.check import check_box
 from subagent_server.sandbox.limits import limits_as_text
@@ -84,7 +85,8 @@ def _tried_elsewhere(environment: Mapping[str, str]) -> Box:
 
 def not_started(error: OSError) -> BoxRefused:
     """Return the refusal of a bubblewrap that the system would not start."""
-    return BoxRefused(f"bubblewrap could not be started ({error.strerror})", passes=error.errno in _NO_ROOM)
+    why = (lack_of_room(error) or error.strerror or str(error)).rstrip(".")
+    return BoxRefused(f"bubblewrap could not be started ({why})", passes=error.errno in _NO_ROOM)
 
 
 def ended_early(process: "subprocess.Popen[bytes]") -> BoxRefused:

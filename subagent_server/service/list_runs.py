@@ -6,13 +6,11 @@ Tested in `tests/cli/test_ls.py` and `tests/service/test_run_case.py`.
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from subagent_server.domain.errors import ForeignRoot
 from subagent_server.domain.ids import is_run_id
 from subagent_server.domain.states import Status
 from subagent_server.service.access import USER, Caller
@@ -20,6 +18,7 @@ from subagent_server.service.answer_size import those_that_fit
 from subagent_server.service.parents import others_sentence
 from subagent_server.service.row_reader import RowReader
 from subagent_server.service.run_row import RunRow
+from subagent_server.store.change_marks import drop_vain
 from subagent_server.store.facts import Starter
 from subagent_server.store.paths import RootPaths
 from subagent_server.store.stored import StoredRuns
@@ -114,16 +113,10 @@ class RunList:
             row = self._row(run_id)
             if row is None:
                 self._no_runs.add(run_id)
-                self._drop_mark_of_removed(run_id)
+                drop_vain(self.root.run(run_id))
             elif not row.is_over and self._wanted.fits(row.status, row.agent):
                 rows.append(row)
         return sorted(rows, key=_urgency)
-
-    def _drop_mark_of_removed(self, run_id: str) -> None:
-        """Remove the mark of a run whose directory is gone: a start makes the directory before the mark."""
-        with suppress(OSError, ForeignRoot):
-            if not self.root.run(run_id).files.exists():
-                self.root.change_mark(run_id).unlink()
 
     def _ids(self) -> Iterator[str]:
         """Yield the ids of the runs that may be wanted, the newest first."""

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 
 from subagent_server.domain.errors import (
     CallerError,
+    NewerSchema,
     StorageFailed,
     SubagentError,
     UnknownRun,
@@ -22,6 +23,7 @@ from subagent_server.domain.errors import (
     shorten,
 )
 from subagent_server.domain.ids import is_run_id
+from subagent_server.domain.versions import SCHEMA_VERSION
 from subagent_server.host import locks
 from subagent_server.host.clock import now
 from subagent_server.host.directory import NotPlain
@@ -30,9 +32,10 @@ from subagent_server.launch import marks
 from subagent_server.service.reconcile import observe
 from subagent_server.service.run_case import is_over
 from subagent_server.service.worktree_end import drop
-from subagent_server.store import unseen
-from subagent_server.store.facts import read_facts, tree_is_gone
+from subagent_server.store import change_marks, unseen
+from subagent_server.store.facts import newer_version, read_facts, tree_is_gone
 from subagent_server.store.paths import RunPaths
+from subagent_server.store.run_files import read_request
 from subagent_server.store.runs import RunStore
 from subagent_server.store.stored import StoredRuns
 
@@ -88,6 +91,7 @@ def remove(store: RunStore, run_id: str, *, drop_unmerged: bool = False) -> None
         NotARun: the directory has no readable state of this run, and a file that no run has.
         StillNeeded: the run lives, or its parent or a child lives, or the directory may be a start in the
             making.
+        NewerSchema: a later version wrote it.
         InvalidRunId, UnknownRun: there is no such run.
         ForeignRoot: the root is not ours.
         StorageFailed: the run could not be renamed, and is whole; or the run is gone, and some of its files
@@ -127,18 +131,12 @@ def prune(store: RunStore, age: Age, *, dry_run: bool = False) -> Iterator[Prune
 
 def sweep(store: RunStore) -> None:
     """Delete the remains of earlier, killed removals, and the marks of runs that no longer exist."""
-    removed, changes = store.paths.removed, store.paths.changes
+    removed = store.paths.removed
     with suppress(OSError):
         for name in removed.names():
             remove_tree(removed.entry(name))
-    marks = store.paths.marks()
-    if not marks:
-        return
-    there = set(store.paths.open().names())
-    for name in marks:
-        if name not in there:  # the directory comes before the mark
-            with suppress(OSError):
-                changes.entry(name).unlink()
+    for name in filter(is_run_id, store.paths.marks()):
+        change_marks.drop_vain(store.paths.run(name))
 
 
 # -- which
@@ -192,9 +190,11 @@ def _check_removable(store: RunStore, run_id: str) -> str | None:
     """Check that a run may be removed, and return its parent, if any.
 
     Raises:
-        NotARun, StillNeeded, InvalidRunId, UnknownRun, StorageFailed, LockTimeout.
+        NotARun, StillNeeded, NewerSchema, InvalidRunId, UnknownRun, StorageFailed, LockTimeout.
     """
     run = store.paths.run(run_id)
+    if (version := newer_version(run)) is not None:  # nobody here knows what belongs to such a run
+        raise NewerSchema(run_id, version, SCHEMA_VERSION)
     marked = set(store.live_ids())
     try:
         parent = _parent_of_settled(store, run, is_marked=run_id in marked)
@@ -219,6 +219,8 @@ def _parent_of_settled(store: RunStore, run: RunPaths, *, is_marked: bool) -> st
         observed = observe(store, run.run_id)
     except UnknownRun:
         _check_never_was(run)
+        with suppress(UnreadableMeta):  # it may have a mark in its parent's directory
+            return read_request(run).parent_run_id
         return None
     meta = observed.meta
     if observed.live or not meta.status.is_terminal:

@@ -7,7 +7,8 @@ too, and a reader of a live run without a mark restores the mark.
 
 from contextlib import suppress
 
-from subagent_server.host import wake
+from subagent_server.domain.errors import ForeignRoot
+from subagent_server.host import locks, wake
 from subagent_server.store.paths import RunPaths
 
 
@@ -32,6 +33,16 @@ def retire(run: RunPaths) -> None:
     with suppress(OSError):
         run.root.change_mark(run.run_id).unlink()
         _wake_sleepers(run)
+
+
+def drop_vain(run: RunPaths) -> None:
+    """Remove the mark of a run that is gone, or whose start was killed before it was one.
+
+    A start holds the lock of its run from before the mark until the state is written.
+    """
+    with suppress(OSError, ForeignRoot):
+        if not run.files.exists() or not (locks.is_held(run.live_lock) or run.meta.exists()):
+            run.root.change_mark(run.run_id).unlink()
 
 
 def _wake_sleepers(run: RunPaths) -> None:

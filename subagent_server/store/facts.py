@@ -111,6 +111,15 @@ def tree_is_gone(run: RunPaths) -> bool:
         return False
 
 
+def newer_version(run: RunPaths) -> int | None:
+    """Return the schema version of a state that a later version of this program wrote; else None."""
+    try:
+        version = json.loads(run.meta.read(STATE_BYTES))["schemaVersion"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return version if isinstance(version, int) and version > SCHEMA_VERSION else None
+
+
 def _facts(run_id: str, state: dict[str, Any]) -> RunFacts | None:
     error = state.get("error")
     ended = state.get("completedAt") or state.get("stoppedAt")

@@ -2,6 +2,9 @@
 
 from typing import Protocol
 
+LONGEST_WAIT_SECONDS = 600.0
+"""No run waits longer for a busy API at one time, whatever the API asks for."""
+
 
 class Pace(Protocol):
     """The common pace of all runs of a root that call the same API with the same key."""

@@ -97,6 +97,14 @@ class RunContext(Protocol):
         """
         ...
 
+    async def spare(self, seconds: float) -> None:
+        """Pause for a busy API: working time stands still meanwhile.
+
+        Raises:
+            RunOver.
+        """
+        ...
+
     async def ask(self, question: str, options: list[str] | None) -> Reply:
         """Ask the parent and wait for the answer; the wait does not count as working time.
 

@@ -314,7 +314,7 @@ async def _servers(setup: RunnerSetup, own_names: list[str], box: Box | None) ->
 
 def _model(setup: RunnerSetup, settings: ModelSettings) -> Model:
     run = setup.run
-    pace = SharedPace(run.store.paths.backoff, settings.base_url or "", setup.agent.api_key_env)
+    pace = SharedPace(run.store.paths.backoff, settings.base_url or "", settings.api_key)
     if setup.tracer is NO_TRACER:
         return Model(settings, pace, run.request_sent)
     return TracedModel(settings, run.run_id, setup.tracer, pace, run.request_sent)

@@ -49,7 +49,7 @@ class WorkerRun:
         self.paths = run_at(directory)
         self.store = RunStore(directory.parent, self.paths.root)
         self.masker = Masker()
-        self.clock = WorkClock(on_idle=self._wait_begins, on_work=self.report_deadline)
+        self.clock = WorkClock(self._wait_begins, self.report_deadline, self.report_deadline)
         self._deadline = DeadlineWriter(deadline)
         self.model_busy = False
         """Whether the API works on a request: a stop waits a little for the reply."""
@@ -182,6 +182,14 @@ class WorkerRun:
         """Wake every sleeper."""
         if self._sleeper is not None:
             self._sleeper.wake_all()
+
+    async def spare(self, seconds: float) -> None:
+        """Pause inside a stretch of working time, which stands still: it is a busy API that is waited for.
+
+        The run keeps its slots: another run would only find the API busy too.
+        """
+        with self.clock.pausing(time.monotonic() + seconds):
+            await self.pause(seconds)
 
     async def pause(self, seconds: float) -> None:
         """Sleep, unless the run ends meanwhile: then it raises RunOver."""

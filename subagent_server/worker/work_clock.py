@@ -1,9 +1,9 @@
-"""Working time, which `timeoutSeconds` bounds. Waiting for a parent does not count."""
+"""Working time, which `timeoutSeconds` bounds. Waiting for a parent or for a busy API does not count."""
 
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 
 class WorkClock:
@@ -13,10 +13,12 @@ class WorkClock:
         self,
         on_idle: Callable[[], None],
         on_work: Callable[[], None],
+        on_pause: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._on_idle = on_idle
         self._on_work = on_work
+        self._on_pause = on_pause
         self._clock = clock
         self._waits: list[float] = []
         self._open = 0
@@ -47,13 +49,20 @@ class WorkClock:
         """When the last of the waits that are open is over, on the clock; None if there is none."""
         return max(self._waits, default=None)
 
-    @contextmanager
-    def waiting(self, until: float = math.inf) -> Iterator[None]:
+    def waiting(self, until: float = math.inf) -> AbstractContextManager[None]:
         """Suspend the stretch that this is inside; `on_idle` is called if no other stretch is open."""
+        return self._suspended(until, self._on_idle)
+
+    def pausing(self, until: float) -> AbstractContextManager[None]:
+        """Do as `waiting`, with `on_pause` in the place of `on_idle`: the work goes on by itself soon."""
+        return self._suspended(until, self._on_pause)
+
+    @contextmanager
+    def _suspended(self, until: float, on_suspended: Callable[[], None]) -> Iterator[None]:
         self._waits.append(until)
         self._change(-1)
         if not self._open:
-            self._on_idle()
+            on_suspended()
         try:
             yield
         finally:

@@ -1,5 +1,6 @@
 """`subagent rm`: removes runs that have ended, whole; refuses living ones."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -113,3 +114,18 @@ def test_a_failed_removal_loses_nothing_and_exits_with_6(cli: Cli) -> None:
     done = cli("rm", over)
     assert done.returncode == 6 and done.stderr.count("\n") == 1
     assert cli("show", over).returncode == 0
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_run_of_a_later_version_stays_with_one_sentence(cli: Cli, readable: bool) -> None:
+    run_id = cli.completed("aaaaaa")
+    file = cli.store.paths.run(run_id).meta.path
+    state = json.loads(file.read_bytes()) | {"schemaVersion": 99}
+    file.write_text(json.dumps(state if readable else {"schemaVersion": 99}), encoding="utf-8")
+    done = cli("rm", run_id)
+    assert done.returncode != 0 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and "upgrade subagent-server" in done.stderr
+    left = cli.json("prune", "--keep", "0")
+    assert left["removed"] == [] and stored(cli) == [run_id]
+    if readable:
+        assert "upgrade subagent-server" in str(left["left"])

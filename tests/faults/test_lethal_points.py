@@ -1,14 +1,17 @@
 """Every point at which the program may die: the run comes to one end, and its files are in order."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from subagent_server.domain.states import Event
-from subagent_server.host import failpoints
+from subagent_server.domain.states import Event, Status
+from subagent_server.host import failpoints, locks
+from subagent_server.store.facts import tree_is_gone
 from tests.helpers.processes import REPOSITORY
-from tests.helpers.turns import says
-from tests.helpers.world import World
+from tests.helpers.turns import call, says
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World
 from tests.soak.field import lethal_points
 
 NEVER_A_RUN = ["store.made", "starter.reserved"]
@@ -76,6 +79,39 @@ def test_a_starter_that_dies_early_leaves_nothing_that_anybody_takes_for_a_run(
     assert started(world, point) == []
     assert world.cli("ls", "-q").stdout == ""
     assert world.cli("doctor", "--runs").returncode == 0
+
+
+@pytest.mark.parametrize("reader", [["ls"], ["prune"]], ids=lambda words: words[0])
+def test_a_reader_removes_the_mark_of_a_start_that_was_killed_before_its_state(
+    world: World, reader: list[str]
+) -> None:
+    assert started(world, "starter.reserved") == []
+    (run_id,) = world.store.run_ids()
+    mark = world.store.paths.change_mark(run_id)
+    mark.touch()  # as a starter that was killed a moment later
+    lock = locks.take(world.paths(run_id).live_lock)
+    assert lock is not None
+    world.cli(*reader)
+    assert mark.exists(), "a start under way holds its lock"
+    os.close(lock)
+    world.cli(*reader)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("warm", ["0", "1"], ids=["plain", "warm"])
+def test_a_nested_run_whose_starter_dies_before_its_shim_ends_whole_without_a_reader(
+    world: World, warm: str
+) -> None:
+    world.agent("boss", agents=["worker"])
+    world.agent()
+    world.play(call("run_worker", prompt="Do it."))
+    world.environment |= {failpoints.VARIABLE: "starter.published", "SUBAGENT_WARM": warm}
+    boss = world.start(agent="boss")
+    wait_for(lambda: tree_is_gone(world.paths(boss)), BOUND, "the end of the first run")
+    (child,) = world.store.children_of(boss)
+    assert world.meta(child).status is Status.STOPPED
+    assert tree_is_gone(world.paths(child)) and world.paths(child).journal_has_ended()
+    assert child not in world.store.live_ids()
 
 
 @pytest.mark.parametrize(("points", "code"), BEFORE_THE_WORKER.items())

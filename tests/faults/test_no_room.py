@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.helpers.ordinary_user import user
-from tests.helpers.turns import says
+from tests.helpers.turns import says, shell
 from tests.helpers.world import BOUND, PROGRAM, World
 
 _NO_PROCESS = ["bash", "-c", 'ulimit -u 1 && exec "$@"', "bash"]
@@ -59,3 +59,16 @@ def test_a_worker_that_may_open_too_few_files_says_so_before_it_begins(world: Wo
     assert world.failed(run_id)[0] == "launch_failed"
     assert "ulimit -n" in world.failed(run_id)[1]
     assert (world.store.paths.run(run_id).directory / "worker.out").read_text(encoding="utf-8") == ""
+
+
+@pytest.mark.parametrize("files", [24, 26, 40])
+def test_a_run_that_may_open_too_few_files_for_its_box_names_that_limit(world: World, files: int) -> None:
+    world.agent(sandbox="bwrap")
+    world.play(shell("echo hi > x"), says("Done."))
+    command = ["bash", "-c", f'ulimit -n {files} && exec "$@"', "bash", *PROGRAM, "run", "worker", "Do it."]
+    environment = {**os.environ, **world.environment, "SUBAGENT_WARM": "0"}
+    subprocess.run(command, cwd=world.work, env=environment, capture_output=True, timeout=BOUND)
+    (run_id,) = world.store.run_ids()
+    meta = world.ended(run_id)
+    if meta.error is not None:
+        assert meta.error.code != "config" and "ulimit -n" in meta.error.message

@@ -35,6 +35,8 @@ class ScriptedRun:
         self.journal: list[tuple[str, dict[str, Any]]] = []
         self.transcript: list[dict[str, Any]] = []
         self.pauses: list[float] = []
+        self.spared: list[float] = []
+        """Those of the pauses that are no working time."""
         self.sent = 0
         self.budget_usd: Decimal | None = None
         self.over_at: Callable[[], bool] = lambda: False
@@ -82,6 +84,10 @@ class ScriptedRun:
 
     async def pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
+
+    async def spare(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.spared.append(seconds)
 
     async def ask(self, question: str, options: list[str] | None) -> Reply:
         return Reply("q1", "blue")

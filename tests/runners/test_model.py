@@ -1,10 +1,13 @@
 """Which failures of the API are tried again, and what the run's log has of them (SPEC section 6)."""
 
 import json
+import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -91,8 +94,47 @@ def test_any_other_failure_ends_the_run_with_the_words_of_the_api(fault: Turn, w
 def test_an_api_that_stays_busy_is_given_up_after_ten_attempts() -> None:
     played = Played(faulty({"status": 529, "times": "always"}))
     assert played.failure.code == "model_error"
-    assert "10 attempts failed: the API is overloaded (529)" in played.failure.message
     assert len(played.bodies) == 10
+    assert "10 attempts at 127.0.0.1 failed: the API is overloaded (529)" in played.failure.message
+    moment = re.search(r"it may be called again at (\S+)\.$", played.failure.message)
+    assert moment is not None and datetime.fromisoformat(moment[1]) > datetime.now(UTC) + timedelta(seconds=5)
+    assert "ANTHROPIC_BASE_URL" not in (played.failure.hint or "")
+
+
+def test_only_a_wait_for_a_busy_api_is_no_working_time() -> None:
+    played = Played(
+        faulty({"status": 529, "retry_after": 3}, {"status": 500}, {"status": 503, "retry_after": 2})
+    )
+    assert played.run.spared == [3, 2] and len(played.run.pauses) == 3
+
+
+@pytest.mark.parametrize(
+    ("header", "least", "most"),
+    [
+        ("1e308", 600, 600),
+        ("inf", 600, 600),
+        ("0", 0.3, 0.7),
+        ("-5", 0.3, 0.7),
+        ("nan", 0.3, 0.7),
+        ("9" * 400, 600, 600),
+        ("soon", 0.3, 0.7),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.3, 0.7),
+        ("Wed, 21 Oct 2015 07:28:00", 0.3, 0.7),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 600, 600),
+        ("Fri, 31 Dec 9999 23:59:59 -2359", 0.3, 600),
+    ],
+)
+def test_whatever_wait_the_api_names_is_bounded(header: str, least: float, most: float) -> None:
+    with answering(b"{}", 429, {"retry-after": header}) as base_url:
+        played = Played(says("Never said."), base_url=base_url)
+    assert least <= played.run.pauses[0] <= most
+
+
+def test_a_date_to_come_is_waited_for() -> None:
+    moment = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
+    with answering(b"{}", 429, {"retry-after": moment}) as base_url:
+        played = Played(says("Never said."), base_url=base_url)
+    assert 50 < played.run.pauses[0] <= 100
 
 
 def test_an_api_that_cannot_be_reached_is_tried_again_with_a_warning() -> None:
@@ -114,14 +156,15 @@ def streaming(*events: dict[str, Any]) -> Iterator[str]:
 
 
 @contextmanager
-def answering(body: bytes) -> Iterator[str]:
+def answering(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Iterator[str]:
     """Run an API that answers everything with the bytes of this stream, and give its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
-            self.send_response(200)
-            self.send_header("content-type", "text/event-stream")
+            self.send_response(status)
+            for name, value in {"content-type": "text/event-stream", **(headers or {})}.items():
+                self.send_header(name, value)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -1,16 +1,22 @@
 """Runs that meet a busy API spare it together: their file, and the runs themselves (SPEC section 6)."""
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from subagent_server.domain.definitions import Limits
 from subagent_server.domain.states import Status
-from subagent_server.host.directory import Directory
+from subagent_server.host import locks
+from subagent_server.host.deadline import LATE_SECONDS, DeadlineReader
+from subagent_server.host.directory import Directory, Entry
 from subagent_server.host.processes import boot_id
 from subagent_server.simulator import Simulator
+from subagent_server.toolkit.pace import LONGEST_WAIT_SECONDS
+from subagent_server.worker.run_context import WorkerRun
 from subagent_server.worker.shared_pace import LONGEST_GROWN_SECONDS, LONGEST_SECONDS, SharedPace
 from tests.helpers.turns import Turn, says
 from tests.helpers.wait import wait_for
@@ -19,17 +25,26 @@ from tests.helpers.world import API_KEY, BOUND, World
 URL = "https://user:hidden@api.example.com"
 
 
-def pace(root: Path, url: str = URL, key_name: str = "ANTHROPIC_API_KEY") -> SharedPace:
+KEY = "sk-ant-of-this-parent"
+
+
+def pace(root: Path, url: str = URL, key: str = KEY) -> SharedPace:
     """Return the pace of one more run."""
-    return SharedPace(Directory(root / ".backoff"), url, key_name)
+    root.mkdir(exist_ok=True)
+    return SharedPace(Directory(root / ".backoff"), url, key)
+
+
+def file_of(root: Path) -> Path:
+    """Return the file of the hold."""
+    (file,) = (root / ".backoff").glob("*.json")
+    return file
 
 
 def write(root: Path, **changes: Any) -> None:
     """Write a hold of half a minute, changed."""
     facts = {"bootId": boot_id(), "until": time.monotonic() + 30, "seconds": 30.0} | changes
-    path = pace(root).file.path
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(facts), encoding="utf-8")
+    pace(root).busy(0, asked=True)
+    file_of(root).write_text(json.dumps(facts), encoding="utf-8")
 
 
 def test_all_runs_of_one_api_and_key_wait_as_long_as_the_api_asks_for_and_not_all_the_same(
@@ -40,21 +55,36 @@ def test_all_runs_of_one_api_and_key_wait_as_long_as_the_api_asks_for_and_not_al
     others = [pace(tmp_path).hold() for _ in range(20)]
     assert all(20 < wait <= 60 for wait in (own, *others)), "40 s, less what the test took, half more at most"
     assert len(set(others)) > 10, "they do not come back all at once"
-    assert pace(tmp_path, key_name="OTHER_KEY").hold() == 0
+    assert pace(tmp_path, key="sk-ant-of-another-parent").hold() == 0
     assert pace(tmp_path, url="http://127.0.0.1:1").hold() == 0
 
 
-def test_the_file_holds_neither_address_nor_key(tmp_path: Path) -> None:
-    pace(tmp_path).busy(5, asked=False)
-    (file,) = (tmp_path / ".backoff").iterdir()
-    assert set(json.loads(file.read_bytes())) == {"bootId", "until", "seconds"}
-    assert "example" not in file.name and "KEY" not in file.name
+def test_no_file_holds_the_address_or_the_key_or_a_digest_that_another_root_has(tmp_path: Path) -> None:
+    for root in (tmp_path / "one", tmp_path / "other"):
+        pace(root).busy(5, asked=False)
+        assert set(json.loads(file_of(root).read_bytes())) == {"bootId", "until", "seconds"}
+        for file in (root / ".backoff").iterdir():
+            assert file.stat().st_mode & 0o777 == 0o600
+            assert b"example" not in file.read_bytes() and KEY.encode() not in file.read_bytes()
+    assert file_of(tmp_path / "one").name != file_of(tmp_path / "other").name
+
+
+@pytest.mark.parametrize("data", [b"", b"short", bytes(33), bytes(1 << 20)], ids=len)
+def test_a_secret_that_is_torn_or_planted_is_made_anew(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / ".backoff").mkdir()
+    (tmp_path / ".backoff" / "secret").write_bytes(data)
+    assert pace(tmp_path).hold() == 0
+    pace(tmp_path).busy(5, asked=True)
+    assert pace(tmp_path).hold() > 0
 
 
 def test_a_hold_is_never_shortened_and_no_file_makes_it_longer_than_the_longest(tmp_path: Path) -> None:
     pace(tmp_path).busy(60, asked=True)
     assert pace(tmp_path).busy(1, asked=True) > 30
-    assert pace(tmp_path).busy(10_000, asked=True) <= LONGEST_SECONDS * 1.5
+    for asked in (10_000, 1e308, math.inf, 600, 599, 500, 400):
+        waits = [pace(tmp_path / str(asked)).busy(asked, asked=True) for _ in range(50)]
+        waits += [pace(tmp_path / str(asked)).hold() for _ in range(50)]
+        assert max(waits) <= LONGEST_WAIT_SECONDS and min(waits) >= min(asked, LONGEST_SECONDS) - 10
 
 
 def test_an_api_that_is_still_busy_after_a_hold_is_spared_twice_as_long_by_all_runs(tmp_path: Path) -> None:
@@ -98,7 +128,7 @@ def test_a_file_of_another_clock_or_out_of_bounds_holds_no_run_back(
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"until": 1}'], ids=repr)
 def test_a_torn_file_holds_no_run_back(tmp_path: Path, data: bytes) -> None:
     write(tmp_path)
-    pace(tmp_path).file.path.write_bytes(data)
+    file_of(tmp_path).write_bytes(data)
     assert pace(tmp_path).hold() == 0 and pace(tmp_path).busy(5, asked=False) >= 5
 
 
@@ -114,27 +144,60 @@ def test_a_directory_that_cannot_be_written_is_logged_and_the_run_waits_all_the_
 BUSY: Turn = says("Never said.", fault={"status": 429, "retry_after": 100, "times": "always"})
 
 
-def test_a_run_that_the_api_makes_wait_holds_the_others_back_and_stop_and_time_end_the_wait(
-    world: World,
-) -> None:
+def test_a_run_that_the_api_makes_wait_holds_the_others_back_and_stop_ends_the_wait(world: World) -> None:
     world.agent()
-    world.agent("hasty", timeoutSeconds=2)
     simulator = world.play(BUSY)
     first = world.start()
     wait_for(lambda: world.events(first, "warning"), BOUND, "the first run to meet a busy API")
     assert "the API limits the rate (429); trying again in 1" in world.events(first, "warning")[0]["message"]
-    second, hasty = world.start(), world.start(agent="hasty")
+    second = world.start()
     wait_for(lambda: world.events(second, "warning"), BOUND, "the second run to be held back")
     assert "other runs met a busy API" in world.events(second, "warning")[0]["message"]
     assert "other runs met a busy API" in world.paths(second).log.path.read_text(encoding="utf-8")
-    assert world.failed(hasty)[0] == "timeout"
     assert world.stop(second).meta.status is Status.STOPPED
     world.gone(second)
-    world.gone(hasty)
     assert world.stop(first).meta.status is Status.STOPPED
-    assert len(simulator.requests) == 1, "the others never called"
-    (file,) = (world.runs / ".backoff").iterdir()
-    assert API_KEY not in file.read_text(encoding="utf-8")
+    assert len(simulator.requests) == 1, "the other never called"
+    assert all(API_KEY.encode() not in file.read_bytes() for file in (world.runs / ".backoff").iterdir())
+
+
+def test_the_wait_for_a_busy_api_is_no_working_time_of_any_run(world: World) -> None:
+    world.agent(timeoutSeconds=2)
+    world.play(says("Done.", fault={"status": 429, "retry_after": 4}))
+    first = world.start()
+    wait_for(lambda: world.events(first, "warning"), BOUND, "the first run to meet a busy API")
+    second = world.start()
+    assert world.completed(first) == world.completed(second) == "Done."
+    assert world.events(second, "warning"), "it was held back"
+
+
+def test_the_shim_ends_no_worker_that_waits_for_a_busy_api_and_its_slot_stays_its_own(
+    tmp_path: Path,
+) -> None:
+    deadline, slot = DeadlineReader(), locks.take(Entry.at(tmp_path / "slot"))
+    assert slot is not None
+    run = WorkerRun(tmp_path / "20261122-093015-417-k3f9qz", [slot], deadline.writer)
+    run.limit(Limits(timeout_seconds=2))
+    with run.clock.working():
+        assert deadline.seconds_left() < 2 + LATE_SECONDS
+        with run.clock.pausing(time.monotonic() + 100):
+            assert deadline.seconds_left() > 90 + LATE_SECONDS
+            assert locks.is_held(Entry.at(tmp_path / "slot"))
+        assert deadline.seconds_left() < 2 + LATE_SECONDS
+        with run.clock.waiting():
+            assert not locks.is_held(Entry.at(tmp_path / "slot")), "as when it waits for its parent"
+
+
+def test_a_parent_with_another_key_is_not_held_back(world: World) -> None:
+    world.agent()
+    simulator = world.play(BUSY, says("Done."))
+    first = world.start()
+    wait_for(lambda: world.events(first, "warning"), BOUND, "the first run to meet a busy API")
+    world.environment["ANTHROPIC_API_KEY"] = "sk-ant-of-another-parent"
+    second = world.start()
+    wait_for(lambda: len(simulator.requests) == 2, BOUND, "the call of the other parent's run")
+    world.stop(first)
+    world.stop(second)
 
 
 def test_runs_go_on_by_themselves_when_the_hold_is_over(world: World) -> None:

@@ -2,26 +2,31 @@
 
 import asyncio
 import json
+import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import anthropic
 import httpx2
 from anthropic.types import RawMessageStreamEvent
 
 from subagent_server.domain.errors import RunRefused
+from subagent_server.domain.times import timestamp
+from subagent_server.host.clock import now
 from subagent_server.runners.messages.caching import marked
 from subagent_server.runners.messages.connection import http_client
 from subagent_server.runners.messages.context import ContextEdits
 from subagent_server.runners.messages.reply import ModelReply, ReplyBuilder
 from subagent_server.runners.messages.web_tools import refuses_web_tools
-from subagent_server.toolkit.pace import Alone, Pace
+from subagent_server.toolkit.pace import LONGEST_WAIT_SECONDS, Alone, Pace
 
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 30.0
-LONGEST_ASKED_SECONDS = 600.0
 MAX_ATTEMPTS = 10
 DEFAULT_MAX_TOKENS = 32_000
 IDLE_SECONDS = 600.0
@@ -124,7 +129,7 @@ class Model:
         """
         for attempt in range(1, MAX_ATTEMPTS + 1):
             while (seconds := self._pace.hold()) > 0:
-                await on_retry(Retry(_SPARED, seconds))
+                await on_retry(Retry(_SPARED, seconds, busy=True))
             try:
                 reply = await self._attempt(self._request(system, messages, tools), on_spent)
                 self._broken_off = ""
@@ -133,9 +138,10 @@ class Model:
                 retry = self._without_edits(error) or _retry(error, attempt)
                 if retry is None:
                     raise _refusal(error, tools) from error
+                retry = self._agreed(retry)
                 if attempt == MAX_ATTEMPTS:
-                    raise _gave_up(retry) from error
-                await on_retry(self._agreed(retry))
+                    raise self._gave_up(retry) from error
+                await on_retry(retry)
         raise AssertionError("the last attempt returns or raises")
 
     def _without_edits(self, error: Exception) -> Retry | None:
@@ -149,6 +155,15 @@ class Model:
         if not retry.busy:
             return retry
         return replace(retry, seconds=self._pace.busy(retry.seconds, asked=retry.asked))
+
+    def _gave_up(self, retry: Retry) -> RunRefused:
+        api = urlsplit(str(self._client.base_url)).hostname or "the API"
+        message = f"{MAX_ATTEMPTS} attempts at {api} failed: {retry.reason}"
+        if not retry.busy:
+            hint = "Check ANTHROPIC_BASE_URL and the network, then start the run again."
+            return RunRefused("model_error", f"{message}.", hint)
+        moment = timestamp(now() + timedelta(seconds=retry.seconds))
+        return RunRefused("model_error", f"{message}; it may be called again at {moment}.", _BUSY_HINT)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -234,12 +249,20 @@ def _retry(error: Exception, attempt: int) -> Retry | None:
 
 
 def _asked_delay(error: anthropic.APIStatusError) -> float | None:
-    """Return the `retry-after` of the API, in seconds, bounded."""
+    """Return the `retry-after` of the API, in seconds, bounded; None if it names no moment to come."""
     text = error.response.headers.get("retry-after", "")
     try:
-        return min(LONGEST_ASKED_SECONDS, max(0.0, float(text)))
+        seconds = float(text)
     except ValueError:
-        return None
+        seconds = _seconds_until(text)
+    return min(LONGEST_WAIT_SECONDS, seconds) if seconds > 0 else None  # NaN is not
+
+
+def _seconds_until(date: str) -> float:
+    try:
+        return (parsedate_to_datetime(date) - now()).total_seconds()
+    except (ValueError, TypeError, OverflowError):  # no date, or one without a time zone
+        return math.nan
 
 
 def api_error_type(error: anthropic.APIStatusError) -> str:
@@ -273,15 +296,8 @@ def _refusal(error: Exception, tools: Sequence[Mapping[str, Any]]) -> RunRefused
     return RunRefused("model_error", f"The API refused the call ({fault}): {_said(error)}", hint)
 
 
-def _gave_up(retry: Retry) -> RunRefused:
-    return RunRefused(
-        "model_error",
-        f"{MAX_ATTEMPTS} attempts failed: {retry.reason}.",
-        "Check ANTHROPIC_BASE_URL and the network, then start the run again.",
-    )
-
-
 _NO_WEB_TOOLS = "Take WebSearch and WebFetch out of `tools`, or use an API and a model that have them."
+_BUSY_HINT = "Continue the run then, or raise the limits of the account."
 _TOO_LONG = "prompt is too long"
 CONTEXT_HINT = "The conversation no longer fits the model: give it a smaller task, or a larger window."
 _HINTS = {
