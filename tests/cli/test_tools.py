@@ -19,7 +19,7 @@ def test_the_functions_are_printed_as_the_model_reads_them_without_excluded_tool
     assert (
         done.stdout == f"# Call each with its server: github.get_issue(...)\n# --- github ---\n{STUB}{REST}"
     )
-    assert done.stderr == "[github] ready\nOrdinary tools: close, merge\n"
+    assert done.stderr == "Ordinary tools: close, merge\n"
     found = cli.json("tools", "worker")
     assert found["text"] + "\n" == done.stdout and found["ordinaryTools"] == ["close", "merge"]
     assert found["functions"][0]["parameters"] == [{"name": "id", "key": "id", "required": True}]

@@ -6,10 +6,12 @@
   keys of a result as they are; `{"exit": 3}`, `{"kill": true}`: the server ends during the call;
   `{"hang": true}`: no answer; `{"error": "..."}`: an error of the protocol; `{"env": "NAME"}`: a variable of
   the server; `{"meta": true}`: the `_meta` of the call; `{"count": true}`: how many calls this process has
-  had; `{"progress": 3}`: three reports, then the text `done`; else the arguments.
+  had; `{"progress": 3}`: three reports, then the text `done`; `{"stderr": "..."}`: a line, and the
+  arguments; else the arguments. A schema of `"missing"` is left out.
 - `pageSize`: tools a page; `pagesDoNotEnd`. `stderr`, `stdout`: lines to print first, with variables in them.
 - `log`: a message of its log. `exit`: end with this code at once. `silent`: never answer.
-- `discover`: `die` or `silent`, as some old servers. `mark`: a file that gets a line at each start.
+- `discover`: `die` or `silent`, as some old servers; `complains`: lines on stderr at a new method.
+- `mark`: a file that gets a line at each start.
 """
 
 import json
@@ -63,12 +65,17 @@ class ScriptedServer:
         elif self.script.get("discover") == "die":
             sys.exit(9)
         elif self.script.get("discover") != "silent":
+            for line in self.script.get("complains", []):
+                print(line, file=sys.stderr, flush=True)
             self.refuse(message["id"], f"there is no {method}")
 
     def page(self, cursor: str | None) -> dict[str, Any]:
         """Return one page of the tools."""
         tools = [{"inputSchema": {"type": "object"}, **tool} for tool in self.script.get("tools", [])]
-        tools = [{key: value for key, value in tool.items() if key != "does"} for tool in tools]
+        tools = [
+            {key: value for key, value in tool.items() if key != "does" and value != "missing"}
+            for tool in tools
+        ]
         size = self.script.get("pageSize", len(tools) or 1)
         start = int(cursor or 0)
         page: dict[str, Any] = {"tools": tools[start : start + size]}
@@ -109,6 +116,8 @@ class ScriptedServer:
             return self.text(os.environ.get(does["env"], "(unset)"))
         if does.get("meta"):
             return self.text(json.dumps(params.get("_meta")))
+        if "stderr" in does:
+            print(os.path.expandvars(does["stderr"]), file=sys.stderr, flush=True)
         if "count" in does:
             return self.text(str(self.calls))
         return self.text("done" if "progress" in does else json.dumps(params.get("arguments")))

@@ -29,6 +29,7 @@ def test_an_agent_file_is_enough_to_give_a_model_the_tools_of_foreign_servers(
     noisy = scripted(
         {"name": "whoami", "does": {"env": "SUBAGENT_RUN_ID"}},
         {"name": "secret", "does": {"env": "SERVICE_TOKEN"}},
+        {"name": "says", "does": {"stderr": "asked with $SERVICE_TOKEN"}},
         {"name": "a.b", "inputSchema": {"type": "object", "properties": {"$select": {"type": "string"}}}},
         {"name": "forbidden"},
         stderr=["ready to serve", "my token is $SERVICE_TOKEN"],
@@ -45,6 +46,7 @@ def test_an_agent_file_is_enough_to_give_a_model_the_tools_of_foreign_servers(
             use("whoami"),
             use("secret"),
             use("a_b", _select="name"),
+            use("says"),
         ),
         says("Read."),
     )
@@ -59,11 +61,15 @@ def test_an_agent_file_is_enough_to_give_a_model_the_tools_of_foreign_servers(
     assert json.loads(results[3]) == {"$select": "name"}, "the server hears its own names"
 
     said = [(event["server"], event["text"]) for event in world.events(run_id, "server_log")]
-    assert ("noisy", "ready to serve") in said and ("noisy", "my token is ***") in said
+    assert ("noisy", "asked with ***") in said and ("noisy", "ready to serve") not in said
     log = world.paths(run_id).log.path.read_text(encoding="utf-8")
-    assert "[noisy] ready to serve" in log
+    assert "[noisy] asked with ***" in log
     kept = world.paths(run_id).server_logs.path / "noisy.log"
-    assert kept.read_text(encoding="utf-8").splitlines() == ["ready to serve", "my token is ***"]
+    assert kept.read_text(encoding="utf-8").splitlines() == [
+        "ready to serve",
+        "my token is ***",
+        "asked with ***",
+    ]
     (warning,) = world.events(run_id, "warning")
     assert "a.b" in warning["message"] and "a_b" in warning["message"]
     world.gone(run_id)

@@ -69,6 +69,7 @@ class ServerConnection:
         try:
             async with asyncio.timeout(seconds) as limit:
                 self.tools = await self._connected()
+            self._log.handshake_over()
         except TimeoutError as error:
             if not limit.expired():
                 raise
@@ -172,6 +173,12 @@ class ServerConnection:
             self._gone = f"it {trouble.what}"
             self._around.record("warning", message=f"The MCP server {self.name} {trouble.what}.")
         self.tools = known
+
+    @property
+    def warnings(self) -> list[str]:
+        """The tools that it lists and that are left out, a sentence each."""
+        faults = self.session.faults if self.session is not None else []
+        return [f"The MCP server {self.name} {fault}." for fault in faults]
 
     def facts(self) -> dict[str, Any]:
         """Return the name, version and instructions that the server has given."""

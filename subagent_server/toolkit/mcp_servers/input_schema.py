@@ -40,7 +40,7 @@ class InputSchema:
 
 def input_schema(given: Any) -> InputSchema:
     """Return the schema `given` in a form that the Messages API takes."""
-    root = _unpacked(given) if isinstance(given, dict) else {}
+    root = unpacked(given) if isinstance(given, dict) else {}
     whole = repaired(root)
     whole = without_dead_references(whole, whole)
     flat = _flat(whole, whole, _DEEPEST, count())
@@ -50,8 +50,8 @@ def input_schema(given: Any) -> InputSchema:
     return InputSchema(without_dead_references(flat, flat), names, _rule(whole))
 
 
-def _unpacked(given: dict[str, Any]) -> dict[str, Any]:
-    """Take a whole schema out of `properties`, into which some servers put it by mistake."""
+def unpacked(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the whole schema that some servers put into `properties` by mistake, else the schema `given`."""
     inner = given.get("properties")
     if not isinstance(inner, dict) or inner.get("type") != "object":
         return given

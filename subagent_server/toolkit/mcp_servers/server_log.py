@@ -1,5 +1,7 @@
 """The stderr of an MCP server: all of it in a file of the run, its first lines in the log.
 
+Servers of older protocols complain at length of the first message of a newer one. So what a server prints
+before its handshake is over stands in the file, and in the error if it cannot be used.
 Control characters are made visible in the file, because people read it on a terminal.
 """
 
@@ -32,6 +34,7 @@ class ServerLog:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self._written = 0
         self._reported = 0
+        self._is_quiet = True
         self._unmasked = b""
         self._line = b""
         self._tail = ""
@@ -43,8 +46,15 @@ class ServerLog:
         return self._tail.strip()[-600:]
 
     def forget(self) -> None:
-        """Clear `tail`, before the server is started again."""
+        """Clear `tail` and report nothing, before the server is started."""
         self._tail = ""
+        self._is_quiet = True
+
+    def handshake_over(self) -> None:
+        """Report what it prints from here on, and clear `tail`: it is about the handshake."""
+        self.flush()
+        self._tail = ""
+        self._is_quiet = False
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes. Whole lines are reported at once: a person may be waiting for them."""
@@ -57,9 +67,9 @@ class ServerLog:
             masked, self._unmasked = self._masker.stream(self._unmasked)
             self._take(masked)
 
-    def say(self, line: str) -> None:
-        """Take a line about the server, or a log message of the protocol."""
-        self._take(self._masker.text(line).encode("utf-8", "replace") + b"\n")
+    def say(self, line: str, *, always: bool = False) -> None:
+        """Take a line about the server; with `always`, as for a log message of the protocol, report it."""
+        self._take(self._masker.text(line).encode("utf-8", "replace") + b"\n", always=always)
 
     def flush(self) -> None:
         """Report a line that has no end yet."""
@@ -68,7 +78,7 @@ class ServerLog:
         if self._line:
             self._take(b"\n")
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes, *, always: bool = False) -> None:
         if not data:
             return
         self._store(data)
@@ -77,7 +87,7 @@ class ServerLog:
         for raw in lines:
             line = raw.decode("utf-8", "replace").rstrip("\r")[:_LONGEST_LINE]
             self._tail = f"{self._tail}\n{line}"[-_TAIL:]
-            if line.strip():
+            if line.strip() and (always or not self._is_quiet):
                 self._report_line(line)
 
     def _report_line(self, line: str) -> None:

@@ -31,7 +31,9 @@ class Servers:
         listings = [ToolListing(each.name, each.definition, each.tools) for each in self.connections]
         offer = make_offer(listings, wanted, own)
         by_name = {each.name: each for each in self.connections}
-        return [McpTool(each, by_name[each.server], attachments) for each in offer.tools], offer.warnings
+        warnings = [warning for each in self.connections for warning in each.warnings]
+        tools = [McpTool(each, by_name[each.server], attachments) for each in offer.tools]
+        return tools, [*warnings, *offer.warnings]
 
     async def aclose(self, *, hurry: bool = False) -> None:
         """Leave all of them at once."""

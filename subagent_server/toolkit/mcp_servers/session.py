@@ -14,14 +14,12 @@ from typing import Any, Literal
 from mcp import Client, ClientSession, MCPError
 from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import (
-    METHOD_NOT_FOUND,
     CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
     Implementation,
     InputRequiredResult,
     LoggingMessageNotificationParams,
-    PaginatedRequestParams,
     Tool,
 )
 from pydantic import TypeAdapter, ValidationError
@@ -29,6 +27,7 @@ from pydantic import TypeAdapter, ValidationError
 from subagent_server import __version__
 from subagent_server.domain.definitions import ServerDefinition
 from subagent_server.sandbox.box import Box
+from subagent_server.toolkit.mcp_servers.listing import RepairedListing, all_tools
 from subagent_server.toolkit.mcp_servers.network import NetworkTransport
 from subagent_server.toolkit.mcp_servers.reasons import (
     CallTimedOut,
@@ -46,7 +45,6 @@ Mode = Literal["auto", "legacy"]
 
 _ME = Implementation(name="subagent-server", title="Subagent server", version=__version__)
 _RESULT: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
-_MOST_PAGES = 1_000
 _HURRY_SECONDS = 0.2
 _END_SECONDS = 10.0
 
@@ -78,6 +76,9 @@ class ServerSession:
         self._mode = mode
         self._definition = definition
         self._transport = _transport(definition, place, log)
+        self._listing = RepairedListing(
+            self._transport, lambda: None if self._client is None else self._client.protocol_version
+        )
         self._leave = asyncio.Event()
         self._failure: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
@@ -101,6 +102,11 @@ class ServerSession:
             return ready.result()
         ready.cancel()
         raise self._trouble(self._failure)
+
+    @property
+    def faults(self) -> list[str]:
+        """The tools that it lists and that cannot be used, each as the end of a sentence with its name."""
+        return self._listing.faults
 
     @property
     def ended_itself(self) -> bool:
@@ -190,14 +196,14 @@ class ServerSession:
         """Be connected until `aclose`. However it ends, the reason is kept and nothing is raised."""
         try:
             async with Client(
-                self._transport,
+                self._listing,
                 mode=self._mode,
                 client_info=_ME,
                 cache=None,
                 logging_callback=self._logged,
             ) as client:
                 self._client = client.session
-                tools = await _all_tools(client.session)
+                tools = await all_tools(client.session)
                 if not ready.done():
                     ready.set_result(tools)
                 await self._leave.wait()
@@ -205,7 +211,7 @@ class ServerSession:
             self._failure = error
 
     async def _logged(self, params: LoggingMessageNotificationParams) -> None:
-        self._log.say(f"[{params.level}] {str(params.data)[:1_000]}")
+        self._log.say(f"[{params.level}] {str(params.data)[:1_000]}", always=True)
 
     def _trouble(self, error: BaseException | None) -> ServerTrouble:
         return why_not_connected(error, self._definition, self._transport.trouble)
@@ -220,28 +226,3 @@ def _transport(
     environment = {**place.environment, **definition.env}
     program = ServerProgram(definition.command or "", definition.args, environment, place.cwd, box)
     return StdioTransport(program, log)
-
-
-async def _all_tools(session: ClientSession) -> list[Tool]:
-    """Return the tools of all pages; a server without tools has none.
-
-    Raises:
-        ServerTrouble: the pages do not end.
-    """
-    tools: list[Tool] = []
-    cursors: set[str] = set()
-    cursor: str | None = None
-    while True:
-        try:
-            page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
-        except MCPError as error:
-            if error.code == METHOD_NOT_FOUND and not tools:
-                return []
-            raise
-        tools += page.tools
-        cursor = page.next_cursor
-        if cursor is None:
-            return tools
-        if cursor in cursors or len(cursors) >= _MOST_PAGES:
-            raise ServerTrouble("lists its tools in pages that do not end")
-        cursors.add(cursor)

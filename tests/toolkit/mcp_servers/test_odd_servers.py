@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,13 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(work)
 
 
+async def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition in the loop."""
+    async with asyncio.timeout(BOUND):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
 def test_all_pages_of_a_list_are_read(tmp_path: Path) -> None:
     async def work() -> None:
         many = [f"tool_{number}" for number in range(45)]
@@ -78,9 +85,8 @@ def test_all_pages_of_a_list_are_read(tmp_path: Path) -> None:
             {"type": "http", "url": "http://127.0.0.1:1/mcp", "headers": {"X-Key": "secret\nin two lines"}},
             "127.0.0.1:1/mcp: the value of its header X-Key holds a line break, or what is not ASCII.",
         ),
-        (scripted({"name": "x", "inputSchema": 5}), "what the protocol does not know (tools.0.inputSchema"),
     ],
-    ids=["ends", "missing", "no-program", "endless", "silent", "no-http", "no-sse", "no-header", "no-schema"],
+    ids=["ends", "missing", "no-program", "endless", "silent", "no-http", "no-sse", "no-header"],
 )
 def test_a_server_that_cannot_be_used_is_named_with_its_failure_and_its_output(
     tmp_path: Path, keys: dict[str, Any], said: str
@@ -107,23 +113,77 @@ def test_an_old_server_that_ends_or_falls_silent_at_a_new_word_is_asked_in_the_o
     run(work())
 
 
+def test_a_loose_schema_costs_that_tool_alone_and_an_empty_one_is_an_object(tmp_path: Path) -> None:
+    loose: list[dict[str, Any]] = [
+        {"name": "number", "inputSchema": 5},
+        {"name": "text", "inputSchema": {"type": "string"}},
+        {"name": "odd", "inputSchema": {"properties": {"a": 5}}},
+        {"name": "empty", "inputSchema": {}},
+        {"name": "null", "inputSchema": None},
+        {"name": "none", "inputSchema": "missing"},
+        {"name": "untyped", "inputSchema": {"properties": {"a": {"type": "integer"}}}},
+        {"name": "packed", "inputSchema": {"properties": {"type": "object", "properties": {"b": {}}}}},
+        {"title": "nameless", "name": 7},
+    ]
+
+    async def work() -> None:
+        async with connected(tmp_path, s=scripted("good", *loose, pageSize=4)) as field:
+            assert list(field.tools) == ["good", "empty", "null", "none", "untyped", "packed"]
+            for name in ("empty", "null", "none"):
+                assert field.tools[name].definition()["input_schema"] == {"type": "object"}
+            assert "b" in field.tools["packed"].definition()["input_schema"]["properties"]
+            assert (await field.call("untyped", a=1)).text == '{"a": 1}'
+            warnings = [facts["message"] for facts in field.said("warning")]
+        assert len(warnings) == 4 and all(
+            "The MCP server s offers a tool that is left out" in w for w in warnings
+        )
+        for name, warning in zip(["'number'", "'text'", "'odd'", "'7'"], warnings, strict=True):
+            assert f": {name} (" in warning, warning
+
+    run(work())
+
+
+def test_nothing_of_the_handshake_with_an_older_server_is_in_the_log_and_all_in_its_file(
+    tmp_path: Path,
+) -> None:
+    noise = [f"Failed to validate request: line {number} of 95" for number in range(95)]
+
+    async def work() -> None:
+        server = scripted({"name": "t", "does": {"stderr": "called"}}, stderr=["ready"], complains=noise)
+        async with connected(tmp_path, old=server) as field:
+            assert field.protocols() == {"old": "2025-11-25"} and field.said("server_log") == []
+            await field.call("t")
+            await wait_until(lambda: bool(field.said("server_log")))
+            assert [facts["text"] for facts in field.said("server_log")] == ["called"]
+
+    run(work())
+    kept = (tmp_path / "mcp" / "old.log").read_text(encoding="utf-8").splitlines()
+    assert kept == ["ready", *noise, "called"]
+
+
 def test_output_of_a_server_is_logged_and_kept_and_never_ends_the_conversation(tmp_path: Path) -> None:
     async def work() -> None:
         server = scripted(
-            "t",
+            {"name": "t", "does": {"stderr": "my key: very-secret-key"}},
             stdout=["Welcome!", "{}", ""],
             stderr=["key: very-secret-key", "ü", "\x1b]52;c;cm0=\x07\x9b31m\u202e\tred\r"],
             log="almost full",
         )
         async with connected(tmp_path, ("very-secret-key",), **{"a b": server}) as field:
             assert (await field.call("t")).text == "{}"
+            await wait_until(lambda: len(field.said("server_log")) > 1)
             said = [facts["text"] for facts in field.said("server_log")]
-        assert {"(on stdout) Welcome!", "key: ***", "ü", "[warning] almost full"} <= set(said)
+        assert said == ["[warning] almost full", "my key: ***"]
 
     run(work())
     (kept,) = (tmp_path / "mcp").iterdir()
     text = kept.read_text(encoding="utf-8")
-    assert "key: ***\nü\n" in text and kept.name.startswith("a_b") and kept.suffix == ".log"
+    assert (
+        "key: ***\nü\n" in text
+        and "(on stdout) Welcome!\n" in text
+        and kept.name.startswith("a_b")
+        and kept.suffix == ".log"
+    )
     assert "\\x1b]52;c;cm0=\\x07\\x9b31m\\u202e\tred\n" in text
 
 
