@@ -25,6 +25,7 @@ from subagent_server.service.context import warm_start
 from subagent_server.service.doctor import Defect, examine
 from subagent_server.service.hooks import hooks_for_run
 from subagent_server.service.open_run import open_run
+from subagent_server.service.unsupported import why_no_commit
 from subagent_server.store.log_format import count
 
 _EVERY_RUN = "*"
@@ -226,6 +227,8 @@ def _problems(checked: CheckedAgent) -> Iterator[Problem]:
             yield Problem(path, checked.line_of(refusal.key), "fault", refusal.sentence, agent.name)
     for key, sentence in checked.missing.items():
         yield Problem(path, checked.line_of(key), "warning", sentence, agent.name)
+    if (no_commit := why_no_commit(agent)) is not None:
+        yield Problem(path, None, "warning", no_commit, agent.name)
     if checked.doubt is not None:
         yield Problem(path, None, "warning", f"not trusted: {checked.doubt.remark}", agent.name)
 

@@ -4,6 +4,7 @@ Such an agent loads with a warning, and its run is refused with `config` naming 
 without something that its author asked for (SPEC section 3).
 """
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -42,6 +43,18 @@ def asked_of_box(agent: AgentDefinition) -> dict[str, str]:
 def works_without_box(agent: AgentDefinition) -> bool:
     """Whether the file of an agent leaves its programs without a box."""
     return agent.sandbox == "none" or (agent.runner != "messages" and agent.sandbox == "auto")
+
+
+def why_no_commit(agent: AgentDefinition) -> str | None:
+    """Return a sentence for an agent whose prompt speaks of commits that its runs cannot make, or None."""
+    has_shell = agent.runner == "messages" and select(agent.tools, agent.disallowed_tools).bash
+    can_commit = agent.sandbox == "none" or agent.isolation == "worktree" or not has_shell
+    if can_commit or re.search(r"\bcommit(s|ted|ting)?\b", agent.system_prompt, re.IGNORECASE) is None:
+        return None
+    return (
+        "Its prompt speaks of commits, and .git is read-only in the sandbox: `isolation: worktree` gives its "
+        "runs a branch of their own; `sandbox: none` lets them write the repository."
+    )
 
 
 def why_no_box(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path) -> str | None:

@@ -156,13 +156,17 @@ def mark_of(box: RunBox) -> str:
 def words_of(box: RunBox) -> str:
     """Return what a model has to know, to take the walls of the box for rules and not for faults."""
     elsewhere = "".join(f", {path}" for path in box.write_elsewhere)
+    no_commit = (
+        " So is .git: leave your changes uncommitted (an agent that has to commit needs "
+        "`isolation: worktree`, or `sandbox: none`)."
+    )
     network = (
-        "There is no network in it, so nothing can be downloaded or installed from elsewhere: a package that "
-        "pip or npm cannot find may well exist."
+        " There is no network in it, so nothing can be downloaded or installed from elsewhere: a package "
+        "that pip or npm cannot find may well exist."
     )
     return (
         f"What you start works in a sandbox. It can write the working directory{elsewhere} and /tmp; "
-        "everything else is read-only or not there, on purpose, and so are .git, where nothing can be "
-        f"committed, and files that other programs execute (.mcp.json, .envrc and their kind). "
-        f"{'' if box.network else network}"
-    ).strip()
+        "everything else is read-only or not there, on purpose, and so are files that other programs "
+        "execute (.mcp.json, .envrc and their kind)."
+        f"{'' if box.commits else no_commit}{'' if box.network else network}"
+    )

@@ -40,6 +40,11 @@ class RunBox:
         return self._rules.network
 
     @property
+    def commits(self) -> bool:
+        """Whether its programs have a repository of their own."""
+        return self._setup.run.meta().worktree is not None
+
+    @property
     def limits(self) -> SandboxLimits:
         """What its programs may use."""
         return self._rules.limits

@@ -22,6 +22,15 @@ def test_agents_without_faults_exit_with_0(cli: Cli) -> None:
     assert done.stderr.endswith("\n1 agent checked: nothing is wrong.\n")
 
 
+@pytest.mark.parametrize(
+    ("key", "is_told"), [("tools: Bash", True), ("isolation: worktree", False), ("sandbox: none", False)]
+)
+def test_a_prompt_that_speaks_of_commits_is_told_where_they_work(cli: Cli, key: str, is_told: bool) -> None:
+    text = f"---\nname: fixer\ndescription: x\n{key}\n---\nFix the fault, then commit.\n"
+    (cli.home / "agents" / "fixer.md").write_text(text, encoding="utf-8")
+    assert ("`isolation: worktree`" in cli("doctor", "fixer").stdout) == is_told
+
+
 def test_it_names_the_directory_of_the_warm_process_and_why_starts_are_plain_if_they_are(cli: Cli) -> None:
     place = cli.home / "warm"
     own = {"SUBAGENT_RUNTIME_DIR": str(place)}

@@ -221,3 +221,39 @@ def test_a_box_that_is_killed_is_a_new_shell_and_its_processes_are_bounded(world
     killed, bombed = results_of(world, "kill -9 $$; sleep 60", BOMB, sandboxLimits={"processes": 40})
     assert "[the shell was ended by SIGKILL" in killed
     assert bombed == "Resource temporarily unavailable"
+
+
+PASSING = "bwrap: Can't find source path /gone: No such file or directory"
+
+
+def failing(world: World, times: int) -> None:
+    """Let bubblewrap fail so many times for a path that is gone, then work."""
+    real, program, count = (
+        world.environment.get("SUBAGENT_BWRAP", "/usr/bin/bwrap"),
+        world.home / "b",
+        world.home / "n",
+    )
+    program.write_text(
+        f'#!/bin/sh\necho >> {count}\n[ $(wc -l < {count}) -gt {times} ] && exec {real} "$@"\n'
+        f'echo "{PASSING}" >&2\nexit 1\n',
+        encoding="utf-8",
+    )
+    program.chmod(0o755)
+    world.environment["SUBAGENT_BWRAP"] = str(program)
+
+
+@pytest.mark.parametrize("sandbox", ["auto", "bwrap"])
+def test_a_box_that_fails_for_a_reason_that_passes_is_built_once_more(world: World, sandbox: str) -> None:
+    failing(world, 1)
+    (result,) = results_of(world, "echo works", sandbox=sandbox)
+    assert result == "works"
+
+
+@pytest.mark.parametrize("sandbox", ["auto", "bwrap"])
+def test_a_box_that_fails_twice_so_ends_the_run_with_storage_and_the_path(world: World, sandbox: str) -> None:
+    failing(world, 9)
+    world.agent(sandbox=sandbox)
+    world.play(shell("touch ran"), says("Done."))
+    code, message = world.failed(world.start())
+    assert code == "storage" and "/gone" in message
+    assert not (world.work / "ran").exists()

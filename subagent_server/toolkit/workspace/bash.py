@@ -27,8 +27,8 @@ T = TypeVar("T")
 COMMAND_SECONDS = 120.0
 _READ_ONLY = "Read-only file system"
 _RULE_OF_GIT = (
-    ", and .git is for reading: leave your changes uncommitted, or say that the agent needs "
-    "`isolation: worktree` to commit"
+    "; git can commit only where the agent has `isolation: worktree` (or `sandbox: none`), else leave your "
+    "changes uncommitted"
 )
 _NO_NETWORK = (
     *(
