@@ -227,8 +227,9 @@ def _problems(checked: CheckedAgent) -> Iterator[Problem]:
             yield Problem(path, checked.line_of(refusal.key), "fault", refusal.sentence, agent.name)
     for key, sentence in checked.missing.items():
         yield Problem(path, checked.line_of(key), "warning", sentence, agent.name)
-    if (no_commit := why_no_commit(agent)) is not None:
-        yield Problem(path, None, "warning", no_commit, agent.name)
+    prompts, _ = _of_file(path)  # those of a listing are left out of it
+    for told in filter(None, map(why_no_commit, prompts)):
+        yield Problem(path, None, "warning", told, agent.name)
     if checked.doubt is not None:
         yield Problem(path, None, "warning", f"not trusted: {checked.doubt.remark}", agent.name)
 
