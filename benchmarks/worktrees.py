@@ -53,7 +53,7 @@ def measure(scale: Scale) -> list[Line]:
 
 def _ours(top: Path, path: Path, made: list[float], removed: list[float]) -> None:
     began = time.perf_counter()
-    found = find_repository(os.environ, top, is_data=False)
+    found = find_repository(os.environ, top)
     worktree = Worktree(
         path=str(path),
         branch=f"subagent/{path.name}",

@@ -15,10 +15,12 @@ class WorktreeState(Record):
 
     `removing` is written before anything is deleted, so that half a worktree is never taken for changes. The
     figures compare `tip`, the last commit on the branch, with the base. `merged_tip` is the tip that was
-    merged last, and `handed_to` the run that has taken the worktree over.
+    merged last, and `handed_to` the run that has taken the worktree over. `boxed` says that the run works in
+    a box, so nothing of it is read outside of one; `trouble`, why its end could not be settled yet.
     """
 
     phase: Literal["working", "kept", "removing", "removed"]
+    boxed: bool = False
     left_changed: int = 0
     left_untracked: int = 0
     included: list[str] = Field(default_factory=list)
@@ -31,6 +33,12 @@ class WorktreeState(Record):
     merged_tip: str | None = None
     merged_into: str | None = None
     handed_to: str | None = None
+    trouble: str | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the worktree is not this run's any more, or is as its run has left it for good."""
+        return self.handed_to is not None or self.phase in ("kept", "removed")
 
 
 def worktree_view(worktree: Worktree, state: WorktreeState | None) -> dict[str, Any]:
@@ -53,6 +61,8 @@ def worktree_view(worktree: Worktree, state: WorktreeState | None) -> dict[str, 
         )
     if state.included:
         shown["included"] = len(state.included)
+    if state.trouble is not None and not state.is_settled:
+        shown["trouble"] = state.trouble
     if state.notes:
         shown["notes"] = [note[:MAX_NOTE_CHARACTERS] for note in state.notes[:MAX_NOTES]]
     return shown

@@ -20,7 +20,7 @@ from subagent_server.host.failpoints import failpoint
 from subagent_server.host.stderr import log
 from subagent_server.launch import marks
 from subagent_server.launch.program import EXIT_GATE_CLOSED, WorkerProgram
-from subagent_server.store.paths import STATE_BYTES, RunPaths
+from subagent_server.store.paths import RECORD_BYTES, STATE_BYTES, RunPaths
 
 LEFTOVER_GRACE_SECONDS = 2.0
 """Between TERM and KILL for processes that a worker left behind when it ended by itself."""
@@ -84,8 +84,9 @@ def conclude(
     failpoint("shim.tree_gone")
     # 16. Let the lock fall while the mark is there: a reader that its removal wakes finds the lock free.
     locks.give_back(lock)
-    # 17. Remove the mark. A run that is not settled keeps its mark, so the next list looks at it.
-    if is_settled:
+    # 17. Remove the mark. A run that is not settled keeps its mark, so the next list looks at it; so does one
+    #     with work in a worktree that could not be brought home yet.
+    if is_settled and not _has_open_worktree(run):
         with suppress(OSError):
             run.root.change_mark(run.run_id).unlink()
             for fifo in run.sleepers():
@@ -114,6 +115,15 @@ def _never_gets_shim(run: RunPaths) -> bool:
             return False
         signal.sigtimedwait((), 0.02)
     return False
+
+
+def _has_open_worktree(run: RunPaths) -> bool:
+    try:
+        state = json.loads(run.worktree.read(RECORD_BYTES))
+    except (OSError, ValueError):
+        return False  # most runs have none
+    is_open = isinstance(state, dict) and state.get("phase") in ("working", "removing")
+    return is_open and state.get("handedTo") is None
 
 
 def _exit_facts(status: int | None) -> dict[str, Any]:

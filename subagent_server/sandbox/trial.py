@@ -64,6 +64,13 @@ def is_proven(program: Path) -> bool:
     return program in _PROVEN
 
 
+def can_box(environment: Mapping[str, str]) -> bool:
+    """Whether boxes work here. Some 50 ms for the first one of a process that was not rehearsed."""
+    if not _PROVEN:
+        rehearse_box(environment)
+    return bool(_PROVEN)
+
+
 def outlook(environment: Mapping[str, str]) -> str:
     """Return whether boxes work here, by one trial start in an empty directory, for people."""
     try:

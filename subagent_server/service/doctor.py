@@ -30,6 +30,7 @@ from subagent_server.launch import marks
 from subagent_server.service.reconcile import Observed, observe
 from subagent_server.service.shim_record import read_exit, read_shim
 from subagent_server.service.tree_usage import children, subtree
+from subagent_server.service.worktree_end import open_worktree
 from subagent_server.store.logs import recorded_usage
 from subagent_server.store.paths import RECORD_BYTES, RunPaths
 from subagent_server.store.runs import RunStore
@@ -215,8 +216,14 @@ def _processes(case: _Case) -> Iterator[str]:
         yield "it is over, and its live.lock is held"
     if not (read_exit(case.run) or {}).get("treeGone"):
         yield "it is over, and exit.json does not say that its tree is gone"
-    if case.meta.run_id in case.store.live_ids():
+    if case.meta.run_id in case.store.live_ids() and open_worktree(case.store, case.meta.run_id) is None:
         yield "it is over, and stands among those that may be live"
+
+
+def _worktree(case: _Case) -> Iterator[str]:
+    why = open_worktree(case.store, case.meta.run_id) if case.is_over else None
+    if why is not None:
+        yield f"its worktree is not settled, and each reader tries again: {why}"
 
 
 def _children(case: _Case) -> Iterator[str]:
@@ -273,6 +280,7 @@ _CHECKS: tuple[Check, ...] = (
     _usage,
     _tree,
     _processes,
+    _worktree,
     _children,
     _shim,
     _secrets,

@@ -7,7 +7,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import RunMeta, Worktree
 from subagent_server.domain.visible import visible
 from subagent_server.domain.worktrees import WorktreeState
@@ -15,12 +14,12 @@ from subagent_server.host.exclusive import exclusive
 from subagent_server.service.access import USER, Caller, NotAllowed
 from subagent_server.service.context import Service
 from subagent_server.service.open_run import open_run
-from subagent_server.service.worktree_end import check_not_handed_over, settle
+from subagent_server.service.worktree_end import check_not_handed_over, settle, worktree_of
 from subagent_server.store.run_files import read_worktree, write_worktree
-from subagent_server.worktrees.git import GIT_SECONDS, NO_PROGRAMS, Git
-from subagent_server.worktrees.making import inside_git
+from subagent_server.worktrees.git import GIT_SECONDS, NO_PROGRAMS
 from subagent_server.worktrees.merging import MergeOrder, MergeWay, NotMerged, merge_branch
-from subagent_server.worktrees.settling import repository_of
+from subagent_server.worktrees.reading import Reader
+from subagent_server.worktrees.store import is_of_run, repository_of, store_of
 
 _SUBJECT_CHARACTERS = 200
 
@@ -80,12 +79,12 @@ def _merged(service: Service, meta: RunMeta, worktree: Worktree, way: MergeWay, 
             f"{worktree.branch} is not where run {meta.run_id} has left it: look at it, then merge it by "
             f"hand (`git merge {worktree.branch}`)."
         )
-    target, onto = _target(service, meta, worktree, caller)
+    target, into = _target(service, meta, worktree, caller)
     shown = f"{worktree.branch} into {target}"
     if state.merged_tip == state.tip:
         told = f"{shown}: merged already."
         return Merged(meta.run_id, worktree.branch, str(target), state.merged_into or "", told)
-    order = MergeOrder(target, worktree.branch, worktree.base, state.tip, way, _message(meta, worktree), onto)
+    order = MergeOrder(target, worktree.branch, worktree.base, state.tip, way, _message(meta, worktree), into)
     commit = merge_branch(order, os.environ)
     write_worktree(run, state.model_copy(update={"merged_tip": state.tip, "merged_into": commit}))
     counts = f"{state.files:,} files, +{state.insertions:,} -{state.deletions:,}"
@@ -93,33 +92,32 @@ def _merged(service: Service, meta: RunMeta, worktree: Worktree, way: MergeWay, 
     return Merged(meta.run_id, worktree.branch, str(target), commit, told)
 
 
-def _target(service: Service, meta: RunMeta, worktree: Worktree, caller: Caller) -> tuple[Path, str | None]:
-    """Return the working copy to merge into, and its branch if it is the worktree of a run.
+def _target(
+    service: Service, meta: RunMeta, worktree: Worktree, caller: Caller
+) -> tuple[Path, Reader | None]:
+    """Return the working copy to merge into, and what reads it if it is the worktree of a run.
 
     A worktree that has gone, because its run had no changes of its own, is passed over on the way up.
     """
-    parent = _parent(service, meta)
+    run_id = meta.run_id
     while not Path(worktree.origin).is_dir():
-        above = None if parent is None else parent.worktree
-        if parent is None or above is None or caller.is_child:
+        above, _ = worktree_of(service.store, Path(worktree.origin).name)
+        if not is_of_run(worktree.origin, worktree) or above is None or caller.is_child:
             raise NotMerged(
-                f"{worktree.origin}, where run {meta.run_id} came from, is gone: merge {worktree.branch} by "
+                f"{worktree.origin}, where run {run_id} came from, is gone: merge {worktree.branch} by "
                 "hand where you want it."
             )
-        worktree, parent = above, _parent(service, parent)
-    onto = None
-    if parent is not None and parent.worktree is not None and parent.worktree.path == worktree.origin:
-        onto = parent.worktree.branch
-    return Path(worktree.origin), onto
-
-
-def _parent(service: Service, meta: RunMeta) -> RunMeta | None:
-    if meta.parent_run_id is None:
-        return None
-    try:
-        return service.store.read(meta.parent_run_id)
-    except SubagentError:
-        return None  # it was removed: then its worktree is gone too
+        worktree = above
+    target = Path(worktree.origin)
+    if not is_of_run(target, worktree):
+        return target, None
+    above, state = worktree_of(service.store, target.name)
+    if above is None or state is None or above.path != worktree.origin or not store_of(above).is_dir():
+        raise NotMerged(
+            f"{target} is no worktree that run {run_id} could be merged into: merge {worktree.branch} by "
+            "hand where you want it."
+        )
+    return target, Reader(repository_of(above, os.environ), above, state, os.environ)
 
 
 def _message(meta: RunMeta, worktree: Worktree) -> str:
@@ -145,11 +143,7 @@ def run_diff(service: Service, run_id: str, caller: Caller = USER, *, seconds: f
     if state is None or state.phase in ("removing", "removed"):
         return ""
     git = repository_of(worktree, os.environ, seconds=seconds)
-    words = ["diff", *NO_PROGRAMS, "--stat", "--patch", worktree.base]
     if state.phase == "kept" and state.tip is not None:
-        return _text(git, [*words, state.tip, "--"])
-    return _text(inside_git(git, worktree), [*words, "--"])
-
-
-def _text(git: Git, words: list[str]) -> str:
-    return git.run("compare", *words).decode("utf-8", "replace")
+        words = ("diff", *NO_PROGRAMS, "--stat", "--patch", worktree.base, state.tip, "--")
+        return git.run("compare", *words).decode("utf-8", "replace")
+    return Reader(git, worktree, state, os.environ).difference().decode("utf-8", "replace")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.domain import events
-from subagent_server.domain.errors import StorageFailed, UnknownRun, UnreadableMeta
+from subagent_server.domain.errors import StorageFailed, SubagentError, UnknownRun, UnreadableMeta
 from subagent_server.domain.records import Failure, RunMeta
 from subagent_server.domain.states import MessageStatus
 from subagent_server.host import atomic, locks, process_scan, processes
@@ -27,7 +27,7 @@ from subagent_server.service.left_behind import left_behind, left_facts
 from subagent_server.service.run_case import RunCase, case_of, case_of_processes, is_here
 from subagent_server.service.shim_record import read_exit, read_shim
 from subagent_server.service.tree_usage import record_tree_usage
-from subagent_server.service.worktree_end import settle_if_possible
+from subagent_server.service.worktree_end import is_settled, settle_if_possible
 from subagent_server.store import change_marks
 from subagent_server.store.logs import RunJournal, recorded_usage
 from subagent_server.store.paths import RunPaths
@@ -200,17 +200,20 @@ def _end_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
         return True
     if ended is not None and ended.get("treeGone"):
         atomic.remove_leftovers(run.files)  # of a reader, or of the process that stopped the run
-        change_marks.retire(run)  # its shim may have been killed just before it did so
+        if is_settled(store, meta):
+            change_marks.retire(run)  # its shim may have been killed just before it did so
+        else:
+            change_marks.restore(run)  # so that a list looks at it again, too
         return False
     sweep_orphans(run)
     failpoint("reconcile.swept")
-    settle_if_possible(store, meta)
+    settled = settle_if_possible(store, meta)
     _close_journal(store, run, meta)
     stop_children(store, run.run_id)
     record_tree_usage(store, run.run_id)
     atomic.remove_leftovers(run.files)
     atomic.discard(run.spare)
-    if _record_gone(run):
+    if _record_gone(run) and not isinstance(settled, SubagentError):
         change_marks.retire(run)
     return False
 

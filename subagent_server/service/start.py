@@ -128,7 +128,7 @@ def start_agent(
     moment = now()
     run_id = make_run_id(moment, os.urandom(6))
     before = continuation.before if continuation else None
-    place = workplace(service, checked, cwd, run_id, before, is_data=parent is not None)
+    place = workplace(service, checked, cwd, run_id, before, within=None if places is None else places.cwd)
     checked = place.checked
     request = _request(
         origin, masked, place.cwd, parent, continuation, warnings, run_id, moment, scripted=scripted

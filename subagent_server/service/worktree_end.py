@@ -4,11 +4,10 @@ Tested in `tests/worktrees/`.
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 
-from subagent_server.domain.errors import CallerError, SubagentError
+from subagent_server.domain.errors import CallerError, StorageFailed, SubagentError, UnreadableMeta
 from subagent_server.domain.records import RunMeta, Worktree
 from subagent_server.domain.worktrees import WorktreeState
 from subagent_server.host.exclusive import exclusive
@@ -18,11 +17,12 @@ from subagent_server.store.run_files import read_worktree, write_worktree
 from subagent_server.store.runs import RunStore
 from subagent_server.worktrees.git import GIT_SECONDS, GitFailed
 from subagent_server.worktrees.settling import (
+    HOLDS_REPOSITORIES,
     drop_files,
     drop_worktree,
-    repository_of,
     settle_worktree,
 )
+from subagent_server.worktrees.store import repository_of
 
 
 class UnmergedWork(CallerError):
@@ -37,19 +37,29 @@ class UnmergedWork(CallerError):
         )
 
 
-def settle(store: RunStore, meta: RunMeta) -> WorktreeState | None:
+def worktree_of(store: RunStore, run_id: str) -> tuple[Worktree | None, WorktreeState | None]:
+    """Return the worktree of a run and how it stands; None for what the run has not, or nobody can read."""
+    with suppress(SubagentError):
+        return store.read(run_id).worktree, read_worktree(store.paths.run(run_id))
+    return None, None
+
+
+def settle(store: RunStore, meta: RunMeta, *, patience: float = GIT_SECONDS) -> WorktreeState | None:
     """Keep or remove the worktree of a run whose programs have ended; None if it has none, or not any more.
 
+    `patience` is how long another process may be at it, in seconds.
+
     Raises:
-        SubagentError: it could not be settled; nothing is lost, and the next reader may try again.
+        SubagentError: it could not be settled, and the reason is on record; nothing is lost, and the next
+            reader tries again.
     """
     worktree = meta.worktree
     if worktree is None:
         return None
     run = store.paths.run(meta.run_id)
-    with _held(run):
+    with exclusive(run.worktree_lock, patience):
         state = read_worktree(run)
-        if state is not None and (state.handed_to is not None or state.phase in ("kept", "removed")):
+        if state is not None and state.is_settled:
             return state
         if state is None:
             if worktree.taken_from is None:
@@ -59,6 +69,23 @@ def settle(store: RunStore, meta: RunMeta) -> WorktreeState | None:
                 return None
             state = state.model_copy(update={"handed_to": None})
         return _settled(run, meta, worktree, state)
+
+
+def open_worktree(store: RunStore, run_id: str) -> str | None:
+    """Return why the worktree of an ended run could not be settled yet; None if it is, or was not tried."""
+    worktree, state = worktree_of(store, run_id)
+    return None if worktree is None or state is None or state.is_settled else state.trouble
+
+
+def is_settled(store: RunStore, meta: RunMeta) -> bool:
+    """Whether the worktree of an ended run is settled, if it has one; what was not is tried once more."""
+    if meta.worktree is None:
+        return True
+    with suppress(UnreadableMeta):
+        state = read_worktree(store.paths.run(meta.run_id))
+        if state is None or state.is_settled:
+            return True
+    return not isinstance(settle_if_possible(store, meta, patience=0), SubagentError)
 
 
 def inherited_state(store: RunStore, before: str) -> WorktreeState:
@@ -77,8 +104,15 @@ def _settled(run: RunPaths, meta: RunMeta, worktree: Worktree, state: WorktreeSt
     message = f"{subject}\n\nSubagent-Run: {meta.run_id}\n"
     try:
         state = settle_worktree(worktree, state, message, os.environ, begin_removal)
-    except OSError as error:
-        raise GitFailed("settle the worktree", error.strerror or str(error)) from error
+    except (OSError, SubagentError) as error:
+        if isinstance(error, SubagentError):
+            failed = error
+        else:
+            failed = GitFailed("settle the worktree", error.strerror or str(error))
+        with suppress(StorageFailed):  # a full disk may be the trouble
+            left = read_worktree(run) or state
+            write_worktree(run, left.model_copy(update={"trouble": failed.sentence}))
+        raise failed from error
     write_worktree(run, state)
     return state
 
@@ -90,7 +124,7 @@ def unmerged(meta: RunMeta, state: WorktreeState | None) -> str | None:
         return None
     if not Path(worktree.path).exists() and not Path(worktree.repository).exists():
         return None
-    if any(note.startswith("It holds repositories") for note in state.notes):
+    if any(note.startswith(HOLDS_REPOSITORIES) for note in state.notes):
         return "it holds repositories that no commit has"
     try:
         git = repository_of(worktree, os.environ)
@@ -128,7 +162,7 @@ def drop(store: RunStore, meta: RunMeta, *, drop_unmerged: bool, only_look: bool
         raise UnmergedWork(meta.run_id, worktree.branch, why)
     if only_look:
         return
-    with _held(run):
+    with exclusive(run.worktree_lock, GIT_SECONDS):
         write_worktree(run, state.model_copy(update={"phase": "removing"}))
         if Path(worktree.repository).exists():
             drop_worktree(worktree, os.environ)
@@ -145,7 +179,7 @@ def hand_over(store: RunStore, old: RunMeta, run_id: str) -> None:
         SubagentError: the record cannot be written.
     """
     run = store.paths.run(old.run_id)
-    with _held(run):
+    with exclusive(run.worktree_lock, GIT_SECONDS):
         state = read_worktree(run) or WorktreeState(phase="kept")
         check_not_handed_over(old.run_id, state, run_id)
         write_worktree(run, state.model_copy(update={"handed_to": run_id}))
@@ -160,15 +194,11 @@ def check_not_handed_over(run_id: str, state: WorktreeState | None, to: str | No
         )
 
 
-@contextmanager
-def _held(run: RunPaths) -> Iterator[None]:
-    with exclusive(run.worktree_lock, GIT_SECONDS):
-        yield
-
-
-def settle_if_possible(store: RunStore, meta: RunMeta) -> WorktreeState | SubagentError | None:
+def settle_if_possible(
+    store: RunStore, meta: RunMeta, *, patience: float = GIT_SECONDS
+) -> WorktreeState | SubagentError | None:
     """Settle a worktree; return its new state, or the reason why it could not be settled."""
     try:
-        return settle(store, meta)
+        return settle(store, meta, patience=patience)
     except SubagentError as error:
         return error

@@ -10,9 +10,12 @@ from pathlib import Path
 from subagent_server.domain.records import RunMeta, RunRequest, Worktree
 from subagent_server.service.check_agent import CheckedAgent, Refusal
 from subagent_server.service.context import Service
-from subagent_server.service.worktree_end import check_not_handed_over
+from subagent_server.service.worktree_end import check_not_handed_over, worktree_of
 from subagent_server.store.run_files import read_worktree
-from subagent_server.worktrees.repository import BRANCHES, NoWorktree, find_repository
+from subagent_server.worktrees.git import GitFailed
+from subagent_server.worktrees.reading import Reader
+from subagent_server.worktrees.repository import NoWorktree, find_repository
+from subagent_server.worktrees.store import BRANCHES, repository_of, store_of
 
 
 @dataclass(frozen=True)
@@ -31,11 +34,11 @@ def workplace(
     run_id: str,
     before: RunMeta | None,
     *,
-    is_data: bool,
+    within: Path | None,
 ) -> Workplace:
     """Return where a run works whose caller named `cwd`; `before` is the run that it continues.
 
-    `is_data` says that a run could have written what is there.
+    `within` is the directory of the run that starts it, which could have written what is there.
     """
     worktree = None if before is None else before.worktree
     if before is not None and worktree is not None:
@@ -46,8 +49,8 @@ def workplace(
         return Workplace(cwd, None, checked)
     else:
         try:
-            worktree = _planned(service, checked, cwd, run_id, is_data=is_data)
-        except NoWorktree as error:
+            worktree = _planned(service, checked, cwd, run_id, within)
+        except (NoWorktree, GitFailed) as error:
             refusal = Refusal(error.sentence, "isolation", in_file=False)
             return Workplace(cwd, None, replace(checked, refusals=[*checked.refusals, refusal]))
     return Workplace(Path(worktree.path, worktree.prefix), worktree, checked)
@@ -69,24 +72,44 @@ def check_can_take_over(service: Service, meta: RunMeta) -> None:
         check_not_handed_over(meta.run_id, read_worktree(service.store.paths.run(meta.run_id)))
 
 
-def _planned(service: Service, checked: CheckedAgent, cwd: Path, run_id: str, *, is_data: bool) -> Worktree:
-    """Return the worktree that a run is to have. Raises NoWorktree."""
+def _planned(
+    service: Service, checked: CheckedAgent, cwd: Path, run_id: str, within: Path | None
+) -> Worktree:
+    """Return the worktree that a run is to have. Raises NoWorktree, GitFailed."""
     settings = service.settings
     if settings.state_directory is None:
         raise NoWorktree("isolation: worktree cannot be kept, because there is no home: set HOME.")
     real = Path(os.path.realpath(cwd))
-    found = find_repository(settings.environment, real, is_data=is_data)
-    place = Path(os.path.realpath(settings.state_directory)) / "worktrees" / run_id
-    if place.is_relative_to(found.top):
+    places = Path(os.path.realpath(settings.state_directory)) / "worktrees"
+    names = {
+        "path": str(places / run_id),
+        "branch": f"{BRANCHES}/{checked.agent.tool_name.removeprefix('run_')}-{run_id.rpartition('-')[2]}",
+    }
+    if real.is_relative_to(places):
+        return _of_run(service, real, places, names)
+    found = find_repository(settings.environment, real, within=within)
+    if places.is_relative_to(found.top):
         raise NoWorktree(
-            f"isolation: worktree cannot be kept, because worktrees are made in {place.parent}, which lies "
+            f"isolation: worktree cannot be kept, because worktrees are made in {places}, which lies "
             f"in the repository {found.top} itself: set XDG_STATE_HOME to another place."
         )
-    return Worktree(
-        path=str(place),
-        branch=f"{BRANCHES}/{checked.agent.tool_name.removeprefix('run_')}-{run_id.rpartition('-')[2]}",
-        base=found.head,
-        origin=str(found.top),
-        prefix=found.prefix,
-        repository=str(found.common),
-    )
+    common, prefix = str(found.common), found.prefix
+    return Worktree(**names, base=found.head, origin=str(found.top), prefix=prefix, repository=common)
+
+
+def _of_run(service: Service, real: Path, places: Path, names: dict[str, str]) -> Worktree:
+    """Return the worktree of a run that begins where another run is: in the worktree of that one."""
+    owner, *parts = real.relative_to(places).parts or ("",)
+    above, state = worktree_of(service.store, owner)
+    if above is None or state is None or above.path != str(places / owner):
+        raise NoWorktree(
+            f"isolation: worktree cannot be kept in {real}, which is no worktree of a run of this root."
+        )
+    git = repository_of(above, os.environ)
+    if not store_of(above).is_dir():
+        raise NoWorktree(
+            f"isolation: worktree cannot be kept in {real}: it is of an earlier version, so merge it first."
+        )
+    head = Reader(git, above, state, os.environ).head().tip
+    prefix = "/".join(parts)
+    return Worktree(**names, base=head, origin=above.path, prefix=prefix, repository=above.repository)

@@ -90,7 +90,7 @@ def work(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -
         end_unbegun(run)
         return
     try:
-        prepare_worktree(run)
+        prepare_worktree(run, package["definition"])
     except SubagentError as error:
         code, hint = (
             (error.failure_code, error.hint) if isinstance(error, RunRefused) else ("launch_failed", None)

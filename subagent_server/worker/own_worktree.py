@@ -2,20 +2,26 @@
 
 import asyncio
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from subagent_server.domain.errors import CallerError, RunRefused, SubagentError
 from subagent_server.domain.records import Worktree
 from subagent_server.domain.worktrees import WorktreeState
 from subagent_server.host.failpoints import failpoint
-from subagent_server.service.worktree_end import hand_over, inherited_state, settle_if_possible
-from subagent_server.store.run_files import write_worktree
+from subagent_server.sandbox.trial import can_box
+from subagent_server.service.worktree_end import hand_over, inherited_state, settle_if_possible, worktree_of
+from subagent_server.store.run_files import read_worktree, write_worktree
 from subagent_server.worker.run_context import WorkerRun
+from subagent_server.worktrees.git import GitFailed
 from subagent_server.worktrees.making import make_worktree
-from subagent_server.worktrees.settling import drop_worktree
+from subagent_server.worktrees.reading import Reader
+from subagent_server.worktrees.settling import drop_worktree, take_over
+from subagent_server.worktrees.store import is_of_run, repository_of
 
 
-def prepare_worktree(run: WorkerRun) -> None:
+def prepare_worktree(run: WorkerRun, definition: Mapping[str, Any]) -> None:
     """Make the worktree of the run, if it gets one, or take over the worktree of the continued run.
 
     Raises:
@@ -26,15 +32,17 @@ def prepare_worktree(run: WorkerRun) -> None:
     worktree = meta.worktree
     if worktree is None:
         return
+    boxed = _works_in_box(definition)
     try:
         state = None
         if worktree.taken_from is not None:
             hand_over(run.store, run.store.read(worktree.taken_from), run.run_id)
-            state = _taken_over(run, worktree, worktree.taken_from)
+            state = _taken_over(run, worktree, worktree.taken_from, boxed=boxed)
         if state is None:
             # Half a worktree is never taken for changes: until it is whole, the record says that it goes.
             write_worktree(run.paths, WorktreeState(phase="removing"))
-            state = make_worktree(worktree, os.environ)
+            _bring_base(run, worktree)
+            state = make_worktree(worktree, os.environ, boxed=boxed)
     except (OSError, CallerError) as error:
         why = error.sentence if isinstance(error, CallerError) else f"{error.filename}: {error.strerror}"
         raise RunRefused("config", f"isolation: worktree cannot be kept: {why}") from error
@@ -42,12 +50,30 @@ def prepare_worktree(run: WorkerRun) -> None:
     write_worktree(run.paths, state)
 
 
-def _taken_over(run: WorkerRun, worktree: Worktree, before: str) -> WorktreeState | None:
+def _works_in_box(definition: Mapping[str, Any]) -> bool:
+    """Whether the programs of the run will be in a box: then nothing of it is read outside of one."""
+    wanted = definition.get("sandbox", "auto")
+    if wanted != "auto" or definition.get("runner", "messages") != "messages":
+        return bool(wanted == "bwrap")
+    return can_box(os.environ)
+
+
+def _bring_base(run: WorkerRun, worktree: Worktree) -> None:
+    """Bring the commit of another run, in whose worktree this one begins, into the repository."""
+    git = repository_of(worktree, os.environ)
+    above, state = worktree_of(run.store, Path(worktree.origin).name)
+    if is_of_run(worktree.origin, worktree) and git.commit(worktree.base) is None:
+        if above is None or state is None or above.path != worktree.origin:
+            raise GitFailed("find the base of the worktree", f"{worktree.origin} is gone")
+        Reader(git, above, state, os.environ).take(worktree.base)
+
+
+def _taken_over(run: WorkerRun, worktree: Worktree, before: str, *, boxed: bool) -> WorktreeState | None:
     """Return how the worktree of an ended run stands, or None if that had no changes and was removed."""
-    state = inherited_state(run.store, before)
-    if state.phase == "removing":
+    old = read_worktree(run.store.paths.run(before)) or WorktreeState(phase="working")
+    if old.phase == "removing":
         drop_worktree(worktree, os.environ)
-    if state.phase in ("removing", "removed"):
+    if old.phase in ("removing", "removed"):
         return None
     if not Path(worktree.path).is_dir():
         raise RunRefused(
@@ -55,7 +81,9 @@ def _taken_over(run: WorkerRun, worktree: Worktree, before: str) -> WorktreeStat
             f"The worktree {worktree.path} of run {before} is gone, so this run has no place to work in.",
             "Start a new run instead.",
         )
-    return state.model_copy(update={"handed_to": None})
+    take_over(worktree, old, os.environ)
+    taken = inherited_state(run.store, before)
+    return taken.model_copy(update={"handed_to": None, "trouble": None, "boxed": boxed})
 
 
 async def leave_worktree(run: WorkerRun) -> WorktreeState | None:
@@ -66,6 +94,7 @@ async def leave_worktree(run: WorkerRun) -> WorktreeState | None:
     os.chdir(run.paths.directory)  # the place may go
     state = await asyncio.to_thread(settle_if_possible, run.store, meta)
     if isinstance(state, SubagentError):
-        run.record("warning", message=f"The worktree of the run was not settled. {state.sentence}")
+        more = "The next reader of the run tries again."
+        run.record("warning", message=f"The worktree of the run was not settled. {state.sentence} {more}")
         return None
     return state

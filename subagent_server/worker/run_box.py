@@ -13,6 +13,7 @@ from subagent_server.sandbox.box import Box, Rules, build_box, find_box_program
 from subagent_server.sandbox.git_directories import GitSettings, git_settings
 from subagent_server.sandbox.held_places import Held, hold
 from subagent_server.worker.runner_setup import RunnerSetup
+from subagent_server.worktrees.store import worktree_mounts
 
 
 class RunBox:
@@ -87,11 +88,13 @@ class RunBox:
         if not self.protects:
             return self._rules
         self._setup.run.paths.outputs.make()
+        worktree = self._setup.run.meta().worktree
+        mounts = [] if worktree is None else worktree_mounts(worktree)
         return replace(
             self._rules,
             own={**self._settings().identity, **self._rules.own},
             read=[_outputs(self._setup), *self._rules.read],
-            over=[*self._rules.over, *self._held().mounts],
+            over=[*self._rules.over, *mounts, *self._held().mounts],
             cwd_read_only=False,
         )
 

@@ -7,11 +7,11 @@ A repository is data: its configuration, its attributes and its hooks decide not
 overrides every key that names a program, those of filters and merge drivers by their names (callers of
 `git diff` add `NO_PROGRAMS`).
 Submodules are never entered, because git drops the overrides there. Files are as the repository stores them.
+What is written is synced before git ends, so what was acknowledged outlives a power cut.
 """
 
 import ctypes
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -19,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from subagent_server.domain.errors import HostError, shorten
+from subagent_server.domain.errors import HostError
+from subagent_server.host.host_programs import NoHostProgram, system_program
 
 GIT_SECONDS = 600.0
 MOST_OUTPUT_BYTES = 64 << 20
@@ -39,6 +40,10 @@ _ALWAYS = {
     "gc.auto": "0",
     "maintenance.auto": "false",
     "advice.detachedHead": "false",
+    "core.fsync": "committed,reference,index",  # by default git syncs packs, and no loose objects
+    "core.fsyncMethod": "fsync",
+    "core.packedRefsTimeout": "10000",  # many runs of one repository may end at the same moment
+    "core.filesRefLockTimeout": "10000",
 }
 _BY_DRIVER = {
     "filter": {"clean": "", "smudge": "", "process": "", "required": "false"},
@@ -46,6 +51,7 @@ _BY_DRIVER = {
 }
 NO_PROGRAMS = ("--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
 """For every comparison: without it attributes may name programs that show a file."""
+_NAME, _ADDRESS = "subagent", "subagent@localhost"
 _PR_SET_PDEATHSIG = 1
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
@@ -56,7 +62,8 @@ class GitFailed(HostError):
     code = "git_failed"
 
     def __init__(self, doing: str, why: str) -> None:
-        super().__init__(f"git could not {doing}: {why.strip() or 'it does not say why'}")
+        self.why = why.strip().rstrip(".") or "it does not say why"
+        super().__init__(f"git could not {doing}: {self.why}")
 
 
 @dataclass(frozen=True)
@@ -75,13 +82,13 @@ class Git:
         """Return the same for another directory of the repository, with more variables."""
         return replace(self, directory=directory, variables={**self.variables, **variables})
 
-    def run(self, doing: str, *words: str, given: bytes = b"", ends_with_us: bool = False) -> bytes:
+    def run(self, doing: str, *words: str, given: bytes | int = b"") -> bytes:
         """Return the output of a command; `doing` completes the sentence of its failure.
 
         Raises:
             GitFailed.
         """
-        code, output, complaint = self.tried(doing, *words, given=given, ends_with_us=ends_with_us)
+        code, output, complaint = self.tried(doing, *words, given=given)
         if code:
             raise GitFailed(doing, complaint)
         return output
@@ -104,10 +111,10 @@ class Git:
         """Whether a commit is in the history of another. Raises GitFailed."""
         return not self.tried("compare commits", "merge-base", "--is-ancestor", commit, of)[0]
 
-    def tried(
-        self, doing: str, *words: str, given: bytes = b"", ends_with_us: bool = False
-    ) -> tuple[int, bytes, str]:
-        """Return exit code, output and complaint of a command. With `ends_with_us` it dies with this thread.
+    def tried(self, doing: str, *words: str, given: bytes | int = b"") -> tuple[int, bytes, str]:
+        """Return exit code, output and complaint of a command, which dies with this thread.
+
+        `given` is its input, or the descriptor that it reads.
 
         Raises:
             GitFailed: it could not be started, took too long, or said too much.
@@ -118,12 +125,12 @@ class Git:
                     [self.program, "--no-pager", "--literal-pathspecs", *words],
                     cwd=self.directory,
                     env=dict(self.variables),
-                    input=given,
+                    **({"stdin": given} if isinstance(given, int) else {"input": given}),
                     stdout=output,
                     stderr=complaint,
                     timeout=self.seconds,
                     check=False,
-                    preexec_fn=_end_with_parent if ends_with_us else None,
+                    preexec_fn=end_with_parent,
                 )
             except (OSError, subprocess.SubprocessError) as error:
                 why = f"it took more than {self.seconds:g} s"
@@ -133,7 +140,7 @@ class Git:
             told = output.read(MOST_OUTPUT_BYTES + 1)
             if len(told) > MOST_OUTPUT_BYTES:
                 raise GitFailed(doing, f"it says more than {MOST_OUTPUT_BYTES >> 20} MiB")
-            return done.returncode, told, _sentence(complaint.read(_MOST_COMPLAINT))
+            return done.returncode, told, sentence_of(complaint.read(_MOST_COMPLAINT))
 
 
 def harmless_git(environment: Mapping[str, str], directory: Path, *, seconds: float = GIT_SECONDS) -> Git:
@@ -156,13 +163,12 @@ def harmless_git(environment: Mapping[str, str], directory: Path, *, seconds: fl
 
 
 def _program(environment: Mapping[str, str], directory: Path) -> str:
-    """Return the path of git. A git that lies where a run writes is not for the outside."""
-    found = shutil.which("git", path=environment.get("PATH", os.defpath))
-    if found is None or not Path(found).is_absolute():
-        raise GitFailed("be started", "it is not in PATH: install git")
-    if Path(os.path.realpath(found)).is_relative_to(directory):
-        raise GitFailed("be started", f"{shorten(found)} lies in the directory itself: mend PATH")
-    return found
+    """Return the path of git, which lies where no run writes."""
+    copies = [place for place in (directory, *directory.parents) if os.path.lexists(place / ".git")]
+    try:
+        return str(system_program("git", environment.get("PATH"), writable=[directory, *copies]))
+    except NoHostProgram as error:
+        raise GitFailed("be started", error.why) from error
 
 
 def _of_drivers(settings: Mapping[str, str]) -> dict[str, str]:
@@ -184,12 +190,25 @@ def _overrides(settings: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-def _sentence(complaint: bytes) -> str:
+def identity_of(git: Git) -> dict[str, str]:
+    """Return the variables by which a commit has the user as git knows him, or a fixed name."""
+    name = git.settings.get("user.name") or _NAME
+    address = git.settings.get("user.email") or _ADDRESS
+    return {
+        f"GIT_{role}_{key}": value
+        for role in ("AUTHOR", "COMMITTER")
+        for key, value in (("NAME", name), ("EMAIL", address))
+    }
+
+
+def sentence_of(complaint: bytes) -> str:
+    """Return what git has complained of as a part of one sentence."""
     lines = complaint.decode("utf-8", "replace").strip().splitlines()
     return " ".join(line.strip().removeprefix("fatal: ").removeprefix("error: ") for line in lines)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """Let this process, which is about to execute a program, die with the thread that forked it."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 

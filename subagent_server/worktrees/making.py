@@ -1,4 +1,4 @@
-"""Making a worktree: a new branch at the base, its files, and those that `.worktreeinclude` names."""
+"""Making a worktree: its store, the files of its base, and those that `.worktreeinclude` names."""
 
 import os
 import stat
@@ -13,7 +13,16 @@ from subagent_server.domain.worktrees import WorktreeState
 from subagent_server.host.failpoints import failpoint
 from subagent_server.host.inside import PathInside, inside, printable
 from subagent_server.worktrees.git import Git, harmless_git
-from subagent_server.worktrees.repository import BRANCHES
+from subagent_server.worktrees.store import (
+    borrowed_objects,
+    is_of_run,
+    pin_base,
+    repository_of,
+    store_of,
+    write_known_references,
+    write_pointer,
+    write_store,
+)
 
 WORKTREE_CONFIG = "config.worktree"
 INCLUDE_FILE = ".worktreeinclude"
@@ -23,44 +32,40 @@ MAX_PATTERN_BYTES = 64 << 10
 _CHUNK = 1 << 20
 
 
-def own_directory(worktree: Worktree) -> Path:
-    """Return what the repository keeps for this worktree alone."""
-    return Path(worktree.repository, "worktrees", Path(worktree.path).name)
+def make_worktree(
+    worktree: Worktree, environment: Mapping[str, str], *, boxed: bool = False
+) -> WorktreeState:
+    """Make the files and the store of a worktree; the repository gets a reference that keeps the base.
 
-
-def inside_git(git: Git, worktree: Worktree) -> Git:
-    """Return git for the files of a worktree; its `.git` file, which its run may have written, has no say."""
-    return git.at(
-        Path(worktree.path),
-        GIT_DIR=str(own_directory(worktree)),
-        GIT_COMMON_DIR=worktree.repository,
-        GIT_WORK_TREE=worktree.path,
-    )
-
-
-def make_worktree(worktree: Worktree, environment: Mapping[str, str]) -> WorktreeState:
-    """Make the worktree and its branch; git dies with the calling thread, so no half of it goes on alone.
+    `boxed` says whether the run works in a box.
 
     Raises:
-        GitFailed: git refused. What it has made by then is for `remove_worktree`.
+        GitFailed: git refused. What it has made by then is for `drop_worktree`.
         OSError: the disk refused.
     """
-    path = Path(worktree.path)
+    path, store = Path(worktree.path), store_of(worktree)
     for directory in (path.parent.parent, path.parent):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    git = harmless_git(environment, Path(worktree.origin))
-    words = ("worktree", "add", "--quiet", "--no-checkout", "-b", worktree.branch, str(path), worktree.base)
-    git.run("make a worktree", *words, ends_with_us=True)
+    git = repository_of(worktree, environment)
+    pin_base(git, worktree)
+    path.mkdir(mode=0o700)
+    write_store(store, git, worktree, worktree.base, borrowed_objects(Path(worktree.repository)))
+    write_known_references(store, git)
+    write_pointer(worktree)
     failpoint("worktree.added")
-    own = own_directory(worktree)
-    inside_it = git.at(path)
-    inside_it.run("fill the worktree", "reset", "--hard", "--quiet", ends_with_us=True)
-    (own / WORKTREE_CONFIG).touch(mode=0o600)  # a sandbox keeps it read-only, which it cannot if missing
-    (own.parents[1] / "logs" / "refs" / "heads" / BRANCHES).mkdir(parents=True, exist_ok=True)
-    changed, untracked = _left_behind(git)
-    included, notes = _include(git, Path(worktree.origin), path)
+    inside_it = git.at(path, GIT_DIR=str(store), GIT_WORK_TREE=str(path))
+    inside_it.run("fill the worktree", "-c", "checkout.workers=0", "reset", "--hard", "--quiet")
+    origin = Path(worktree.origin)
+    changed, untracked = 0, 0
+    if is_of_run(origin, worktree):  # its own store is data: git looks there for names alone, by this store
+        looking = inside_it.at(origin, GIT_WORK_TREE=str(origin))
+    else:
+        looking = harmless_git(environment, origin)
+        changed, untracked = _left_behind(looking)
+    included, notes = _include(looking, origin, path)
     return WorktreeState(
         phase="working",
+        boxed=boxed,
         left_changed=changed,
         left_untracked=untracked,
         included=included,

@@ -14,6 +14,7 @@ from subagent_server.domain.errors import CallerError
 from subagent_server.domain.executed_files import executed_by
 from subagent_server.host.inside import printable
 from subagent_server.worktrees.git import NO_PROGRAMS, Git, GitFailed, harmless_git, joined
+from subagent_server.worktrees.reading import Reader
 from subagent_server.worktrees.settling import commit_tree
 
 MergeWay = Literal["merge", "squash", "rebase"]
@@ -33,8 +34,8 @@ class NotMerged(CallerError):
 class MergeOrder:
     """The order to merge `tip` of `branch`, whose work began at `base`, into the working copy `target`.
 
-    `onto` is the branch that the target has to be on, if it is the worktree of a run: what the run has
-    written there must not decide which branch is moved.
+    `into` reads the target if that is the worktree of a run, which has to be on its branch: what the run has
+    written there must not decide which branch is moved, and git outside of a box is not called there.
     """
 
     target: Path
@@ -43,7 +44,7 @@ class MergeOrder:
     tip: str
     way: MergeWay
     message: str
-    onto: str | None = None
+    into: Reader | None = None
 
 
 def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> str:
@@ -53,13 +54,13 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> str:
         NotMerged: it conflicts, would touch uncommitted changes, or brings files that run code.
         GitFailed: git refused. In each case the target is as it was.
     """
-    git = harmless_git(environment, order.target)
-    head = git.commit("HEAD")
+    if order.into is None:
+        git = harmless_git(environment, order.target)
+        head = git.commit("HEAD")
+    else:
+        git, head = order.into.git, _head_of_run(order, order.into)
     if head is None:
         raise NotMerged(f"{_shown(order.target)} has no commit to merge into: nothing was merged.")
-    on = git.tried("read HEAD", "symbolic-ref", "--quiet", "HEAD")[1].decode("utf-8", "replace").strip()
-    if order.onto is not None and on != f"refs/heads/{order.onto}":
-        raise NotMerged(f"{_shown(order.target)} is not on {order.onto} any more: nothing was merged.")
     if git.is_ancestor(order.tip, head):
         return head
     made = _rebased(git, order, head) if order.way == "rebase" else _merged(git, order, head)
@@ -67,12 +68,28 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> str:
         "list the changes", "diff", "--name-only", "-z", "--no-renames", *NO_PROGRAMS, head, made
     )
     _check_executed(order, touched)
+    if order.into is not None:
+        try:
+            order.into.bring_in(made)
+        except GitFailed as error:
+            raise _in_the_way(order, error.why) from error
+        return made
     if _is_bare(git):
         git.run("move HEAD", "update-ref", "-m", f"merge {order.branch}", "HEAD", made, head)
         return made
     _check_filters(git, order, touched)
     _bring_in(git, order, head, made)
     return made
+
+
+def _head_of_run(order: MergeOrder, into: Reader) -> str:
+    """Return the commit of a run's worktree, which the repository then has. Raises NotMerged, GitFailed."""
+    there, branch = into.head(), into.worktree.branch
+    if there.on != f"refs/heads/{branch}":
+        raise NotMerged(f"{_shown(order.target)} is not on {branch} any more: nothing was merged.")
+    if into.git.commit(there.tip) is None:
+        into.take(there.tip)
+    return there.tip
 
 
 def _merged(git: Git, order: MergeOrder, head: str) -> str:
@@ -171,9 +188,13 @@ def _bring_in(git: Git, order: MergeOrder, head: str, made: str) -> None:
         return
     if git.commit("HEAD") != head:
         raise NotMerged(f"{_shown(order.target)} has moved on meanwhile: nothing was merged. Try again.")
-    raise NotMerged(
+    raise _in_the_way(order, complaint.rstrip("."))
+
+
+def _in_the_way(order: MergeOrder, why: str) -> NotMerged:
+    return NotMerged(
         f"{order.branch} was not merged, and {_shown(order.target)} is as it was: git refused "
-        f"({complaint.rstrip('.')}). Commit or stash what is in the way, then try again."
+        f"({why}). Commit or stash what is in the way, then try again."
     )
 
 

@@ -9,10 +9,8 @@ from pathlib import Path
 
 from subagent_server.domain.errors import CallerError, shorten
 from subagent_server.sandbox.git_directories import common_directory
-from subagent_server.worktrees.git import GitFailed, harmless_git
-
-BRANCHES = "subagent"
-"""The first part of the name of every branch made for a run."""
+from subagent_server.worktrees.git import Git, GitFailed, harmless_git
+from subagent_server.worktrees.store import BRANCHES
 
 
 class NoWorktree(CallerError):
@@ -35,15 +33,19 @@ class FoundRepository:
     head: str
 
 
-def find_repository(environment: Mapping[str, str], directory: Path, *, is_data: bool) -> FoundRepository:
+def find_repository(
+    environment: Mapping[str, str], directory: Path, *, within: Path | None = None
+) -> FoundRepository:
     """Return the repository of a directory, given by its real path.
 
-    `is_data` says that a run could have written the repository: it must not lead to another one then, whose
-    files the run may not read.
+    `within` is the directory of a run that could have written what is there: a repository below it is not
+    looked at, and one at its top must not lead to another one, whose files the run may not read.
 
     Raises:
         NoWorktree: there is none, or none that worktrees can be made from.
     """
+    if within is not None and (made := _made_by_run(directory, within)) is not None:
+        raise NoWorktree(_refused(directory, f"{made.name} is a repository within the directory of a run"))
     try:
         git = harmless_git(environment, directory)
         is_bare, is_in_copy, common = os.fsdecode(
@@ -60,13 +62,16 @@ def find_repository(environment: Mapping[str, str], directory: Path, *, is_data:
         elif is_bare != "true":
             raise NoWorktree(_refused(directory, "it lies inside the directory of a repository"))
         head = git.commit("HEAD")
+        lacking = None if head is None else _lacking(git, head)
     except (GitFailed, ValueError) as error:
         why = error.sentence if isinstance(error, GitFailed) else "its name has a line break"
         raise NoWorktree(_refused(directory, why)) from error
     if head is None:
         raise NoWorktree(_refused(directory, "its repository has no commit yet"))
     found = FoundRepository(Path(os.path.realpath(top)), prefix, Path(os.path.realpath(common)), head)
-    if is_data:
+    if lacking is not None:
+        raise NoWorktree(_refused(directory, lacking))
+    if within is not None:
         _check_leads_nowhere(found, directory)
     return found
 
@@ -76,6 +81,26 @@ def _refused(directory: Path, why: str) -> str:
         f"isolation: worktree cannot be kept in {shorten(str(directory), 200)}: {why.rstrip('.')}. Start it "
         "in a repository that has a commit, or remove `isolation` from the agent file."
     )
+
+
+def _made_by_run(directory: Path, within: Path) -> Path | None:
+    """Return the directory below that of a run in which there is a repository that has this directory."""
+    below = [
+        place for place in (directory, *directory.parents) if place != within and within in place.parents
+    ]
+    return next((place for place in below if os.path.lexists(place / ".git")), None)
+
+
+def _lacking(git: Git, head: str) -> str | None:
+    """Return why no worktree can be made from a commit, or None."""
+    if git.commit(f"refs/heads/{BRANCHES}") is not None:
+        return f"a branch is called {BRANCHES}, which leaves no room for those of runs: rename it"
+    is_partial = any(key.startswith("remote.") and key.endswith(".promisor") for key in git.settings)
+    if is_partial or "extensions.partialclone" in git.settings:
+        words = ("rev-list", "--objects", "--missing=print", "--no-walk", head)
+        if any(line.startswith(b"?") for line in git.run("list the files", *words).splitlines()):
+            return "its partial clone lacks files of HEAD, which `git fetch --refetch` brings"
+    return None
 
 
 def _check_leads_nowhere(found: FoundRepository, directory: Path) -> None:

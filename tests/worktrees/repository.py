@@ -45,9 +45,18 @@ class Repository:
         return self.git("for-each-ref", "--format=%(refname:short)", "refs/heads/subagent").split()
 
     def worktrees(self) -> list[str]:
-        """Return the paths of all worktrees but the working copy itself."""
-        lines = self.git("worktree", "list", "--porcelain").splitlines()
-        return [line.removeprefix("worktree ") for line in lines if line.startswith("worktree ")][1:]
+        """Return the runs that have a worktree, by what they keep in the repository and beside it."""
+        pins = self.git("for-each-ref", "--format=%(refname:lstrip=3)", "refs/subagent").split()
+        there = (
+            {path.name.partition(".")[0] for path in self.places.iterdir()} if self.places.exists() else ()
+        )
+        assert set(pins) == set(there), (pins, there)
+        return pins
+
+    @property
+    def places(self) -> Path:
+        """Where the worktrees of runs are."""
+        return self.world.home / ".local" / "state" / "subagent" / "worktrees"
 
     def ran(self, command: str = WORK, **order: Any) -> str:
         """Let a run execute a command, and return its id when the run is over."""

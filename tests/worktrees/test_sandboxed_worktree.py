@@ -7,10 +7,12 @@ from tests.worktrees.repository import Repository
 AS_A = "git -c user.name=A -c user.email=a@example.com"
 COMMITS = f"echo in >> shared.txt; {AS_A} commit -qam 'By the run' && git log -1 --format=%s"
 ESCAPES = """
-cd "$(git rev-parse --git-common-dir)" && pwd
-echo x > hooks/post-checkout; echo x >> config; echo / > objects/info/alternates
-echo x > refs/heads/main; echo x > HEAD; rm -f index
-git config core.hooksPath /tmp; git -C "$OLDPWD" branch other
+echo / > .git; rm -f .git
+cd "$(git rev-parse --git-dir)" && pwd
+echo x > hooks/post-checkout; echo x >> config; echo / > objects/info/alternates; echo x > commondir
+echo x > info/exclude; git config core.hooksPath /tmp
+cd "$(cat objects/info/alternates)" && rm -rf * 2>&1 | grep -c "Read-only file system"
+ls ../HEAD ../config
 """
 
 
@@ -26,8 +28,11 @@ def test_a_run_in_a_box_commits_on_its_branch_and_changes_nothing_else_of_the_re
     committed, escaped = (tool_results(simulator.requests[at].body)[-1] for at in (1, 2))
     assert committed == "By the run"
     where, *refusals = escaped.splitlines()
-    assert where == str(repository.top / ".git")
-    assert sum("Read-only file system" in line for line in refusals) >= 7, escaped
+    assert "Read-only" in where
+    place = f"{repository.place(run_id)}.git"
+    assert place in escaped.splitlines()
+    assert sum("Read-only file system" in line for line in refusals) >= 5, escaped
+    assert "cannot access '../HEAD'" in escaped and "cannot access '../config'" in escaped
     assert repository.head == head and (repository.top / ".git" / "config").read_text("utf-8") == before
     assert repository.git("status", "--porcelain") == "" and repository.git("branch", "--list", "other") == ""
     assert repository.shown(run_id)["commits"] == 1

@@ -74,5 +74,5 @@ def test_a_child_gets_no_worktree_of_a_repository_that_leads_to_another_one(
     assert world.completed(run_id) == "All done."
     for nested in world.store.children_of(run_id):
         code, message = world.failed(nested)
-        assert code == "config" and "leads to another one" in message
+        assert code == "config" and "within the directory of a run" in message
     assert len(world.store.children_of(run_id)) == 2

@@ -1,0 +1,398 @@
+"""Reading what a run has left in its worktree, whose files and store are data.
+
+Git works on them in a fresh box without a network, in a git directory that is made for this once; what it
+says reaches the repository as a stream of objects, which is checked apart from the objects of the user
+before any of it is kept. Without a box this is done only where the run itself had none.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from subagent_server.domain.records import Worktree
+from subagent_server.domain.worktrees import WorktreeState
+from subagent_server.host.directory import Directory
+from subagent_server.host.host_programs import SYSTEM_PLACES
+from subagent_server.host.inside import printable
+from subagent_server.host.removing import remove_tree
+from subagent_server.sandbox.box import Rules, build_box
+from subagent_server.sandbox.gated_start import start_bounded
+from subagent_server.sandbox.refusal import BoxRefused
+from subagent_server.worktrees.git import (
+    MOST_OUTPUT_BYTES,
+    NO_PROGRAMS,
+    Git,
+    GitFailed,
+    end_with_parent,
+    identity_of,
+    sentence_of,
+)
+from subagent_server.worktrees.store import (
+    borrowed_objects,
+    store_of,
+    sync_directories,
+    write_store,
+)
+
+MAX_PACK_BYTES = 4 << 30
+"""How much a run may commit."""
+_MOST_MEMORY = "2g"
+"""For one object, so that a small pack cannot stand for an endless one."""
+_MOST_HEADER = 1 << 20
+_MOST_COMPLAINT = 600
+_BY_A_SIGNAL = 128
+"""From here on an exit code says that a program was ended, as by a reader that has had enough."""
+_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+_SPECIAL = re.compile(r"([\\*?\[\]!# ])")
+_SCRATCH = ".tmp"
+_OF_THE_HOST = ("PATH", "HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME", "TMPDIR")
+
+_SCRIPT = r"""
+set -eu -o pipefail
+what=$1 store=$2 work=$3 base=$4 branch=$5 start=$6 message=$7
+export GIT_DIR=$PWD/store GIT_WORK_TREE=$work
+ask() { git --git-dir="$store" rev-parse --verify --quiet --end-of-options "$1^{commit}" 2>/dev/null || :; }
+follows() { [ -n "$2" ] && git merge-base --is-ancestor "$1" "$2" 2>/dev/null; }
+tell() { printf '%s\0%s\0' "$1" "$2"; }
+
+head=$start own=$start on=
+if [ -n "$store" ]; then
+    own=$(ask "refs/heads/$branch"); follows "$base" "$own" || own=$start
+    head=$(ask HEAD); follows "$base" "$head" || head=$own
+    on=$(git --git-dir="$store" symbolic-ref --quiet HEAD || :)
+fi
+# The last commit of a run is made here, so the repository may be further on than the store.
+if follows "$head" "$start"; then head=$start; fi
+
+# A lock, a torn index or none at all stops nothing: the index here is a copy, or made anew.
+index() {
+    if [ -n "$store" ] && [ -f "$store/index" ] && cp "$store/index" "$GIT_DIR/index" &&
+        git ls-files >/dev/null 2>&1; then return; fi
+    rm -f "$GIT_DIR/index"
+    git read-tree "$head"
+}
+
+commit_all() {
+    index
+    git ls-files -z -t --deleted --modified --others --exclude-standard >"$GIT_DIR/listed"
+    while IFS= read -r -d '' entry; do
+        name=${entry:2}
+        case $name in
+        */) tell repository "$name" ;;
+        *) if [ -L "$work/$name" ] || [ ! -e "$work/$name" ] || [ -r "$work/$name" ]; then
+                printf '%s\0' "$name" >&3
+            else tell unreadable "$name"; fi ;;
+        esac
+    done <"$GIT_DIR/listed" 3>"$GIT_DIR/names"
+    { git ls-files -z --stage | grep -z '^160000 ' || :; } | while IFS= read -r -d '' entry; do
+        name=${entry#*$'\t'}
+        [ -z "$(ls -A -- "$work/$name" 2>/dev/null | head -c 1)" ] || tell repository "$name"
+    done
+    git update-index -z --add --remove --replace --stdin <"$GIT_DIR/names"
+    tree=$(git write-tree)
+    parents=(-p "$head")
+    for other in "$own" "$start"; do follows "$other" "$head" || parents+=(-p "$other"); done
+    head_tree=$(git rev-parse "$head^{tree}")
+    tip=$head
+    if [ "$tree" != "$head_tree" ] || [ ${#parents[@]} -gt 2 ]; then
+        tip=$(printf '%s' "$message" | git commit-tree "$tree" "${parents[@]}")
+    fi
+}
+
+case $what in
+name) tip=$head ;;
+take) tip=$(ask "$start") ;;
+end) tip=$head; if [ -d "$work" ]; then commit_all; fi ;;
+diff)
+    index
+    cd "$work"
+    git diff DIFF --stat --patch "$base" --
+    exit ;;
+renew)
+    find "$store" -name '*.lock' -delete
+    export GIT_DIR=$store
+    git update-ref --no-deref "refs/heads/$branch" "$start"
+    git symbolic-ref HEAD "refs/heads/$branch"
+    git reset --quiet --mixed "$start" 2>/dev/null || { rm -f "$store/index"; git read-tree "$start"; }
+    exit ;;
+merge)
+    export GIT_DIR=$store
+    cd "$work"
+    printf '%s\n^%s\n' "$start" "$head" | git pack-objects --revs --thin --stdout -q |
+        git index-pack --stdin --fix-thin >/dev/null
+    git merge --ff-only --quiet --no-stat --no-verify --no-autostash "$start"
+    exit ;;
+esac
+tell on "$on"
+tell tip "$tip"
+printf '\0'
+[ "$what" != name ] && [ -n "$tip" ] && [ "$tip" != "$base" ] || exit 0
+if [ "$what" = end ]; then [ "$tip" != "$start" ] || exit 0; base="$base
+^$start"; fi
+printf '%s\n^%s\n' "$tip" "$base" | git pack-objects --revs --thin --stdout --delta-base-offset -q
+""".replace("DIFF", " ".join(NO_PROGRAMS))
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a run has left: the commit with all of it, and what no commit can hold.
+
+    `on` is what the run's `HEAD` names. `repositories` are repositories inside and directories of submodules
+    with files, into which git does not look; `unreadable` are files whose modes forbid reading.
+    """
+
+    tip: str
+    on: str = ""
+    repositories: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads one worktree for its repository, `git`; `state` says whether the run had a box."""
+
+    git: Git
+    worktree: Worktree
+    state: WorktreeState
+    environment: Mapping[str, str]
+
+    def head(self) -> Left:
+        """Return the commit on which the run is, which the repository may not have. Raises GitFailed."""
+        with self._at_work("read where the run is", "name", self.worktree.base) as process:
+            return _left(process)
+
+    def take(self, commit: str) -> None:
+        """Bring a commit of the run and its history into the repository. Raises GitFailed, OSError."""
+        with self._at_work("read a commit of the run", "take", commit) as process:
+            if _left(process).tip != commit:
+                raise GitFailed("read a commit of the run", f"{commit[:12]} is not there")
+            self._keep(process, commit)
+
+    def everything(self, start: str, message: str, *, history: bool) -> Left:
+        """Commit what the run has not committed, and bring all of it into the repository.
+
+        `start` is where the repository's branch is. Without `history` the run's own commits are left out.
+
+        Raises:
+            GitFailed, OSError: nothing has changed.
+        """
+        doing = "read what the run has left"
+        with self._at_work(doing, "end", start, message=message, history=history) as process:
+            left = _left(process)
+            if left.tip not in (self.worktree.base, start):
+                self._keep(process, left.tip)
+        return left
+
+    def difference(self) -> bytes:
+        """Return what is changed in the files, as a patch against the base. Raises GitFailed."""
+        with self._at_work("compare", "diff", self.worktree.base) as process:
+            assert process.stdout is not None
+            told = process.stdout.read(MOST_OUTPUT_BYTES + 1)
+            if len(told) > MOST_OUTPUT_BYTES:
+                raise GitFailed("compare", f"it says more than {MOST_OUTPUT_BYTES >> 20} MiB")
+        return told
+
+    def renew(self, commit: str) -> None:
+        """Let the store be on its branch at a commit of the repository; the files stay. Raises GitFailed."""
+        with self._at_work("renew the worktree", "renew", commit, writes=True):
+            pass
+
+    def bring_in(self, commit: str) -> None:
+        """Move the files and the branch on to a commit of the repository, which follows the run's own.
+
+        Raises:
+            GitFailed: uncommitted changes are in the way; the files are as they were.
+        """
+        with self._at_work("merge", "merge", commit, writes=True):
+            pass
+
+    @contextmanager
+    def _at_work(
+        self,
+        doing: str,
+        what: str,
+        start: str,
+        *,
+        message: str = "",
+        history: bool = True,
+        writes: bool = False,
+    ) -> Iterator["subprocess.Popen[bytes]"]:
+        """Start the script, and see to its end. Raises GitFailed, OSError."""
+        worktree, files = self.worktree, Path(self.worktree.path)
+        store = store_of(worktree) if history and store_of(worktree).is_dir() else None
+        with scratch(worktree) as place, tempfile.TemporaryFile() as complaint:
+            borrowed = borrowed_objects(Path(worktree.repository))
+            objects = [*([] if store is None else [store / "objects"]), *borrowed]
+            write_store(place / "store", self.git, worktree, worktree.base, objects)
+            with (place / "store" / "info" / "exclude").open("ab") as file:
+                file.writelines(os.fsencode(f"/{_literal(name)}\n") for name in self.state.included)
+            words = [what, str(store or ""), str(files), worktree.base, worktree.branch, start, message]
+            command = ["bash", "--noprofile", "--norc", "-c", _SCRIPT, "bash", *words]
+            shown = [each for each in (files, *([] if store is None else [store])) if each.is_dir()]
+            if self.state.boxed:
+                process = self._boxed(doing, command, place, shown, borrowed, complaint, writes=writes)
+            else:
+                process = subprocess.Popen(
+                    command,
+                    cwd=place,
+                    env={**self.git.variables, **identity_of(self.git)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=complaint,
+                    start_new_session=True,
+                    preexec_fn=end_with_parent,
+                )
+            failed: GitFailed | None = None
+            with _bounded(process, self.git.seconds) as too_late:
+                try:
+                    yield process
+                except GitFailed as error:
+                    failed = error
+            complaint.seek(0)
+            if too_late.is_set():
+                raise GitFailed(doing, f"it took more than {self.git.seconds:g} s") from failed
+            if 0 < process.returncode < _BY_A_SIGNAL or (process.returncode and failed is None):
+                raise GitFailed(doing, printable(sentence_of(complaint.read(_MOST_COMPLAINT)))) from failed
+            if failed is not None:
+                raise failed
+
+    def _boxed(
+        self,
+        doing: str,
+        command: list[str],
+        place: Path,
+        shown: list[Path],
+        borrowed: list[Path],
+        complaint: IO[bytes],
+        *,
+        writes: bool,
+    ) -> "subprocess.Popen[bytes]":
+        path = os.pathsep.join([str(Path(self.git.program).parent), *SYSTEM_PLACES])
+        own = {name: value for name, value in self.git.variables.items() if name not in _OF_THE_HOST}
+        rules = Rules(
+            cwd=place,
+            environment={**self.environment, "PATH": path},
+            own={**own, **identity_of(self.git), "PATH": path},
+            network=False,
+            read=[*borrowed, *([] if writes else shown)],
+            write=shown if writes else [],
+        )
+        try:
+            box = build_box(rules)
+            return start_bounded(
+                box, command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaint
+            )
+        except BoxRefused as refusal:
+            raise GitFailed(doing, f"the box for it cannot be made: {refusal.reason}") from refusal
+
+    def _keep(self, process: "subprocess.Popen[bytes]", tip: str) -> None:
+        """Bring the objects of a stream into the repository, if `tip` is whole with them."""
+        assert process.stdout is not None
+        common, base = Path(self.worktree.repository), self.worktree.base
+        with scratch(self.worktree) as place:
+            (place / "info").mkdir()
+            (place / "pack").mkdir()
+            (place / "info" / "alternates").write_bytes(os.fsencode(f"{common / 'objects'}\n"))
+            apart = self.git.at(
+                common,
+                GIT_OBJECT_DIRECTORY=str(place),
+                GIT_ALLOC_LIMIT=_MOST_MEMORY,
+                GIT_NO_REPLACE_OBJECTS="1",
+            )
+            words = ("index-pack", "--strict", "--stdin", "--fix-thin", f"--max-input-size={MAX_PACK_BYTES}")
+            apart.run("read the objects of the run", *words, given=process.stdout.fileno())
+            if apart.commit(tip) != tip or not apart.is_ancestor(base, tip):
+                raise GitFailed("read the objects of the run", f"{tip[:12]} is no commit after the base")
+            apart.run("check the objects", "rev-list", "--objects", "--quiet", tip, f"^{base}")
+            for pack in (place / "pack").glob("*.pack"):
+                with pack.open("rb") as file:
+                    self.git.run("keep the objects of the run", "index-pack", "--stdin", given=file.fileno())
+        sync_directories(common / "objects" / "pack")
+
+
+@contextmanager
+def scratch(worktree: Worktree) -> Iterator[Path]:
+    """Make a directory beside a worktree, for this once."""
+    beside = Path(worktree.path)
+    place = Path(tempfile.mkdtemp(prefix=f"{beside.name}.", suffix=_SCRATCH, dir=beside.parent))
+    try:
+        yield place
+    finally:
+        with suppress(OSError):
+            remove_tree(Directory(place.parent).entry(place.name))
+
+
+def drop_scratch(worktree: Worktree) -> None:
+    """Delete what killed processes left beside a worktree. Raises OSError."""
+    beside = Path(worktree.path)
+    for place in beside.parent.glob(f"{beside.name}.*{_SCRATCH}"):
+        remove_tree(Directory(place.parent).entry(place.name))
+
+
+@contextmanager
+def _bounded(process: "subprocess.Popen[bytes]", seconds: float) -> Iterator[threading.Event]:
+    """Give back whether the process was ended because its time was over; it has ended afterwards."""
+    too_late = threading.Event()
+
+    def end() -> None:
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def end_late() -> None:
+        too_late.set()
+        end()
+
+    timer = threading.Timer(seconds, end_late)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield too_late
+        assert process.stdout is not None
+        process.stdout.close()  # whoever still writes has nothing more to say
+        process.wait()
+    finally:
+        timer.cancel()
+        end()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _left(process: "subprocess.Popen[bytes]") -> Left:
+    """Read what stands before the objects: pairs of fields, byte by byte, because git reads what follows."""
+    assert process.stdout is not None
+    found: dict[str, list[str]] = {}
+    told, name = bytearray(), None
+    for _ in range(_MOST_HEADER):
+        byte = os.read(process.stdout.fileno(), 1)
+        if not byte:
+            break
+        if byte != b"\0":
+            told += byte
+            continue
+        field_, told = os.fsdecode(bytes(told)), bytearray()
+        if name is None and not field_:
+            break
+        if name is None:
+            name = field_
+        else:
+            found.setdefault(name, []).append(field_)
+            name = None
+    tip = found.get("tip", [""])[-1]
+    if _COMMIT.fullmatch(tip) is None:
+        raise GitFailed("read what the run has left", "it does not name a commit")
+    return Left(tip, found.get("on", [""])[-1], found.get("repository", []), found.get("unreadable", []))
+
+
+def _literal(name: str) -> str:
+    """Return a pattern that fits this name alone."""
+    return _SPECIAL.sub(r"\\\1", name)
