@@ -148,6 +148,7 @@ def test_a_summary_stays_until_a_newer_one_comes() -> None:
     assert apply(halfway, events.ProgressReported(), LATER).summary == "half way"
     assert apply(halfway, events.Finished(), LATER).summary == "half way"
     assert apply(halfway, events.StopRequested(), LATER).summary == "half way"
+    assert apply(halfway, EVENTS["failed"], LATER).summary == "half way"
     assert apply(halfway, EVENTS["finished"], LATER).summary == "done"
     assert apply(halfway, EVENTS["stop_requested"], LATER).summary == "enough"
 

@@ -6,8 +6,9 @@ import pytest
 
 from subagent_server.domain import events
 from subagent_server.domain.apply import apply
-from subagent_server.domain.errors import IllegalTransition, MessageClosed, UnknownMessage
+from subagent_server.domain.errors import BadArgument, IllegalTransition, MessageClosed, UnknownMessage
 from subagent_server.domain.events import RunEvent
+from subagent_server.domain.limits import MAX_TALK_CHARACTERS
 from subagent_server.domain.records import RunMeta
 from subagent_server.domain.states import MessageStatus, Status
 from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, T0, make_message, make_meta
@@ -96,6 +97,19 @@ def test_questions_have_ids_of_their_own_also_after_others_are_closed() -> None:
 def test_options_never_limit_the_answer() -> None:
     asked = events.QuestionAsked(question="Which?", options=("red", "green"), expires_at=LATER)
     assert after(asked, BLUE).messages[0].answer_content == "blue"
+
+
+def test_options_count_among_the_words_that_a_run_may_hold() -> None:
+    long = "x" * (MAX_TALK_CHARACTERS // 2)
+
+    def asked(question: str) -> RunEvent:
+        return events.QuestionAsked(question=question, options=(long,), expires_at=LATER)
+
+    offered = apply(after(), asked("Which?"), LATER)
+    with pytest.raises(BadArgument, match="characters of questions and answers"):
+        apply(offered, asked("And?"), LATER)
+    with pytest.raises(BadArgument, match="characters of questions and answers"):
+        apply(offered, events.ReplyGiven(message_id="q1", answer=long), LATER)
 
 
 def test_an_answer_names_its_author_and_its_time() -> None:

@@ -3,9 +3,11 @@
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from subagent_server.domain.states import Status
 from subagent_server.host import processes
+from subagent_server.host.exclusive import TIMEOUT_SECONDS, exclusive
 from tests.helpers.truth import processes_of
 from tests.helpers.turns import asks, call, says, shell
 from tests.helpers.wait import wait_for
@@ -54,6 +56,24 @@ def test_a_shim_that_is_killed_leaves_a_run_that_the_next_reader_ends(world: Wor
     assert observed.meta.error is not None
     assert (observed.meta.error.code, observed.live) == ("lost", False)
     assert not processes_of(world.paths(run_id))
+
+
+def test_a_run_without_a_shim_is_judged_dead_only_after_its_worker_is(world: World) -> None:
+    world.agent()
+    world.play(asks("Go on?"))
+    run_id = world.start()
+    world.asking(run_id)
+    worker = world.worker(run_id)
+    processes.send_signal(worker, signal.SIGSTOP)  # it cannot see its end, and cannot end by itself
+    kill(world.shim(run_id))
+    with ThreadPoolExecutor(1) as reader:
+        with exclusive(world.paths(run_id).meta_lock):  # nobody can write what became of the run
+            judged = reader.submit(world.look, run_id)
+            wait_for(lambda: not processes.is_alive(worker), TIMEOUT_SECONDS, "the end of the worker")
+            assert not world.meta(run_id).status.is_terminal
+        assert judged.exception() is None
+    error = world.meta(run_id).error
+    assert error is not None and error.code == "lost"
 
 
 def test_what_ignores_term_and_left_its_session_is_gone_within_the_grace_and_live_says_so(

@@ -4,9 +4,14 @@ import signal
 
 import pytest
 
+from subagent_server.domain import events
 from subagent_server.host import locks, processes
+from subagent_server.host.clock import now
+from subagent_server.launch.launcher import LaunchPackage
+from subagent_server.service.shim_record import read_exit, read_shim
 from tests.forkserver.tiny import tiny_place
 from tests.helpers import warm
+from tests.helpers.runs import RUN_ID, make_meta, make_request
 from tests.helpers.turns import asks, says
 from tests.helpers.wait import wait_for
 from tests.helpers.warm_place import WarmPlace, children_of, is_fork, is_preforked
@@ -46,3 +51,16 @@ def test_a_start_that_is_refused_after_it_has_connected_leaves_no_process_and_no
     wait_for(
         lambda: all(is_preforked(child, zygote) for child in children_of(zygote)), BOUND, "no other fork"
     )
+
+
+def test_a_run_that_was_stopped_before_its_shim_begins_never_gets_a_worker(world: World) -> None:
+    store = world.store
+    run = store.create(make_request())
+    with world.service.launcher.starting() as starting:
+        reservation = starting.reserve(run)
+    store.publish(make_meta())
+    store.update(RUN_ID, events.StopRequested(reason="enough"), now())
+    reservation.start(LaunchPackage({}, dict(world.environment), "token", str(world.work), "Do it."))
+    world.gone(RUN_ID)
+    assert "shim" in read_shim(run) and "worker" not in read_shim(run)
+    assert read_exit(run) is not None and not (read_exit(run) or {})["workerStarted"]

@@ -197,6 +197,16 @@ def test_events_that_do_not_fit_together_are_a_damaged_stream_that_is_tried_agai
     assert "an event that makes no sense (content_block_delta)" in played.failure.message
 
 
+@pytest.mark.parametrize(("digits", "words"), [(400, "makes no sense (message_start)"), (5_000, "not JSON")])
+def test_a_token_count_of_hundreds_of_digits_is_a_fault_of_the_api(digits: int, words: str) -> None:
+    usage = f'"usage": {{"input_tokens": {"9" * digits}, "output_tokens": 1}}'
+    message = f'"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [], {usage}'
+    start = f'event: message_start\ndata: {{"type": "message_start", "message": {{{message}}}}}\n\n'
+    with answering(start.encode()) as base_url:
+        played = Played(says("Never said."), base_url=base_url)
+    assert played.failure.code == "model_error" and words in played.failure.message
+
+
 @pytest.mark.parametrize("pings", [None, 0.05], ids=["in silence", "with pings"])
 def test_a_stream_that_stands_still_is_given_up_and_tried_again(pings: float | None) -> None:
     stall: Turn = {"stall_after": 4} | ({"pings": pings} if pings else {})

@@ -17,7 +17,7 @@ from subagent_server.launch.local import LocalLauncher
 from subagent_server.service.check_status import check_status
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.list_runs import list_runs
-from subagent_server.service.run_case import RunCase, case_of
+from subagent_server.service.run_case import RunCase, case_of, is_over
 from subagent_server.settings import read_settings
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
@@ -174,3 +174,15 @@ def viewed(service: Service) -> tuple[str, bool | None]:
     """Return status and liveness of the run by its view."""
     view = check_status(service, RUN_ID)
     return view.status.value, view.live
+
+
+def test_a_run_whose_mark_was_left_is_not_over_and_the_next_list_takes_the_mark_away(
+    tmp_path: Path, held: Held
+) -> None:
+    service = open_service(read_settings(environment={}, cwd=tmp_path), LocalLauncher())
+    ended(service.settings.runs_root, held)
+    run = service.store.paths.run(RUN_ID)
+    assert is_over(run, Status.STOPPED, is_marked=False)
+    assert not is_over(run, Status.STOPPED, is_marked=True)
+    assert service.store.live_ids() == [RUN_ID]
+    assert listed(service) == ("stopped", False) and service.store.live_ids() == []

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.domain.errors import InvalidRunId, StorageFailed, UnknownRun
+from subagent_server.domain.records import Usage
 from subagent_server.domain.states import Status
 from subagent_server.store import change_marks
 from subagent_server.store.runs import RunStore
@@ -82,6 +83,18 @@ def test_a_nested_run_leaves_its_mark_with_its_parent(store: RunStore) -> None:
     store.create(make_request(OTHER_ID, parent_run_id=RUN_ID))
     assert store.children_of(RUN_ID) == [OTHER_ID]
     assert store.children_of(OTHER_ID) == []
+
+
+def test_only_a_run_that_names_its_parent_adds_to_its_cost(store: RunStore) -> None:
+    start_run(store)
+    assert store.usage_below(RUN_ID) is None
+    start_run(store, OTHER_ID)
+    store.paths.run(RUN_ID).children.make()
+    store.paths.run(RUN_ID).children.entry(OTHER_ID).touch()  # a mark is a file, and files are data
+    assert store.usage_below(RUN_ID) is None
+    store.create(make_request("child", parent_run_id=RUN_ID))
+    store.publish(make_meta("child", parent_run_id=RUN_ID, with_descendants=Usage(turns=3)))
+    assert store.usage_below(RUN_ID) == Usage(turns=3)
 
 
 def test_a_run_that_is_discarded_leaves_nothing_behind(store: RunStore) -> None:

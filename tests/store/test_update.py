@@ -169,3 +169,11 @@ def test_any_text_of_a_model_can_be_stored(store: RunStore, text: str) -> None:
     stored = store.read_result(RUN_ID)
     assert stored is not None
     assert stored.text == shown
+
+
+def test_a_result_that_has_its_name_is_never_replaced(store: RunStore) -> None:
+    start_run(store, RUN_ID, STARTED)
+    store.update(RUN_ID, events.Finished(summary="done"), LATER, result=DONE)
+    late = events.UsageSettled(usage=Usage(turns=9))
+    assert store.update(RUN_ID, late, LATER, result=BROKEN, payload=b"late").usage.turns == 9
+    assert store.read_result(RUN_ID) == DONE and store.read_payload(RUN_ID) is None

@@ -1,7 +1,6 @@
 """The Messages API: one streamed call, with the retries that every user expects and no others."""
 
 import asyncio
-import json
 import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -212,7 +211,7 @@ class Model:
                     event = await anext(events)
             except StopAsyncIteration:
                 return
-            except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            except ValueError as error:  # of JSON, of UTF-8, or of a number with too many digits
                 raise _CutStream("the stream held data that is not JSON in UTF-8") from error
             except TimeoutError as error:
                 raise _CutStream(f"the stream stood still for {self._settings.idle_seconds:g} s") from error

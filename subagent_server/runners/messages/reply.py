@@ -140,11 +140,14 @@ class ReplyBuilder:
         counts = {**usage}
         for more in (by_age, by_tool):
             counts |= more if isinstance(more, dict) else {}
-        self._reply.usage |= {
-            key: value for key, value in counts.items() if isinstance(value, int) and value >= 0
-        }
+        counts = {key: value for key, value in counts.items() if isinstance(value, int) and value >= 0}
+        if max(counts.values(), default=0) > _MOST_TOKENS:
+            raise TypeError("a count of tokens is beyond all bounds")
+        self._reply.usage |= counts
 
 
+_MOST_TOKENS = 1 << 53
+"""Of one call, so that sums of many stay numbers that every reader of JSON can hold."""
 _ARGUMENTS = "partial_json"
 _GROWING = ("text", "thinking", "signature", _ARGUMENTS)
 """The fields of a delta that grow the field of that name of its block; the JSON of a call stays apart."""
