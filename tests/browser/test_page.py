@@ -5,7 +5,11 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from playwright.sync_api import FloatRect, Page, expect
@@ -22,7 +26,7 @@ from tests.worktrees.repository import Repository
 PICTURES = REPOSITORY / "docs" / "pictures"
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(1)> [x](javascript:alert(1)) "
-    "![p](https://evil.example/p.png) \x1b[31mred\x1b[0m \u202egnp.exe \x00"
+    "![p](https://evil.example/p.png) \x1b[31mred\x1b[0m\a \u202egnp.exe\u200b \x00"
 )
 
 
@@ -120,8 +124,8 @@ def test_what_runs_say_is_shown_as_text_and_does_nothing(world: World, open_page
         for part in ("Result", "Conversation", "Task"):
             page.get_by_role("link", name=part).click()
             expect(page.locator(".part")).to_contain_text("alert(1)")
-        text = page.locator("body").inner_text()
-        assert "\u202e" not in text and "\x1b" not in text
+            text = str(page.evaluate("document.title + document.documentElement.outerHTML"))
+            assert not {"\u202e", "\u200b", "\x1b", "\a"} & set(text), part
         assert page.locator("main script, main img, main iframe").count() == 0
         assert page.locator('a[href^="javascript" i]').count() == 0
 
@@ -147,26 +151,81 @@ def test_long_lines_and_very_many_events_stay_quick(world: World, open_page: Ope
         expect(page.locator("a.run")).to_be_visible()
 
 
-def test_an_open_page_comes_back_with_its_server(world: World, open_page: OpenPage) -> None:
+SEEN = """state => {
+    Object.defineProperty(document, "visibilityState", { value: state, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def test_a_page_comes_back_to_the_same_server_without_a_new_link(world: World, open_page: OpenPage) -> None:
     world.agent()
     world.play(asks("Now?", "yes"), says("done"))
+    with world.http_server(), open_page(link(world)) as page:
+        expect(page.get_by_text("No runs yet")).to_be_visible()
+        page.evaluate(SEEN, "hidden")  # it has no connection then, as on a computer that sleeps
+        run_id = world.start()
+        world.asking(run_id)
+        with page.expect_response("**/page/server") as proved:
+            page.evaluate(SEEN, "visible")
+        assert "authorization" not in proved.value.request.all_headers()
+        expect(page.locator(".needs a.run")).to_be_visible()
+        expect(page.locator("#connection")).to_be_empty()
+        page.locator(".needs a.run").click()
+        page.get_by_role("button", name="yes").click()
+        expect(page.locator(".figures")).to_contain_text("completed")
+        assert world.completed(run_id) == "done"
+
+
+def test_a_page_sends_nothing_secret_to_who_takes_the_port_of_its_server(
+    world: World, open_page: OpenPage
+) -> None:
+    world.agent()
     with world.http_server() as server:
         port = server.port
         opened = open_page(link(world))
         page = opened.__enter__()
         expect(page.get_by_text("No runs yet")).to_be_visible()
+        session = json.loads(page.evaluate("localStorage.getItem('subagent-session')"))
         server.kill()
     try:
-        expect(page.locator("#connection")).to_contain_text("The server is away")
-        world.start()
+        with squatter(port) as heard:
+            expect(page.locator("#connection")).to_contain_text("run `subagent page` again")
+            page.keyboard.press("Escape")
+            page.goto(f"http://127.0.0.1:{port}/#/costs")  # a press that asks the server for more
+            expect(page.locator("main")).to_contain_text("subagent page")
+        words = b"".join(heard).decode()
+        assert session["knock"] in words
+        assert session["secret"] not in words and session["proof"] not in words
+        assert "authorization" not in words.lower()
         with world.http_server(port=port):
-            expect(page.locator(".needs a.run")).to_be_visible()
-            expect(page.locator("#connection")).to_be_empty()
-            page.locator(".needs a.run").click()
-            page.get_by_role("button", name="yes").click()
-            expect(page.locator(".figures")).to_contain_text("completed")
+            page.goto(link(world))
+            page.reload()
+            expect(page.get_by_text("No runs yet")).to_be_visible()
     finally:
         opened.__exit__(None, None, None)
+
+
+@contextmanager
+def squatter(port: int) -> Iterator[list[bytes]]:
+    """Listen in place of a server, answer everything with an object, and give what was heard."""
+    heard: list[bytes] = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def handle_one_request(self) -> None:
+            heard.append(self.connection.recv(100_000))
+            body = b'{"proof":"x","rows":[]}'
+            head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            self.wfile.write(head.encode() + body)
+            self.close_connection = True
+
+    with ThreadingHTTPServer(("127.0.0.1", port), Answer) as listening:
+        thread = Thread(target=listening.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield heard
+        finally:
+            listening.shutdown()
+            thread.join(60)
 
 
 def test_a_tree_is_one_group_and_its_runs_lead_to_each_other(world: World, open_page: OpenPage) -> None:
@@ -258,7 +317,7 @@ def test_another_tab_of_the_browser_needs_no_second_link_and_another_browser_doe
         other.goto(f"http://127.0.0.1:{server.port}/#/costs")
         expect(other.get_by_text("By agent")).to_be_visible()
         with open_page(f"http://127.0.0.1:{server.port}/") as stranger:
-            expect(stranger.get_by_text("run `subagent page` again").first).to_be_visible()
+            expect(stranger.get_by_text("run `subagent page`").first).to_be_visible()
 
 
 def test_a_log_line_is_there_soon(world: World, open_page: OpenPage) -> None:
