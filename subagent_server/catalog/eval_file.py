@@ -26,6 +26,8 @@ from subagent_server.domain.file_schemas import DIALECT
 from subagent_server.domain.records import Record
 
 MAX_TIMES = 1_000
+MAX_VALUES = 100_000
+"""Of all cases of a file."""
 MAX_COMMAND_SECONDS = 600
 COMMAND_SECONDS = 60
 """How long an expected command may take, unless its expectation says otherwise."""
@@ -166,7 +168,7 @@ def read_eval_file(path: Path) -> EvalFile:
         BadEvalFile.
     """
     try:
-        whole = parse(read_text(path))
+        whole = parse(read_text(path), most_values=MAX_VALUES)
     except Unreadable as error:
         raise BadEvalFile(path, error.reason, error.line) from error
     except NotYaml as error:

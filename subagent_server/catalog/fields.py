@@ -13,8 +13,7 @@ from subagent_server.catalog.keys import AGENT_FIELDS, LIMIT_FIELDS, canonical, 
 from subagent_server.catalog.models import misspelt_alias, resolve_model
 from subagent_server.catalog.parts import Draft, Reading, fill, put, read_part, report_repeated, validated
 from subagent_server.catalog.problems import Notes, shown
-from subagent_server.catalog.required import note_required
-from subagent_server.catalog.schemas import BadSchema, inline_schema, schema_file
+from subagent_server.catalog.schemas import BadSchema, inline_schema, note_required, schema_file
 from subagent_server.catalog.servers import is_http_url, read_servers
 from subagent_server.catalog.values import (
     Block,

@@ -1,18 +1,52 @@
-"""The schema of an agent's structured result: JSON Schema 2020-12, inline or in a file."""
+"""The schema of an agent's structured result, inline or in a file: JSON Schema of drafts 4 to 2020-12.
+
+Anybody's agent file is read by everybody's listing, so reading a schema costs at most a tenth of a second:
+what has too many values, or patterns too costly to compile, is refused. Nothing is ever looked up for a
+reference: what a schema needs stands in it.
+"""
 
 import json
-from collections.abc import Iterator
+import math
+import re
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin
 
 from subagent_server.catalog.files import Unreadable, read_text
-from subagent_server.catalog.problems import shown
+from subagent_server.catalog.problems import Notes, shown
 from subagent_server.catalog.values import Json, Plain, Value, as_json
 from subagent_server.domain.definitions import JsonSchema
 from subagent_server.domain.errors import shorten
+from subagent_server.domain.json_schema import NEWEST, validator_name
 
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
+    from referencing import Resource, Specification
+    from referencing._core import Resolver
+
+MAX_CHARACTERS = 256 << 10
+MAX_VALUES = 4_000
+"""Texts, numbers, lists and objects in a schema. Judging as many takes less than 0.1 s of a processor."""
 MAX_DEPTH = 60
-_META_SCHEMAS = "https://json-schema.org/"
-_NOT_SCHEMAS = frozenset({"const", "enum", "default", "examples"})
+MAX_PATTERN = 1_000
+MAX_COSTLY_PATTERN = 40
+"""Characters. `[\\u0100-\\uffff]` takes 250 times as long to compile as another one of that length, and three
+times that where upper and lower case are one."""
+PATTERN_SECONDS = 0.02
+"""Of a processor, for compiling all patterns of a schema; 200 ordinary ones take a tenth of it."""
+
+_COSTLY_PATTERN = re.compile(r"[^\x00-\x7f]|\\[uUxN]|\(\?[a-zA-Z]*i")
+_META_SCHEMAS = ("http://json-schema.org/", "https://json-schema.org/")
+_REFERENCE_ALONE = ("Draft4Validator", "Draft6Validator", "Draft7Validator")
+"""In these drafts nothing counts beside a `$ref`."""
+_DRAFTS = "those of the drafts 4, 6, 7, 2019-09 and 2020-12"
 
 
 class BadSchema(Exception):
@@ -23,7 +57,7 @@ def inline_schema(value: Value) -> JsonSchema:
     """Return the schema that stands in the agent file itself, as YAML or as JSON text.
 
     Raises:
-        BadSchema: it is not a JSON Schema 2020-12.
+        BadSchema: it is not a JSON Schema that some result can fit, or too costly to judge.
     """
     content = str(value) if isinstance(value, str) and not isinstance(value, Plain) else as_json(value)
     if isinstance(content, str) and content.lstrip().startswith("{"):
@@ -37,7 +71,7 @@ def schema_file(path: Path) -> JsonSchema:
     """Return the schema in a JSON file.
 
     Raises:
-        BadSchema: the file cannot be read, is not JSON, or is not a JSON Schema 2020-12.
+        BadSchema: the file cannot be read, is not JSON, or as for `inline_schema`.
     """
     where = f"{shown(path)}: "
     try:
@@ -47,6 +81,8 @@ def schema_file(path: Path) -> JsonSchema:
 
 
 def _parsed(text: str, where: str) -> Json:
+    if len(text) > MAX_CHARACTERS:
+        raise BadSchema(f"{where}it has more than {MAX_CHARACTERS >> 10} Ki characters, so make it smaller")
     try:
         content: Json = json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
@@ -63,65 +99,428 @@ def _refuse(constant: str) -> None:
 def _checked(content: Json, where: str) -> JsonSchema:
     if not isinstance(content, dict | bool):
         raise BadSchema(f"{where}a schema is an object, true or false")
-    _check_text(content, where)
-    _check_schema(content, where)
+    try:
+        _check_size(content)
+        targets = _check_form_and_references(content)
+        alone = validator_name(content) in _REFERENCE_ALONE
+        if (reason := _Contradictions(targets, reference_alone=alone).of(content, "its root")) is not None:
+            raise BadSchema(f"no result fits, because {reason}")
+    except BadSchema as error:
+        raise BadSchema(f"{where}{error}") from error
     return dict(content) if isinstance(content, dict) else content
 
 
-def _check_text(content: Json, where: str) -> None:
+def _check_size(content: Json) -> None:
+    """Bound values and depth, without recursion, and refuse text that cannot be written down."""
+    count, todo = 0, [(content, 0)]
+    while todo:
+        node, depth = todo.pop()
+        children = list(node.values()) if isinstance(node, dict) else node if isinstance(node, list) else []
+        count += 1 + len(children)
+        if count > 2 * MAX_VALUES:  # each but the root is counted as a child as well
+            raise BadSchema(f"it has more than {MAX_VALUES:,} values, so make it smaller")
+        if depth > MAX_DEPTH:
+            raise BadSchema(f"it is nested more than {MAX_DEPTH} deep")
+        if isinstance(node, float) and not math.isfinite(node):
+            raise BadSchema("it has a number that is too large to be one")
+        todo += [(child, depth + 1) for child in children]
     try:
         json.dumps(content, ensure_ascii=False).encode("utf-8")
-    except (UnicodeEncodeError, RecursionError) as error:
-        raise BadSchema(f"{where}it holds text or nesting that cannot be written down") from error
+    except UnicodeEncodeError as error:
+        raise BadSchema("it holds text that cannot be written down") from error
 
 
-def _check_schema(content: dict[str, Json] | bool, where: str) -> None:
-    # Imported here: it takes a tenth of a second, and most agents have no schema.
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError
+# -- the form of a schema, and its references
 
+
+def _check_form_and_references(content: dict[str, Any] | bool) -> dict[int, Any]:
+    """Return the target of the `$ref` of each schema in `content`, by the identity of that schema.
+
+    Raises:
+        BadSchema: a schema is not well-formed by its draft, or a reference leads nowhere.
+    """
+    # Imported here: it takes a twentieth of a second, and most agents have no schema.
+    from jsonschema_specifications import REGISTRY
+    from referencing.exceptions import Unresolvable
+
+    form = _Form(content)
+    form.check(content)
+    targets: dict[int, Any] = {}
+    walked: set[int] = set()
+    reference = "$id"
     try:
-        references = list(_references(content))
-        Draft202012Validator.check_schema(content)
-    except SchemaError as error:
-        at = "/".join(str(step) for step in error.absolute_path) or "its root"
-        message = shorten(error.message, 160)
-        raise BadSchema(f"{where}it is not a JSON Schema 2020-12 (at {at}: {message})") from error
-    except RecursionError as error:
-        raise BadSchema(f"{where}it is nested more than {MAX_DEPTH} deep") from error
-    lost = _unresolved(content, references)
-    if lost is not None:
-        raise BadSchema(f"{where}the reference {shorten(lost)} leads nowhere: put what it means under $defs")
+        root = form.dialect.create_resource(content)
+        uri = root.id() or ""
+        todo = list(_references(root, REGISTRY.with_resource(uri, root).crawl().resolver(uri), walked))
+        while todo:
+            schema, key, reference, resolver = todo.pop()
+            found = resolver.lookup(reference)
+            if key == "$ref":
+                targets[id(schema)] = found.contents
+            if not reference.startswith(_META_SCHEMAS) and id(found.contents) not in walked:
+                # It stands where no schema is expected, so it has not been looked at.
+                form.check(found.contents)
+                todo += _references(form.dialect.create_resource(found.contents), found.resolver, walked)
+    except (Unresolvable, ValueError) as error:
+        told = f"the reference {shorten(reference)} leads nowhere: put what it means under $defs"
+        raise BadSchema(told) from error
+    return targets
 
 
-def _references(node: Json, depth: int = 0) -> Iterator[str]:
-    """Return every `$ref` and `$dynamicRef` in a schema."""
-    if depth > MAX_DEPTH:
-        raise RecursionError
-    if isinstance(node, dict):
-        targets = (node.get(key) for key in ("$ref", "$dynamicRef"))
-        yield from (target for target in targets if isinstance(target, str))
-        for key, child in node.items():
-            if key not in _NOT_SCHEMAS:
-                yield from _references(child, depth + 1)
-    elif isinstance(node, list):
-        for child in node:
-            yield from _references(child, depth + 1)
+_Reference = tuple[dict[str, Any], str, str, "Resolver[Any]"]
+"""The schema that has it, its key, itself, and the base that it is relative to."""
 
 
-def _unresolved(content: dict[str, Json] | bool, references: list[str]) -> str | None:
-    """Return the first reference that a validator could not follow; nothing is ever fetched for one."""
-    if not references:
-        return None
-    from referencing.exceptions import CannotDetermineSpecification, Unresolvable
-    from referencing.jsonschema import DRAFT202012, EMPTY_REGISTRY
-
-    resolver = EMPTY_REGISTRY.resolver_with_root(DRAFT202012.create_resource(content))
-    for target in references:
-        if target.startswith(_META_SCHEMAS):
+def _references(start: "Resource[Any]", resolver: "Resolver[Any]", walked: set[int]) -> Iterator[_Reference]:
+    """Yield the references of a schema and of those below it, without those that were walked before."""
+    todo = [(start, resolver)]
+    while todo:
+        resource, resolver = todo.pop()
+        schema = resource.contents
+        if not isinstance(schema, dict) or id(schema) in walked:
             continue
+        walked.add(id(schema))
+        if validator_name(schema) is None:
+            raise _unknown_draft(schema)
+        todo += [(below, resolver.in_subresource(below)) for below in resource.subresources()]
+        for key in ("$ref", "$dynamicRef", "$recursiveRef"):
+            if isinstance(target := schema.get(key), str):
+                yield schema, key, target, resolver
+
+
+def _unknown_draft(schema: Mapping[str, Any]) -> BadSchema:
+    return BadSchema(f"its $schema {shorten(str(schema['$schema']))} is not known: {_DRAFTS} are")
+
+
+class _Form:
+    """The check whether schemas are well-formed, by the draft of the root."""
+
+    def __init__(self, root: Any) -> None:
+        name = validator_name(root)
+        if name is None:
+            raise _unknown_draft(root)
+        judge = _judge(name)
+        self.dialect = judge.dialect
+        self._draft = judge.draft
+        self._validator = judge.kind(judge.meta, format_checker=_Patterns())
+
+    def check(self, schema: Any) -> None:
+        """Raise BadSchema where a schema is not well-formed."""
+        from jsonschema.exceptions import best_match
+
+        with warnings.catch_warnings():  # of patterns that may mean something else one day
+            warnings.simplefilter("ignore")
+            error = best_match(islice(self._validator.iter_errors(schema), 1))
+        if error is not None:
+            at = "/".join(str(step) for step in error.absolute_path) or "its root"
+            message = shorten(error.message, 160)
+            raise BadSchema(f"it is not a JSON Schema {self._draft} (at {at}: {message})")
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """What judges the form of schemas of a draft."""
+
+    draft: str
+    kind: Any
+    meta: Mapping[str, Any]
+    dialect: "Specification[Any]"
+
+
+@cache
+def _judge(name: str) -> _Judge:
+    """Return the judge for the class of validators of this name.
+
+    The meta-schemas of 2019-09 and 2020-12 are spread over documents with dynamic references: judging by the
+    same rules in one document is six times as fast.
+    """
+    import jsonschema
+    from jsonschema.validators import extend
+    from jsonschema_specifications import REGISTRY
+    from referencing.jsonschema import specification_with
+
+    kind = getattr(jsonschema, name)
+    meta = kind.META_SCHEMA
+    uri = meta.get("$id") or meta["id"]
+    whole: dict[str, Any] = {"type": meta.get("type", "object")}
+    for part in (*(REGISTRY.contents(urljoin(uri, each["$ref"])) for each in meta.get("allOf", [])), meta):
+        for key in ("properties", "$defs", "definitions", "dependencies"):
+            whole[key] = {**whole.get(key, {}), **part.get(key, {})}
+    text = re.sub(r'"\$(?:dynamicRef|recursiveRef)": "#(?:meta)?"', '"$ref": "#"', json.dumps(whole))
+    whole = json.loads(re.sub(r'"meta/[\w-]+#', '"#', text))
+    # That of the library compares each item with each where they cannot be sorted.
+    kind = extend(kind, {"uniqueItems": _unique_items})  # type: ignore[no-untyped-call]
+    draft = uri.removesuffix("#").removesuffix("/schema").rpartition("draft")[2].strip("-/")
+    return _Judge(draft, kind, whole, specification_with(uri))
+
+
+def _unique_items(_: Any, is_wanted: Any, value: Any, __: Any) -> Iterator["ValidationError"]:
+    from jsonschema.exceptions import ValidationError
+
+    if not is_wanted or not isinstance(value, list):
+        return
+    if len({json.dumps(item, sort_keys=True) for item in value}) < len(value):
+        yield ValidationError("it names something twice")
+
+
+class _Patterns:
+    """The check of the format `regex` in one schema, within bounds; no other format is judged."""
+
+    def __init__(self) -> None:
+        self._left = PATTERN_SECONDS
+
+    def check(self, text: object, format: str) -> None:
+        """Compile `text` where the format is `regex`. Raises BadSchema."""
+        if format != "regex" or not isinstance(text, str):
+            return
+        is_costly = _COSTLY_PATTERN.search(text) is not None
+        most = MAX_COSTLY_PATTERN if is_costly else MAX_PATTERN
+        if len(text) > most:
+            why = ", and ignores case or names characters beyond ASCII" if is_costly else ""
+            raise BadSchema(f"the pattern {shorten(text)} has more than {most} characters{why}")
+        began = time.thread_time()
         try:
-            resolver.lookup(target)
-        except (Unresolvable, CannotDetermineSpecification):
-            return target
-    return None
+            re.compile(text)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise BadSchema(f"the pattern {shorten(text)} is none that Python reads ({error})") from error
+        self._left -= time.thread_time() - began
+        if self._left < 0:
+            raise BadSchema("its patterns take too long to compile, so make them fewer or simpler")
+
+
+# -- schemas that nothing fits
+
+
+_BOUNDS = (
+    ("string", "minLength", "maxLength"),
+    ("array", "minItems", "maxItems"),
+    ("object", "minProperties", "maxProperties"),
+    ("number", "minimum", "maximum"),
+    ("integer", "minimum", "maximum"),
+)
+_MOST_STEPS = 5_000
+_DEEPEST = 100
+
+
+class _Contradictions:
+    """Finds the reason why no value fits a schema, where that is plain to see.
+
+    `targets` are those of references. Of what takes too many steps to see it is supposed that something fits.
+    """
+
+    def __init__(self, targets: Mapping[int, Any], *, reference_alone: bool) -> None:
+        self._targets = targets
+        self._reference_alone = reference_alone
+        self._left = _MOST_STEPS
+        self._open: set[int] = set()
+        self._fine: set[int] = set()
+
+    def of(self, schema: Any, at: str) -> str | None:
+        """Return the reason, as a part of a sentence, or None."""
+        if not isinstance(schema, dict):
+            return f"at {at} it is false" if schema is False else None
+        self._left -= 1
+        if self._left < 0 or id(schema) in self._fine or len(self._open) > _DEEPEST:
+            return None
+        if id(schema) in self._open:
+            return f"at {at} it needs itself, without an end"
+        self._open.add(id(schema))
+        reason = self._reason(schema, at)
+        self._open.discard(id(schema))
+        if reason is None:
+            self._fine.add(id(schema))
+        return reason
+
+    def _reason(self, schema: dict[str, Any], at: str) -> str | None:
+        if id(schema) in self._targets:
+            reason = self.of(self._targets[id(schema)], _step(at, "$ref"))
+            if reason is not None or self._reference_alone:
+                return reason
+        if "not" in schema and schema["not"] in ({}, True):
+            return f"at {at} not forbids everything"
+        return self._of_value(schema, at) or self._of_parts(schema, at) or self._of_choice(schema, at)
+
+    def _of_value(self, schema: dict[str, Any], at: str) -> str | None:
+        """Judge types, values and bounds."""
+        types = _types(schema)
+        for part in schema.get("allOf", []):
+            types = _common(types, _types(part) if isinstance(part, dict) else None)
+        if types is not None and not types:
+            return f"at {at} its types exclude one another"
+        values = schema.get("enum")
+        if "const" in schema:
+            if values is not None and not any(_written(v) == _written(schema["const"]) for v in values):
+                return f"at {at} const is none of enum"
+            values = [schema["const"]]
+        if values is not None and not any(types is None or _has_type(value, types) for value in values):
+            return f"at {at} no value of enum or const has its type" if values else f"at {at} enum is empty"
+        for kind, least, most in _BOUNDS:
+            if _types(schema) == {kind} and schema.get(least, 0) > schema.get(most, schema.get(least, 0)):
+                return f"at {at} {least} is greater than {most}"
+        return None
+
+    def _of_parts(self, schema: dict[str, Any], at: str) -> str | None:
+        """Judge what a value has to contain."""
+        types, properties = _types(schema), schema.get("properties", {})
+        if types == {"object"}:
+            for name in schema.get("required", []):
+                if name in properties and (
+                    reason := self.of(properties[name], _step(at, f"properties/{name}"))
+                ):
+                    return reason
+        if types == {"array"} and schema.get("minItems", 0) > 0 and "prefixItems" not in schema:
+            return self.of(schema.get("items"), _step(at, "items"))
+        return None
+
+    def _of_choice(self, schema: dict[str, Any], at: str) -> str | None:
+        for number, part in enumerate(schema.get("allOf", [])):
+            if reason := self.of(part, _step(at, f"allOf/{number}")):
+                return reason
+        for key in ("anyOf", "oneOf"):
+            reasons = []
+            for number, part in enumerate(schema.get(key, [])):
+                reasons.append(self.of(part, _step(at, f"{key}/{number}")))
+                if reasons[-1] is None:
+                    break
+            if reasons and reasons[-1] is not None:
+                return reasons[0]
+        return None
+
+
+def _step(at: str, step: str) -> str:
+    return step if at == "its root" else f"{at}/{step}"
+
+
+def _types(schema: Mapping[str, Any]) -> set[str] | None:
+    """Return the types that a schema allows; None for all."""
+    named = schema.get("type")
+    return None if named is None else {named} if isinstance(named, str) else set(named)
+
+
+def _common(first: set[str] | None, second: set[str] | None) -> set[str] | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return _widened(first) & _widened(second)
+
+
+def _widened(types: set[str]) -> set[str]:
+    return types | {"integer"} if "number" in types else types
+
+
+def _has_type(value: Any, types: set[str]) -> bool:
+    if isinstance(value, bool) or value is None:
+        return ("null" if value is None else "boolean") in types
+    if isinstance(value, int | float):
+        return "number" in types or ("integer" in types and value == value // 1)
+    return ("string" if isinstance(value, str) else "array" if isinstance(value, list) else "object") in types
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+# -- likely mistakes in a schema that is valid
+
+_MOST_NAMED = 5
+_MOST_COMPARED = 80
+_LEAST_LIKENESS = 0.85
+_RULES = ("properties", "required", "additionalProperties", "patternProperties", "items", "enum", "const")
+_ELSEWHERE = frozenset({"allOf", "anyOf", "oneOf", "$ref", "$dynamicRef", "if", "patternProperties"})
+"""Keywords beside `properties` that may describe the name."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A schema within the schema. A value that has to be there makes the whole schema impossible with it."""
+
+    schema: Mapping[str, object]
+    path: str
+    is_needed: bool
+
+
+def note_required(key: str, schema: JsonSchema, line: int | None, notes: Notes) -> None:
+    """Note misspelt keywords, and names that are required and not described.
+
+    A name is a fault if no result can fit because of it, else a warning.
+    """
+    if isinstance(schema, bool):
+        return
+    words = (
+        (place, word)
+        for place in _places(_Place(schema, "its root", is_needed=True))
+        for word in place.schema
+        if word not in _judge(NEWEST).meta["properties"]
+    )
+    for place, word in islice(words, _MOST_COMPARED):
+        lacking = [rule for rule in _RULES if rule not in place.schema]
+        for rule in get_close_matches(word[:_MOST_COMPARED], lacking, 1, _LEAST_LIKENESS):
+            told = f"at {place.path} {shorten(word)} is no keyword, and means nothing"
+            notes.warn(f"{key}: {told} (nearest: {rule})", line)
+    mistakes = (
+        (place, name)
+        for place in _places(_Place(schema, "its root", is_needed=True))
+        for name in _lacking(place)
+    )
+    for place, name in islice(mistakes, _MOST_NAMED):
+        near = _nearest(name, place.schema)
+        meant = f" (nearest: {near})" if near else ""
+        if place.schema.get("additionalProperties") is not False:
+            if near:
+                notes.warn(
+                    f"{key}: at {place.path} required names {shorten(name)}{meant}, and properties does not",
+                    line,
+                )
+        elif place.is_needed:
+            notes.fault(f"{key}: no result fits, because {_told(place, name)}{meant}: name it in both", line)
+        else:
+            notes.warn(f"{key}: {_told(place, name)}{meant}", line)
+
+
+def _told(place: _Place, name: str) -> str:
+    rule = "which properties lacks and additionalProperties forbids"
+    return f"at {place.path} required names {shorten(name)}, {rule}"
+
+
+def _lacking(place: _Place) -> Iterator[str]:
+    required, known = place.schema.get("required"), _properties(place.schema)
+    is_closed = place.schema.get("additionalProperties") is False
+    if not isinstance(required, list) or not (known or is_closed):
+        return
+    if "patternProperties" in place.schema or (not is_closed and _ELSEWHERE & place.schema.keys()):
+        return
+    yield from (name for name in required if isinstance(name, str) and name not in known)
+
+
+def _places(place: _Place) -> Iterator[_Place]:
+    """Yield a schema and the schemas below it, as far as a value has to fit them."""
+    yield place
+    required = place.schema.get("required")
+    needed = set(map(str, required)) if isinstance(required, list) else set()
+    for name, child in _properties(place.schema).items():
+        yield from _below(place, child, f"properties/{name}", is_needed=name in needed)
+    for key in ("items", "additionalProperties"):
+        yield from _below(place, place.schema.get(key), key, is_needed=False)
+    for key in ("allOf", "anyOf", "oneOf", "prefixItems"):
+        children = place.schema.get(key)
+        for number, child in enumerate(children if isinstance(children, list) else []):
+            yield from _below(place, child, f"{key}/{number}", is_needed=key == "allOf")
+    definitions = place.schema.get("$defs")
+    for name, child in definitions.items() if isinstance(definitions, dict) else ():
+        yield from _below(place, child, f"$defs/{name}", is_needed=False)
+
+
+def _below(place: _Place, child: object, step: str, *, is_needed: bool) -> Iterator[_Place]:
+    if isinstance(child, dict):
+        path = step if place.path == "its root" else f"{place.path}/{step}"
+        is_object = child.get("type", "object") == "object"
+        yield from _places(_Place(child, path, is_needed=place.is_needed and is_needed and is_object))
+
+
+def _properties(schema: Mapping[str, object]) -> dict[str, object]:
+    properties = schema.get("properties")
+    return properties if isinstance(properties, dict) else {}
+
+
+def _nearest(name: str, schema: Mapping[str, object]) -> str | None:
+    near = get_close_matches(name[:_MOST_COMPARED], list(_properties(schema))[:200], 1)
+    return shorten(near[0]) if near else None

@@ -12,7 +12,8 @@ import yaml
 from subagent_server.catalog.values import Block, Plain, Value
 
 MAX_DEPTH = 60
-MAX_VALUES = 100_000
+MAX_VALUES = 20_000
+"""Of an agent file: as many are read in a twentieth of a second. Files of cases may have more."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CORE = "tag:yaml.org,2002:"
@@ -31,13 +32,13 @@ class NotYaml(Exception):
         self.line = line
 
 
-def parse(text: str, first_line: int = 1) -> Value:
+def parse(text: str, first_line: int = 1, most_values: int = MAX_VALUES) -> Value:
     """Return the one document in `text`, whose first line is line `first_line` of its file.
 
     Raises:
         NotYaml: it is not YAML, has more than one document, or more or deeper values than any agent needs.
     """
-    builder = _Builder(text, first_line)
+    builder = _Builder(text, first_line, most_values)
     try:
         return builder.document()
     except yaml.MarkedYAMLError as error:
@@ -67,11 +68,12 @@ def _blamed_line(error: yaml.MarkedYAMLError) -> int:
 class _Builder:
     """Turns the events of one text into values."""
 
-    def __init__(self, text: str, first_line: int) -> None:
+    def __init__(self, text: str, first_line: int, most_values: int) -> None:
         self._events: Iterator[yaml.Event] = yaml.parse(text, Loader=_LOADER)
         self._first_line = first_line
         self._anchors: dict[str, tuple[Value, int]] = {}
         self._count = 0
+        self._most_values = most_values
 
     def close(self) -> None:
         self._events.close()  # type: ignore[attr-defined]  # it is a generator
@@ -114,8 +116,8 @@ class _Builder:
 
     def _admit(self, event: yaml.Event, count: int, depth: int = 0) -> None:
         self._count += count
-        if self._count > MAX_VALUES:
-            raise NotYaml(f"more than {MAX_VALUES} values, aliases included", self._line(event))
+        if self._count > self._most_values:
+            raise NotYaml(f"more than {self._most_values:,} values, aliases included", self._line(event))
         if depth > MAX_DEPTH:
             raise NotYaml(f"nested more than {MAX_DEPTH} deep", self._line(event))
 

@@ -1,12 +1,33 @@
-"""JSON Schemas that are put inside others."""
+"""The drafts of JSON Schema, and schemas that are put inside others. Pure."""
 
 from copy import deepcopy
 from typing import Any
 from urllib.parse import urljoin
 
+NEWEST = "Draft202012Validator"
+_VALIDATORS = {
+    "json-schema.org/draft-04/schema": "Draft4Validator",
+    "json-schema.org/draft-06/schema": "Draft6Validator",
+    "json-schema.org/draft-07/schema": "Draft7Validator",
+    "json-schema.org/draft/2019-09/schema": "Draft201909Validator",
+    "json-schema.org/draft/2020-12/schema": NEWEST,
+}
+"""By the value of `$schema`, without its scheme: the class of `jsonschema` for that draft."""
 _DATA = frozenset({"const", "enum", "default", "examples"})
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
 _REFERENCES = frozenset({"$ref", "$dynamicRef"})
+
+
+def validator_name(schema: Any) -> str | None:
+    """Return the class of `jsonschema` that judges by the draft of `$schema`; None for an unknown draft.
+
+    Without `$schema` a schema is one of 2020-12.
+    """
+    draft = schema.get("$schema") if isinstance(schema, dict) else None
+    if draft is None:
+        return NEWEST
+    text = draft.removesuffix("#").rpartition("://")[2] if isinstance(draft, str) else ""
+    return _VALIDATORS.get(text)
 
 
 def embedded(schema: Any, place: str) -> Any:

@@ -55,15 +55,13 @@ async def unmet(expectation: Expectation, judged: Judged) -> str | None:
 
 
 async def _misfit(schema: Any, judged: Judged) -> str | None:
-    from jsonschema import Draft202012Validator  # it takes a tenth of a second
-
     value = judged.result.output
     if not judged.result.has_output:
         try:
             value = json.loads(judged.result.text)
         except (ValueError, RecursionError):
             return "the result is not JSON, and a schema is expected to fit it"
-    problem = await misfit(Draft202012Validator(schema), value)
+    problem = await misfit(schema, value)
     return None if problem is None else f"the result {problem}"
 
 

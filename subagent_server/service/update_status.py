@@ -85,14 +85,12 @@ async def structured_result(
     schema = await asyncio.to_thread(_promised, service, run_id, caller)
     if schema is None:
         return {}
-    from jsonschema import Draft202012Validator  # most agents promise no output
-
     expected = f"the agent of run {run_id} promises a result of its outputSchema"
     try:
         output = json.loads(await asyncio.to_thread(text_of, payload))
     except (ValueError, RecursionError) as error:
         raise BadArgument(f"The payload is not JSON, and {expected}: give that as `payload`.") from error
-    problem = await misfit(Draft202012Validator(schema), output)
+    problem = await misfit(schema, output)
     if problem is not None:
         raise BadArgument(f"The payload {problem}; {expected}: mend it, and call again.")
     return {"output": output}

@@ -3,11 +3,10 @@
 import re
 from typing import Any
 
-from jsonschema import Draft202012Validator
-
 from subagent_server.domain.definitions import JsonSchema
-from subagent_server.domain.json_schema import embedded
+from subagent_server.domain.json_schema import NEWEST, embedded, validator_name
 from subagent_server.host.schema_check import CHECK_SECONDS, misfit
+from subagent_server.toolkit.mcp_servers.schema_repair import repaired, without_dead_references
 from subagent_server.toolkit.tool import ToolResult
 
 WRAPPER = "value"
@@ -18,16 +17,18 @@ _PLAIN_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 class FinalAnswer:
     """Keeps the arguments of the latest valid call. The model may repeat an invalid call, corrected.
 
-    A check against `schema` takes `seconds` at most.
+    A check against `schema`, by its own draft, takes `seconds` at most. The model sees each schema as one of
+    2020-12, as the API wants it.
     """
 
     name = "final_answer"
     sequential = True
 
     def __init__(self, schema: JsonSchema, seconds: float = CHECK_SECONDS) -> None:
-        self._wrapped = not _stands_alone(schema)
-        self._schema = _in_object(schema) if self._wrapped else schema
-        self._validator = Draft202012Validator(self._schema)
+        shown = _in_newest_draft(schema)
+        self._wrapped = not _stands_alone(shown)
+        self._shown = _in_object(shown) if self._wrapped else shown
+        self._schema = schema
         self._answers: list[Any] = []
         self._refusal = ""
         self._seconds = seconds
@@ -52,23 +53,34 @@ class FinalAnswer:
         return {
             "name": self.name,
             "description": "Give the final result of your task. It ends your work: call it once, last.",
-            "input_schema": self._schema,
+            "input_schema": self._shown,
         }
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Store the answer if it is valid. A process that can be killed checks it."""
-        problem = await misfit(self._validator, arguments, self._seconds)
+        if self._wrapped and arguments.keys() != {WRAPPER}:
+            problem: str | None = f"has to be the one argument `{WRAPPER}`"
+        else:
+            answer = arguments[WRAPPER] if self._wrapped else arguments
+            problem = await misfit(self._schema, answer, self._seconds)
         if problem is not None:
             self._refusal = problem
             return ToolResult.failure(f"The answer {problem}. Call it again, mended.")
-        self._answers.append(arguments[WRAPPER] if self._wrapped else arguments)
+        self._answers.append(answer)
         return ToolResult.of_text("The answer is taken.")
 
     async def aclose(self) -> None:
         """Do nothing: no resource is held."""
 
 
-def _stands_alone(schema: JsonSchema) -> bool:
+def _in_newest_draft(schema: JsonSchema) -> Any:
+    if validator_name(schema) == NEWEST:
+        return schema
+    modern = repaired(schema)
+    return without_dead_references(modern, modern)
+
+
+def _stands_alone(schema: Any) -> bool:
     """Whether the API takes the schema as a tool's input: an object, no choice at its root, plain names."""
     if not isinstance(schema, dict) or schema.get("type") != "object":
         return False
@@ -77,7 +89,7 @@ def _stands_alone(schema: JsonSchema) -> bool:
     return has_plain_names and not schema.keys() & {"anyOf", "oneOf", "allOf", "$ref"}
 
 
-def _in_object(schema: JsonSchema) -> dict[str, Any]:
+def _in_object(schema: Any) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": {WRAPPER: embedded(schema, f"#/properties/{WRAPPER}")},

@@ -1,13 +1,18 @@
 """What `outputSchema` of an agent may hold: a schema, JSON text, or a file beside the agent."""
 
+import asyncio
 import json
+import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from subagent_server.catalog.loading import load_agent_file
 from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.toolkit.final_answer import FinalAnswer
 
 WriteFile = Callable[[str, str | bytes], Path]
 Load = Callable[[str], AgentDefinition]
@@ -118,3 +123,191 @@ def test_a_misspelt_keyword_of_a_schema_is_a_warning_with_the_keyword_that_was_m
         "{type: object, properties: {propertis: {enum: [1]}}, required: [propertis], patternProperties: {}}"
     )
     assert agent(f"outputSchema: {right}").warnings == []
+
+
+MOST_SECONDS = 0.1
+"""Of a processor, for a listing that reads one agent file."""
+MANY = {f"p{number}": {"type": "string"} for number in range(1_300)}
+TWICE: dict[str, dict[str, Any]] = {
+    f"L{level}": {"allOf": [{"$ref": f"#/$defs/L{level + 1}"}] * 2} for level in range(40)
+}
+RANGE = "[\u0100-\uffff]"
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        pytest.param({"properties": MANY}, None, id="as-large-as-may-be"),
+        pytest.param({"properties": {name: {} for name in MANY}}, None, id="empty-schemas"),
+        pytest.param({"properties": {f"p{n}": {} for n in range(10_000)}}, "4,000 values", id="too-large"),
+        pytest.param("[" * 300_000, "256 Ki characters", id="a-long-text"),
+        pytest.param("[" * 200_000, "not JSON", id="deep"),
+        pytest.param({**TWICE["L0"], "$defs": {**TWICE, "L40": {}}}, None, id="references-that-multiply"),
+        pytest.param(
+            {
+                "properties": {f"p{n}": {"$ref": f"#a{n}"} for n in range(600)},
+                "$defs": {f"d{n}": {"$anchor": f"a{n}"} for n in range(600)},
+            },
+            None,
+            id="anchors",
+        ),
+        pytest.param(
+            {
+                "$schema": "http://json-schema.org/draft-04/schema#",
+                "enum": [*range(1_900), *map(str, range(1_900))],
+            },
+            None,
+            id="values-that-do-not-sort",
+        ),
+        pytest.param(
+            {"properties": {f"p{n}": {"pattern": f"{RANGE}{n}"} for n in range(1_000)}},
+            "its patterns take too long",
+            id="costly-patterns",
+        ),
+        pytest.param({"pattern": f"(?i){RANGE * 9}"}, "has more than 40 characters", id="a-costly-pattern"),
+        pytest.param({"pattern": "a" * 2_000}, "has more than 1000 characters", id="a-long-pattern"),
+        pytest.param({f"{'zy' * 40}{n}": n for n in range(2_500)}, None, id="unknown-keywords"),
+    ],
+)
+def test_no_schema_costs_a_listing_more_than_a_tenth_of_a_second(
+    write: WriteFile, schema: object, reason: str | None
+) -> None:
+    write("out.json", schema if isinstance(schema, str) else json.dumps(schema))
+    file = write("a.md", "---\nname: a\ndescription: d\noutputSchemaPath: out.json\n---\nx")
+    load_agent_file(write("b.md", "---\nname: b\ndescription: d\noutputSchema: {}\n---\nx"))  # imports
+    took = []
+    for _ in range(3):
+        began = time.thread_time()
+        definition = load_agent_file(file)
+        took.append(time.thread_time() - began)
+    assert min(took) < MOST_SECONDS
+    if reason is None:
+        assert definition.faults == []
+    else:
+        assert reason in definition.faults[0]
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (False, "at its root it is false"),
+        ({"not": {}}, "at its root not forbids everything"),
+        ({"not": True}, "not forbids everything"),
+        ({"$ref": "#"}, "at $ref it needs itself, without an end"),
+        ({"type": "string", "enum": [1, None]}, "no value of enum or const has its type"),
+        ({"enum": []}, "enum is empty"),
+        ({"const": 1, "enum": ["1", True]}, "const is none of enum"),
+        ({"type": "array", "minItems": 3, "maxItems": 2}, "minItems is greater than maxItems"),
+        ({"allOf": [{"type": "string"}, {"type": ["object", "null"]}]}, "its types exclude one another"),
+        ({"anyOf": [False, {"not": {}}]}, "at anyOf/0 it is false"),
+        ({"type": "object", "required": ["a"], "properties": {"a": False}}, "at properties/a it is false"),
+        (
+            {"type": "object", "required": ["next"], "properties": {"next": {"$ref": "#"}}},
+            "at properties/next/$ref it needs itself, without an end",
+        ),
+        ({"type": "array", "minItems": 1, "items": {"$ref": "#"}}, "it needs itself"),
+    ],
+)
+def test_a_schema_that_nothing_fits_is_a_fault_with_the_reason(agent: Load, schema: object, why: str) -> None:
+    (fault,) = agent(f"outputSchema: {json.dumps(schema)}").faults
+    assert "outputSchema: no result fits, because" in fault and why in fault
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "allOf": [{"type": "number"}], "const": 1.0},
+        {
+            "type": "object",
+            "required": ["next"],
+            "properties": {"next": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}},
+        },
+        {"type": "array", "items": {"$ref": "#"}},
+        {"required": ["a"], "properties": {"a": False}},
+        {"minLength": 3, "maxLength": 2},
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "$ref": "#/definitions/a",
+            "not": {},
+            "definitions": {"a": {}},
+        },
+    ],
+)
+def test_a_schema_that_something_fits_is_taken(agent: Load, schema: dict[str, Any]) -> None:
+    assert agent(f"outputSchema: {json.dumps(schema)}").faults == []
+
+
+DRAFTS: dict[str, tuple[dict[str, Any], object, object]] = {
+    "http://json-schema.org/draft-04/schema#": ({"maximum": 3, "exclusiveMaximum": True}, 2, 3),
+    "http://json-schema.org/draft-06/schema#": ({"dependencies": {"a": ["b"]}}, {"b": 1}, {"a": 1}),
+    "https://json-schema.org/draft-07/schema": (
+        {"items": [{"type": "string"}], "additionalItems": False},
+        ["a"],
+        ["a", "b"],
+    ),
+    "https://json-schema.org/draft/2019-09/schema": (
+        {"items": {"$recursiveRef": "#"}, "type": ["array", "null"]},
+        [[None]],
+        [[1]],
+    ),
+    "https://json-schema.org/draft/2020-12/schema": ({"prefixItems": [{"type": "string"}]}, ["a"], [1]),
+}
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_each_draft_is_judged_by_its_own_rules(write: WriteFile, draft: str) -> None:
+    rules, right, wrong = DRAFTS[draft]
+    write("out.json", json.dumps({"$schema": draft, **rules}))
+    agent = load_agent_file(write("a.md", "---\nname: a\ndescription: d\noutputSchemaPath: out.json\n---\nx"))
+    assert agent.faults == [] and agent.output_schema is not None
+    final = FinalAnswer(agent.output_schema)
+    assert final.definition()["input_schema"]["type"] == "object"
+    assert asyncio.run(final.call({"value": wrong})).is_error
+    assert not asyncio.run(final.call({"value": right})).is_error
+    assert final.answer == right
+
+
+@pytest.mark.parametrize(
+    "draft", ["http://json-schema.org/draft-03/schema#", "http://example.com/schema", ""]
+)
+def test_an_unknown_draft_is_a_fault(agent: Load, draft: object) -> None:
+    for schema in ({"$schema": draft}, {"properties": {"a": {"$schema": draft}}}):
+        (fault,) = agent(f"outputSchema: {json.dumps(schema)}").faults
+        assert "is not known: those of the drafts 4, 6, 7, 2019-09 and 2020-12 are" in fault
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "https://json-schema.org/evil/not-there.json"},
+        {"properties": {"x": {"$ref": "http://example.com/x.json"}}},
+        {"$ref": "#/x", "x": {"$ref": "file:///etc/passwd"}},
+        {"$id": "http://example.com/", "$ref": "x.json"},
+        {"$ref": "http://["},
+        {"$dynamicRef": "#meta"},
+    ],
+)
+def test_nothing_is_looked_up_for_a_reference(
+    agent: Load, schema: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **_: asked.append(given))
+    (fault,) = agent(f"outputSchema: {json.dumps(schema)}").faults
+    assert "leads nowhere" in fault
+    result = asyncio.run(FinalAnswer(schema).call({"value": {"x": 1}}))
+    assert result.is_error and "leads nowhere" in result.text
+    assert asked == []
+
+
+def test_a_meta_schema_is_at_hand(agent: Load) -> None:
+    for draft in ("http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2020-12/schema"):
+        schema = agent(f"outputSchema: {{$ref: '{draft}'}}").output_schema
+        assert schema is not None
+        final = FinalAnswer(schema)
+        assert asyncio.run(final.call({"value": {"type": 7}})).is_error
+        assert not asyncio.run(final.call({"value": {"type": "string"}})).is_error
+
+
+def test_a_part_that_only_a_reference_reaches_is_judged_too(agent: Load) -> None:
+    (fault,) = agent('outputSchema: {"$ref": "#/x", "x": {"type": "strin"}}').faults
+    assert "it is not a JSON Schema 2020-12 (at type: " in fault

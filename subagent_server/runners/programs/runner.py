@@ -109,9 +109,7 @@ class ProgramRunner:
             outcome = _with_output(outcome)
         problem = "is not JSON"
         if outcome.has_output:
-            from jsonschema import Draft202012Validator  # most agents promise no output
-
-            found = await misfit(Draft202012Validator(self._agent.output_schema), outcome.output)
+            found = await misfit(self._agent.output_schema, outcome.output)
             if found is None:
                 return outcome
             problem = found

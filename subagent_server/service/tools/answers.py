@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from subagent_server.domain.definitions import JsonSchema
-from subagent_server.domain.json_schema import embedded
+from subagent_server.domain.json_schema import NEWEST, embedded, validator_name
 from subagent_server.domain.records import Record
 from subagent_server.service.run_row import row_schema
 from subagent_server.service.tools.schema import Schema
@@ -29,8 +29,11 @@ def run_answer() -> Schema:
 
 
 def output_answer(schema: JsonSchema) -> Schema:
-    """Return the schema of a view whose `output` has a schema. `check_status` has that of the whole view."""
-    output = embedded(schema, "#/properties/output")
+    """Return the schema of a view whose `output` has a schema. `check_status` has that of the whole view.
+
+    Clients read it as one of 2020-12, so an output with a schema of an older draft has none there.
+    """
+    output = embedded(schema, "#/properties/output") if validator_name(schema) == NEWEST else {}
     return {"type": "object", "properties": {"runId": {"type": "string"}, "output": output}}
 
 
