@@ -26,6 +26,7 @@ from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import one_line
 from subagent_server.cli.serve import check_patterns
+from subagent_server.sandbox.own_writes import OwnWrites
 from subagent_server.service.trusting import trust
 
 _KEY = "ANTHROPIC_API_KEY"
@@ -164,7 +165,7 @@ def _carry_out(session: Session, registration: Registration) -> None:
     if registration.covered is not None:
         trust(session.settings, registration.covered)
     for change in registration.changes:
-        write(change)
+        write(change, OwnWrites(session.settings.state_directory))
 
 
 def _show(session: Session, registration: Registration, asking: bool) -> None:

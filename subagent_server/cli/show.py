@@ -31,6 +31,7 @@ from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import Message, RunMeta, RunRequest, RunResult
 from subagent_server.domain.states import MessageStatus
 from subagent_server.service.kept_programs import kept_programs
+from subagent_server.service.left_behind import restore as give_back
 from subagent_server.service.merge_run import run_diff
 from subagent_server.service.open_run import open_run
 from subagent_server.service.parents import OtherParents, starter_of
@@ -52,10 +53,22 @@ _PROMPT_LINES = 12
 @click.option(
     "--markdown", is_flag=True, help="As Markdown, for the page of a CI job; texts of models are quoted."
 )
+@click.option(
+    "--restore",
+    metavar="NAME",
+    help="Give back what was moved to its quarantine, by number or path, to where it was.",
+)
 @json_option
 @pass_session
 def show(  # a flag for each way of looking
-    session: Session, run: str, code: bool, diff: bool, transcript: bool, markdown: bool, as_json: bool
+    session: Session,
+    run: str,
+    code: bool,
+    diff: bool,
+    transcript: bool,
+    markdown: bool,
+    restore: str | None,
+    as_json: bool,
 ) -> None:
     """Show everything about a run.
 
@@ -63,6 +76,9 @@ def show(  # a flag for each way of looking
     where its files are. With --json: its view, as the MCP tools answer it.
     """
     observed = open_run(session.service, session.run_id(run), session.caller)
+    if restore is not None:
+        _restore(session, observed.meta.run_id, restore, as_json)
+        return
     if code:
         _show_code(session, observed.meta.run_id, as_json)
         return
@@ -86,6 +102,14 @@ def show(  # a flag for each way of looking
         _ending(session, view),
     ]
     out("\n\n".join(part for part in parts if part))
+
+
+def _restore(session: Session, run_id: str, name: str, as_json: bool) -> None:
+    path = str(give_back(session.service.store, run_id, name, session.caller))
+    if as_json:
+        out_json({"runId": run_id, "restored": path})
+    else:
+        err(f"{one_line(path)} is back where it was.")
 
 
 def _show_code(session: Session, run_id: str, as_json: bool) -> None:
@@ -154,6 +178,7 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
             ("sandbox", prose(one_line(sandbox_mark(session.service.store.paths.run(meta.run_id)) or ""))),
             ("worktree", _worktree(view)),
             ("warnings", "\n".join(prose(one_line(warning)) for warning in view.warnings or [])),
+            ("quarantine", _quarantine(session, view)),
             ("parent", one_line(meta.parent_run_id or "")),
             ("client", one_line(OtherParents(session.caller).name(starter_of(meta)) or "")),
             ("continues", one_line(meta.continues_run_id or "")),
@@ -162,6 +187,12 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
             ("now", "" if meta.pending else escape_lines(view.preview or "")),
         ]
     )
+
+
+def _quarantine(session: Session, view: RunView) -> str:
+    lines = [one_line(kept) for kept in view.quarantined or []]
+    back = session.command("show", view.run_id, "--restore", "NUMBER")
+    return "\n".join([*lines, f"gives one back: {back}"]) if lines else ""
 
 
 def _tree(session: Session, meta: RunMeta, view: RunView) -> str | None:

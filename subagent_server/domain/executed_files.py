@@ -1,8 +1,9 @@
-"""The files that other programs execute, which an agent's editor therefore does not write (SPEC section 13).
+"""The files that other programs execute (SPEC section 13).
 
 Writing such a file has a program started without asking: at the next commit, when a directory is opened in an
 editor, at the next login. A file that a person runs knowingly (`Makefile`, `package.json`, `conftest.py`) is
-not here. The table is for the editor, and for a sandbox to protect by mounts.
+not here. An agent's editor does not write them, a sandbox mounts those that exist read-only, and one that
+comes during a command is moved away (`sandbox/quarantine.py`).
 """
 
 import unicodedata
@@ -16,15 +17,13 @@ class Executed:
     """A program that executes files unasked. Each of `paths` may lie at any depth; all below it counts too.
 
     A part of a path may be a glob. `files` are names of files alone: a directory may be called so. With
-    `in_home`, the program looks in home directories only. With `if_set_up`, it is set up for a project by
-    these files: nobody executes one that has been missing.
+    `in_home`, the program looks in home directories only.
     """
 
     by: str
     paths: tuple[str, ...]
     files: tuple[str, ...] = ()
     in_home: bool = False
-    if_set_up: bool = False
 
 
 GIT = Executed("git", (".git", "git~1", ".gitmodules"), files=("HEAD", "commondir"))
@@ -46,7 +45,6 @@ EXECUTED_FILES: tuple[Executed, ...] = (
             "lefthook-local.yml",
             ".overcommit.yml",
         ),
-        if_set_up=True,
     ),
     Executed("Mercurial", (".hg",)),
     Executed("Jujutsu", (".jj",)),
@@ -90,6 +88,22 @@ EXECUTED_FILES: tuple[Executed, ...] = (
     Executed("an interactive interpreter", (".Rprofile", ".ghci")),
     Executed("direnv", (".envrc",)),
     Executed(
+        "mise",
+        (
+            "mise.toml",
+            ".mise.toml",
+            "mise.local.toml",
+            ".mise.local.toml",
+            ".mise",
+            "mise/config.toml",
+            ".config/mise",
+            ".config/mise.toml",
+        ),
+    ),
+    Executed("Cargo, and editors by it", (".cargo/config.toml", ".cargo/config")),
+    Executed("Yarn", (".yarnrc.yml",)),
+    Executed("the Lua language server", (".luarc.json", ".luarc.jsonc")),
+    Executed(
         "Bash", (".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases"), in_home=True
     ),
     Executed("Zsh", (".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout"), in_home=True),
@@ -105,19 +119,19 @@ EXECUTED_FILES: tuple[Executed, ...] = (
     Executed("ssh", (".ssh",), in_home=True),
 )
 
+FIRST_OF_SEVERAL = frozenset(
+    path.partition("/")[0] for entry in EXECUTED_FILES for path in entry.paths if "/" in path
+)
+"""Directories in which some names are executed, and most are not."""
 
-def names_to_hold() -> list[str]:
-    """Return the names that a program executes at the top of any project: a sandbox holds them if missing.
 
-    Each is a mount, and seen by people: none is here that nobody executes if it has been missing. Globs
-    cannot be held, and `git~1` names nothing that is missing. `commondir` stands for `HEAD` beside it:
-    with a directory of that name git refuses the place as a repository, and a `HEAD` that is held would make
-    `git show HEAD` ambiguous.
+def literal_names(*, home: bool = False) -> list[str]:
+    """Return the paths of the table below any directory, or below a `home` directory, without globs.
+
+    `git~1` is left out: it is the short name of a `.git` that is there.
     """
-    held = [
-        path for entry in EXECUTED_FILES if not entry.in_home and not entry.if_set_up for path in entry.paths
-    ]
-    return [*(path for path in held if path.isascii() and not set("*?[~/") & set(path)), "commondir"]
+    paths = [path for entry in EXECUTED_FILES if home or not entry.in_home for path in entry.paths]
+    return [path for path in paths if not set("*?[~") & set(path)]
 
 
 def executed_by(
@@ -140,6 +154,12 @@ def is_lifted(parts: Sequence[str], lifted: Sequence[str], *, below: int = 0) ->
     """Whether `parts` lies in one of the `lifted` paths that has more than `below` parts."""
     freed = [path.strip("/").split("/") for path in lifted]
     return any(len(path) > below and list(parts[: len(path)]) == path for path in freed)
+
+
+def lies_above(parts: Sequence[str], lifted: Sequence[str]) -> bool:
+    """Whether one of the `lifted` paths lies below `parts`."""
+    freed = [path.strip("/").split("/") for path in lifted]
+    return any(len(path) > len(parts) and path[: len(parts)] == list(parts) for path in freed)
 
 
 def can_run_code(paths: Sequence[str]) -> str:

@@ -105,6 +105,45 @@ def open_real(directory: Path) -> int:
     return descriptor
 
 
+@contextmanager
+def directory_below(directory: int, path: str, flags: int = os.O_PATH) -> Iterator[int]:
+    """Give a directory below an open one (`.`: itself), reached part by part and through no link.
+
+    Raises:
+        OSError: it is missing, or something on the way is no directory.
+    """
+    opened = os.open(".", _DIRECTORY, dir_fd=directory)
+    try:
+        *parts, last = PurePosixPath(path).parts or (".",)
+        for part in parts:
+            above = opened
+            opened = os.open(part, _DIRECTORY, dir_fd=above)
+            os.close(above)
+        above = opened
+        opened = os.open(last, flags | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+        os.close(above)
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def status_below(directory: int, path: str) -> os.stat_result | None:
+    """Return the status of a path below an open directory, through no link; None if it is not there."""
+    above, _, name = path.rpartition("/")
+    with suppress(OSError):
+        if not above:
+            return os.stat(name, dir_fd=directory, follow_symlinks=False)
+        with directory_below(directory, above) as opened:
+            return os.stat(name, dir_fd=opened, follow_symlinks=False)
+    return None
+
+
+def names_below(directory: int, path: str, most: int) -> list[str]:
+    """Return up to `most` names in a directory below an open one. Raises as `directory_below` does."""
+    with directory_below(directory, path, os.O_RDONLY) as opened, os.scandir(opened) as entries:
+        return [entry.name for _, entry in zip(range(most), entries, strict=False)]
+
+
 @dataclass
 class _Walk:
     """One walk: the directories from the root down to its present one, all open."""

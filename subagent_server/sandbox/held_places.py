@@ -7,7 +7,7 @@ A mount holds its own name and no name above it: whoever can rename a directory 
 place. So each directory between a writable mount and a read-only place is a mount of its own too, which can
 be written and can neither be renamed nor removed.
 
-A name that is missing cannot be held. `executed_changes.py` looks whether it came.
+A name that is missing cannot be held. `name_watch.py` looks whether it came.
 """
 
 import os
@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from subagent_server.domain.executed_files import executed_by, is_lifted, names_to_hold
+from subagent_server.domain.executed_files import executed_by, is_lifted, literal_names
 from subagent_server.host.inside import printable
 from subagent_server.sandbox import git_directories
 
@@ -47,7 +47,7 @@ def hold(cwd: Path, executed: Iterable[Path], lifted: Sequence[str] = ()) -> Hel
     """
     held = Held()
     within = (path.relative_to(cwd) for path in executed if path != cwd and path.is_relative_to(cwd))
-    for parts in (*((name,) for name in _names(cwd)), *(path.parts for path in within)):
+    for parts in (*(tuple(name.split("/")) for name in _names(cwd)), *(path.parts for path in within)):
         path = cwd.joinpath(*parts)
         if not os.path.lexists(path) or is_lifted(parts, lifted):
             continue
@@ -83,7 +83,7 @@ def directories_above(
 
 def _names(cwd: Path) -> Iterator[str]:
     """Yield the names of the table at the top of the directory, there or missing."""
-    literal = names_to_hold()
+    literal = literal_names()
     yield from literal
     with os.scandir(cwd) as entries:
         for _, entry in zip(range(MAX_ENTRIES), entries, strict=False):

@@ -1,14 +1,28 @@
-"""The files that a run has left and that other programs execute, as its journal names them."""
+"""The files that a run has brought and that other programs execute: moved away or named, and given back.
+
+During the run a worker watches (`worker/executed_watch.py`); what it left undone is done here, for a worker
+that was killed.
+"""
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.domain.executed_files import can_run_code
 from subagent_server.domain.records import RunMeta
 from subagent_server.host.inside import printable
 from subagent_server.host.processes import boot_id
 from subagent_server.sandbox.executed_changes import Seen, changes, look
+from subagent_server.sandbox.name_watch import NameWatch, Taken, read_mark
+from subagent_server.sandbox.own_writes import OwnWrites
+from subagent_server.sandbox.quarantine import Kept, Quarantine
+from subagent_server.service.access import Caller, NotAllowed
+from subagent_server.settings import state_directory_of
+from subagent_server.store.paths import RunPaths
+from subagent_server.store.root import is_marked
 from subagent_server.store.run_files import read_request
 from subagent_server.store.runs import RunStore
 
@@ -17,9 +31,19 @@ MAX_SHOWN = 20
 MAX_PATH_CHARACTERS = 300
 
 
-def look_for_run(store: RunStore, cwd: Path, before: Seen | None = None) -> Seen:
-    """Return what can run code in the directory of a run, given by its real path. Blocking, up to 0.5 s."""
-    return look(cwd, None if before is None else before.places, leave_out=store.paths.root)
+def look_for_run(store: RunStore, cwd: Path, hooks: tuple[str, ...] = ()) -> Seen:
+    """Return what can run code in the directory of a run, given by its real path. Blocking, up to 0.5 s.
+
+    `hooks` are what `own_hooks` has found before the run. Runs roots are left out, and our state directory,
+    in which worktrees are: what other runs do there is their own business.
+    """
+    state = state_directory_of(os.environ)
+    ours = {Path(os.path.realpath(path)) for path in (store.paths.root, state) if path is not None}
+
+    def is_ours(path: Path) -> bool:
+        return path in ours or path.name == ".subagent" or is_marked(path)
+
+    return look(cwd, hooks, leave_out=is_ours)
 
 
 def left_since(before: Seen | None, after: Seen, since: float) -> list[str]:
@@ -33,20 +57,106 @@ def left_since(before: Seen | None, after: Seen, since: float) -> list[str]:
     return shown
 
 
-def left_behind(store: RunStore, meta: RunMeta) -> list[str]:
-    """Return what a run whose worker died has left. Only times tell what is new. Blocking, up to 0.5 s.
+def left_behind(
+    store: RunStore, meta: RunMeta, record: Callable[[dict[str, Any]], None], *, at_once: bool
+) -> None:
+    """Move away what came during a command whose worker was killed, and record what else the run has left.
 
-    After a restart of the machine nothing is looked at: all its runs died at once, and one list reads them.
+    Without a first look only times tell what is new. What came is moved if this is `at_once` after the end:
+    later, it may be the person's. After a restart of the machine nothing is looked at: all its runs died at
+    once, and one list reads them. Blocking, up to 0.5 s.
 
     Raises:
         UnreadableMeta: the request of the run cannot be read.
+        OSError: a directory cannot be opened.
     """
     if meta.started_at is None or meta.launch is None or meta.launch.boot_id != boot_id():
-        return []
-    cwd = Path(os.path.realpath(read_request(store.paths.run(meta.run_id)).cwd))
-    return left_since(None, look_for_run(store, cwd), meta.started_at.timestamp())
+        return
+    run = store.paths.run(meta.run_id)
+    request = read_request(run)
+    cwd = Path(os.path.realpath(request.cwd))
+    mark = read_mark(run.before)
+    if mark is not None and at_once:
+        agent = AgentDefinition.model_validate(request.agent)
+        names = NameWatch(
+            cwd, Quarantine(run.quarantine), OwnWrites(state_directory_of(os.environ)), agent.lifted
+        )
+        taken = names.take(*mark)
+        names.close()
+        if taken:
+            record(taken_facts(taken, cwd))
+        run.before.unlink()
+    if left := left_since(None, look_for_run(store, cwd), meta.started_at.timestamp()):
+        record(left_facts(left))
 
 
 def left_facts(found: list[str]) -> dict[str, Any]:
     """Return the fields of the warning in the journal."""
     return {"message": can_run_code(found), "canRunCode": found}
+
+
+def taken_facts(taken: Taken, cwd: Path) -> dict[str, Any]:
+    """Return the fields of the warning in the journal about what came during a command."""
+    during = shorten((*(kept.during for kept in taken.moved), "a command")[0])
+    moved = [shown_kept(kept, cwd) for kept in taken.moved]
+    sentences = [
+        f"Moved to quarantine, because it came during {during} and other programs execute it unasked: "
+        f"{', '.join(moved)}. `subagent show RUN --restore NUMBER` gives it back."
+        if moved
+        else "",
+        f"Other programs execute it unasked, and it could not be moved away: {', '.join(taken.stuck)}."
+        if taken.stuck
+        else "",
+    ]
+    return {
+        "message": " ".join(filter(None, sentences)),
+        **({"quarantined": moved} if moved else {}),
+        **({"canRunCode": list(taken.stuck)} if taken.stuck else {}),
+    }
+
+
+def shown_kept(kept: Kept, cwd: Path) -> str:
+    """Return number and path of one thing in quarantine."""
+    return f"{kept.number} {kept.shown(cwd)[:MAX_PATH_CHARACTERS]}"
+
+
+def quarantined(run: RunPaths, cwd: Path) -> list[str]:
+    """Return what is in the quarantine of a run, for people."""
+    return [shown_kept(kept, cwd) for kept in Quarantine(run.quarantine).kept()]
+
+
+def restore(store: RunStore, run_id: str, name: str, caller: Caller) -> Path:
+    """Give back what is in the quarantine of a run under a number, or the last one of that path.
+
+    Raises:
+        NotAllowed: the caller is a run.
+        BadArgument: there is no such thing, or it cannot be given back.
+        UnreadableMeta, ForeignRoot.
+    """
+    if caller.is_child:
+        raise NotAllowed("Only a person gives back what is in quarantine: leave --restore out.")
+    store.paths.check_ours()
+    run = store.paths.run(run_id)
+    cwd = Path(os.path.realpath(read_request(run).cwd))
+    quarantine = Quarantine(run.quarantine)
+    kept = _named(quarantine.kept(), name, cwd)
+    path = Path(kept.path)
+    if ".." in path.parts or not (path.is_relative_to(cwd) or path.parent in cwd.parents):
+        raise BadArgument(f"{kept.number} was not in the directory of run {run_id}, so it stays there.")
+    try:
+        with OwnWrites(state_directory_of(os.environ)).writing(path):  # a command that runs leaves it then
+            quarantine.give_back(kept)
+    except FileExistsError as error:
+        raise BadArgument(f"There is something at {shorten(kept.shown(cwd))}: move it away first.") from error
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise BadArgument(f"{shorten(kept.shown(cwd))} could not be given back ({why}).") from error
+    return path
+
+
+def _named(found: Sequence[Kept], name: str, cwd: Path) -> Kept:
+    for kept in reversed(found):
+        if name in (kept.number, kept.path, kept.shown(cwd)):
+            return kept
+    there = ", ".join(shown_kept(kept, cwd) for kept in found[:MAX_SHOWN]) or "nothing"
+    raise BadArgument(f"The quarantine holds no {shorten(name)}, but {there}: name one of these.")

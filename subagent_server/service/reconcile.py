@@ -23,7 +23,7 @@ from subagent_server.host.failpoints import failpoint
 from subagent_server.launch import marks
 from subagent_server.service.access import USER, Caller, check_open
 from subagent_server.service.ending import signal_shim, stop_children
-from subagent_server.service.left_behind import left_behind, left_facts
+from subagent_server.service.left_behind import left_behind
 from subagent_server.service.run_case import RunCase, case_of, case_of_processes, is_here
 from subagent_server.service.shim_record import read_exit, read_shim
 from subagent_server.service.tree_usage import record_tree_usage
@@ -109,7 +109,7 @@ def reconcile_after_worker(store: RunStore, run_id: str, ended: dict[str, Any] |
         meta = _fail(store, run, _verdict(run, read_exit(run) or ended))
     failpoint("reconcile.judged")
     settle_if_possible(store, meta)
-    _close_journal(store, run, meta)
+    _close_journal(store, run, meta, at_once=True)
     stop_children(store, run_id)
     record_tree_usage(store, run_id)
     return meta
@@ -208,7 +208,7 @@ def _end_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
     sweep_orphans(run)
     failpoint("reconcile.swept")
     settled = settle_if_possible(store, meta)
-    _close_journal(store, run, meta)
+    _close_journal(store, run, meta, at_once=False)
     stop_children(store, run.run_id)
     record_tree_usage(store, run.run_id)
     atomic.remove_leftovers(run.files)
@@ -258,18 +258,18 @@ def sweep_orphans(run: RunPaths) -> None:
         processes.wait_for_exit(worker, _EXIT_SECONDS)
 
 
-def _close_journal(store: RunStore, run: RunPaths, meta: RunMeta) -> None:
+def _close_journal(store: RunStore, run: RunPaths, meta: RunMeta, *, at_once: bool) -> None:
     """Write the end of the run into the journal if the worker did not: it is provably gone."""
     if run.journal_has_ended():
         return
-    left: list[str] = []
+    warnings: list[dict[str, Any]] = []
     with suppress(UnreadableMeta, OSError):
-        left = left_behind(store, meta)
+        left_behind(store, meta, warnings.append, at_once=at_once)
     with exclusive(run.meta_lock):
         if not run.journal_has_ended():
             journal = RunJournal(run)
-            if left:
-                journal.append("warning", now(), left_facts(left))
+            for warning in warnings:
+                journal.append("warning", now(), warning)
             journal.append("run_ended", now(), ending_facts(meta))
 
 

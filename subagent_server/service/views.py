@@ -1,5 +1,7 @@
 """The view of a run, as its parent sees it: small, with the next call to make."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -27,6 +29,7 @@ from subagent_server.domain.records import (
 from subagent_server.domain.states import MessageStatus, Status
 from subagent_server.domain.worktrees import worktree_view
 from subagent_server.service.access import USER, Caller
+from subagent_server.service.left_behind import quarantined
 from subagent_server.service.next_calls import NextCalls, for_asker, for_itself, for_parent
 from subagent_server.service.parents import OtherParents, starter_of
 from subagent_server.service.reconcile import Observed
@@ -46,6 +49,7 @@ MAX_PREVIEW_CHARACTERS = 300
 MAX_SOURCES = 20
 MAX_SOURCE_CHARACTERS = 500
 MAX_WARNINGS = 10
+MAX_QUARANTINED = 20
 MAX_WARNING_CHARACTERS = 1_000
 MAX_MESSAGES_CHARACTERS = 40_000
 """Of all questions of a view together; the first is there in any case."""
@@ -100,6 +104,9 @@ class RunView(Record):
     output_omitted: bool | None = None
     error: Failure | None = None
     wait_note: str | None = None
+    quarantined: list[str] | None = Field(
+        default=None, description="Moved out of its directory; a person restores"
+    )
     warnings: list[str] | None = None
 
     def to_wire(self) -> dict[str, Any]:
@@ -161,6 +168,7 @@ def run_view(
         sources=_sources(result),
         output_omitted=is_large or None,
         error=_error(meta.error),
+        quarantined=_quarantined(store, meta),
         warnings=_warnings(store, meta, result),
     )
     if result is None or not has_output or is_large:
@@ -226,6 +234,18 @@ def _warnings(store: RunStore, meta: RunMeta, result: RunResult | None) -> list[
     except UnreadableMeta:
         warnings = []  # the state is all that is needed for a view
     return [cut(warning, MAX_WARNING_CHARACTERS) for warning in [*found, *warnings][:MAX_WARNINGS]] or None
+
+
+def _quarantined(store: RunStore, meta: RunMeta) -> list[str] | None:
+    run = store.paths.run(meta.run_id)
+    if not run.quarantine.exists():
+        return None
+    try:
+        cwd = Path(os.path.realpath(store.read_request(meta.run_id).cwd))
+    except UnreadableMeta:
+        cwd = Path("/")
+    found = [cut(kept, MAX_LABEL_CHARACTERS * 4) for kept in quarantined(run, cwd)]
+    return found[-MAX_QUARANTINED:] or None
 
 
 def _can_run_code(store: RunStore, meta: RunMeta, result: RunResult | None) -> list[str]:

@@ -33,6 +33,7 @@ _NAMES = frozenset(
         *("events.jsonl", "run.log", "transcript.jsonl", "live.lock", "shim.claim", "shim.json", "exit.json"),
         *("worker.out", "worktree.json", "worktree.lock", "program"),
         *("children", "tree.lock", "calls.lock", "call.lock", "outputs", "mcp", "code"),
+        *("quarantine", "before.json"),
     }
 )
 _TEMPORARY = re.compile(r"\..+\.tmp|wake\.[0-9]+")
@@ -172,6 +173,16 @@ class RunPaths:
     def code(self) -> Directory:
         """The programs that it has run, a directory each."""
         return self.files.below("code")
+
+    @property
+    def quarantine(self) -> Directory:
+        """What came in its working directory during a command and is executed by other programs."""
+        return self.files.below("quarantine")
+
+    @property
+    def before(self) -> Entry:
+        """The names of that kind that were there before the command that just runs; else empty."""
+        return self.files.entry("before.json")
 
     @property
     def program(self) -> Directory:

@@ -1,6 +1,6 @@
 """The protocol of an agent's tools, and their results."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 ContentBlock = dict[str, Any]
@@ -27,6 +27,12 @@ class ToolResult:
     def failure(cls, text: str) -> "ToolResult":
         """Return an error that the model reads and can adapt to."""
         return cls([{"type": "text", "text": text}], is_error=True)
+
+    def with_remark(self, remark: str) -> "ToolResult":
+        """Return the result with a remark behind it, if that says anything."""
+        if not remark:
+            return self
+        return replace(self, content=[*self.content, {"type": "text", "text": remark}])
 
     @property
     def is_text(self) -> bool:

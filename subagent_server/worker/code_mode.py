@@ -56,6 +56,7 @@ async def with_programs(
         version=version,
         most_seconds=code_mode.max_timeout_seconds,
         stub_characters=code_mode.stub_characters,
+        watch=setup.watch,
     )
     return [
         ExecutePythonCode(Functions(division.catalogue, by_origin, attachments, ask), setting),

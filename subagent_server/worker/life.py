@@ -49,7 +49,7 @@ class Life:
         self.environment = environment
         self._parent = ParentWatch(run.store, run.run_id)
         self._runner: Runner | None = None
-        self._executed = ExecutedWatch(run, agent)
+        self._executed = ExecutedWatch(run, agent, environment)
         self._terminated = False
         self._questions = ProgramQuestions(run)
 
@@ -136,7 +136,9 @@ class Life:
         delegation = self._delegation() if self.agent.agents else None
         root = Path(os.path.realpath(self.run.store.paths.root))
         places = await asyncio.to_thread(own_places, self.agent, self.environment, root, Path.cwd())
-        setup = RunnerSetup(self.agent, self.run, self.environment, places, delegation, tracer)
+        setup = RunnerSetup(
+            self.agent, self.run, self.environment, places, delegation, tracer, self._executed.commands
+        )
         with self.run.working():
             return await opener_of(self.agent.runner)(setup)
 

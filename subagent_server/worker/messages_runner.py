@@ -233,6 +233,7 @@ def _workspace(setup: RunnerSetup, selection: Selection, place: Place) -> list[T
         masker=setup.run.masker,
         spare=marks.shims_on_record(setup.run.store.paths),  # no run ends the shim of another
         box=None if place.box is None else place.box.built,
+        watch=setup.watch,
     )
 
 

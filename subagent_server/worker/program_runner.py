@@ -21,11 +21,13 @@ from subagent_server.runners.programs.dialect import ChildServer, Dialect, Progr
 from subagent_server.runners.programs.events import ProgramEvents
 from subagent_server.runners.programs.gemini import GeminiDialect
 from subagent_server.runners.programs.runner import ProgramRunner
+from subagent_server.sandbox.name_watch import watching
 from subagent_server.sandbox.refusal import BoxRefused, end_of_run
 from subagent_server.service.inputs import copied_inputs
 from subagent_server.toolkit.agent_process import AgentProcess, ProcessOrder
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
 from subagent_server.toolkit.permission import Permissions
+from subagent_server.toolkit.workspace.off_loop import entered_off_loop
 from subagent_server.worker.boxed_start import ASKED, BoxedStart, box_of_program, host_program
 from subagent_server.worker.boxes import mark_of, refused, words_of
 from subagent_server.worker.carried_on import CarriedOn, carry_on
@@ -75,7 +77,8 @@ async def open_runner(setup: RunnerSetup) -> ProgramRunner:
         run.adopt([*past.messages, {"role": "user", "content": list(task.content)}])
         dialect = DIALECTS[agent.runner](task, events, Permissions(run, beside_work=True))
         start = partial(_start, setup, dialect, log, boxed)
-        return ProgramRunner(run, agent, dialect, events, start, opened.pop_all().aclose)
+        watched = entered_off_loop(watching(setup.watch, f"the program {agent.runner}"))
+        return ProgramRunner(run, agent, dialect, events, start, opened.pop_all().aclose, watched)
 
 
 def _child_server(setup: RunnerSetup, opened: AsyncExitStack, *, boxed: bool) -> ChildServer:

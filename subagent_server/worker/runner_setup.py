@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.records import RunRequest
+from subagent_server.sandbox.name_watch import CommandWatch
 from subagent_server.toolkit.telemetry import NO_TRACER, Tracer
 from subagent_server.worker.delegation import WorkerDelegation
 from subagent_server.worker.own_places import OwnPlaces
@@ -15,7 +16,7 @@ from subagent_server.worker.run_context import WorkerRun
 class RunnerSetup:
     """An agent, its run, and the agent's surroundings at work.
 
-    `delegation` is None if the agent may not start others.
+    `delegation` is None if the agent may not start others. `watch` is told of each command.
     """
 
     agent: AgentDefinition
@@ -24,6 +25,7 @@ class RunnerSetup:
     places: OwnPlaces
     delegation: WorkerDelegation | None = None
     tracer: Tracer = NO_TRACER
+    watch: CommandWatch | None = None
 
     def record_start(self, request: RunRequest, sandbox: str, model: str | None = None) -> None:
         """Append the start of the run to its journal, and the warnings of its starter.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.sandbox import executed_changes
-from subagent_server.sandbox.executed_changes import changes, look
+from subagent_server.sandbox.executed_changes import changes, look, own_hooks
 from tests.helpers.ordinary_user import user
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.world import World
@@ -58,6 +58,10 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a submodule": (lambda cwd: make_bare(cwd / ".git/modules/lib"), ".git/modules/lib/"),
     "a file of an agent": (lambda cwd: write(cwd / ".claude/settings.json"), ".claude/settings.json"),
     "a file in a directory": (lambda cwd: write(cwd / "libs/.vscode/tasks.json"), "libs/.vscode/"),
+    "a file of several parts": (
+        lambda cwd: write(cwd / "libs/.cargo/config.toml"),
+        "libs/.cargo/config.toml",
+    ),
     "a link": (lambda cwd: (cwd / "libs/.envrc").symlink_to("../x"), "libs/.envrc"),
 }
 
@@ -66,10 +70,10 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_what_can_run_code_after_a_change_is_found(
     cwd: Path, change: Callable[[Path], object], path: str
 ) -> None:
-    before = look(cwd)
-    assert before.whole and not changes(before, look(cwd, before.places), time.time())
+    before = look(cwd, own_hooks(cwd))
+    assert before.whole and not changes(before, look(cwd, before.hooks), time.time())
     change(cwd)
-    found = changes(before, look(cwd, before.places), time.time())
+    found = changes(before, look(cwd, before.hooks), time.time())
     assert path in found and set(found) <= {path, "HEAD"}
 
 
@@ -79,7 +83,7 @@ def hide_a_repository(world: World) -> None:
     hidden = world.work / "plain" / "hidden"
     git("init", "--quiet", hidden / "below")
     hidden.chmod(0o300)
-    found = changes(before, look(world.work, before.places), time.time())
+    found = changes(before, look(world.work, before.hooks), time.time())
     hidden.chmod(0o700)
     assert found == ["plain/hidden/"]
 
@@ -97,6 +101,13 @@ def test_without_a_first_look_times_tell_what_is_new(cwd: Path) -> None:
     assert changes(None, look(cwd), since) == [".git/hooks/pre-push"]
 
 
+def test_a_directory_that_is_left_out_is_not_looked_at(cwd: Path) -> None:
+    before = look(cwd)
+    write(cwd / "deep" / "runs" / "one" / ".envrc")
+    after = look(cwd, leave_out=lambda path: path == cwd / "deep" / "runs")
+    assert not changes(before, after, time.time())
+
+
 def test_a_look_at_a_huge_tree_is_bounded_and_sees_the_top_first(
     cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +119,7 @@ def test_a_look_at_a_huge_tree_is_bounded_and_sees_the_top_first(
     write(cwd / ".envrc")
     write(cwd / "libs" / ".envrc")
     write(cwd / "node_modules" / "package1" / ".envrc")
-    after = look(cwd, before.places)
+    after = look(cwd, before.hooks)
     assert not before.whole and not after.whole and not after.cut
     assert {".envrc", "libs/.envrc"} <= set(changes(before, after, since))
 
@@ -121,4 +132,4 @@ def test_a_flood_of_names_that_hides_a_repository_is_seen_as_one(
     make_bare(cwd / "hidden")
     for number in range(300):
         (cwd / f"{number}").touch()
-    assert before.whole and look(cwd, before.places).cut
+    assert before.whole and look(cwd, before.hooks).cut

@@ -1,15 +1,37 @@
-"""A run says what it leaves that other programs execute, however it ends."""
+"""What other programs execute and a run brings: moved during a command, named at the end, and given back."""
+
+import json
+import sys
+from typing import Any
 
 import pytest
 
+from subagent_server.domain.states import Status
 from subagent_server.service.next_calls import AS_TOOLS
-from subagent_server.service.views import run_view
-from tests.helpers.repositories import make_repository
-from tests.helpers.turns import says, shell
+from subagent_server.service.views import RunView, run_view
+from tests.helpers.mcp_servers import scripted
+from tests.helpers.repositories import git, make_repository
+from tests.helpers.turns import asks, says, shell, tool_results
+from tests.helpers.turns import call as tool_call
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill
 
 HOOK = ".git/hooks/pre-commit"
+
+
+def view_of(world: World, run_id: str) -> RunView:
+    """Return the view that a parent has."""
+    return run_view(world.store, world.look(run_id), AS_TOOLS)
+
+
+def played(world: World, *commands: str, **keys: Any) -> tuple[str, list[str]]:
+    """Let a run do commands, one a call; return its id and what the model was told of each."""
+    world.agent(**keys)
+    simulator = world.play(*map(shell, commands), says("Done."))
+    run_id = world.start()
+    assert world.completed(run_id) == "Done."
+    world.gone(run_id)
+    return run_id, [tool_results(request.body)[0] for request in simulator.requests[1:]]
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -27,29 +49,28 @@ def test_what_a_run_has_left_that_can_run_code_is_in_its_result_and_its_view(
     assert world.completed(run_id) == "Done."
     left = [HOOK, "sub\ufffd\ufffd[31m/.vscode/"]
     assert world.result(run_id).can_run_code == left
-    (warning,) = run_view(world.store, world.look(run_id), AS_TOOLS).warnings or []
+    (warning,) = view_of(world, run_id).warnings or []
     assert HOOK in warning and "\x1b" not in warning and "before you use git" in warning
     assert world.events(run_id, "warning")[-1]["canRunCode"] == left
 
 
 def test_a_run_that_leaves_nothing_of_the_kind_says_nothing(world: World) -> None:
     make_repository(world.work)
-    world.agent(tools="Bash")
-    world.play(
-        shell("git -c user.name=a -c user.email=a@b commit --allow-empty -m x; mkdir src; date > src/x"),
-        says("Done."),
+    run_id, _ = played(
+        world,
+        "git -c user.name=a -c user.email=a@b commit --allow-empty -m x; mkdir src; date > src/x",
+        tools="Bash",
     )
-    run_id = world.start()
-    assert world.completed(run_id) == "Done."
     assert world.result(run_id).can_run_code is None
-    assert run_view(world.store, world.look(run_id), AS_TOOLS).warnings is None
+    view = view_of(world, run_id)
+    assert view.warnings is None and view.quarantined is None
 
 
 @pytest.mark.parametrize("end", ["stop", "kill", "kill all"])
 def test_a_run_that_is_ended_says_what_it_has_left_too(world: World, end: str) -> None:
     make_repository(world.work)
     world.agent(tools="Bash")
-    world.play(shell(f"echo x > {HOOK}; sleep 1000"))
+    world.play(shell(f"echo x > .mcp.json; echo x > {HOOK}; sleep 1000"))
     run_id = world.start()
     wait_for((world.work / HOOK).exists, BOUND, "the hook")
     if end == "stop":
@@ -61,5 +82,194 @@ def test_a_run_that_is_ended_says_what_it_has_left_too(world: World, end: str) -
         wait_for(lambda: world.look(run_id).live is False, BOUND, "the end of the run")
     world.ended(run_id)
     world.gone(run_id)
-    (warning,) = run_view(world.store, world.look(run_id), AS_TOOLS).warnings or []
-    assert HOOK in warning
+    view = view_of(world, run_id)
+    assert HOOK in " ".join(view.warnings or [])
+    if end == "kill all":  # nobody looked at once, and what is found later may be the person's
+        assert view.quarantined is None and ".mcp.json" in " ".join(view.warnings or [])
+    else:
+        assert view.quarantined == ["001 .mcp.json"] and not (world.work / ".mcp.json").exists()
+
+
+@pytest.mark.parametrize("sandbox", ["none", "bwrap"])
+def test_what_came_during_a_command_is_moved_and_said_and_given_back(world: World, sandbox: str) -> None:
+    run_id, (first, second, third) = played(
+        world,
+        "echo '{}' > .mcp.json; mkdir .vscode; echo x > .vscode/tasks.json; echo made",
+        "ls -A",
+        "git init -q . && ls -A",
+        sandbox=sandbox,
+    )
+    assert first.startswith("made\n[moved out of the working directory") and ".mcp.json, .vscode" in first
+    assert second == "(no output)" and third.startswith(".git\n[moved out of")
+    assert list(world.work.iterdir()) == []
+    view = view_of(world, run_id)
+    assert view.quarantined == ["001 .mcp.json", "002 .vscode", "003 .git"]
+    assert world.result(run_id).can_run_code is None
+    first_event, second_event = world.events(run_id, "warning")
+    assert (
+        first_event["quarantined"] == ["001 .mcp.json", "002 .vscode"] and "mkdir" in first_event["message"]
+    )
+    assert second_event["quarantined"] == ["003 .git"]
+    assert "Moved to quarantine" in world.paths(run_id).log.path.read_text(encoding="utf-8")
+    shown = world.cli("show", run_id)
+    assert "002 .vscode" in shown.stdout and "--restore NUMBER" in shown.stdout
+    done = world.cli("show", run_id, "--restore", ".mcp.json")
+    assert done.returncode == 0 and (world.work / ".mcp.json").read_text(encoding="utf-8") == "{}\n"
+    done = world.cli("show", run_id, "--restore", "002", "--json")
+    assert json.loads(done.stdout) == {"runId": run_id, "restored": str(world.work / ".vscode")}
+    assert (world.work / ".vscode" / "tasks.json").exists()
+    (world.work / ".git").mkdir()
+    refused = world.cli("show", run_id, "--restore", ".git")
+    assert refused.returncode == 2 and "There is something at '.git'" in refused.stderr
+    assert view_of(world, run_id).quarantined == ["003 .git"]
+    missing = world.cli("show", run_id, "--restore", "007")
+    assert missing.returncode == 2 and "003 .git" in missing.stderr
+
+
+def test_a_run_gives_nothing_back(world: World) -> None:
+    run_id, _ = played(world, "echo x > .envrc")
+    given = world.given_to(run_id)
+    own = {name: given[name] for name in ("SUBAGENT_RUN_ID", "SUBAGENT_RUN_TOKEN")}
+    done = world.cli("show", run_id, "--restore", ".envrc", env=own)
+    assert done.returncode != 0 and "Only a person" in done.stderr and not (world.work / ".envrc").exists()
+
+
+def test_a_record_that_was_forged_puts_nothing_elsewhere(world: World) -> None:
+    run_id, _ = played(world, "echo x > .envrc")
+    record = world.paths(run_id).directory / "quarantine" / "001" / "record.json"
+    forged = {**json.loads(record.read_text(encoding="utf-8")), "path": str(world.home / "other" / ".bashrc")}
+    (world.home / "other").mkdir()
+    record.write_text(json.dumps(forged), encoding="utf-8")
+    done = world.cli("show", run_id, "--restore", "001")
+    assert done.returncode == 2 and not (world.home / "other" / ".bashrc").exists()
+
+
+def test_what_a_person_writes_while_no_command_runs_stays_and_is_named(world: World) -> None:
+    (world.work / ".claude").mkdir()
+    world.agent(sandbox="bwrap")
+    world.play(shell("true"), asks("Which?"), shell("ls -A"), says("Done."))
+    run_id = world.start()
+    world.asking(run_id)
+    (world.work / ".mcp.json").write_text("{}", encoding="utf-8")
+    (world.work / ".claude" / "settings.local.json").write_text("{}", encoding="utf-8")
+    world.reply(run_id, "This.")
+    assert world.completed(run_id) == "Done."
+    assert (world.work / ".mcp.json").exists() and (world.work / ".claude/settings.local.json").exists()
+    assert world.result(run_id).can_run_code == [".claude/settings.local.json", ".mcp.json"]
+    assert view_of(world, run_id).quarantined is None
+
+
+def test_what_init_writes_while_a_command_runs_stays(world: World) -> None:
+    make_repository(world.work)
+    world.agent(sandbox="bwrap")
+    world.play(shell("touch begun; while [ ! -e go ]; do sleep 0.05; done; rm begun go"), says("Done."))
+    run_id = world.start()
+    wait_for((world.work / "begun").exists, BOUND, "the command")
+    done = world.cli("init", "claude", "-y")
+    assert done.returncode == 0, done.stderr
+    (world.work / "go").touch()
+    assert world.completed(run_id) == "Done."
+    assert (world.work / ".mcp.json").exists() and (world.work / ".claude").is_dir()
+    assert view_of(world, run_id).quarantined is None
+
+
+def test_a_background_process_is_seen_during_a_command_and_named_after_it(world: World) -> None:
+    world.agent(sandbox="bwrap")
+    early = "(while [ ! -e go ]; do sleep 0.05; done; echo x > .envrc; touch done) >/dev/null 2>&1 &"
+    world.play(shell(early), shell("touch go; while [ ! -e done ]; do sleep 0.05; done"), says("Done."))
+    run_id = world.start()
+    assert world.completed(run_id) == "Done."
+    assert view_of(world, run_id).quarantined == ["001 .envrc"]
+    (world.work / "go").unlink()
+    (world.work / "done").unlink()
+    world.play(shell(early), asks("Which?"), says("Done."))
+    run_id = world.start()
+    world.asking(run_id)
+    (world.work / "go").touch()
+    wait_for((world.work / "done").exists, BOUND, "the file")
+    world.reply(run_id, "This.")
+    assert world.completed(run_id) == "Done."
+    assert world.result(run_id).can_run_code == [".envrc"]
+
+
+def test_what_the_author_names_in_sandbox_write_stays(world: World) -> None:
+    run_id, (result,) = played(world, "echo x > .mcp.json", sandbox="bwrap", sandboxWrite=[".mcp.json"])
+    assert result == "(no output)" and (world.work / ".mcp.json").exists()
+    assert view_of(world, run_id).quarantined is None
+
+
+def test_a_program_of_code_mode_and_an_edit_are_watched(world: World) -> None:
+    world.agent(codeMode=True, mcpServers={"shop": scripted("price")})
+    code = "open('.envrc', 'w').write('x'); print('made')"
+    waiting = "(while [ ! -e file ]; do sleep 0.01; done; echo x > .mcp.json) >/dev/null 2>&1 &"
+    simulator = world.play(
+        tool_call("execute_python_code", code=code, executionTimeout=60),
+        shell(waiting),
+        tool_call("str_replace_based_edit_tool", command="create", path="file", file_text="x"),
+        says("Done."),
+    )
+    run_id = world.start()
+    assert world.completed(run_id) == "Done."
+    told = tool_results(simulator.requests[1].body)[0]
+    assert told.startswith("made") and "moved out of the working directory" in told
+    assert (view_of(world, run_id).quarantined or [""])[0] == "001 .envrc"
+
+
+def test_an_external_program_is_watched_from_start_to_end(world: World) -> None:
+    script = world.home / "program.py"
+    script.write_text("open('.envrc', 'w').write('x'); print('Done.')", encoding="utf-8")
+    world.agent("worker", "", runner="command", command=sys.executable, args=[str(script)])
+    run_id = world.start()
+    assert world.completed(run_id) == "Done."
+    world.gone(run_id)
+    assert view_of(world, run_id).quarantined == ["001 .envrc"] and not (world.work / ".envrc").exists()
+
+
+def test_a_clone_works_and_a_repository_that_came_is_disarmed(world: World) -> None:
+    make_repository(world.home / "origin")
+    world.agent(sandbox="bwrap", sandboxRead=[str(world.home / "origin")])
+    effect = world.home / "effect"
+    hook = (
+        f"printf '#!/bin/sh\\ntouch {effect}\\n' > evil/.git/hooks/post-checkout; chmod +x evil/.git/hooks/*"
+    )
+    world.play(
+        shell(f"git clone -q {world.home / 'origin'} clone && git -C clone status --porcelain"),
+        shell(f"git init -q evil; {hook}; git -C evil config core.fsmonitor 'touch {effect}'"),
+        says("Done."),
+    )
+    run_id = world.start()
+    assert world.completed(run_id) == "Done."
+    world.gone(run_id)
+    assert world.result(run_id).can_run_code == ["clone/.git/", "evil/.git/"]
+    assert view_of(world, run_id).quarantined == ["001 evil/.git/hooks", "002 evil/.git/config"]
+    git("-C", world.work / "clone", "fetch", "--quiet")
+    git("-C", world.work / "clone", "log")
+    git("-C", world.work / "evil", "checkout", "-q", "-b", "other")
+    git("-C", world.work / "evil", "status")
+    assert not effect.exists()
+
+
+def test_npm_init_works_in_a_box(world: World) -> None:
+    run_id, (result,) = played(
+        world,
+        "mkdir app && cd app && npm init -y >/dev/null 2>&1 && node -p 'require(\"./package.json\").name'",
+        sandbox="bwrap",
+    )
+    assert result == "app", result
+    assert world.result(run_id).can_run_code is None and view_of(world, run_id).quarantined is None
+
+
+def test_neighbours_in_one_project_are_not_warned_of_each_other(world: World) -> None:
+    make_repository(world.work)
+    before = sorted(path.name for path in world.work.iterdir())
+    world.agent("plain", sandbox="bwrap")
+    world.agent("fixer", sandbox="bwrap", isolation="worktree")
+    world.play(shell("sleep 0.3; ls -A"), says("Done."))
+    runs = [world.start(agent=name) for name in ("plain", "fixer", "plain", "fixer")]
+    for run_id in runs:
+        meta = world.ended(run_id)
+        assert meta.status is Status.COMPLETED, meta.error
+        world.gone(run_id)
+        assert view_of(world, run_id).warnings is None
+    assert git("-C", world.work, "status", "--porcelain") == ""
+    assert sorted(path.name for path in world.work.iterdir()) == before

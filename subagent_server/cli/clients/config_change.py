@@ -21,6 +21,7 @@ from subagent_server.cli.clients.config_errors import NotEditable
 from subagent_server.domain.errors import BadArgument, HostError, shorten
 from subagent_server.host import directory
 from subagent_server.host.atomic import commit, discard, prepare
+from subagent_server.sandbox.own_writes import OwnWrites
 
 __all__ = [
     "Change",
@@ -174,8 +175,8 @@ def _left(path: Path, mark: str, rest: str, is_empty: bool) -> bytes | None:
     return None if is_empty and not path.is_symlink() else _bytes(mark + rest)
 
 
-def write(change: Change) -> None:
-    """Write a change atomically. The file keeps its mode, and a link to it stays a link.
+def write(change: Change, own: OwnWrites) -> None:
+    """Write a change atomically, as one of our `own`. The file keeps its mode, and a link stays a link.
 
     Raises:
         StorageFailed: the disk refused; the file is as it was.
@@ -187,12 +188,17 @@ def write(change: Change) -> None:
         _check_still(path, change.before)
         path.unlink()
         return
+    with own.writing(path):
+        _replace(path, change, change.after)
+
+
+def _replace(path: Path, change: Change, after: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if change.before is not None:
         mode = stat.S_IMODE(path.stat().st_mode)
     else:
         mode = _PRIVATE if change.private else _SHARED
-    temporary = prepare(directory.Entry.at(path), change.after)
+    temporary = prepare(directory.Entry.at(path), after)
     try:
         temporary.path.chmod(mode)
         _check_still(path, change.before)

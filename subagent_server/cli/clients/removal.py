@@ -27,6 +27,7 @@ from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.output import err, out_json
 from subagent_server.cli.console.session import Session
 from subagent_server.cli.console.text import one_line
+from subagent_server.sandbox.own_writes import OwnWrites
 
 
 def remove_registration(
@@ -48,7 +49,7 @@ def remove_registration(
             err("Nothing was changed.")
             return ExitCode.OK
         for change in changes:
-            write(change)
+            write(change, OwnWrites(session.settings.state_directory))
             _remove_if_empty(change.path.parent, session.settings.cwd)
     if as_json:
         state = "refused" if problem else "removed" if changes else "absent"

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import replace
 
 from subagent_server.domain.definitions import AgentDefinition
@@ -39,7 +39,11 @@ class ProgramRunner:
         events: ProgramEvents,
         start: StartProcess,
         leave: Leave,
+        watching: AbstractAsyncContextManager[object],
     ) -> None:
+        """`watching` is entered before the program starts, and left when it has ended."""
+        self._enter = watching
+        self._watching = AsyncExitStack()
         self._run = run
         self._agent = agent
         self._dialect = dialect
@@ -58,6 +62,7 @@ class ProgramRunner:
         """Start the program and let it work to its end. Raises as `Runner.work` does."""
         self._run.checkpoint()
         with self._run.working():
+            await self._watching.enter_async_context(self._enter)
             self._process = await self._start()
             self._events.progress()
             self._conversation = asyncio.create_task(self._dialect.converse(self._process))
@@ -134,16 +139,19 @@ class ProgramRunner:
 
     async def rest(self) -> None:
         """End the program: interrupt it, listen to its last words, then end its whole tree."""
-        if self._process is None:
-            return
+        async with self._watching:
+            if self._process is not None:
+                await self._end(self._process)
+
+    async def _end(self, process: AgentProcess) -> None:
         conversation = self._conversation
         if conversation is not None and not conversation.done():
-            self._dialect.interrupt(self._process)
+            self._dialect.interrupt(process)
             await asyncio.wait([conversation], timeout=_INTERRUPT_SECONDS)
-            await self._process.end(0, _GRACE_SECONDS)
+            await process.end(0, _GRACE_SECONDS)
             await asyncio.wait([conversation], timeout=_EXIT_SECONDS)
         else:
-            await self._process.end(_EXIT_SECONDS, _GRACE_SECONDS)
+            await process.end(_EXIT_SECONDS, _GRACE_SECONDS)
 
     async def aclose(self) -> None:
         """Close the pipes, and give the conversation up if it still goes on."""

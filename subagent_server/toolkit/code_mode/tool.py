@@ -9,6 +9,7 @@ from pydantic import Field
 from subagent_server.domain.errors import BadArgument, RunRefused
 from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
+from subagent_server.sandbox.name_watch import CommandWatch, watching
 from subagent_server.sandbox.refusal import BoxRefused, end_of_run
 from subagent_server.toolkit.code_mode.calls import Functions, ProgramCalls
 from subagent_server.toolkit.code_mode.clock import ProgramClock
@@ -21,7 +22,7 @@ from subagent_server.toolkit.code_mode.records import ProgramRecord, ProgramReco
 from subagent_server.toolkit.run_context import RunContext
 from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace.arguments import Arguments, parse_arguments
-from subagent_server.toolkit.workspace.off_loop import off_loop
+from subagent_server.toolkit.workspace.off_loop import entered_off_loop, off_loop
 from subagent_server.toolkit.workspace.output import OutputCapture
 
 MOST_CODE_CHARACTERS = 1 << 20
@@ -45,6 +46,7 @@ class ProgramSetting:
     version: str
     most_seconds: int
     stub_characters: int
+    watch: CommandWatch | None = None
 
 
 class ExecutePythonCode:
@@ -115,17 +117,25 @@ class ExecutePythonCode:
         capture = OutputCapture(setting.outputs, masker=setting.masker)
         mark = f"{setting.run.run_id}/{record.number}"
         try:
-            try:
-                ended = await Execution(setting.place, code, calls).run(mark, capture)
-            except BoxRefused as refusal:
-                if not refusal.passes:
-                    raise
-                ended = await Execution(setting.place, code, calls).run(mark, capture)
+            watched = watching(setting.watch, f"program {record.number}")
+            async with entered_off_loop(watched) as came:
+                ended = await self._ended(code, calls, mark, capture)
         except BoxRefused as refusal:
             raise end_of_run("The program", refusal) from refusal
         except OSError as error:
             return ToolResult.failure(f"The program could not be started ({error}): use other tools.")
-        return await off_loop(lambda: _result(ended, calls, record))
+        result = await off_loop(lambda: _result(ended, calls, record))
+        return result.with_remark(came.remark)
+
+    async def _ended(self, code: str, calls: ProgramCalls, mark: str, capture: OutputCapture) -> Ended:
+        """Run a program to its end; if its box cannot be built for a reason that passes, once more."""
+        place = self._setting.place
+        try:
+            return await Execution(place, code, calls).run(mark, capture)
+        except BoxRefused as refusal:
+            if not refusal.passes:
+                raise
+        return await Execution(place, code, calls).run(mark, capture)
 
     async def aclose(self) -> None:
         """Run no more programs. A running program ends with the task that called the tool."""

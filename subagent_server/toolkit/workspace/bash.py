@@ -13,6 +13,7 @@ from subagent_server.domain.errors import BadArgument
 from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
 from subagent_server.sandbox.box import Box
+from subagent_server.sandbox.name_watch import CommandWatch, watching
 from subagent_server.sandbox.refusal import BoxRefused, end_of_run, tried_twice
 from subagent_server.sandbox.trial import not_started
 from subagent_server.toolkit.tool import ToolResult
@@ -71,9 +72,14 @@ class BashTool:
         masker: Masker | None = None,
         spare: Spare = spare_none,
         box: Callable[[], Box] | None = None,
+        watch: CommandWatch | None = None,
     ) -> None:
-        """`box` returns the box that the shell starts in; it is asked beside the event loop."""
+        """`box` returns the box that the shell starts in; it is asked beside the event loop.
+
+        `watch` looks before and after each command for files that other programs execute.
+        """
         self._cwd = cwd
+        self._watch = watch
         self._new_box = box
         self._box: Box | None = None
         self._spare = spare
@@ -150,13 +156,14 @@ class BashTool:
                 why = f"bash could not be started in {self._cwd} ({error}): use other tools."
                 return ToolResult.failure(why)
             notes += _late_output(shell.take_output())
-            ending = shell.run(wanted.command, self._timeout, cancel)
+            with watching(self._watch, wanted.command) as came:
+                ending = shell.run(wanted.command, self._timeout, cancel)
+                remark = self._remark(ending)
         except BoxRefused as refusal:
             self._drop_shell()
             raise end_of_run("The shell", refusal) from refusal
-        remark = self._remark(ending)
         text = shell.take_output().finish().rstrip("\n")
-        parts = [*notes, text if text.strip() else "", remark, self._rule_of_the_box(text)]
+        parts = [*notes, text if text.strip() else "", remark, self._rule_of_the_box(text), came.remark]
         answer = "\n".join(part for part in parts if part) or "(no output)"
         failed = ending.reason in (Reason.TIMED_OUT, Reason.INTERRUPTED)
         result = ToolResult.failure(answer) if failed else ToolResult.of_text(answer)

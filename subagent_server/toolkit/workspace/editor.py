@@ -8,6 +8,7 @@ from typing import Any, Literal
 from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.domain.images import media_type
 from subagent_server.host.inside import PathInside
+from subagent_server.sandbox.name_watch import CommandWatch, watching
 from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace import edits
 from subagent_server.toolkit.workspace.arguments import Arguments, parse_arguments
@@ -59,7 +60,8 @@ class _EditorArguments(Arguments):
 class EditorTool:
     """Views and edits what lies in `cwd`, a real path; never anything else.
 
-    `read_only` roots are viewed only, and so is what other programs execute, but for the `lifted` paths.
+    `read_only` roots are viewed only, and so is what other programs execute, but for the `lifted` paths. For
+    files of that kind `watch` looks before and after each edit.
 
     Without `edit` it offers `view` alone, by a definition of its own, and refuses the other commands; without
     `view` it refuses that, and shows nothing of what it has changed.
@@ -76,7 +78,9 @@ class EditorTool:
         lifted: Sequence[str] = (),
         view: bool = True,
         edit: bool = True,
+        watch: CommandWatch | None = None,
     ) -> None:
+        self._watch = watch
         self._workspace = Workspace(cwd, tuple(read_only), tuple(lifted))
         self._may_view = view
         writers = {"create": self._create, "str_replace": self._replace, "insert": self._insert}
@@ -99,7 +103,8 @@ class EditorTool:
             if command is None:
                 allowed = ", ".join(f"`{name}`" for name in self._commands)
                 raise BadArgument(f"`{wanted.command}` is not allowed to this agent: it may use {allowed}.")
-            return await off_loop(lambda: command(wanted))
+            watch = None if wanted.command == "view" else self._watch
+            return await off_loop(lambda: _watched(command, wanted, watch))
         except BadArgument as error:
             return ToolResult.failure(error.sentence)
         except OSError as error:
@@ -155,6 +160,14 @@ class EditorTool:
             write_file(place, file.encoded(edited.text))
             done = f"{place.shown} was edited."
             return ToolResult.of_text(f"{done}\n{edits.excerpt(edited)}" if self._may_view else done)
+
+
+def _watched(
+    command: Callable[[_EditorArguments], ToolResult], wanted: _EditorArguments, watch: CommandWatch | None
+) -> ToolResult:
+    with watching(watch, f"{wanted.command} {wanted.path}") as came:
+        result = command(wanted)
+    return result.with_remark(came.remark)
 
 
 def _needed(wanted: _EditorArguments, name: str) -> str:

@@ -1,7 +1,8 @@
 """Blocking work beside the event loop that never outlives its caller."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -27,3 +28,13 @@ async def off_loop(work: Callable[[], T], *, interrupt: Callable[[], None] | Non
         if not future.cancelled():
             future.exception()  # retrieved, so that asyncio logs no warning
         raise
+
+
+@asynccontextmanager
+async def entered_off_loop(manager: AbstractContextManager[T]) -> AsyncIterator[T]:
+    """Enter and leave a context by blocking work beside the event loop; it does not hear of exceptions."""
+    value = await off_loop(manager.__enter__)
+    try:
+        yield value
+    finally:
+        await off_loop(lambda: manager.__exit__(None, None, None))

@@ -7,6 +7,7 @@ from subagent_server.domain.secrets import Masker
 from subagent_server.domain.tool_selection import Selection
 from subagent_server.host.directory import Directory
 from subagent_server.sandbox.box import Box
+from subagent_server.sandbox.name_watch import CommandWatch
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.bash import BashTool
 from subagent_server.toolkit.workspace.editor import EditorTool
@@ -28,6 +29,7 @@ def make_workspace_tools(
     masker: Masker | None = None,
     spare: Spare = spare_none,
     box: Callable[[], Box] | None = None,
+    watch: CommandWatch | None = None,
 ) -> list[Tool]:
     """Return the selected tools for a run that works in the `cwd` of `scope`; none starts anything yet.
 
@@ -36,6 +38,7 @@ def make_workspace_tools(
     back by the sandbox alone), except for the paths that are `lifted`. Long outputs of the shell go to files
     in `output_dir`, without the secrets that `masker` knows. What `spare` names outlives the shell. With a
     `box`, which is built when it is first needed, the shell runs in it, with the environment of the box.
+    `watch` is told of each command and edit.
     """
     tools: list[Tool] = []
     if selection.bash:
@@ -47,12 +50,18 @@ def make_workspace_tools(
                 masker=masker,
                 spare=spare,
                 box=box,
+                watch=watch,
             )
         )
     if selection.view or selection.edit:
         tools.append(
             EditorTool(
-                cwd=scope.cwd, read_only=read_only, lifted=lifted, view=selection.view, edit=selection.edit
+                cwd=scope.cwd,
+                read_only=read_only,
+                lifted=lifted,
+                view=selection.view,
+                edit=selection.edit,
+                watch=watch,
             )
         )
     if selection.grep:

@@ -1,0 +1,220 @@
+"""What a run is not trusted with is moved out of its working directory, and can be given back.
+
+    quarantine = Quarantine(run_directory.below("quarantine"))
+    kept = quarantine.take(directory, ".mcp.json", path, "the command")
+    quarantine.give_back(kept)
+
+A program may write at the same time. So all work is by descriptor: no link is followed, and nothing is opened
+that could block. What has to be copied, because the runs root is on another file system, is bounded.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import stat
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from subagent_server.domain.times import timestamp
+from subagent_server.host.clock import now
+from subagent_server.host.directory import Directory
+from subagent_server.host.inside import directory_below, names_below, open_real, printable, status_below
+
+MOST_KEPT = 200
+MOST_BYTES, MOST_NAMES, MOST_DEPTH, MOST_SECONDS = 64 << 20, 10_000, 40, 5.0
+"""Of one that is copied."""
+_MOST_CHARACTERS = 200
+"""Of the command during which it came."""
+_MOVED, _RECORD = "moved", "record.json"
+"""What is moved gets a name that nothing executes."""
+_RENAME_NOREPLACE = 1
+_SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One thing in quarantine. `path` is where it was, by its real path; `during` the command meanwhile."""
+
+    number: str
+    path: str
+    at: str
+    during: str
+
+    def shown(self, cwd: Path) -> str:
+        """Return the path relative to a working directory, if it lay there, for people and models."""
+        path = PurePath(self.path)
+        return printable(str(path.relative_to(cwd) if path.is_relative_to(cwd) else path))
+
+
+class Quarantine:
+    """The directory `quarantine/` of a run, with `001/moved` and `001/record.json`."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    def take(self, directory: int, name: str, path: Path, during: str) -> Kept | None:
+        """Move `name` below an open directory here; None if it is gone. `path` is its real path.
+
+        Raises:
+            OSError: it cannot be moved; it is where it was.
+        """
+        slot = self._new_slot()
+        kept = Kept(slot.path.name, str(path), timestamp(now()), during[:_MOST_CHARACTERS])
+        record = {"path": kept.path, "at": kept.at, "during": kept.during}
+        above, _, last = name.rpartition("/")
+        try:
+            with slot.entry(_RECORD).appender() as file:  # first: nothing is here of unknown origin
+                file.write(json.dumps(record).encode())
+            with directory_below(directory, above) as opened:
+                _move(opened, last, slot.writable(), _MOVED)
+        except BaseException as error:
+            self._drop(slot)
+            if isinstance(error, FileNotFoundError):
+                return None
+            raise
+        return kept
+
+    def kept(self) -> list[Kept]:
+        """Return what is here, the oldest first. What cannot be read is left out."""
+        try:
+            names = sorted(self._directory.names())[:MOST_KEPT]
+        except OSError:
+            return []
+        return [kept for kept in map(self._read, names) if kept is not None]
+
+    def give_back(self, kept: Kept) -> None:
+        """Move it to where it was.
+
+        Raises:
+            FileExistsError: something else is there.
+            OSError: its directory is gone or was replaced by a link, or the system refused.
+        """
+        slot, path = self._directory.below(kept.number), Path(kept.path)
+        directory = open_real(path.parent)
+        try:
+            _move(slot.writable(), _MOVED, directory, path.name)
+        finally:
+            os.close(directory)
+        self._drop(slot)
+
+    def _new_slot(self) -> Directory:
+        self._directory.make()
+        used = [int(name) for name in self._directory.names() if name.isdecimal()]
+        if len(used) >= MOST_KEPT:
+            raise OSError(errno.ENOSPC, f"the quarantine holds {MOST_KEPT} already")
+        slot = self._directory.below(f"{max(used, default=0) + 1:03}")
+        slot.make_new()
+        return slot
+
+    def _drop(self, slot: Directory) -> None:
+        with suppress(OSError):
+            slot.entry(_RECORD).unlink()
+            os.rmdir(slot.path.name, dir_fd=self._directory.writable())
+
+    def _read(self, number: str) -> Kept | None:
+        slot = self._directory.below(number)
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            if slot.entry(_MOVED).stat():
+                record = json.loads(slot.entry(_RECORD).read(64 << 10))
+                return Kept(number, *(str(record[key]) for key in ("path", "at", "during")))
+        return None
+
+
+def _move(source: int, name: str, target: int, new_name: str) -> None:
+    """Move a name between open directories, a directory whole, over nothing that is there.
+
+    Raises:
+        FileExistsError: the new name is there.
+        OSError: the system refused, or it is too large to be copied to another file system.
+    """
+    try:
+        _rename(source, name, target, new_name)
+    except PermissionError:  # a directory that gets another parent is written itself
+        with suppress(OSError), directory_below(source, name) as descriptor:
+            Path(f"/proc/self/fd/{descriptor}").chmod(0o700)
+        _rename(source, name, target, new_name)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        try:
+            _Bounds().copy(source, name, target, new_name)
+        except FileExistsError:
+            raise
+        except OSError:
+            with suppress(OSError):
+                _Bounds().remove(target, new_name)
+            raise
+        _Bounds().remove(source, name)
+
+
+def _rename(source: int, name: str, target: int, new_name: str) -> None:
+    if _LIBC.renameat2(source, os.fsencode(name), target, os.fsencode(new_name), _RENAME_NOREPLACE) == 0:
+        return
+    number = ctypes.get_errno()
+    if number not in (errno.EINVAL, errno.ENOSYS):
+        raise OSError(number, os.strerror(number), name)
+    if status_below(target, new_name) is not None:  # NFS and its kind cannot do both in one step
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new_name)
+    os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=target)
+
+
+class _Bounds:
+    """The bounds of one copy or removal."""
+
+    def __init__(self) -> None:
+        self._bytes, self._names = MOST_BYTES, MOST_NAMES
+        self._deadline = time.monotonic() + MOST_SECONDS
+
+    def _spend(self, names: int, size: int, depth: int) -> None:
+        self._names -= names
+        self._bytes -= size
+        if min(self._names, self._bytes, MOST_DEPTH - depth) < 0 or time.monotonic() > self._deadline:
+            raise OSError(errno.EFBIG, "it is too large to be moved to another file system")
+
+    def copy(self, source: int, name: str, target: int, new_name: str, depth: int = 0) -> None:
+        """Copy files, directories and links (as links); below the top, what is none of these is left out."""
+        self._spend(1, 0, depth)
+        mode = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
+        if stat.S_ISLNK(mode):
+            os.symlink(os.readlink(name, dir_fd=source), new_name, dir_fd=target)
+        elif stat.S_ISREG(mode):
+            self._copy_file(source, name, target, new_name, depth)
+        elif stat.S_ISDIR(mode):
+            os.mkdir(new_name, 0o700, dir_fd=target)
+            with (
+                directory_below(source, name, os.O_RDONLY) as here,
+                directory_below(target, new_name) as there,
+            ):
+                for each in names_below(here, ".", MOST_NAMES + 1):
+                    self.copy(here, each, there, each, depth + 1)
+        elif depth == 0:
+            raise OSError(errno.EINVAL, "it is a FIFO, a socket or a device")
+
+    def _copy_file(self, source: int, name: str, target: int, new_name: str, depth: int) -> None:
+        old = os.open(name, os.O_RDONLY | _SAFE, dir_fd=source)
+        try:
+            mode = os.fstat(old).st_mode
+            if not stat.S_ISREG(mode):
+                raise OSError(errno.EINVAL, "it was replaced meanwhile")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
+            with os.fdopen(os.open(new_name, flags, 0o600 | (mode & 0o111), dir_fd=target), "wb") as new:
+                while part := os.read(old, 1 << 20):
+                    self._spend(0, len(part), depth)
+                    new.write(part)
+        finally:
+            os.close(old)
+
+    def remove(self, source: int, name: str, depth: int = 0) -> None:
+        """Remove a name, a directory with all that is in it."""
+        self._spend(1, 0, depth)
+        try:
+            os.unlink(name, dir_fd=source)
+        except IsADirectoryError:
+            with directory_below(source, name, os.O_RDONLY) as here:
+                for each in names_below(here, ".", MOST_NAMES + 1):
+                    self.remove(here, each, depth + 1)
+            os.rmdir(name, dir_fd=source)

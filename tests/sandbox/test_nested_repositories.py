@@ -1,0 +1,151 @@
+"""A repository that came during a run keeps what it needs to be used, and nothing that git would execute."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from subagent_server.host.directory import Directory
+from subagent_server.sandbox.name_watch import Taken
+from subagent_server.sandbox.nested_repositories import disarmed, harmless
+from subagent_server.sandbox.quarantine import Quarantine
+from tests.helpers.repositories import git, make_repository
+
+USUAL = """[core]
+\trepositoryformatversion = 0
+\tfilemode = true
+\tbare = false
+\tlogallrefupdates = true
+[remote "origin"]
+\turl = https://example.com/a.git
+\tfetch = +refs/heads/*:refs/remotes/origin/*
+[branch "main"]
+\tremote = origin
+\tmerge = refs/heads/main
+"""
+HARMFUL = (
+    "[core]\n\tfsmonitor = ./evil",
+    "[core]\n\tsshCommand = ./evil",
+    "[core]\n\thooksPath = hooks",
+    "[core] hooksPath = hooks",
+    "[core]\n\tworktree = /",
+    "[core]\n\tbare = \\\nfalse",
+    '[core]\n\tbare = "x',
+    "[CORE]\n\tEditor=./evil",
+    '[filter "lfs"]\n\tclean = ./evil',
+    "[include]\n\tpath = evil",
+    '[includeIf "gitdir:/"]\n\tpath = evil',
+    "[alias]\n\tstatus = !./evil",
+    "[init]\n\ttemplateDir = evil",
+    "[extensions]\n\tworktreeConfig = true",
+    '[remote "origin"]\n\turl = ext::sh -c evil',
+    '[remote "origin"]\n\turl = -oProxyCommand=evil',
+    '[remote "origin"]\n\turl = ssh://-oProxyCommand=evil/x',
+    '[remote "origin"]\n\tuploadpack = ./evil',
+    '[branch "main"]\n\tremote = ext::sh -c evil',
+    '[submodule "a"]\n\tupdate = !./evil',
+    "[remote.origin]\n\tuploadpack = ./evil",
+    "[user]\n\tname = a\x0b[core]",
+    "[core]\r\n\tfsmonitor = ./evil\r",
+    "\ufeff[core]\n\tbare = false",
+    "[credential]\n\thelper = !./evil",
+)
+
+
+def test_a_configuration_as_git_makes_it_is_harmless() -> None:
+    assert harmless(USUAL) is None
+
+
+@pytest.mark.parametrize("text", HARMFUL)
+def test_what_has_git_start_programs_is_dropped(text: str, tmp_path: Path) -> None:
+    kept = harmless(f"{text}\n{USUAL}")
+    assert kept is not None and "evil" not in kept
+    (tmp_path / "config").write_text(kept, encoding="utf-8")
+    listed = git("config", "--file", tmp_path / "config", "--list")
+    usual = set(USUAL.replace("\t", "").split("\n"))
+    assert "remote.origin.url=https://example.com/a.git" in listed and usual
+    known = ("core.", "remote.origin.", "branch.main.")
+    assert all(line.startswith(known) for line in listed.split("\n") if line)
+    assert not any(word in listed.lower() for word in ("hookspath", "worktree=", "fsmonitor"))
+
+
+def take(cwd: Path, path: str = "sub/.git") -> Taken:
+    """Disarm one repository."""
+    return disarmed(cwd, [path], Quarantine(Directory(cwd.parent / "quarantine")))
+
+
+@pytest.fixture
+def cwd(tmp_path: Path) -> Path:
+    """A directory with a repository in it."""
+    directory = tmp_path.resolve() / "project"
+    make_repository(directory / "sub")
+    return directory
+
+
+def hook(directory: Path, effect: Path) -> None:
+    """Have a hook of a repository make a file."""
+    path = directory / "hooks" / "post-checkout"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\ntouch {effect}\n", encoding="utf-8")
+    path.chmod(0o755)
+
+
+def test_an_ordinary_clone_is_left_alone(cwd: Path) -> None:
+    git("clone", "--quiet", cwd / "sub", cwd / "clone")
+    assert not take(cwd, "clone/.git")
+    git("-C", cwd / "clone", "fetch", "--quiet")
+
+
+def test_hooks_and_configuration_are_taken_and_it_works(cwd: Path, tmp_path: Path) -> None:
+    effect = tmp_path / "effect"
+    hook(cwd / "sub/.git", effect)
+    git("-C", cwd / "sub", "config", "core.fsmonitor", f"touch {effect}")
+    (cwd / "sub/.git/config.worktree").write_text("[core]\n", encoding="utf-8")
+    moved = {kept.shown(cwd) for kept in take(cwd).moved}
+    assert moved == {"sub/.git/hooks", "sub/.git/config", "sub/.git/config.worktree"}
+    git("-C", cwd / "sub", "checkout", "--quiet", "-b", "other")
+    git("-C", cwd / "sub", "status")
+    assert not effect.exists() and git("-C", cwd / "sub", "log", "--oneline")
+
+
+def test_submodules_are_disarmed_and_work(cwd: Path, tmp_path: Path) -> None:
+    make_repository(tmp_path / "lib")
+    allowed = ("-c", "protocol.file.allow=always")
+    git("-C", cwd / "sub", *allowed, "submodule", "--quiet", "add", tmp_path / "lib", "libs/lib")
+    effect = tmp_path / "effect"
+    module = cwd / "sub/.git/modules/libs/lib"
+    hook(module, effect)
+    moved = {kept.shown(cwd) for kept in take(cwd).moved}
+    assert {"sub/.git/modules/libs/lib/hooks", "sub/.git/modules/libs/lib/config"} <= moved
+    git("-C", cwd / "sub/libs/lib", "checkout", "--quiet", "-b", "other")
+    assert not effect.exists() and not git("-C", cwd / "sub/libs/lib", "status", "--porcelain")
+
+
+@pytest.mark.parametrize("name", ["config", "hooks", "modules", "commondir"])
+@pytest.mark.parametrize("kind", ["link", "fifo", "directory"])
+def test_odd_files_are_taken_and_nothing_is_followed(cwd: Path, tmp_path: Path, name: str, kind: str) -> None:
+    outside = tmp_path / "outside"
+    make_repository(outside)
+    hook(outside / ".git", tmp_path / "effect")
+    path = cwd / "sub/.git" / name
+    if path.exists():
+        path.rename(tmp_path / "old")
+    if kind == "link":
+        path.symlink_to(outside / ".git" / name)
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+        (path / "x").write_text("[core]\n", encoding="utf-8")
+    moved = {kept.shown(cwd) for kept in take(cwd).moved}
+    harmless_kind = (name == "modules" and kind != "link") or (name == "hooks" and kind == "fifo")
+    assert f"sub/.git/{name}" in moved or harmless_kind
+    assert (outside / ".git/hooks/post-checkout").exists() and (outside / ".git/config").is_file()
+
+
+def test_a_flood_of_repositories_is_bounded_and_said(cwd: Path) -> None:
+    for number in range(300):
+        module = cwd / "sub/.git/modules" / str(number)
+        module.mkdir(parents=True)
+        (module / "HEAD").touch()
+    assert take(cwd).stuck == ["sub/.git (it holds too many repositories)"]

@@ -1,0 +1,274 @@
+"""A name that comes during a command is moved, whatever it is; what was there before stays."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from subagent_server.host.directory import Directory
+from subagent_server.sandbox import quarantine
+from subagent_server.sandbox.name_watch import NameWatch
+from subagent_server.sandbox.own_writes import OwnWrites
+from subagent_server.sandbox.quarantine import Quarantine
+from tests.helpers.ordinary_user import user
+from tests.helpers.repositories import git, make_repository
+from tests.helpers.wait import wait_for
+from tests.helpers.world import World
+
+
+class Place:
+    """A working directory, a quarantine and a state directory."""
+
+    def __init__(self, home: Path, kept: Path | None = None) -> None:
+        self.cwd = home.resolve() / "project"
+        self.cwd.mkdir()
+        self.quarantine = Quarantine(Directory(kept or home / "quarantine"))
+        self.own = OwnWrites(home / "state")
+
+    def watch(self, *lifted: str) -> NameWatch:
+        """Return a watch of the directory."""
+        return NameWatch(self.cwd, self.quarantine, self.own, lifted)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A place on one file system."""
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Iterator[Place]:
+    """A place whose quarantine is on another file system."""
+    shared = Path("/dev/shm")
+    if shared.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs two file systems")
+    directory = Directory(shared / f"subagent-quarantine-{os.getpid()}")
+    directory.make_new()
+    place = Place(tmp_path, directory.path / "quarantine")
+    yield place
+    quarantine._Bounds().remove(os.open(shared, os.O_PATH), directory.path.name)
+
+
+def write(path: Path, text: str = "x") -> None:
+    """Write a file, and the directories above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+CAME: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a file": (lambda cwd: write(cwd / ".mcp.json"), ".mcp.json"),
+    "a directory": (lambda cwd: write(cwd / ".vscode/tasks.json"), ".vscode"),
+    "a file of several parts": (lambda cwd: write(cwd / ".cargo/config.toml"), ".cargo/config.toml"),
+    "a link": (lambda cwd: (cwd / ".envrc").symlink_to("/etc/passwd"), ".envrc"),
+    "a link to nothing": (lambda cwd: (cwd / ".envrc").symlink_to("nothing"), ".envrc"),
+    "a link to a directory": (lambda cwd: (cwd / ".cargo").symlink_to("/etc"), ".cargo"),
+    "a link to itself": (lambda cwd: (cwd / "mise").symlink_to("mise"), "mise"),
+    "a FIFO": (lambda cwd: os.mkfifo(cwd / "mise.toml"), "mise.toml"),
+    "a repository": (lambda cwd: git("init", "--quiet", cwd), ".git"),
+}
+
+
+@pytest.mark.parametrize(("come", "path"), CAME.values(), ids=CAME)
+def test_a_name_that_came_is_moved_whole(place: Place, come: Callable[[Path], object], path: str) -> None:
+    names = place.watch()
+    before = names.look()
+    come(place.cwd)
+    taken = names.take(before, "the command")
+    assert [kept.shown(place.cwd) for kept in taken.moved] == [path] and not taken.stuck
+    assert not os.path.lexists(place.cwd / path) and place.quarantine.kept() == list(taken.moved)
+    assert not names.take(before, "the next one")
+    place.quarantine.give_back(taken.moved[0])
+    assert os.path.lexists(place.cwd / path) and not place.quarantine.kept()
+
+
+def test_a_bare_repository_is_taken_apart(place: Place) -> None:
+    names = place.watch()
+    before = names.look()
+    write(place.cwd / "HEAD")
+    assert not names.take(before, "a file that is called HEAD")
+    before = names.look()
+    git("init", "--quiet", "--bare", place.cwd)
+    moved = {kept.shown(place.cwd) for kept in names.take(before, "git init --bare").moved}
+    assert {"HEAD", "objects", "refs", "config"} <= moved
+
+
+def test_what_was_there_before_stays(place: Place) -> None:
+    names = place.watch()
+    write(place.cwd / ".mcp.json", "the person's")
+    before = names.look()
+    write(place.cwd / ".mcp.json", "changed")
+    assert not names.take(before, "the command") and (place.cwd / ".mcp.json").exists()
+
+
+def test_the_directories_above_are_watched_up_to_the_top(place: Place) -> None:
+    make_repository(place.cwd)
+    inner = place.cwd / "a" / "b"
+    inner.mkdir(parents=True)
+    names = NameWatch(inner, place.quarantine, place.own)
+    before = names.look()
+    for directory in (inner, inner.parent, place.cwd, place.cwd.parent):
+        write(directory / ".envrc")
+    moved = {kept.path for kept in names.take(before, "the command").moved}
+    assert moved == {str(path / ".envrc") for path in (inner, inner.parent, place.cwd)}
+
+
+def test_what_the_author_lifts_stays_and_nothing_beside_it(place: Place) -> None:
+    names = place.watch(".mcp.json", ".claude/agents")
+    before = names.look()
+    for path in (".mcp.json", ".claude/agents/a.md", ".claude/settings.json", ".envrc"):
+        write(place.cwd / path)
+    moved = {kept.shown(place.cwd) for kept in names.take(before, "the command").moved}
+    assert moved == {".claude/settings.json", ".envrc"}
+
+
+def test_what_we_wrote_stays_until_another_writes_it(place: Place) -> None:
+    names = place.watch()
+    before = names.look()
+    path = place.cwd / ".claude" / "settings.json"
+    with place.own.writing(path):
+        write(path)
+    write(place.cwd / ".mcp.json")
+    assert [kept.shown(place.cwd) for kept in names.take(before, "it").moved] == [".mcp.json"]
+    assert path.exists()
+    write(place.cwd / ".claude" / "another")
+    assert [kept.shown(place.cwd) for kept in names.take(before, "it").moved] == [".claude"]
+
+
+def test_nothing_replaces_what_has_come_to_the_place(place: Place) -> None:
+    names = place.watch()
+    before = names.look()
+    write(place.cwd / ".mcp.json", "of the run")
+    (kept,) = names.take(before, "the command").moved
+    write(place.cwd / ".mcp.json", "of the person")
+    with pytest.raises(FileExistsError):
+        place.quarantine.give_back(kept)
+    assert (place.cwd / ".mcp.json").read_text(encoding="utf-8") == "of the person"
+    assert place.quarantine.kept() == [kept]
+
+
+def test_nothing_is_given_back_through_a_link(place: Place) -> None:
+    write(place.cwd / ".config" / "other")
+    names = place.watch()
+    before = names.look()
+    write(place.cwd / ".config" / "mise.toml")
+    (kept,) = names.take(before, "the command").moved
+    (place.cwd / ".config").rename(place.cwd / "away")
+    (place.cwd / ".config").symlink_to(place.cwd.parent)
+    with pytest.raises(OSError, match=r"link|directory"):
+        place.quarantine.give_back(kept)
+    assert not (place.cwd.parent / "mise.toml").exists()
+
+
+def test_two_runs_in_one_directory_move_it_once(place: Place) -> None:
+    first, second = place.watch(), place.watch()
+    before = first.look()
+    assert second.look() == before
+    write(place.cwd / ".mcp.json")
+    barrier, taken = threading.Barrier(2), []
+
+    def take(names: NameWatch) -> None:
+        barrier.wait()
+        taken.append(names.take(before, "the command"))
+
+    threads = [threading.Thread(target=take, args=[names]) for names in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(len(each.moved) for each in taken) == 1 and not any(each.stuck for each in taken)
+
+
+def test_a_name_that_comes_back_at_once_is_said(place: Place) -> None:
+    names = place.watch()
+    before, over = names.look(), threading.Event()
+
+    def write_again() -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            (place.cwd / f"n{number}").symlink_to("/etc/passwd")
+            (place.cwd / f"n{number}").rename(place.cwd / ".envrc")
+
+    writer = threading.Thread(target=write_again)
+    writer.start()
+    try:
+        wait_for(lambda: names.take(before, "the command").stuck, 60, "a name that is stuck")
+    finally:
+        over.set()
+        writer.join()
+    assert Path("/etc/passwd").is_file()
+
+
+def test_another_file_system_gets_a_copy(apart: Place) -> None:
+    names = apart.watch()
+    before = names.look()
+    write(apart.cwd / ".vscode" / "a" / "tasks.json", "tasks")
+    (apart.cwd / ".vscode" / "link").symlink_to("/etc/passwd")
+    os.mkfifo(apart.cwd / ".vscode" / "fifo")
+    (kept,) = names.take(before, "the command").moved
+    assert not (apart.cwd / ".vscode").exists()
+    apart.quarantine.give_back(kept)
+    assert (apart.cwd / ".vscode" / "a" / "tasks.json").read_text(encoding="utf-8") == "tasks"
+    assert (apart.cwd / ".vscode" / "link").readlink() == Path("/etc/passwd")
+
+
+def test_what_cannot_be_copied_stays_and_is_said(apart: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quarantine, "MOST_BYTES", 1000)
+    monkeypatch.setattr(quarantine, "MOST_NAMES", 50)
+    names = apart.watch()
+    before = names.look()
+    write(apart.cwd / ".mcp.json", "x" * 2000)
+    os.mkfifo(apart.cwd / ".envrc")
+    deep = apart.cwd / ".vscode"
+    deep.mkdir()
+    for _ in range(60):
+        deep = deep / "d"
+        deep.mkdir()
+    for number in range(60):
+        write(apart.cwd / ".idea" / str(number))
+    taken = names.take(before, "the command")
+    assert not taken.moved and len(taken.stuck) == 4
+    assert all((apart.cwd / name).exists() for name in (".mcp.json", ".envrc", ".vscode", ".idea"))
+    assert not apart.quarantine.kept()
+
+
+def test_a_full_quarantine_is_said(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quarantine, "MOST_KEPT", 1)
+    names = place.watch()
+    before = names.look()
+    write(place.cwd / ".envrc")
+    write(place.cwd / ".mcp.json")
+    taken = names.take(before, "the command")
+    assert len(taken.moved) == len(taken.stuck) == 1
+
+
+def move_a_closed_directory(world: World) -> None:
+    """Let a directory come that its owner can neither list nor write."""
+    place = Place(world.work)
+    names = place.watch()
+    before = names.look()
+    write(place.cwd / ".vscode" / "tasks.json")
+    (place.cwd / ".vscode").chmod(0)
+    assert len(names.take(before, "the command").moved) == 1
+
+
+def test_a_closed_directory_is_moved_too() -> None:
+    with user() as somebody:
+        somebody.play(move_a_closed_directory)
+
+
+def test_a_look_takes_well_below_a_millisecond(place: Place) -> None:
+    make_repository(place.cwd)
+    names = place.watch()
+    for number in range(1000):
+        (place.cwd / f"file{number}").touch()
+
+    def seconds() -> float:
+        begun = time.perf_counter()
+        names.look()
+        return time.perf_counter() - begun
+
+    assert min(seconds() for _ in range(100)) < 0.0005
