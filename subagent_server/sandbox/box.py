@@ -135,8 +135,8 @@ def find_box_program(rules: Rules) -> Path:
     """
     program = find_program(rules.environment, rules.cwd)
     filter_of_calls()
-    homes = _homes(rules.environment)
-    if shows_too_much(rules.cwd, homes):
+    own = homes(rules.environment)
+    if shows_too_much(rules.cwd, own):
         raise BoxRefused(
             f"the working directory {rules.cwd} is the home directory, a part of the system, or above one: "
             "start the run in the directory of a project"
@@ -149,7 +149,7 @@ def find_box_program(rules: Rules) -> Path:
             "Start the run in a working copy of it.",
         )
     for path in rules.write:
-        if shows_too_much(path, homes) or any(map(path.is_relative_to, rules.hidden)):
+        if shows_too_much(path, own) or any(map(path.is_relative_to, rules.hidden)):
             raise PlaceRefused(
                 f"sandboxWrite cannot be kept: {path} is the home directory, a part of the system, "
                 "above one, or belongs to the runs",
@@ -165,7 +165,7 @@ def build_box(rules: Rules) -> Box:
         BoxRefused: bubblewrap is missing, or the working directory is too much to be shown.
     """
     program = find_box_program(rules)
-    home = _homes(rules.environment)[0]
+    home = homes(rules.environment)[0]
     shown = [*tool_chains(home, rules.cwd, rules.environment), *rules.read]
     over = {how: [path for given, path in rules.over if given == how] for how in ("--bind", "--ro-bind")}
     write = [*([] if rules.cwd_read_only else [rules.cwd]), *rules.write, *over["--bind"]]
@@ -245,7 +245,7 @@ def _ignore_files(cwd: Path) -> Iterator[str]:
             yield from ("--dir", str(above / ".git"))
 
 
-def _homes(environment: Mapping[str, str]) -> list[Path]:
+def homes(environment: Mapping[str, str]) -> list[Path]:
     """Return the home directory of the environment, and that of the user if it is another one."""
     named = environment.get("HOME", "")
     try:

@@ -61,7 +61,7 @@ class NameWatch:
         self._own = own
         self._lifted = lifted
         self._directories: list[tuple[Path, int, list[str]]] = []
-        home = os.path.realpath(Path.home())
+        home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 - not every user has a home
         for path in _up_to_top(cwd):
             names = [n for n in literal_names(home=str(path) == home) if path != cwd or not self._is_free(n)]
             try:

@@ -15,6 +15,7 @@ from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.executed_files import is_lifted
 from subagent_server.host.host_programs import steps_to
 from subagent_server.host.processes import this_process
+from subagent_server.sandbox.box import homes
 from subagent_server.sandbox.readable import shows_too_much
 from subagent_server.service.live_runs import LiveRun, enter
 from subagent_server.settings import state_directory_of
@@ -61,7 +62,7 @@ def own_places(agent: AgentDefinition, environment: Mapping[str, str], root: Pat
             "are, which no run may write.",
             "Start the run in the directory of a project.",
         )
-    own = [] if agent.sandbox == "none" else [*_below_home(cwd), *map(_real, agent.write_elsewhere)]
+    own = [] if agent.sandbox == "none" else [*_in_box(cwd, environment), *map(_real, agent.write_elsewhere)]
     others = enter(state_directory_of(environment), LiveRun(this_process(), root, agents, own))
     places = dict.fromkeys([*agents, *installation, *(place for other in others for place in other.agents)])
     return OwnPlaces(
@@ -72,9 +73,9 @@ def own_places(agent: AgentDefinition, environment: Mapping[str, str], root: Pat
     )
 
 
-def _below_home(cwd: Path) -> list[Path]:
+def _in_box(cwd: Path, environment: Mapping[str, str]) -> list[Path]:
     """Return the working directory unless it holds a home directory, which no box may write."""
-    return [] if shows_too_much(cwd, [Path(os.path.realpath(Path.home()))]) else [cwd]
+    return [] if shows_too_much(cwd, homes(environment)) else [cwd]
 
 
 def _is_lifted(path: Path, cwd: Path, agent: AgentDefinition) -> bool:
