@@ -52,7 +52,7 @@ picture: $(VENV)/.installed-dev  ## draw docs/screen.svg anew
 fuzz: $(VENV)/.installed-dev  ## 10,000 random and mutated agent files, meta files, tool calls and schemas; REAL_TOOLS=FILE adds real schemas
 	SUBAGENT_TESTS_WHOLE=1 FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest --timeout 7200 -n $(WORKERS) -m fuzz
 
-soak: $(VENV)/.installed-dev  ## kill -9 at random moments, ROUNDS times with the dice of SEED, upgrade amid, end trees of 31 runs, and judge
+soak: $(VENV)/.installed-dev  ## kill -9 at random moments, ROUNDS times with the dice of SEED, upgrade amid, end trees of 31 runs, cut the power, and judge
 	$(BIN)/python -m tests.soak --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 soak-continue: $(VENV)/.installed-dev  ## kill runs at ROUNDS random moments, and carry each on to its end

@@ -21,6 +21,7 @@ _PASSING = (
     *("Resource temporarily unavailable", "Cannot allocate memory", "Too many open files", "Interrupted"),
 )
 """A path went between the look and the start, or the machine had no room."""
+_LAST_EXIT_CODE = 128
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 _PROVEN: set[Path] = set()
 """The bubblewraps that have made a closed box for this process, or for the one that it was forked from."""
@@ -105,8 +106,11 @@ def ended_early(process: "subprocess.Popen[bytes]") -> BoxRefused:
 
 
 def refusal_of(words: str, exit_code: int | None) -> BoxRefused:
-    """Return the refusal in the first line of what a bubblewrap said. A negative exit code is a signal."""
+    """Return the refusal in the first line of what a bubblewrap said.
+
+    A negative exit code is the signal that ended it; one above 128 the signal that ended its inner process.
+    """
     line = words.strip().partition("\n")[0]
-    is_killed = not line and exit_code is not None and exit_code < 0
+    is_killed = not line and exit_code is not None and not 0 <= exit_code <= _LAST_EXIT_CODE
     passes = is_killed or any(sign in line for sign in _PASSING)
     return BoxRefused(line or "bubblewrap ended at once, without a word", passes=passes)

@@ -56,11 +56,11 @@ def fill(place: Path, *, leave: int = 0, name: str = ".filler") -> Path:
 class PowerCut:
     """An ext4 file system in an image file. After `cut` takes its power, only what was synced is there."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, size: int = 24 << 20) -> None:
         self._image, self.place = home / "disk.img", home / "disk"
         self.place.mkdir()
         with self._image.open("wb") as file:
-            file.truncate(24 << 20)
+            file.truncate(size)
         try:
             subprocess.run(["mkfs.ext4", "-q", "-F", str(self._image)], check=True, capture_output=True)
         except FileNotFoundError:

@@ -1,12 +1,16 @@
 """`python -m tests.soak --rounds N --seed N`: exit code 0, or 1 with the list of what should not be."""
 
 import argparse
+import random
 import secrets
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
+from _pytest.outcomes import Skipped
+
+from tests.soak.cuts import cut_and_look
 from tests.soak.soak import Plan, soak
 from tests.soak.trees import DEEDS, GRACE_SECONDS, grown_and_ended
 
@@ -20,6 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     verdict = soak(Plan(seed=seed, rounds=options.rounds, readers=options.readers), home)
     print(verdict.report())
     verdict.findings += trees(home, options.tree)
+    verdict.findings += cuts(home, options.cuts, seed)
     if verdict.findings:
         print(f"everything is in {home}; the same dice again: make soak ROUNDS={options.rounds} SEED={seed}")
         return 1
@@ -39,6 +44,28 @@ def trees(home: Path, width: int) -> list[str]:
     return found
 
 
+def cuts(home: Path, number: int, seed: int) -> list[str]:
+    """Cut the power amid worktrees and merges, print how it went, and return what should not be."""
+    chance = random.Random(f"{seed}/cuts")
+    found: list[str] = []
+    ends = merges = 0
+    try:
+        for each in range(number):
+            wrong, before = cut_and_look(home / f"cut-{each}", chance)
+            found += [f"power cut {each}: {what}" for what in wrong]
+            ends, merges = ends + len(before.ended), merges + len(before.merged)
+    except Skipped as error:
+        print(f"no power was cut: {error}", flush=True)
+        return found
+    print(
+        f"{number} power cuts, {ends} ends and {merges} merges acknowledged: {len(found)} violations",
+        flush=True,
+    )
+    for finding in found:
+        print(f"VIOLATION {finding}")
+    return found
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Kill at random and judge.")
     parser.add_argument("--rounds", type=int, default=60, help="how many kills from outside (default 60)")
@@ -47,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--tree", type=int, default=5, help="runs below each of a tree; 0: no tree (default 5)"
     )
+    parser.add_argument("--cuts", type=int, default=5, help="power cuts amid worktrees (default 5)")
     return parser
 
 

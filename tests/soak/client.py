@@ -1,4 +1,4 @@
-"""A client of the MCP server that survives its server: lines of JSON over pipes, and nothing else."""
+"""Clients of the MCP server that survive their server: over pipes and over HTTP, without a library."""
 
 import json
 import os
@@ -6,10 +6,12 @@ import select
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from http.client import HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.helpers.http_server import HttpServer, free_port
 from tests.helpers.world import PROGRAM
 
 BOUND = 120.0
@@ -112,3 +114,58 @@ class McpClient:
             self._heard += more
         line, _, self._heard = self._heard.partition(b"\n")
         return line
+
+
+class HttpClient:
+    """One server over HTTP and its only client. Leaving the `with` block lets the server leave."""
+
+    def __init__(
+        self, environment: Mapping[str, str], cwd: Path, errors: Path, program: Sequence[str] = PROGRAM
+    ) -> None:
+        port = free_port()
+        command = [*program, "serve", "--http", f"127.0.0.1:{port}"]
+        self._server = HttpServer(command, environment, cwd, errors, port, fresh=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self._server.__enter__()
+        except AssertionError as error:  # it was killed before it answered
+            raise ServerGone from error
+        self.pid = self._server.pid
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.kill()
+
+    def greet(self) -> str:
+        """Return the server's version. Raises as `call` does."""
+        meta = self._asked("server/discover")["_meta"]
+        return str(meta["io.modelcontextprotocol/serverInfo"]["version"])
+
+    def call(self, tool: str, **arguments: Any) -> dict[str, Any] | None:
+        """Call a tool and return its structured answer; None where it refused.
+
+        Raises:
+            ServerGone: it died before it answered.
+            ServerSilent: it did not answer in time.
+        """
+        result = self._asked("tools/call", name=tool, arguments=arguments)
+        answer: dict[str, Any] | None = None if result.get("isError") else result.get("structuredContent")
+        return answer
+
+    def _asked(self, method: str, **parameters: Any) -> dict[str, Any]:
+        try:
+            body = self._server.ask_modern(method, **parameters).body
+        except TimeoutError as error:
+            raise ServerSilent(f"server {self.pid} has not answered") from error
+        except (OSError, HTTPException) as error:
+            raise ServerGone from error
+        lines = [line.removeprefix(b"data: ") for line in body.splitlines() if line[:1] in (b"{", b"d")]
+        try:
+            last = json.loads(lines[-1])
+        except (IndexError, ValueError) as error:  # cut in the middle
+            raise ServerGone from error
+        result: dict[str, Any] = last.get("result", {"isError": True})
+        return result

@@ -5,6 +5,7 @@ import os
 import random
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,15 +17,22 @@ from subagent_server.host import failpoints, process_scan, processes
 from subagent_server.service.context import Service, open_service
 from subagent_server.settings import read_settings
 from subagent_server.store.runs import RunStore
+from tests.helpers import bubblewrap
 from tests.helpers.installation import Installation
 from tests.helpers.processes import REPOSITORY
+from tests.helpers.repositories import make_repository
 from tests.soak.audit import Audit
+from tests.soak.orders import PROGRAM
 
 _MAX_RUNS = 5
 _AGENTS: dict[str, dict[str, object]] = {
-    "free": {"agents": ["helper"]},
-    "pair": {"maxConcurrent": 2},
-    "helper": {},
+    "free": {"agents": ["helper"], "sandbox": "none"},
+    "pair": {"maxConcurrent": 2, "sandbox": "none"},
+    "helper": {"sandbox": "none"},
+    "boxed": {"sandbox": "bwrap"},
+    "coder": {"sandbox": "bwrap", "codeMode": {"enabled": True}},
+    "tree": {"sandbox": "none", "isolation": "worktree"},
+    "boxed-tree": {"sandbox": "bwrap", "isolation": "worktree"},
 }
 _SPARE = "subagent-spare"
 _LOOKING = {"--reconcile", "--observe"}
@@ -51,11 +59,24 @@ class Field:
         agents = home / "agents"
         for directory in (agents, self.effects, self.errors):
             directory.mkdir(parents=True)
-        for name, keys in _AGENTS.items():
+        program = home / "program.py"
+        program.write_text(PROGRAM, encoding="utf-8")
+        by_program: dict[str, object] = {
+            "runner": "command",
+            "sandbox": "none",
+            "command": sys.executable,
+            "args": [str(program), str(self.effects)],
+        }
+        agents_to_write: dict[str, dict[str, object]] = {**_AGENTS, "program": by_program}
+        for name, keys in agents_to_write.items():
             front = {"name": name, "description": f"The agent {name}.", **keys}
             lines = [f"{key}: {json.dumps(value)}" for key, value in front.items()]
-            text = "\n".join(["---", *lines, "---", "Do as ordered.", ""])
+            body = [] if "command" in keys else ["Do as ordered."]
+            text = "\n".join(["---", *lines, "---", *body, ""])
             (agents / f"{name}.md").write_text(text, encoding="utf-8")
+        make_repository(self.work)
+        (self.work / ".git" / "info" / "exclude").write_text("effects/\n", encoding="utf-8")
+        (home / ".gitconfig").write_text("[user]\nname = A\nemail = a@example.com\n", encoding="utf-8")
         self.audit = audit
         self.store = RunStore(self.runs)
         self.store.make_root()
@@ -70,6 +91,7 @@ class Field:
             "SUBAGENT_MAX_RUNS": str(_MAX_RUNS),
             "SUBAGENT_RUNTIME_DIR": str(home / "warm"),
             "SUBAGENT_WARM_IDLE": "60",
+            **bubblewrap.settings(),
         }
 
     @cached_property
@@ -99,6 +121,8 @@ class Field:
     def members(self) -> Iterator[Found]:
         """Yield every process that this soak has started, itself left out."""
         zygotes: list[int] = []
+        workers: dict[int, str | None] = {}
+        seen: set[int] = set()
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
                 continue
@@ -106,7 +130,13 @@ class Field:
             found = None if identity is None else self._classified(identity)
             if found is not None and processes.is_alive(found.identity):
                 zygotes += [found.identity.pid] if found.kind == "zygote" else []
+                workers |= {found.identity.pid: found.run_id} if found.kind == "worker" else {}
+                seen.add(found.identity.pid)
                 yield found
+        for worker, run_id in workers.items():  # what is in a box shows no mark
+            for identity in process_scan.descendants([worker]):
+                if identity.pid not in seen:
+                    yield Found(_kind_of(_command(identity.pid)), identity, run_id)
         for identity in process_scan.descendants(zygotes):
             if _command(identity.pid)[0] == _SPARE:
                 yield Found("spare", identity, None)
@@ -132,8 +162,14 @@ class Field:
         if environment.get(b"SUBAGENT_RUNS") != str(self.runs).encode():
             return None
         if (owner := environment.get(b"SUBAGENT_RUN_ID")) is not None:
-            return Found("grandchild", identity, owner.decode())
-        return Found("server" if "serve" in words else "starter", identity, None)
+            return Found(_kind_of(command), identity, owner.decode())
+        if "serve" in words:
+            return Found("HTTP server" if "--http" in words else "server", identity, None)
+        return Found("git" if _kind_of(command) == "git" else "starter", identity, None)
+
+
+def _kind_of(command: list[str]) -> str:
+    return {"git": "git", "bwrap": "box"}.get(Path(command[0]).name, "grandchild")
 
 
 def _command(pid: int) -> list[str]:

@@ -15,12 +15,12 @@ from subagent_server.host import failpoints, journal
 from subagent_server.service.doctor import examine_all
 from subagent_server.service.shim_record import read_exit
 from subagent_server.store.paths import RunPaths
+from tests.soak import worktrees
+from tests.soak.excuses import BY_POINTS, CAUSES, Excuses
 from tests.soak.field import Field
 from tests.soak.orders import LEAVES_A_MARK, Leader, Order
 from tests.soak.upgrades import Upgrades
 
-_CAUSES = {"crashed": {"worker", "shim"}, "lost": {"worker", "shim"}, "launch_failed": {"shim"}}
-"""What has to be killed from outside for a run to fail with a code. A death at a point explains each."""
 _FAULTS = ("wrong answers", "silent server", "fault of the soak", "refused by the machine")
 
 
@@ -68,11 +68,12 @@ def _last_words(files: Any) -> Iterator[str]:
 class Judge:
     """Looks at everything that a soak has left."""
 
-    def __init__(self, soak: Field, leader: Leader) -> None:
+    def __init__(self, soak: Field, leader: Leader, excuses: Excuses) -> None:
         self._soak = soak
         self._leader = leader
         self._told = gather(soak)
         self._upgrades = Upgrades(soak.audit)
+        self.excuses = excuses
         self.metas: dict[str, RunMeta] = {}
         self.counts: Counter[str] = Counter()
         for run_id in soak.store.run_ids():
@@ -95,6 +96,7 @@ class Judge:
                 yield f"{run_id} ({meta.status}): {what}"
         yield from self._of_the_audit()
         yield from self._tracebacks()
+        yield from (f"worktree: {what}" for what in worktrees.findings(self._soak))
 
     def _of_the_audit(self) -> Iterator[str]:
         for word in _FAULTS:
@@ -117,7 +119,9 @@ class Judge:
         if meta.status is Status.COMPLETED:
             yield from self._completed(meta, order)
         elif meta.status is Status.STOPPED:
-            if meta.run_id not in self._told.stopped and not self._parent_ended(meta):
+            if meta.run_id not in self._told.stopped and not self.excuses.take(
+                "its parent has ended", self._parent_ended(meta)
+            ):
                 yield "nobody stopped it"
         elif meta.status is Status.FAILED:
             yield from self._failed(meta, order)
@@ -150,30 +154,42 @@ class Judge:
                 self.counts["side effects"] += 1
                 if self._marks(order, number) != 1:
                     yield f"step {number} is said to be done and has left {self._marks(order, number)} marks"
-        undone = [n for n in range(len(order.steps)) if n not in said["done"]]
-        excused = "grandchild" in self._told.hit.get(meta.run_id, ())
-        for number in undone:
-            if order.steps[number]["kind"] != "nest" and not excused:
-                yield f"step {number} ({order.steps[number]['kind']}) was not done, and nothing hit it"
+        yield from self._undone(meta, order, said["done"])
         for message in meta.messages:
             self.counts["answers"] += 1
             if message.message_status is not MessageStatus.ACKNOWLEDGED:
                 yield f"{message.message_id} is {message.message_status}"
 
+    def _undone(self, meta: RunMeta, order: Order, done: list[int]) -> Iterator[str]:
+        undone = [n for n in range(len(order.steps)) if n not in done]
+        hit = self._told.hit.get(meta.run_id, Counter())
+        for number in undone:
+            kind = order.steps[number]["kind"]
+            if self.excuses.take("a nested run did not complete", kind == "nest"):
+                continue
+            programs = {"grandchild", "box", "git"} & set(hit)
+            if not self.excuses.take("a program of the run was killed", bool(programs)):
+                yield f"step {number} ({kind}) was not done, and nothing hit it"
+
     def _failed(self, meta: RunMeta, order: Order) -> Iterator[str]:
         """Nothing fails by itself here: whatever failed was hit, and in the way that its code says."""
         assert meta.error is not None
-        causes = _CAUSES.get(meta.error.code)
-        if causes is None:
-            yield f"it failed with {meta.error.code}: {meta.error.message}"
-            return
+        code = meta.error.code
         hit = self._told.hit.get(meta.run_id, Counter())
-        excused = any(kind in causes or "." in kind for kind in hit)
-        if not excused and self._upgrades.met(*self._start_of(meta)):
-            self.counts["started half-way through an upgrade"] += 1
+        if code not in CAUSES:
+            yield f"it failed with {code}: {meta.error.message}"
             return
-        if not excused and not (meta.error.code == "launch_failed" and self._starter_died(meta, order)):
-            yield f"it failed with {meta.error.code}, and only {sorted(hit) or 'nothing'} of it was hit"
+        causes, excuse = CAUSES[code]
+        died = code in BY_POINTS and any("." in kind for kind in hit)
+        upgraded = code in BY_POINTS and self._upgrades.met(*self._start_of(meta))
+        starter = code == "launch_failed" and self._starter_died(meta, order)
+        if not (
+            self.excuses.take(excuse, bool(causes & set(hit)) or died)
+            or self.excuses.take("it began half-way through an upgrade", upgraded)
+            or self.excuses.take("its starter was killed", starter)
+        ):
+            hits = sorted(hit) or "nothing"
+            yield f"it failed with {code} ({meta.error.message}), and only {hits} of it was hit"
 
     def _start_of(self, meta: RunMeta) -> tuple[datetime, datetime]:
         """Return when a run was accepted, and when it had everything to begin with, or had ended."""
@@ -195,7 +211,9 @@ class Judge:
         runs = [self._soak.store.paths.run(run_id) for run_id in self.metas]
         outputs = {run.worker_out.path: _end_of_worker(run) for run in runs}
         for path, ended in [*outputs.items(), *((path, None) for path in self._soak.errors.iterdir())]:
-            if "Traceback" in _read(path) and not self._upgrades.excuse(path, ended):
+            if "Traceback" in _read(path) and not self.excuses.take(
+                "a complaint of an upgrade", self._upgrades.excuse(path, ended)
+            ):
                 yield f"{path} holds a traceback: ...{_read(path)[-600:]!r}"
 
 

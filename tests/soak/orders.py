@@ -18,9 +18,18 @@ from tests.soak.audit import Audit
 
 _MARK = "soak order: "
 _NEST_SECONDS = 60
-_KINDS = ("append", "append", "edit", "daemon", "wait", "think", "ask", "nest", "abandon")
 _SIMPLE = ("append", "edit", "daemon", "wait")
 """What a nested run does: nobody answers it but its parent, who has other things to do."""
+KINDS: dict[str, tuple[str, ...]] = {
+    "free": ("append", "append", "edit", "daemon", "wait", "think", "ask", "nest", "abandon"),
+    "pair": _SIMPLE,
+    "boxed": (*_SIMPLE, "think", "ask"),
+    "coder": ("program", "program", "append", "think"),
+    "tree": ("commit", "commit", "leave", "think"),
+    "boxed-tree": ("commit", "leave", "think"),
+    "program": ("append", "wait"),
+}
+"""Each agent that is started from outside, with what its runs are told to do."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +61,8 @@ class OrderBook:
     def next(self) -> Order:
         """Return a new order."""
         with self._lock:
-            agent = self._random.choice(["free", "free", "pair"])
-            return self._order(agent, _KINDS if agent == "free" else _SIMPLE)
+            agent = self._random.choice(["free", *KINDS])
+            return self._order(agent, KINDS[agent])
 
     def _order(self, agent: str, kinds: tuple[str, ...]) -> Order:
         self._count += 1
@@ -128,6 +137,28 @@ def _edit(place: Path, step: dict[str, Any]) -> Turn:
     return call("str_replace_based_edit_tool", command="create", path=str(place), file_text="done\n")
 
 
+def _program(place: Path, step: dict[str, Any]) -> Turn:
+    code = (
+        f"import time\nwith open({str(place)!r}, 'a') as file:\n    file.write('done\\n')\n"
+        f"time.sleep({step['seconds']})\nprint('programmed {place.name}')\n"
+    )
+    return call("execute_python_code", code=code, executionTimeout=60)
+
+
+def _commit(place: Path, step: dict[str, Any]) -> Turn:
+    """Commit a file that no other step writes: to merge it never conflicts."""
+    name = place.name
+    return shell(
+        f"echo done >> {name} && git add {name} && git commit -qm {name} && sleep {step['seconds']} "
+        f"&& echo committed {name}"
+    )
+
+
+def _leave(place: Path, step: dict[str, Any]) -> Turn:
+    """Leave a file uncommitted: the end of the run commits it."""
+    return shell(f"echo done >> {place.name}; sleep {step['seconds']}; echo left {place.name}")
+
+
 def _daemon(place: Path, step: dict[str, Any]) -> Turn:
     """Start what ignores TERM, left its session and its parent, and holds the output open."""
     stubborn = "trap '' TERM HUP INT; exec sleep 1000"
@@ -162,6 +193,9 @@ def _questions(place: Path, step: dict[str, Any]) -> list[str]:
 _TURNS: dict[str, Callable[[Path, dict[str, Any]], Turn]] = {
     "append": _append,
     "edit": _edit,
+    "program": _program,
+    "commit": _commit,
+    "leave": _leave,
     "daemon": _daemon,
     "wait": _wait,
     "think": _think,
@@ -172,11 +206,32 @@ _TURNS: dict[str, Callable[[Path, dict[str, Any]], Turn]] = {
 _CHECKS: dict[str, Callable[[Path, str], bool]] = {
     "append": lambda place, said: f"appended {place.name}" in said,
     "edit": lambda place, said: "created" in said,
+    "program": lambda place, said: f"programmed {place.name}" in said,
+    "commit": lambda place, said: f"committed {place.name}" in said,
+    "leave": lambda place, said: f"left {place.name}" in said,
     "daemon": lambda place, said: f"started {place.name}" in said,
     "wait": lambda place, said: f"waited {place.name}" in said,
     "think": lambda place, said: f"thought {place.name}" in said,
     "nest": lambda place, said: '"status":"completed"' in said,
     "abandon": lambda place, said: '"runId"' in said,
 }
-LEAVES_A_MARK = frozenset({"append", "edit", "daemon"})
+LEAVES_A_MARK = frozenset({"append", "edit", "daemon", "program"})
 """The kinds of steps whose doing is a line in a file."""
+IN_A_TREE = frozenset({"commit", "leave"})
+"""The kinds of steps whose doing is a line in a file of the run's worktree."""
+
+PROGRAM = '''
+"""An order carried out without a model: by a program that is no agent of ours."""
+
+import json, pathlib, sys, time
+
+order = json.loads(sys.stdin.read().removeprefix("soak order: "))
+done = []
+for number, step in enumerate(order["steps"]):
+    if step["kind"] == "append":
+        with pathlib.Path(sys.argv[1], f"{order['order_id']}.{number}").open("a") as file:
+            file.write("done\\n")
+    time.sleep(step["seconds"])
+    done.append(number)
+print(json.dumps({"order": order["order_id"], "done": done}))
+'''

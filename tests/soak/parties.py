@@ -14,10 +14,12 @@ from subagent_server.domain.errors import CallerError, HostError
 from subagent_server.service.reconcile import observe
 from subagent_server.service.reply import reply
 from subagent_server.service.stop import stop
-from tests.soak.client import McpClient, ServerGone, ServerSilent
+from tests.soak.client import HttpClient, McpClient, ServerGone, ServerSilent
 from tests.soak.field import Field, deadly_environment
 from tests.soak.orders import OrderBook, answer_to
+from tests.soak.worktrees import with_worktrees
 
+Client = McpClient | HttpClient
 _CALLS_OF_ONE_SERVER = 40
 _COMMAND_SECONDS = 90
 
@@ -35,12 +37,15 @@ class Parties:
         self._book = OrderBook(f"{seed}/orders")
         self._threads: list[threading.Thread] = []
         self._errors = 0
+        self._merged: set[str] = set()
 
     def begin(self, servers: int, commands: int, readers: int) -> None:
         """Let so many of each kind begin, and one of the others."""
         kinds: list[tuple[Callable[[random.Random], None], int]] = [
             (self._serve, servers),
+            (self._serve_http, 1),
             (self._command, commands),
+            (self._merge, 1),
             (self._look, readers),
             (self._answer, 1),
             (self._stop, 1),
@@ -58,13 +63,16 @@ class Parties:
             thread.join()
 
     def _live(self, life: Callable[[random.Random], None], chance: random.Random) -> None:
-        while not self.over.is_set() and not (self.closing.is_set() and life in (self._serve, self._command)):
+        while not self.over.is_set() and not (self.closing.is_set() and life in self._starters()):
             try:
                 life(chance)
             except ServerSilent as error:
                 self._field.audit.write("silent server", what=str(error))
             except Exception:  # noqa: BLE001 - a fault of the soak itself: told at the end, with the others
                 self._field.audit.write("fault of the soak", what=traceback.format_exc())
+
+    def _starters(self) -> tuple[Callable[[random.Random], None], ...]:
+        return (self._serve, self._serve_http, self._command)
 
     def _is_room(self) -> bool:
         return len(self._field.working()) < self._live_target
@@ -76,21 +84,29 @@ class Parties:
     # -- starters
 
     def _serve(self, chance: random.Random) -> None:
-        """A server and its parent, until it dies or has done enough."""
+        """A server over pipes and its parent, until it dies or has done enough."""
+        self._served(chance, McpClient)
+
+    def _serve_http(self, chance: random.Random) -> None:
+        """A server over HTTP and its parent, until it dies or has done enough."""
+        self._served(chance, HttpClient)
+
+    def _served(self, chance: random.Random, kind: type[McpClient] | type[HttpClient]) -> None:
         environment = {**self._field.environment, **deadly_environment(chance)}
         installed, errors = self._field.installation, self._error_file("server")
-        before = installed.version
-        with McpClient(environment, self._field.work, errors, installed.program) as client:
-            try:
-                self._field.audit.write("greeted", pid=client.pid, before=before, version=client.greet())
+        before, pid = installed.version, 0
+        try:
+            with kind(environment, self._field.work, errors, installed.program) as client:
+                pid = client.pid
+                self._field.audit.write("greeted", pid=pid, before=before, version=client.greet())
                 for _ in range(_CALLS_OF_ONE_SERVER):
                     if self.closing.wait(chance.uniform(0, 0.6)):
                         return
                     self._call(client, chance)
-            except ServerGone:
-                self._field.audit.write("died", pid=client.pid)
+        except ServerGone:
+            self._field.audit.write("died", pid=pid)
 
-    def _call(self, client: McpClient, chance: random.Random) -> None:
+    def _call(self, client: Client, chance: random.Random) -> None:
         if self._is_room():
             self._order_run(client, chance)
             return
@@ -110,7 +126,7 @@ class Parties:
         else:
             client.call("wait_for_runs", waitSeconds=chance.uniform(0, 2))
 
-    def _order_run(self, client: McpClient, chance: random.Random) -> None:
+    def _order_run(self, client: Client, chance: random.Random) -> None:
         order = self._book.next()
         self._field.audit.write("order", order=order.order_id, starter=client.pid)
         seconds = chance.choice([0, 0, 0.5])
@@ -124,10 +140,18 @@ class Parties:
             if self.closing.wait(chance.uniform(0, 0.5)):
                 return
         order = self._book.next()
-        errors = self._error_file("command")
-        with errors.open("ab") as log:
+        words = ["run", order.agent, order.prompt(), "--detach"]
+        code, said = self._said(chance, words, lambda pid: {"order": order.order_id, "starter": pid})
+        if code == 0:
+            self._field.audit.write("accepted", order=order.order_id, run=said.strip())
+
+    def _said(
+        self, chance: random.Random, words: list[str], told: Callable[[int], dict[str, object]]
+    ) -> tuple[int, str]:
+        """Return exit code and output of a command that may be killed; `told` is noted when it has begun."""
+        with self._error_file("command").open("ab") as log:
             process = subprocess.Popen(
-                [*self._field.installation.program, "run", order.agent, order.prompt(), "--detach"],
+                [*self._field.installation.program, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -135,12 +159,25 @@ class Parties:
                 cwd=self._field.work,
                 start_new_session=True,
             )
-            self._field.audit.write("order", order=order.order_id, starter=process.pid)
+            self._field.audit.write(words[0] if words[0] == "merge" else "order", **told(process.pid))
             said, _ = process.communicate(timeout=_COMMAND_SECONDS)
         if process.returncode < 0:
             self._field.audit.write("died", pid=process.pid)
-        elif process.returncode == 0:
-            self._field.audit.write("accepted", order=order.order_id, run=said.decode().strip())
+        return process.returncode, said.decode()
+
+    def _merge(self, chance: random.Random) -> None:
+        """Bring the work of a run that has ended into the working copy, now and then."""
+        if self.closing.wait(chance.uniform(0.5, 4)):
+            self.over.wait()
+            return
+        ended = [meta.run_id for meta in with_worktrees(self._field) if meta.run_id not in self._merged]
+        if not ended:
+            return
+        run_id = chance.choice(ended)
+        code, _ = self._said(chance, ["merge", run_id], lambda pid: {"run": run_id, "pid": pid})
+        if code == 0:
+            self._merged.add(run_id)
+            self._field.audit.write("merged", run=run_id)
 
     # -- the others
 

@@ -8,6 +8,7 @@ from subagent_server.domain.records import RunMeta
 from subagent_server.host import locks
 from subagent_server.service.reconcile import observe
 from tests.helpers.wait import wait_for
+from tests.soak.excuses import Excuses
 from tests.soak.field import Field, Found
 from tests.soak.judge import gather
 from tests.soak.orders import Order
@@ -18,7 +19,7 @@ _GONE_SECONDS = 30.0
 _RECONCILE_ATTEMPTS = 3
 
 
-def untrue(ground: Field) -> Iterator[str]:
+def untrue(ground: Field, excuses: Excuses) -> Iterator[str]:
     """Wait until every run that is kept has ended by itself; yield those whose raw file is not true then.
 
     Only where the shim of a run, or whoever started it, was killed may its file go on saying that it works
@@ -33,7 +34,11 @@ def untrue(ground: Field) -> Iterator[str]:
         order = Order.of(ground.store.read_request(meta.run_id).prompt)
         hit = told.hit.get(meta.run_id, Counter())
         shim_died = hit["shim"] or hit["reconcile"] >= _RECONCILE_ATTEMPTS or any("." in kind for kind in hit)
-        if not shim_died and meta.parent_run_id is None and told.starter.get(order.order_id) not in told.dead:
+        starter_died = told.starter.get(order.order_id) in told.dead
+        if not excuses.take(
+            "its raw file waits for a reader",
+            bool(shim_died) or meta.parent_run_id is not None or starter_died,
+        ):
             yield f"{meta.run_id} is {meta.status} on disk; nobody works on it, and its shim was never hit"
 
 

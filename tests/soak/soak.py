@@ -8,6 +8,7 @@ from pathlib import Path
 
 from subagent_server.simulator import Simulator
 from tests.soak.audit import Audit
+from tests.soak.excuses import Excuses
 from tests.soak.field import Field, effects_of
 from tests.soak.judge import Judge
 from tests.soak.killer import Killer
@@ -43,6 +44,7 @@ class Verdict:
     kills: Counter[str] = field(default_factory=Counter)
     deaths_at_points: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
+    excused: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
 
     def report(self) -> str:
@@ -53,6 +55,7 @@ class Verdict:
             f"{self.kills.total()} kills from outside: {_listed(self.kills)}",
             f"{self.deaths_at_points.total()} deaths at points: {_listed(self.deaths_at_points)}",
             f"came of it: {_listed(self.counts)}",
+            f"excused (tests/soak/excuses.py says why): {_listed(self.excused)}",
             *(f"VIOLATION {finding}" for finding in self.findings),
             f"{len(self.findings)} violations",
         ]
@@ -62,7 +65,7 @@ class Verdict:
 def soak(plan: Plan, home: Path) -> Verdict:
     """Run a soak in `home`, an empty directory, and return what came of it."""
     began = time.monotonic()
-    verdict = Verdict(plan.seed)
+    verdict, excuses = Verdict(plan.seed), Excuses()
     with ExitStack() as stack:
         audit = Audit(home / "audit.jsonl")
         stack.callback(audit.close)
@@ -70,9 +73,10 @@ def soak(plan: Plan, home: Path) -> Verdict:
         simulator = stack.enter_context(Simulator(leader))
         ground = Field(home, simulator.base_url, audit)
         stack.callback(ground.clear)
-        verdict.kills = _kill_and_settle(plan, ground, verdict.findings)
-        judge = Judge(ground, leader)
+        verdict.kills = _kill_and_settle(plan, ground, verdict.findings, excuses)
+        judge = Judge(ground, leader, excuses)
         verdict.findings += judge.findings()
+        verdict.excused = excuses.used
         verdict.upgrades = ground.installation.number
     verdict.deaths_at_points, verdict.counts = judge.deaths_at_points, judge.counts
     if verdict.kills.total() < plan.rounds:
@@ -81,7 +85,7 @@ def soak(plan: Plan, home: Path) -> Verdict:
     return verdict
 
 
-def _kill_and_settle(plan: Plan, ground: Field, findings: list[str]) -> Counter[str]:
+def _kill_and_settle(plan: Plan, ground: Field, findings: list[str], excuses: Excuses) -> Counter[str]:
     """Let everybody live and the killer work, until nothing is left; return whom it has killed."""
     parties = Parties(ground, str(plan.seed), plan.live_target)
     killer = Killer(ground, str(plan.seed), plan.rounds, PAUSE_SECONDS)
@@ -91,7 +95,7 @@ def _kill_and_settle(plan: Plan, ground: Field, findings: list[str]) -> Counter[
     try:
         killer.work(_SECONDS_A_KILL * plan.rounds + 60)
         parties.closing.set()
-        findings += untrue(ground)
+        findings += untrue(ground, excuses)
     finally:
         parties.closing.set()
         parties.over.set()
