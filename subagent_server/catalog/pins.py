@@ -15,8 +15,8 @@ from subagent_server.catalog.redact import redact
 from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
 from subagent_server.domain.records import Record
 
-MAX_SHOWN = 2000
-"""Characters of a value that are kept to be shown."""
+MAX_KEPT = 2000
+"""Characters of a value that are kept to be shown when it has changed: a question shows all of it."""
 
 
 class Pin(Record):
@@ -70,6 +70,11 @@ def pins_of_server(name: str, server: ServerDefinition) -> Pins:
 def pins_of_evaluation(reach: Mapping[str, list[str]]) -> Pins:
     """Return the pins of an evaluation file: its commands, and places outside of its project."""
     return _pinned(reach, reach)
+
+
+def kept(pins: Pins) -> Pins:
+    """Return pins as they are stored, with long texts cut."""
+    return {key: pin.model_copy(update={"shown": _cut(pin.shown)}) for key, pin in pins.items()}
 
 
 def differences(what: str, before: Mapping[str, Pin], after: Mapping[str, Pin]) -> list[str]:
@@ -138,7 +143,8 @@ def _hash(value: object) -> str:
 
 
 def _shown(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    if len(text) <= MAX_SHOWN:
-        return text
-    return f"{text[:MAX_SHOWN]}… ({len(text) - MAX_SHOWN:,} more characters)"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_KEPT else f"{text[:MAX_KEPT]}… ({len(text) - MAX_KEPT:,} more characters)"

@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from subagent_server.catalog.pins import Pins
+from subagent_server.catalog.pins import Pins, kept
 from subagent_server.catalog.problems import shown, why
 from subagent_server.domain.errors import HostError, StorageFailed
 from subagent_server.domain.records import Moment, Record
@@ -88,8 +88,9 @@ def trust_project(path: Path | None, project: Path, pins: Mapping[str, Pins], mo
     """
     with _changing(path) as projects:
         before = projects.get(str(project))
-        kept = {**(before.pins if before else {}), **{what: each for what, each in pins.items() if each}}
-        projects[str(project)] = Project(trusted_at=moment, pins=kept)
+        known = before.pins if before else {}
+        stored = {**known, **{what: kept(each) for what, each in pins.items() if each}}
+        projects[str(project)] = Project(trusted_at=moment, pins=stored)
 
 
 def forget_project(path: Path | None, project: Path) -> bool:

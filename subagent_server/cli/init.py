@@ -110,7 +110,7 @@ def _register(session: Session, order: InitOrder, *, yes: bool, force: bool, as_
     asking = not (yes or as_json) and has_person()
     problem = _problem(session, registration, force, yes or asking)
     if not as_json:
-        _show(session, registration)
+        _show(session, registration, asking)
     if registration.is_needed and problem is None:
         if asking and not click.confirm(_question(registration), err=True):
             err("Nothing was written.")
@@ -167,13 +167,14 @@ def _carry_out(session: Session, registration: Registration) -> None:
         write(change)
 
 
-def _show(session: Session, registration: Registration) -> None:
+def _show(session: Session, registration: Registration, asking: bool) -> None:
     show_changes(session, registration.changes)
     order = registration.order
     if registration.changes and order.approved and order.client.can_be_approved:
         out(f"{order.client.title} may then call these tools without asking each time (else: --no-approve).")
-    for line in coverage_lines(registration.covered) if registration.covered is not None else ():
-        out(line)
+    if registration.covered is not None:
+        for line in coverage_lines(registration.covered, asking=asking):
+            out(line)
 
 
 def _conclusion(session: Session, registration: Registration) -> str:

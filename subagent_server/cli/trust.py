@@ -61,7 +61,7 @@ def trust(
 
 def _trust(session: Session, covered: Coverage, asking: bool, as_json: bool) -> int:
     if covered.is_new and not as_json:
-        for line in coverage_lines(covered):
+        for line in coverage_lines(covered, asking=asking):
             out(line)
     if covered.is_new and asking and not click.confirm("Trust this directory?", err=True):
         err("Nothing was changed.")

@@ -37,6 +37,8 @@ EVALS = "evals"
 """The directory of a project for its evaluation files; they may lie beside it too."""
 _MOST_EVALS = 200
 _USERS_AGENTS = Path(".claude", "agents")
+_MOST_SHOWN = 40_000
+"""Characters that a question may have: it is shown whole, or not asked."""
 _MAX_KEYS = 5
 _MAX_NAME = 150
 
@@ -74,6 +76,8 @@ class Coverage:
     """What would be trusted that is not yet, a line each."""
     is_trusted: bool
     """Whether the directory is trusted, with or without these changes."""
+    too_much: str | None = None
+    """Why nobody can be asked, if the changes are more than a person can be shown."""
 
     @property
     def is_new(self) -> bool:
@@ -198,7 +202,7 @@ def coverage(settings: Settings, directory: Path, *, leave_out: str | None = Non
         [place for name in DEFAULT_AGENT_DIRECTORIES if (place := project / name).is_dir()]
     ).agents
     servers = usable_servers(project / PROJECT_FILE)
-    pins = {
+    pins: dict[str, Pins] = {
         **{f"agent {name}": pins_of_agent(agent, project) for name, agent in agents.items()},
         **{
             f"server {name} of {PROJECT_FILE}": pins_of_server(name, server)
@@ -212,7 +216,23 @@ def coverage(settings: Settings, directory: Path, *, leave_out: str | None = Non
     changes = [
         line for what, each in pins.items() if each for line in differences(what, before.get(what, {}), each)
     ]
-    return Coverage(project, list(agents), pins, changes, known is not None)
+    files = {f"agent {name}": agent.source for name, agent in agents.items() if agent.source is not None}
+    too_much = None
+    if sum(map(len, [*agents, *changes])) > _MOST_SHOWN:
+        too_much = _too_much(project, pins, files)
+    return Coverage(project, list(agents), pins, changes, known is not None, too_much)
+
+
+def _too_much(project: Path, pins: dict[str, Pins], files: dict[str, Path]) -> str:
+    """Return the sentence that names the largest value of all."""
+    sizes = [(len(pin.shown), key, what) for what, each in pins.items() for key, pin in each.items()]
+    size, key, what = max(sizes, default=(0, "description", "its agents"))
+    place = shown(files.get(what, project / PROJECT_FILE)) if not what.startswith("evaluation") else what
+    return (
+        f"There is more to trust in {shown(project)} than a question can show whole; the largest is "
+        f"{shorten(key)} of {shorten(what)}, with {size:,} characters: look at {place}, then `subagent trust --yes "
+        f"{shlex.quote(shown(project))}` trusts it."
+    )
 
 
 def _pins_of_evaluations(project: Path) -> Iterator[tuple[str, Pins]]:

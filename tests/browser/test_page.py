@@ -22,7 +22,7 @@ from tests.worktrees.repository import Repository
 PICTURES = REPOSITORY / "docs" / "pictures"
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(1)> [x](javascript:alert(1)) "
-    "![p](https://evil.example/p.png) \x1b[31mred\x1b[0m \u202egnp.exe \x00"
+    "![p](https://evil.example/p.png) \x1b[31mred\x1b[0m\a \u202egnp.exe\u200b \x00"
 )
 
 
@@ -120,8 +120,8 @@ def test_what_runs_say_is_shown_as_text_and_does_nothing(world: World, open_page
         for part in ("Result", "Conversation", "Task"):
             page.get_by_role("link", name=part).click()
             expect(page.locator(".part")).to_contain_text("alert(1)")
-        text = page.locator("body").inner_text()
-        assert "\u202e" not in text and "\x1b" not in text
+            text = str(page.evaluate("document.title + document.documentElement.outerHTML"))
+            assert not {"\u202e", "\u200b", "\x1b", "\a"} & set(text), part
         assert page.locator("main script, main img, main iframe").count() == 0
         assert page.locator('a[href^="javascript" i]').count() == 0
 

@@ -93,6 +93,31 @@ def test_a_person_is_asked_once_and_again_when_a_pinned_command_has_changed(clon
     )
 
 
+def test_the_question_shows_all_of_a_long_value(clone: Cli) -> None:
+    script = f"true {'A' * 2_500}; evil"
+    clone.agent("worker", mcpServers={"x": {"command": "sh", "args": ["-c", script]}})
+    with person(clone, *RUN) as terminal:
+        asked = terminal.hear("Trust this directory?")
+        terminal.type("n\n")
+    lines = asked.split("\r\n")
+    assert "; evil" in asked and sum(line.count("A") for line in lines) >= 2_500
+    begun = next(at for at, line in enumerate(lines) if "mcpServers.x.args" in line)
+    assert all(line.startswith("      ") for line in lines[begun + 1 : begun + 30]), "no piece is like a line"
+
+
+def test_what_is_too_much_to_show_is_not_asked_but_named(clone: Cli) -> None:
+    args = ["-c", f"true {'A' * 50_000}; evil"]
+    clone.agent("worker", mcpServers={"x": {"command": "sh", "args": args}})
+    for words in (RUN, ("trust", "."), ("init", "claude")):
+        with person(clone, *words) as terminal:
+            refusal = terminal.hear("trusts it.")
+            assert "mcpServers.x.args" in refusal and "worker.md" in refusal and "AAAA" not in refusal
+            wait_for(lambda: terminal.command.process.poll() is not None, BOUND, "the end")
+    assert trusted(clone) == []
+    assert clone("trust", "--yes", ".").returncode == 0 and trusted(clone) == [str(clone.home)]
+    assert clone("trust", ".").stdout == "", "what is kept of a long value is enough to know it again"
+
+
 def test_the_yes_of_init_lists_what_it_covers_and_the_server_asks_nothing_afterwards(clone: Cli) -> None:
     clone.agent("worker", mcpServers={"x": {"command": "some-program"}})
     refused = clone("init", "claude")

@@ -9,15 +9,15 @@ from subagent_server.cli.console.asking import has_person
 from subagent_server.cli.console.colours import coloured
 from subagent_server.cli.console.output import err
 from subagent_server.cli.console.session import Session
-from subagent_server.cli.console.text import one_line
+from subagent_server.cli.console.text import folded, line_width, one_line
+from subagent_server.domain.errors import BadArgument
 from subagent_server.service.trusting import Coverage, NotTrusted, coverage, trust
 
 T = TypeVar("T")
 
 _MOST_QUESTIONS = 2
 """An agent and the servers that it names may come with two directories."""
-_MAX_LINES = 200
-_MAX_NAMES = 50
+_LEAST_WIDTH = 40
 _COLOURS = {"+": "green", "-": "red"}
 
 
@@ -28,6 +28,7 @@ def with_trust(session: Session, act: Callable[[], T], *, may_ask: bool = True) 
 
     Raises:
         NotTrusted: there is no terminal to ask at, or the answer is no.
+        BadArgument: there is too much to show.
     """
     for _ in range(_MOST_QUESTIONS):
         try:
@@ -36,7 +37,7 @@ def with_trust(session: Session, act: Callable[[], T], *, may_ask: bool = True) 
             if not (may_ask and has_person()) or session.settings.is_of_a_run:
                 raise
             covered = coverage(session.settings, doubt.project)
-            for line in coverage_lines(covered):
+            for line in coverage_lines(covered, asking=True):
                 err(line)
             if not click.confirm("Trust this directory?", err=True):
                 raise
@@ -44,19 +45,27 @@ def with_trust(session: Session, act: Callable[[], T], *, may_ask: bool = True) 
     return act()
 
 
-def coverage_lines(covered: Coverage) -> list[str]:
-    """Return the lines that list what trust in a directory covers."""
-    agents = ", ".join(one_line(name) for name in covered.agents[:_MAX_NAMES]) or "none yet"
-    agents += f" and {more:,} more" if (more := len(covered.agents) - _MAX_NAMES) > 0 else ""
+def coverage_lines(covered: Coverage, *, asking: bool) -> list[str]:
+    """Return the lines that list what trust in a directory covers: all of it, or why that is too much.
+
+    A long line is folded, its further pieces deeper than any line begins: no value can look like two.
+
+    Raises:
+        BadArgument: the person is to be asked, and there is too much to show.
+    """
+    if covered.too_much is not None:
+        if asking:
+            raise BadArgument(covered.too_much)
+        return [covered.too_much]
+    agents = ", ".join(map(one_line, covered.agents)) or "none yet"
     begin = "What has changed in" if covered.is_trusted else "To be trusted:"
     lines = [f"{begin} {one_line(str(covered.project))}", f"  agents: {agents}"]
-    for change in covered.changes[:_MAX_LINES]:
+    for change in covered.changes:
         shown = one_line(change)
         lines.append(f"  {coloured(shown, _COLOURS[shown[0]]) if shown[0] in _COLOURS else shown}")
-    if (more := len(covered.changes) - _MAX_LINES) > 0:
-        lines.append(f"  and {more:,} more: read the files before you trust them.")
     if not covered.is_trusted:
         lines.append(
             "  Prompts and tools may change later; what starts a program or sends a key elsewhere asks again."
         )
-    return lines
+    width = max(_LEAST_WIDTH, line_width())
+    return [piece for line in lines for piece in folded(line, width, "      ")] if has_person() else lines

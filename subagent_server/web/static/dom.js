@@ -1,19 +1,15 @@
-// Builds elements. Every text goes through `visible`: what runs say is data.
+// Builds elements. Every text and attribute goes through `visible`: what runs say is data.
 
 const PICTURES = 0x2400;
 
 /** Return a text in which control characters and those that turn the direction of text can be seen. */
 export function visible(text) {
-  return String(text).replace(
-    /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
-    (character) => {
-      const code = character.codePointAt(0);
-      if (code === 13) return "";
-      if (code < 32) return String.fromCodePoint(PICTURES + code);
-      if (code === 127) return "\u2421";
-      return `\u27e8U+${code.toString(16).toUpperCase().padStart(4, "0")}\u27e9`;
-    },
-  );
+  return String(text).replace(/(?![\t\n])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (character) => {
+    const code = character.codePointAt(0);
+    if (code === 13) return "";
+    if (code < 32) return String.fromCodePoint(PICTURES + code);
+    return `\u27e8U+${code.toString(16).toUpperCase().padStart(4, "0")}\u27e9`;
+  });
 }
 
 /**
@@ -26,7 +22,7 @@ export function el(name, facts = {}, ...children) {
     if (value === null || value === undefined || value === false) continue;
     if (key === "on") for (const [event, listener] of Object.entries(value)) made.addEventListener(event, listener);
     else if (key === "data") Object.assign(made.dataset, value);
-    else made.setAttribute(key, value === true ? "" : String(value));
+    else made.setAttribute(key, value === true ? "" : key === "href" ? String(value) : visible(value));
   }
   add(made, children);
   return made;

@@ -9,7 +9,7 @@ const ELEMENTS = new Set(
 /** Return the nodes of a tree: texts, and `[element, attribute, children]`. */
 export function built(nodes) {
   return nodes.map((node) => {
-    if (typeof node === "string") return document.createTextNode(node);
+    if (typeof node === "string") return node; // `add` makes it visible, as all texts
     const [name, attribute, children] = node;
     if (!ELEMENTS.has(name)) return built(children);
     if (name === "pre") return code(children[0] ?? "", attribute);

@@ -2,7 +2,7 @@
 
 import { changes } from "./changes.js";
 import { conversation, programs } from "./conversation.js";
-import { el, fill, tell } from "./dom.js";
+import { el, fill, tell, visible } from "./dom.js";
 import { clock, dollars, elapsed, shortId, tokens } from "./format.js";
 import { LogView } from "./log.js";
 import { built, code } from "./markdown.js";
@@ -148,7 +148,7 @@ export class RunView {
     this.#showFigures();
     this.#showActions(row);
     this.#showFamily();
-    document.title = `${sign} ${row.agent ?? shortId(this.runId)} · subagents`;
+    document.title = visible(`${sign} ${row.agent ?? shortId(this.runId)} · subagents`);
   }
 
   #showFigures() {
