@@ -162,9 +162,11 @@ async def _served(home: Path, root: Path) -> AsyncIterator[_Page]:
     try:
         await _listening(port)
         access = PageAccess(state / "subagent" / "page")
-        headers = {"Authorization": f"Bearer {access.redeem(access.new_code())}"}
+        code = access.new_code(access.servers()[0])
         address = f"http://127.0.0.1:{port}"
-        async with httpx2.AsyncClient(base_url=address, headers=headers, timeout=SILENCE_SECONDS) as client:
+        async with httpx2.AsyncClient(base_url=address, timeout=SILENCE_SECONDS) as client:
+            entered = await client.post("/page/session", json={"code": code}, headers={"Origin": address})
+            client.headers["Authorization"] = f"Bearer {entered.json()['secret']}"
             yield _Page(process.pid, client)
     finally:
         process.terminate()

@@ -11,6 +11,7 @@ from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.domain.errors import BadArgument, HostError
 from subagent_server.service.page_access import CODE_SECONDS, PageAccess, PageServer
 
+_FORWARDED = "http://127.0.0.1:8101"
 _EVERYWHERE = {"http://0.0.0.0:": "http://127.0.0.1:", "http://[::]:": "http://[::1]:"}
 
 
@@ -22,7 +23,7 @@ def page(session: Session, no_open: bool, as_json: bool) -> None:
     """Open the page that shows the runs, and where questions can be answered.
 
     `subagent serve --http` has to serve it. The link works once, within 5 minutes; then the browser is known
-    for 30 days.
+    until that server ends.
     """
     session.check_is_user()
     directory = session.settings.page_directory
@@ -30,12 +31,19 @@ def page(session: Session, no_open: bool, as_json: bool) -> None:
         raise HostError("HOME names no directory for the codes of the page: set it.")
     access = PageAccess(directory)
     server = _server(access, session.settings.runs_root)
-    link = f"{_reachable(server.address)}/#code={access.new_code()}"
+    is_path = server.address.startswith("/")
+    address = _FORWARDED if is_path else _reachable(server.address)
+    link = f"{address}/#code={access.new_code(server)}"
     if as_json:
         out_json({"link": link, "root": server.root})
         return
     out(link)
-    if no_open or not webbrowser.open(link):
+    if is_path:
+        err(
+            f"The server listens on {server.address}, which no browser reaches: forward a port to it, such "
+            f"as by `ssh -N -L 8101:{server.address} HOST` where the browser is, and open the link there."
+        )
+    elif no_open or not webbrowser.open(link):
         err(f"Open this link in a browser; it works once, for {CODE_SECONDS // 60} minutes.")
 
 

@@ -27,7 +27,7 @@ from subagent_server.service.check_agent import AgentChecker
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.lifecycle.contract_agent import DEFAULT_CONTRACT_MODEL
 from subagent_server.service.origin import may_serve
-from subagent_server.service.page_access import PageAccess, PageNotUsable, PageServer
+from subagent_server.service.page_access import PageAccess, PageNotUsable
 from subagent_server.settings import Role, Settings
 
 if TYPE_CHECKING:
@@ -130,9 +130,17 @@ def serve(
 def _serve_http(session: Session, service: Service, role: Role, options: HttpOptions) -> None:
     door = opened(options, service.settings)
     http = _imported("subagent_server.server.http.app")
-    access = http.Access(door.hosts, None if door.tokens is None else door.tokens.parent_of)
     announce(door)
-    page = _page(session, service, door)
+    browsers = _page_access(service, door)
+    access = http.Access(
+        door.hosts,
+        None if door.tokens is None else door.tokens.parent_of,
+        None if browsers is None else browsers.knows,
+        door.is_welcome,
+    )
+    page: Page | None = None
+    if browsers is not None:
+        page = _imported("subagent_server.web.routes").Page(service, session.caller, browsers)
 
     def leave() -> NoReturn:
         door.close()
@@ -141,22 +149,20 @@ def _serve_http(session: Session, service: Service, role: Role, options: HttpOpt
     http.serve_http(service, role, session.caller, door.listener, access, page, leave)
 
 
-def _page(session: Session, service: Service, door: HttpDoor) -> "Page | None":
-    """Return the page and announce it; None, with a remark, if there is no place for its codes."""
+def _page_access(service: Service, door: HttpDoor) -> PageAccess | None:
+    """Announce the page, and return who may open it; None, with a remark, if there is no place for codes."""
     directory = service.settings.page_directory
     if directory is None:
         err("There is no page for people, because HOME names no directory for its codes.")
         return None
     access = PageAccess(directory)
-    if door.address is not None:
-        try:
-            access.announce(PageServer(door.address, str(service.settings.runs_root)))
-        except PageNotUsable as error:
-            err(f"There is no page for people. {error.sentence}")
-            return None
-        err("`subagent page` opens the page for people.")
-    page: Page = _imported("subagent_server.web.routes").Page(service, session.caller, access)
-    return page
+    try:
+        access.announce(door.address, str(service.settings.runs_root))
+    except PageNotUsable as error:
+        err(f"There is no page for people. {error.sentence}")
+        return None
+    err("`subagent page` opens the page for people.")
+    return access
 
 
 def _imported(module: str) -> Any:

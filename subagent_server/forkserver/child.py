@@ -16,8 +16,8 @@ from typing import NoReturn
 
 from subagent_server.forkserver import inherited, interpreter, protocol
 from subagent_server.forkserver.front import leave_by
-from subagent_server.forkserver.peer import Peer
 from subagent_server.forkserver.proctitle import ProcessTitle
+from subagent_server.host.peer import Peer
 
 ORDER_SECONDS = 30.0
 """How long a child waits for its starter's order, and for the word to go."""

@@ -10,7 +10,7 @@ import os
 import time
 
 from subagent_server.forkserver import inherited, protocol
-from subagent_server.forkserver.peer import can_answer, credentials
+from subagent_server.host.peer import can_answer, credentials
 from subagent_server.host.private_directory import beneath, is_mine, open_private, read_secret
 
 TYPE_CHECKING = False

@@ -19,12 +19,12 @@ from typing import NoReturn
 
 from subagent_server.forkserver.child import Child, ForkedProgram
 from subagent_server.forkserver.installation import installation_key
-from subagent_server.forkserver.peer import credentials
 from subagent_server.forkserver.prefork import PreforkedChild, fork_child
 from subagent_server.forkserver.proctitle import ProcessTitle
 from subagent_server.host import failpoints, locks
 from subagent_server.host.directory import Entry
 from subagent_server.host.failpoints import failpoint
+from subagent_server.host.peer import credentials
 from subagent_server.host.private_directory import beneath, open_private, write_secret
 from subagent_server.host.stderr import log
 

@@ -47,6 +47,8 @@ def is_loopback(host: str) -> bool:
 def listen_on_path(path: Path) -> socket.socket:
     """Return a Unix socket in a directory that only this user may enter, which is made if it is missing.
 
+    Neither the path nor its directory may be a link, which a repository can bring along.
+
     A socket that a server left behind is replaced; one that is in use is not.
 
     Raises:
@@ -98,7 +100,9 @@ def passed_socket() -> socket.socket | None:
 
 
 def _check_private(directory: Path) -> None:
-    facts = directory.stat()
+    facts = directory.lstat()
+    if not stat.S_ISDIR(facts.st_mode):
+        raise BadArgument(f"{shorten(str(directory))} is a link or no directory: name a socket elsewhere.")
     if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077:
         raise BadArgument(
             f"{shorten(str(directory))} is another user's, or others may enter it: "
@@ -108,17 +112,20 @@ def _check_private(directory: Path) -> None:
 
 def _remove_left_behind(path: Path) -> None:
     try:
-        kind = path.lstat().st_mode
+        facts = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(kind):
-        raise BadArgument(f"{shorten(str(path))} is there, and is no socket: name another path.")
+    if not stat.S_ISSOCK(facts.st_mode) or facts.st_uid != os.getuid():
+        raise BadArgument(f"{shorten(str(path))} is there, and is no socket of yours: name another path.")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # it would wait for a listener that accepts nothing
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
             path.unlink()
             return
+        except BlockingIOError:
+            pass
     raise BadArgument(f"A server listens on {shorten(str(path))} already: stop it, or name another path.")
 
 

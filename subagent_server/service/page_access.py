@@ -2,13 +2,19 @@
 
 `subagent page` writes a code into a directory of this user alone and opens the page with the code in the
 fragment of the address, which reaches neither a server nor a log. The page gives the code to the server for a
-secret of its own. Only hashes are kept, so reading the directory opens nothing. A server says there where it
-listens, and by which process, so a code is never shown to another process that has taken the port.
+session. A server says in the directory where it listens, and by which process, and a code is for that process
+alone: another one that has taken the port can do nothing with it, there or elsewhere.
+
+Sessions live in the memory of the server and end with it, so their secrets are worth nothing to who takes the
+port afterwards. Before a page sends anything again to a server that it has lost, the server has to answer the
+session's `knock` with the session's `proof`, which only the process that made the session can.
 """
 
+import hmac
 import json
 import os
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,14 +30,11 @@ from subagent_server.service.access import new_token
 
 CODE_SECONDS = 300
 """How long a code can be used, once."""
-SESSION_SECONDS = 30 * 24 * 3_600
-"""How long a browser stays known."""
 MAX_SESSIONS = 64
-"""How many browsers are known; the oldest is forgotten."""
+"""How many browsers a server knows; the oldest is forgotten."""
 MAX_SERVERS = 256
 _RECORD_BYTES = 8 << 10
-_MAX_SECRET_CHARACTERS = 100
-_CODE, _SESSION, _SERVER = "code-", "session-", "server-"
+_CODE, _SERVER = "code-", "server-"
 
 
 class PageNotUsable(HostError):
@@ -46,50 +49,65 @@ class PageServer:
 
     address: str
     root: str
+    process: Identity
+
+
+@dataclass(frozen=True)
+class PageSession:
+    """A known browser: the secret that it shows, and the question and answer that prove the server to it."""
+
+    secret: str
+    knock: str
+    proof: str
 
 
 class PageAccess:
-    """The codes, the known browsers and the servers, in `directory`."""
+    """The codes and the servers, in `directory`, and the browsers that this process knows."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory
+        self._sessions: deque[PageSession] = deque(maxlen=MAX_SESSIONS)
 
-    def new_code(self) -> str:
-        """Return a code that opens the page once, within 5 minutes. Raises PageNotUsable."""
+    def new_code(self, server: PageServer) -> str:
+        """Return a code that opens the page of a server once, within 5 minutes. Raises PageNotUsable."""
         code = new_token()
         with self._open() as directory:
-            _forget_old(directory, _CODE, CODE_SECONDS)
-            write_secret(directory, _CODE + _hash(code), b"")
+            _forget_old_codes(directory)
+            write_secret(directory, _code_file(code, server.process), b"")
         return code
 
-    def redeem(self, code: str) -> str | None:
-        """Return the secret of a new session for a code, or None if the code is wrong, used or too old.
+    def redeem(self, code: str) -> PageSession | None:
+        """Return a new session for a code, or None if it is wrong, used, too old or of another server.
 
         Raises:
             PageNotUsable.
         """
         with self._open() as directory:
-            _forget_old(directory, _CODE, CODE_SECONDS)
+            _forget_old_codes(directory)
             try:
-                os.unlink(_CODE + _hash(code), dir_fd=directory)  # of two that use it, one has it
+                # of two that use it, one has it
+                os.unlink(_code_file(code, processes.this_process()), dir_fd=directory)
             except FileNotFoundError:
                 return None
-            _forget_old(directory, _SESSION, SESSION_SECONDS, keep=MAX_SESSIONS - 1)
-            secret = new_token()
-            write_secret(directory, _SESSION + _hash(secret), b"")
-            return secret
+        session = PageSession(new_token(), new_token(), new_token())
+        self._sessions.append(session)
+        return session
 
-    def knows(self, secret: str) -> bool:
-        """Whether this is the secret of a session. Raises PageNotUsable."""
-        if not 0 < len(secret) <= _MAX_SECRET_CHARACTERS:
-            return False
-        with self._open() as directory:
-            return _age(directory, _SESSION + _hash(secret)) <= SESSION_SECONDS
+    def knows(self, secret: bytes) -> bool:
+        """Whether this is the secret of a session."""
+        return any(hmac.compare_digest(each.secret.encode(), secret) for each in list(self._sessions))
 
-    def announce(self, server: PageServer) -> None:
+    def proof(self, knock: bytes) -> str | None:
+        """Return what the browser with this knock awaits of its server, or None if it is none of this one."""
+        for session in list(self._sessions):
+            if hmac.compare_digest(session.knock.encode(), knock):
+                return session.proof
+        return None
+
+    def announce(self, address: str, root: str) -> None:
         """Note that this process serves the page there. Raises PageNotUsable."""
         process = processes.this_process()
-        facts = {**process.to_json(), "address": server.address, "root": server.root}
+        facts = {**process.to_json(), "address": address, "root": root}
         with self._open() as directory:
             for name in _records(directory):
                 if _server(directory, name) is None:
@@ -121,25 +139,19 @@ class PageAccess:
         return PageNotUsable(f"{place} cannot be used ({why}): mend that, then try again.")
 
 
-def _hash(secret: str) -> str:
-    return sha256(secret.encode("utf-8", "replace")).hexdigest()
+def _code_file(code: str, process: Identity) -> str:
+    """Return the name of the file of a code: a hash, so that reading the directory opens nothing."""
+    of = json.dumps([code, process.to_json()])
+    return _CODE + sha256(of.encode("utf-8", "replace")).hexdigest()
 
 
-def _age(directory: int, name: str) -> float:
-    """Return the age of a file in seconds; infinite if there is none."""
-    try:
-        return max(0.0, time.time() - os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime)
-    except FileNotFoundError:
-        return float("inf")
-
-
-def _forget_old(directory: int, kind: str, seconds: float, keep: int | None = None) -> None:
-    """Remove the files of a kind that are too old, and all but the newest `keep`."""
-    names = [name for name in os.listdir(directory) if name.startswith(kind)]
-    newest = sorted((_age(directory, name), name) for name in names)
-    for place, (age, name) in enumerate(newest):
-        if age > seconds or (keep is not None and place >= keep):
-            _remove(directory, name)
+def _forget_old_codes(directory: int) -> None:
+    for name in os.listdir(directory):
+        with suppress(FileNotFoundError, IsADirectoryError):
+            if not name.startswith(_SERVER):
+                made = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime
+                if time.time() - made > CODE_SECONDS:
+                    os.unlink(name, dir_fd=directory)
 
 
 def _remove(directory: int, name: str) -> None:
@@ -156,7 +168,8 @@ def _server(directory: int, name: str) -> PageServer | None:
     try:
         facts = json.loads(Entry.at(Path(beneath(directory, name))).read(_RECORD_BYTES))
         process = Identity.from_json(facts)
-        server = PageServer(str(facts["address"]), str(facts["root"]))
+        if process is None or not processes.is_alive(process):
+            return None
+        return PageServer(str(facts["address"]), str(facts["root"]), process)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return server if process is not None and processes.is_alive(process) else None

@@ -230,8 +230,8 @@ def _too_much(project: Path, pins: dict[str, Pins], files: dict[str, Path]) -> s
     place = shown(files.get(what, project / PROJECT_FILE)) if not what.startswith("evaluation") else what
     return (
         f"There is more to trust in {shown(project)} than a question can show whole; the largest is "
-        f"{shorten(key)} of {shorten(what)}, with {size:,} characters: look at {place}, then `subagent trust --yes "
-        f"{shlex.quote(shown(project))}` trusts it."
+        f"{shorten(key)} of {shorten(what)}, with {size:,} characters: look at {place}, then "
+        f"`subagent trust --yes {shlex.quote(shown(project))}` trusts it."
     )
 
 

@@ -1,10 +1,5 @@
-"""Access to the page's addresses: a browser session, and for changes the page's own origin.
+"""The changes that a page sends: from its own origin alone, and what verbs refuse is its answer."""
 
-The session comes in the header `Authorization`, never in a cookie: browsers send cookies to every port of a
-host, and with requests that other pages make.
-"""
-
-import asyncio
 from collections.abc import Awaitable, Callable
 
 from starlette.datastructures import Headers
@@ -12,31 +7,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from subagent_server.domain.errors import CallerError, SubagentError, UnknownRun
-from subagent_server.service.page_access import PageAccess
 
 Handler = Callable[[Request], Awaitable[Response]]
-MAX_BODY_BYTES = 1 << 20
 PRIVATE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
-_KNOCK = "This page is not open any more: run `subagent page` again."
 
 
 def refused(status: int, sentence: str) -> JSONResponse:
     """Return the answer to a request that is refused."""
     return JSONResponse({"error": sentence}, status, headers=PRIVATE)
-
-
-def for_session(access: PageAccess, handler: Handler) -> Handler:
-    """Return the handler, for requests of a browser that is known."""
-
-    async def guarded(request: Request) -> Response:
-        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-        try:
-            is_known = scheme.lower() == "bearer" and await asyncio.to_thread(access.knows, secret)
-        except SubagentError as error:
-            return refused(500, error.sentence)
-        return await answered(handler, request) if is_known else refused(401, _KNOCK)
-
-    return guarded
 
 
 def for_change(handler: Handler) -> Handler:
@@ -51,8 +29,6 @@ def for_change(handler: Handler) -> Handler:
             return refused(403, "Only the page itself may send this.")
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return refused(415, "Send JSON, as application/json.")
-        if int(headers.get("content-length") or 0) > MAX_BODY_BYTES:
-            return refused(413, "That is too long: 1 MiB at most.")
         return await answered(handler, request)
 
     return guarded

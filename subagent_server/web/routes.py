@@ -1,6 +1,12 @@
-"""The routes of the page: its files, which anybody may load, and the addresses that need a session."""
+"""The routes of the page: its files, which anybody may load, and the addresses that need a session.
+
+The gate of all requests has looked at the session before, which comes in the header `Authorization`, never in
+a cookie: browsers send cookies to every port of a host, and with requests that other pages make.
+"""
 
 import asyncio
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from starlette.requests import Request
@@ -18,7 +24,7 @@ from subagent_server.service.rerun import order_of
 from subagent_server.service.start import start
 from subagent_server.service.stop import stop
 from subagent_server.web.feed import Feed
-from subagent_server.web.gate import PRIVATE, fields, for_change, for_session, refused, text_of
+from subagent_server.web.gate import PRIVATE, answered, fields, for_change, refused, text_of
 from subagent_server.web.run_page import RunPage
 from subagent_server.web.stream import TabStream
 
@@ -75,11 +81,9 @@ class Page:
             Route("/", _index, methods=["GET"]),
             Route(f"{PREFIX}/static/{{name}}", _static, methods=["GET"]),
             Route(f"{PREFIX}/session", for_change(self._session), methods=["POST"]),
-            *(Route(path, for_session(self._access, one), methods=["GET"]) for path, one in reads.items()),
-            *(
-                Route(path, for_session(self._access, for_change(one)), methods=["POST"])
-                for path, one in changes.items()
-            ),
+            Route(f"{PREFIX}/server", self._server, methods=["GET"]),
+            *(Route(path, partial(answered, one), methods=["GET"]) for path, one in reads.items()),
+            *(Route(path, for_change(one), methods=["POST"]) for path, one in changes.items()),
         ]
 
     def end(self) -> None:
@@ -88,10 +92,17 @@ class Page:
 
     async def _session(self, request: Request) -> Response:
         code = text_of(await fields(request), "code")
-        secret = await asyncio.to_thread(self._access.redeem, code)
-        if secret is None:
+        session = await asyncio.to_thread(self._access.redeem, code)
+        if session is None:
             return refused(401, "This link was used before, or is too old: run `subagent page` again.")
-        return JSONResponse({"session": secret}, headers=PRIVATE)
+        return JSONResponse(asdict(session), headers=PRIVATE)
+
+    async def _server(self, request: Request) -> Response:
+        """Prove to a browser, which sends nothing but its knock, that this process made its session."""
+        proof = self._access.proof(request.headers.get("subagent-knock", "").encode("latin-1"))
+        if proof is None:
+            return refused(401, "This server knows no such page: run `subagent page` again.")
+        return JSONResponse({"proof": proof}, headers=PRIVATE)
 
     async def _events(self, request: Request) -> Response:
         stream = TabStream(self._service, self._caller, self._feed, request.query_params.get("run"))

@@ -5,7 +5,11 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from playwright.sync_api import FloatRect, Page, expect
@@ -150,23 +154,70 @@ def test_long_lines_and_very_many_events_stay_quick(world: World, open_page: Ope
 def test_an_open_page_comes_back_with_its_server(world: World, open_page: OpenPage) -> None:
     world.agent()
     world.play(asks("Now?", "yes"), says("done"))
+    with world.http_server() as server, open_page(link(world)) as page:
+        expect(page.get_by_text("No runs yet")).to_be_visible()
+        page.context.set_offline(True)  # as a computer that sleeps
+        expect(page.locator("#connection")).to_contain_text("The server is away")
+        run_id = world.start()
+        page.context.set_offline(False)
+        expect(page.locator(".needs a.run")).to_be_visible()
+        expect(page.locator("#connection")).to_be_empty()
+        page.locator(".needs a.run").click()
+        page.get_by_role("button", name="yes").click()
+        expect(page.locator(".figures")).to_contain_text("completed")
+        assert world.completed(run_id) == "done" and server.pid
+
+
+def test_a_page_sends_nothing_secret_to_who_takes_the_port_of_its_server(
+    world: World, open_page: OpenPage
+) -> None:
+    world.agent()
     with world.http_server() as server:
         port = server.port
         opened = open_page(link(world))
         page = opened.__enter__()
         expect(page.get_by_text("No runs yet")).to_be_visible()
+        session = json.loads(page.evaluate("localStorage.getItem('subagent-session')"))
         server.kill()
     try:
-        expect(page.locator("#connection")).to_contain_text("The server is away")
-        world.start()
+        with squatter(port) as heard:
+            expect(page.locator("#connection")).to_contain_text("run `subagent page` again")
+            page.keyboard.press("Escape")
+            page.goto(f"http://127.0.0.1:{port}/#/costs")  # a press that asks the server for more
+            expect(page.locator("main")).to_contain_text("subagent page")
+        words = b"".join(heard).decode()
+        assert session["knock"] in words
+        assert session["secret"] not in words and session["proof"] not in words
+        assert "authorization" not in words.lower()
         with world.http_server(port=port):
-            expect(page.locator(".needs a.run")).to_be_visible()
-            expect(page.locator("#connection")).to_be_empty()
-            page.locator(".needs a.run").click()
-            page.get_by_role("button", name="yes").click()
-            expect(page.locator(".figures")).to_contain_text("completed")
+            page.goto(link(world))
+            page.reload()
+            expect(page.get_by_text("No runs yet")).to_be_visible()
     finally:
         opened.__exit__(None, None, None)
+
+
+@contextmanager
+def squatter(port: int) -> Iterator[list[bytes]]:
+    """Listen in place of a server, answer everything with an object, and give what was heard."""
+    heard: list[bytes] = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def handle_one_request(self) -> None:
+            heard.append(self.connection.recv(100_000))
+            body = b'{"proof":"x","rows":[]}'
+            head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            self.wfile.write(head.encode() + body)
+            self.close_connection = True
+
+    with ThreadingHTTPServer(("127.0.0.1", port), Answer) as listening:
+        thread = Thread(target=listening.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield heard
+        finally:
+            listening.shutdown()
+            thread.join(60)
 
 
 def test_a_tree_is_one_group_and_its_runs_lead_to_each_other(world: World, open_page: OpenPage) -> None:

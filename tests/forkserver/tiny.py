@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from subagent_server.forkserver import peer
 from subagent_server.forkserver.child import ForkedProcess
 from subagent_server.forkserver.client import ForkConnection, new_order
 from subagent_server.forkserver.installation import installation_key
 from subagent_server.forkserver.server import Zygote, detach
 from subagent_server.forkserver.starter import WarmStart
-from subagent_server.host import processes
+from subagent_server.host import peer, processes
 from tests.helpers.processes import REPOSITORY
 from tests.helpers.wait import wait_for
 from tests.helpers.warm import zygotes

@@ -2,11 +2,7 @@
 
 import signal
 import socket
-import stat
-import subprocess
 import time
-from http.client import HTTPConnection
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +10,7 @@ from subagent_server.host import locks
 from tests.helpers.mcp_client import Mode
 from tests.helpers.raw_server import MODERN, tool_call
 from tests.helpers.turns import asks, says
-from tests.helpers.wait import wait_for
-from tests.helpers.world import PROGRAM, World
+from tests.helpers.world import World
 from tests.http.test_streams import Session
 
 
@@ -67,36 +62,3 @@ def test_after_a_killed_server_a_new_connection_finds_its_runs_and_waits_again(
         assert view["runId"] == run_id and view["messages"], "its server has gone, so all parents hear it"
         parent.call("reply_subagent", runId=run_id, answer="Red.")
         assert parent.call("check_status", runId=run_id, waitSeconds=30)["result"] == "Painted."
-
-
-def test_a_unix_socket_is_for_this_user_alone_and_goes_with_its_server(world: World) -> None:
-    place = world.home / "private" / "http.sock"
-    command = [*PROGRAM, "serve", "--unix", str(place)]
-    for _ in range(2):  # the second finds what a killed one left behind
-        process = subprocess.Popen(command, env=world.environment, cwd=world.work, stderr=subprocess.DEVNULL)
-        try:
-            wait_for(lambda: _answers(place), 60, "the server on its socket")
-            assert stat.S_IMODE(place.stat().st_mode) == 0o600
-            assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
-            refused = world.cli("serve", "--unix", str(place))
-            assert refused.returncode == 2 and "listens" in refused.stderr
-        finally:
-            process.kill()
-            process.wait(60)
-    process = subprocess.Popen(command, env=world.environment, cwd=world.work, stderr=subprocess.DEVNULL)
-    wait_for(lambda: _answers(place), 60, "the server on its socket")
-    process.terminate()
-    assert process.wait(10) == 0 and not place.exists()
-
-
-def _answers(place: Path) -> bool:
-    connection = HTTPConnection("localhost")
-    connection.sock = socket.socket(socket.AF_UNIX)
-    try:
-        connection.sock.connect(str(place))
-        connection.request("GET", "/healthz")
-        return connection.getresponse().status == 200
-    except OSError:
-        return False
-    finally:
-        connection.close()

@@ -1,10 +1,14 @@
 """Requests that are refused: wrong hosts and origins, no token, bodies and messages that are none."""
 
 import json
+import resource
 import socket
+import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ import pytest
 from tests.helpers.http_server import ACCEPT, BOUND, HttpServer
 from tests.helpers.raw_server import HELLO
 from tests.helpers.scale import WHOLE
+from tests.helpers.turns import says
 from tests.helpers.wait import wait_for
 from tests.helpers.world import World
 
@@ -166,6 +171,82 @@ def test_silent_and_slow_connections_are_closed_while_others_are_answered(server
     assert silent == half == b"" and slow.startswith(b"HTTP/1.1 408 ")
     for peer in peers:
         peer.close()
+
+
+EVERY_PATH = (
+    *("/mcp", "/", "/healthz", "/metrics", "/nothing", "/api/agents/x/payload"),
+    *("/page/session", "/page/server", "/page/static/main.js", "/page/costs", "/page/runs/x/reply"),
+)
+
+
+@pytest.mark.parametrize("path", EVERY_PATH)
+@pytest.mark.parametrize("method", ["POST", "GET"])
+def test_no_body_is_read_without_a_token(server: HttpServer, method: str, path: str) -> None:
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Origin: http://localhost"]
+    lines += ["Content-Type: application/json", "Transfer-Encoding: chunked", "", ""]
+    sent, piece = 0, b"100000\r\n" + b"x" * (1 << 20) + b"\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=BOUND) as peer:
+        peer.sendall("\r\n".join(lines).encode())
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            while sent < 40:
+                peer.sendall(piece)
+                sent += 1
+    assert sent < 20, "more than the buffers of the system hold"
+    assert not [name for name in _open_files(server) if name.endswith("(deleted)")]
+
+
+def test_a_code_has_a_small_body_that_comes_soon(server: HttpServer) -> None:
+    origin = {"Origin": f"http://127.0.0.1:{server.port}"}
+    assert server.ask("POST", "/page/session", {"code": "x" * 5_000}, None, **origin).status == 413
+    assert server.ask("POST", "/page/session", {"code": "x" * 3_000}, None, **origin).status == 401
+    lines = ["POST /page/session HTTP/1.1", "Host: localhost", "Origin: http://localhost"]
+    with socket.create_connection(("127.0.0.1", server.port), timeout=BOUND) as peer:
+        peer.sendall("\r\n".join([*lines, "Content-Length: 9", "", "{"]).encode())
+        began = time.monotonic()
+        assert peer.recv(100).startswith(b"HTTP/1.1 408 ") and time.monotonic() - began < 9
+
+
+def test_half_open_connections_take_no_descriptor_that_a_run_needs(world: World) -> None:
+    world.agent()
+    world.play(says("Done."))
+    with world.http_server() as server, ExitStack() as opened:
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (300, 300))
+        peers = [
+            opened.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(1_000)
+        ]
+        for number, peer in enumerate(peers):
+            with suppress(OSError):
+                peer.sendall(b"POST /mcp HTTP/1.1\r\n" if number % 2 else b"")
+        with server.parent("default") as parent:
+            run_id = parent.call("run_worker", prompt="Go.", waitSeconds=45)["runId"]
+            assert parent.call("check_status", runId=run_id)["result"] == "Done."
+        wait_for(lambda: _sockets(server) <= 32 + 8, BOUND, "the bound of strangers")
+        assert len(server.said.splitlines()) < 40
+
+
+def test_a_server_without_descriptors_says_so_once_and_goes_on_when_it_has_some(world: World) -> None:
+    with world.http_server() as server, ExitStack() as opened:
+        assert server.ask("GET", "/metrics").status == 200
+        before = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        used = len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (used, before[1]))
+        for _ in range(100):
+            opened.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        wait_for(lambda: "there is no room" in server.said, BOUND, "the complaint")
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, before)
+        opened.close()
+        wait_for(lambda: _answers(server), BOUND, "an answer")
+        assert server.said.count("there is no room") == 1 and "Traceback" not in server.said
+
+
+def _sockets(server: HttpServer) -> int:
+    return sum(name.startswith("socket:") for name in _open_files(server))
+
+
+def _open_files(server: HttpServer) -> Iterator[str]:
+    for each in Path(f"/proc/{server.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            yield str(each.readlink())
 
 
 def test_more_connections_than_there_may_be_are_closed_and_the_first_go_on(server: HttpServer) -> None:

@@ -85,7 +85,7 @@ def test_a_token_file_that_cannot_be_meant_is_refused(world: World, content: str
         (("--http", "8101"), "is no HOST:PORT"),
         (("--http", "127.0.0.1:99999"), "is no HOST:PORT"),
         (("--http", "no.such.host.invalid:80", "--token-file", "/nothing"), "cannot be used"),
-        (("--http", "--unix", "x"), "name one"),
+        (("--http", "127.0.0.1:1", "--unix", "x"), "name one"),
         (("--no-token",), "are for --http and --unix"),
         (("--http", "--no-token", "--token-file", "x"), "exclude each other"),
         (("--unix", "/tmp/http.sock"), "name a socket in a directory of your own"),

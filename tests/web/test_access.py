@@ -4,9 +4,11 @@ import json
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
-from subagent_server.service.page_access import CODE_SECONDS, PageAccess
+from subagent_server.host import processes
+from subagent_server.service.page_access import CODE_SECONDS, MAX_SESSIONS, PageAccess, PageServer
 from tests.helpers.http_server import HttpServer, Reply
 from tests.helpers.turns import asks, says
 from tests.helpers.world import World
@@ -31,10 +33,20 @@ def entered(world: World, server: HttpServer) -> str:
     """Return the secret of a new session."""
     answer = post(server, "/page/session", {"code": code_of(world)})
     assert answer.status == 200
-    return str(answer.json["session"])
+    return str(answer.json["secret"])
 
 
-def test_a_code_opens_the_page_once_and_the_session_outlives_the_server(world: World) -> None:
+def here() -> PageServer:
+    """Return this process as a server of the page."""
+    return PageServer("http://127.0.0.1:1", "/runs", processes.this_process())
+
+
+def knocked(server: HttpServer, knock: str) -> Reply:
+    """Ask a server to prove that it has made the session with this knock."""
+    return server.ask("GET", "/page/server", token=None, Subagent_Knock=knock)
+
+
+def test_a_code_opens_the_page_once_and_the_session_ends_with_the_server(world: World) -> None:
     world.agent()
     with world.http_server() as server:
         code = code_of(world)
@@ -42,21 +54,48 @@ def test_a_code_opens_the_page_once_and_the_session_outlives_the_server(world: W
         again = post(server, "/page/session", {"code": code})
         assert (first.status, again.status) == (200, 401)
         assert "run `subagent page` again" in again.json["error"]
-        secret, port = first.json["session"], server.port
+        secret, knock = first.json["secret"], first.json["knock"]
+        known = {"Authorization": f"Bearer {secret}"}
+        assert server.ask("GET", "/page/costs", token=None, **known).status == 200
+        assert knocked(server, knock).json == {"proof": first.json["proof"]}
+        assert knocked(server, secret).status == knocked(server, "").status == 401
+        assert server.ask("GET", "/page/costs", token=None, Authorization=f"Bearer {knock}").status == 401
+        unused, port = code_of(world), server.port
     with world.http_server(port=port) as server:
-        assert server.ask("GET", "/page/costs", token=None, Authorization=f"Bearer {secret}").status == 200
-    kept = world.home / ".local" / "state" / "subagent" / "page"
-    files = {path.name: path.read_bytes() for path in kept.iterdir()}
-    assert not any(secret in name or secret.encode() in data for name, data in files.items())
+        assert server.ask("GET", "/page/costs", token=None, **known).status == 401
+        assert knocked(server, knock).status == 401, "it cannot say that it is the server that was lost"
+        assert post(server, "/page/session", {"code": unused}).status == 401, "a code is for one process"
+    state = world.home / ".local" / "state" / "subagent"
+    kept = [f"{path.name} {path.read_text()}" for path in state.rglob("*") if path.is_file()]
+    assert not [text for text in kept if secret in text or knock in text or first.json["proof"] in text]
 
 
-def test_a_code_is_of_no_use_when_it_is_old(world: World) -> None:
+def test_who_takes_the_port_of_a_server_learns_nothing_that_opens_the_next_one(world: World) -> None:
+    with world.http_server() as server:
+        session = post(server, "/page/session", {"code": code_of(world)}).json
+        port = server.port
+    with world.http_server(port=port) as server:
+        for word in (session["knock"], session["proof"], session["secret"]):
+            asked = server.ask("GET", "/page/costs", token=None, Authorization=f"Bearer {word}")
+            assert asked.status == knocked(server, word).status == 401
+
+
+def test_a_code_is_of_no_use_when_it_is_old_or_of_another_process(world: World) -> None:
     access = PageAccess(world.home / "page")
-    code, other = access.new_code(), access.new_code()
+    code, other = access.new_code(here()), access.new_code(here())
     for path in (world.home / "page").iterdir():
         os.utime(path, (path.stat().st_mtime - CODE_SECONDS - 1,) * 2)
     assert access.redeem(code) is None and access.redeem(other) is None
-    assert access.redeem(access.new_code()) is not None
+    before = replace(here().process, start_time=here().process.start_time - 1)
+    assert access.redeem(access.new_code(replace(here(), process=before))) is None
+    assert access.redeem(access.new_code(here())) is not None
+
+
+def test_the_oldest_browser_is_forgotten_when_there_are_too_many(world: World) -> None:
+    access = PageAccess(world.home / "page")
+    sessions = [access.redeem(access.new_code(here())) for _ in range(MAX_SESSIONS + 1)]
+    known = [session is not None and access.knows(session.secret.encode()) for session in sessions]
+    assert known == [False] + [True] * MAX_SESSIONS
 
 
 def test_without_a_session_nothing_of_a_run_is_told(world: World) -> None:
@@ -128,10 +167,10 @@ def test_a_change_is_no_reading_and_a_session_is_needed_for_it_too(world: World)
 
 def test_of_two_browsers_with_one_link_one_enters(world: World) -> None:
     access = PageAccess(world.home / "page")
-    code = access.new_code()
+    code = access.new_code(here())
     with ThreadPoolExecutor(8) as browsers:
-        secrets = list(browsers.map(lambda _: access.redeem(code), range(16)))
-    assert len([secret for secret in secrets if secret is not None]) == 1
+        sessions = list(browsers.map(lambda _: access.redeem(code), range(16)))
+    assert len([session for session in sessions if session is not None]) == 1
 
 
 def test_a_directory_of_codes_that_another_user_could_have_made_is_not_used(world: World) -> None:

@@ -19,6 +19,7 @@ from subagent_server.host.listening import (
     passed_socket,
     remove_path,
 )
+from subagent_server.host.peer import is_user_outside_boxes
 from subagent_server.service.parent_tokens import DEFAULT_PARENT, ParentTokens, read_tokens, token_of
 from subagent_server.settings import Settings
 
@@ -57,8 +58,8 @@ class HttpOptions:
             no_token=values.pop("no_token"),
             hosts=values.pop("hosts"),
         )
-        if options.http is not None and options.unix is not None:
-            raise click.UsageError("--http and --unix are two places: name one.")
+        if options.http not in (None, DEFAULT_ADDRESS) and options.unix is not None:
+            raise click.UsageError("--http HOST:PORT and --unix are two places: name one.")
         if options.no_token and options.token_file is not None:
             raise click.UsageError("--no-token and --token-file exclude each other: leave one out.")
         if not options.is_wanted and (options.no_token or options.token_file or options.hosts):
@@ -82,7 +83,8 @@ def http_options(command: F) -> F:
                 "--unix",
                 type=click.Path(path_type=Path),
                 metavar="PATH",
-                help="Serve over HTTP on a Unix socket, in a directory that only you may enter.",
+                help="Serve over HTTP on a Unix socket, in a directory that only you may enter. Your "
+                "programs come in without a token, but for those in the box of a run.",
             ),
             click.option(
                 "--token-file",
@@ -113,19 +115,22 @@ def http_options(command: F) -> F:
 class HttpDoor:
     """A socket that the server listens on, with its access rules.
 
-    `hosts` are its names, `tokens` those of the parents (None: no token is needed), and `close`
-    removes the files of the socket.
+    `hosts` are its names, `tokens` those of the parents (None: no token is needed), `is_welcome` judges peers
+    (None: all are), and `close` removes the files of the socket.
     """
 
     listener: socket.socket
     hosts: tuple[str, ...]
     tokens: ParentTokens | None
+    is_welcome: Callable[[socket.socket], bool] | None = None
     close: Callable[[], None] = lambda: None
 
     @property
-    def address(self) -> str | None:
-        """The address for a browser; None for a Unix socket."""
-        return None if self.listener.family == socket.AF_UNIX else _address_of(self.listener)
+    def address(self) -> str:
+        """The address for a browser, or the path of a Unix socket."""
+        if self.listener.family == socket.AF_UNIX:
+            return os.fsdecode(self.listener.getsockname())
+        return _address_of(self.listener)
 
 
 def opened(options: HttpOptions, settings: Settings) -> HttpDoor:
@@ -140,21 +145,26 @@ def opened(options: HttpOptions, settings: Settings) -> HttpDoor:
         raise BadArgument(f"--no-token is for this machine only: name a --token-file to serve on {host}.")
     if options.token_file is None and not is_local:
         raise BadArgument(f"Other machines can reach {host}: name a --token-file.")
-    tokens = None if options.no_token else _tokens(options, settings)
+    needs_none = options.no_token or (options.unix is not None and options.token_file is None)
+    tokens = None if needs_none else _tokens(options, settings)
     hosts = tuple(dict.fromkeys((*_LOOPBACK_NAMES, host, *options.hosts)))
     if options.unix is not None:
-        listener = listen_on_path(options.unix)
-        made = options.unix.lstat()
-        return HttpDoor(listener, hosts, tokens, partial(remove_path, options.unix, made))
+        path = settings.cwd / options.unix
+        listener = listen_on_path(path)
+        close = partial(remove_path, path, path.lstat())
+        return HttpDoor(listener, hosts, tokens, is_user_outside_boxes, close)
     return HttpDoor(passed_socket() or listen_on_port(host, port), hosts, tokens)
 
 
 def announce(door: HttpDoor) -> None:
     """Say on stderr where the server listens, and who may come in."""
-    err(f"Serving MCP at {_place(door.listener)}.")
-    if door.tokens is None:
+    mcp = "" if door.listener.family == socket.AF_UNIX else "/mcp"
+    err(f"Serving MCP at {door.address}{mcp}.")
+    if door.is_welcome is not None:
+        err("Only your own programs come in there, and none that a run has in its box.")
+    if door.tokens is None and door.is_welcome is None:
         err(f"--no-token: {EVERYBODY}")
-    else:
+    if door.tokens is not None:
         err(f"Each request needs a token of {door.tokens.file}; `subagent init CLIENT --http` writes it.")
 
 
@@ -175,12 +185,6 @@ def _address(text: str) -> tuple[str, int]:
     if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
         raise BadArgument(f"--http {shorten(text)} is no HOST:PORT: write it as {DEFAULT_ADDRESS}.")
     return host, int(port)
-
-
-def _place(listener: socket.socket) -> str:
-    if listener.family == socket.AF_UNIX:
-        return os.fsdecode(listener.getsockname())
-    return f"{_address_of(listener)}/mcp"
 
 
 def _address_of(listener: socket.socket) -> str:

@@ -1,12 +1,14 @@
 """The MCP server over HTTP: it serves until a signal asks it to end, and then ends streams first."""
 
 import asyncio
+import errno
 import signal
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import NoReturn, Protocol
+from functools import partial
+from typing import Any, NoReturn, Protocol, cast
 
 import anyio
 import uvicorn
@@ -17,13 +19,18 @@ from subagent_server.server.app import WARM_UP_SECONDS
 from subagent_server.server.connection import build_server
 from subagent_server.server.http.assembly import Access, assemble
 from subagent_server.server.http.clients import HttpClients
-from subagent_server.server.http.log_lines import log_as_json
+from subagent_server.server.http.log_lines import log_as_json, write_line
 from subagent_server.server.http.open_calls import OpenCalls
 from subagent_server.server.http.payload import payload_route
 from subagent_server.server.http.sessions import McpSessions
 from subagent_server.server.http.shared_lists import SharedLists
 from subagent_server.server.http.short_calls import is_short
-from subagent_server.server.http.socket_bounds import MAX_HEADER_BYTES, BoundedProtocol
+from subagent_server.server.http.socket_bounds import (
+    ACCEPTED_AT_ONCE,
+    MAX_HEADER_BYTES,
+    BoundedProtocol,
+    IsWelcome,
+)
 from subagent_server.server.http.traffic import Traffic, note_call
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
@@ -35,7 +42,11 @@ FINISH_SECONDS = 1.0
 CLOSE_SECONDS = 2.5
 """How long clients may take to read their last answers before their connections are cut."""
 KEEP_ALIVE_SECONDS = 65
+BACKLOG = 512
+"""How many connections the system keeps until they are accepted."""
 _POLL_SECONDS = 0.02
+_REPEAT_SECONDS = 60.0
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class AttachedPage(Protocol):
@@ -77,6 +88,7 @@ async def _serve(
 ) -> None:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="verb"))
+    loop.set_exception_handler(_Complaints())
     loop.add_signal_handler(signal.SIGCHLD, service.launcher.reap)
     loop.call_later(WARM_UP_SECONDS, service.launcher.warm_up)
     leaving = asyncio.Event()
@@ -92,7 +104,7 @@ async def _serve(
     server.get_tool_input_schema = lambda _: None  # no tool takes arguments from headers: nothing to compare
     traffic = Traffic({"sessions": lambda: sessions.count, "calls_open": lambda: calls.count})
     routes = [payload_route(service, clients.caller_of), *([] if page is None else page.routes)]
-    http = HttpServer(assemble(sessions, access, traffic, routes))
+    http = HttpServer(assemble(sessions, access, traffic, routes), access.is_welcome)
     async with sessions.run():
         watching = asyncio.create_task(calls.watch())
         serving = asyncio.create_task(http.serve([listener]))
@@ -116,14 +128,33 @@ async def _serve(
     leave()
 
 
-class HttpServer(uvicorn.Server):
-    """The HTTP server, without handlers of signals: `close` ends it."""
+class _Complaints:
+    """Says what the event loop complains of; of connections that find no room it says so once a minute."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self) -> None:
+        self._quiet_until = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in _NO_ROOM:
+            return loop.default_exception_handler(context)
+        if loop.time() >= self._quiet_until:
+            self._quiet_until = loop.time() + _REPEAT_SECONDS
+            write_line(
+                {"level": "warning", "message": f"Connections wait, as there is no room: {error.strerror}."}
+            )
+        return None
+
+
+class HttpServer(uvicorn.Server):
+    """The HTTP server, without handlers of signals: `close` ends it. It hears peers that are welcome."""
+
+    def __init__(self, app: ASGIApp, is_welcome: IsWelcome | None = None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http=BoundedProtocol,
+                http=cast(Any, partial(BoundedProtocol, is_welcome=is_welcome)),
+                backlog=ACCEPTED_AT_ONCE,
                 h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 loop="asyncio",
                 ws="none",
@@ -140,6 +171,12 @@ class HttpServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave the signals to the caller."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; the queue gets longer when the loop has taken from it how many it may accept at once."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
 
     def accept_no_more(self) -> None:
         """Close the listeners; connections stay."""

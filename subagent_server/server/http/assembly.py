@@ -12,17 +12,20 @@ from starlette.types import ASGIApp
 
 from subagent_server.server.http.bad_messages import BadMessages
 from subagent_server.server.http.bodies import BodyBounds
-from subagent_server.server.http.gates import HostGate, ParentOf, TokenGate
+from subagent_server.server.http.gates import HostGate, KnowsBrowser, ParentOf, TokenGate
 from subagent_server.server.http.sessions import McpSessions
+from subagent_server.server.http.socket_bounds import IsWelcome
 from subagent_server.server.http.traffic import Traffic
 
 
 @dataclass(frozen=True)
 class Access:
-    """The access rules: the allowed hosts, and `parent_of` for tokens (None: no token is needed)."""
+    """The access rules: allowed hosts, who knows tokens (`parent_of` None: parents need none), and peers."""
 
     hosts: Iterable[str]
     parent_of: ParentOf | None
+    knows_browser: KnowsBrowser | None = None
+    is_welcome: IsWelcome | None = None
 
 
 def assemble(
@@ -37,9 +40,7 @@ def assemble(
             *routes,
         ]
     )
-    app = BodyBounds(app)
-    if access.parent_of is not None:
-        app = TokenGate(app, access.parent_of)
+    app = TokenGate(BodyBounds(app), access.parent_of, access.knows_browser)
     return traffic.around(HostGate(app, access.hosts))
 
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from subagent_server.domain.limits import MAX_PAYLOAD_BYTES
-from subagent_server.server.http.gates import refusal
+from subagent_server.server.http.gates import CODE_PATH, PAGE_PATHS, refusal
 from subagent_server.server.http.payload_scan import MAX_PARTS, PayloadScan, TooLarge
 from subagent_server.server.tools import LARGE_PAYLOAD
 
@@ -30,6 +30,11 @@ PIECE_BYTES = 64 << 10
 PAUSE_SECONDS = 10.0
 BODY_SECONDS = 120.0
 """How long a body may pause, and how long all of it may take."""
+MAX_PAGE_BYTES = 1 << 20
+"""A change that the page sends."""
+MAX_CODE_BYTES = 4 << 10
+CODE_SECONDS = 5.0
+"""The bounds of the one body that is read without a token: that of a browser with its code."""
 
 
 class BodyBounds:
@@ -43,12 +48,13 @@ class BodyBounds:
         """Pass a request on when its body is here."""
         if scope["method"] in {"GET", "HEAD", "DELETE"}:
             return await self._app(scope, receive, send)
-        if _declared_size(scope) > MAX_BODY_BYTES:
-            return await _too_large(scope, receive, send)
+        most, seconds = _bounds(scope["path"])
+        if _declared_size(scope) > most:
+            return await _too_large(most)(scope, receive, send)
         with SpooledTemporaryFile(IN_MEMORY_BYTES) as spool:
             try:
-                async with asyncio.timeout(BODY_SECONDS):
-                    fits = await _spooled(receive, spool)
+                async with asyncio.timeout(seconds):
+                    fits = await _spooled(receive, spool, most)
             except TimeoutError:
                 answer = refusal(408, "The body came too slowly: send the request again.")
                 return await answer(scope, receive, send)
@@ -58,7 +64,7 @@ class BodyBounds:
                 return await _cannot_keep(error)(scope, receive, send)
             size = spool.tell()
             if not fits:
-                return await _too_large(scope, receive, send)
+                return await _too_large(most)(scope, receive, send)
             if self._held + size > MAX_BYTES_AT_ONCE:
                 answer = refusal(503, "Too many large requests at once: send it again.", {"retry-after": "1"})
                 return await answer(scope, receive, send)
@@ -83,6 +89,13 @@ class BodyBounds:
         except OSError as error:
             return await _cannot_keep(error)(scope, receive, send)
         return await self._app(_with(scope, body), _replayed(body.rest, receive), send)
+
+
+def _bounds(path: str) -> tuple[int, float]:
+    """Return how many bytes the body of a request may have, and how many seconds it may take."""
+    if path == CODE_PATH:
+        return MAX_CODE_BYTES, CODE_SECONDS
+    return MAX_PAGE_BYTES if path.startswith(PAGE_PATHS) else MAX_BODY_BYTES, BODY_SECONDS
 
 
 def _declared_size(scope: Scope) -> int:
@@ -133,10 +146,11 @@ def _unfit(error: TooLarge | ValueError) -> Response:
     )
 
 
-_too_large = refusal(413, f"The body is larger than {MAX_BODY_BYTES >> 20} MiB: send less at once.")
+def _too_large(most: int) -> Response:
+    return refusal(413, f"The body is larger than {most >> 10:,} KiB: send less at once.")
 
 
-async def _spooled(receive: Receive, spool: "SpooledTemporaryFile[bytes]") -> bool:
+async def _spooled(receive: Receive, spool: "SpooledTemporaryFile[bytes]", most: int) -> bool:
     """Write a body to the spool; False if it is too large. Raises TimeoutError, ClientDisconnect."""
     more = True
     while more:
@@ -145,7 +159,7 @@ async def _spooled(receive: Receive, spool: "SpooledTemporaryFile[bytes]") -> bo
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         spool.write(message.get("body", b""))
-        if spool.tell() > MAX_BODY_BYTES:
+        if spool.tell() > most:
             return False
         more = message.get("more_body", False)
     return True

@@ -1,4 +1,8 @@
-"""Access over HTTP: a request must name this server, have no foreign origin, and bring a parent's token."""
+"""Access over HTTP: a request must name this server, have no foreign origin, and bring a token.
+
+That is the token of a parent, and for the addresses of the page the session of a browser. No byte of a body
+is read before, but for the code that a browser exchanges for its session.
+"""
 
 from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
@@ -11,16 +15,25 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from subagent_server.domain.errors import SubagentError
 from subagent_server.server.http.log_lines import write_line
+from subagent_server.server.http.socket_bounds import ADMIT
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-OPEN_PATHS = frozenset({"/healthz", "/"})
 PAGE_PATHS = "/page/"
-"""The paths that need no token: the page lets browsers in by sessions of its own."""
+"""The paths of the page, which lets browsers in by sessions of its own."""
+CODE_PATH = f"{PAGE_PATHS}session"
+"""Where a browser exchanges its code."""
+KNOCK_PATH = f"{PAGE_PATHS}server"
+"""Where a server proves to a browser that it is still the one that made the session."""
+OPEN_PATHS = frozenset({"/healthz", "/", KNOCK_PATH})
+STATIC_PATHS = f"{PAGE_PATHS}static/"
+"""The other paths that need no token; requests for them have no body."""
 MAX_TOKEN_CHARACTERS = 1_000
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 ParentOf = Callable[[bytes], str | None]
 """Returns the name of the parent whose token it is given, or None."""
+KnowsBrowser = Callable[[bytes], bool]
+"""Says whether it is given the secret of a browser's session."""
 
 
 def refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
@@ -79,38 +92,60 @@ def _is_same(origin: str, here: tuple[str, int | None]) -> bool:
 
 
 class TokenGate:
-    """Refuses requests without the token of a parent, before anything of their body is read."""
+    """Refuses requests without a token, before anything of their body is read.
 
-    def __init__(self, app: ASGIApp, parent_of: ParentOf) -> None:
+    `parent_of` is None if parents need none; the page is for known browsers all the same. A connection whose
+    request is let in is no stranger's any more.
+    """
+
+    def __init__(
+        self, app: ASGIApp, parent_of: ParentOf | None, knows_browser: KnowsBrowser | None = None
+    ) -> None:
         self._app = app
         self._parent_of = parent_of
+        self._knows_browser = knows_browser
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, in the name of its parent, or refuse it."""
-        if scope["path"] in OPEN_PATHS or scope["path"].startswith(PAGE_PATHS):
-            return await self._app(scope, receive, send)
+        refused = self._refusal(scope)
+        await (self._app if refused is None else refused)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        path, headers = scope["path"], Headers(scope=scope)
+        if path == CODE_PATH and scope["method"] == "POST":
+            return None
+        if path in OPEN_PATHS or path.startswith(STATIC_PATHS):
+            has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+            return refusal(413, "This takes no body: leave it out.") if has_body else None
+        token = _token(headers.getlist("authorization"))
+        if path.startswith(PAGE_PATHS):
+            if token is None or self._knows_browser is None or not self._knows_browser(token):
+                return refusal(401, "This page is not open any more: run `subagent page` again.")
+        elif self._parent_of is not None:
+            parent = None if token is None else self._parent(self._parent_of, token)
+            if parent is None:
+                sentence = "This needs the token of a parent: send Authorization: Bearer TOKEN."
+                return refusal(401, sentence, {"www-authenticate": "Bearer"})
+            scope["user"] = AuthenticatedUser(AccessToken(token="-", client_id=parent, scopes=[]))
+        if (admit := scope.get(ADMIT)) is not None:
+            admit()
+        return None
+
+    def _parent(self, parent_of: ParentOf, token: bytes) -> str | None:
         try:
-            parent = self._parent(Headers(scope=scope).getlist("authorization"))
+            return parent_of(token)
         except SubagentError as error:  # the file of tokens: its owner has to hear of it
             write_line({"level": "error", "message": error.sentence})
-            parent = None
-        if parent is None:
-            answer = refusal(
-                401,
-                "This needs the token of a parent: send Authorization: Bearer TOKEN.",
-                {"www-authenticate": "Bearer"},
-            )
-            return await answer(scope, receive, send)
-        scope["user"] = AuthenticatedUser(AccessToken(token="-", client_id=parent, scopes=[]))
-        return await self._app(scope, receive, send)
+            return None
 
-    def _parent(self, authorizations: list[str]) -> str | None:
-        if len(authorizations) != 1:
-            return None
-        scheme, _, token = authorizations[0].partition(" ")
-        if scheme.lower() != "bearer" or not 0 < len(token) <= MAX_TOKEN_CHARACTERS:
-            return None
-        return self._parent_of(token.strip().encode("latin-1"))
+
+def _token(authorizations: list[str]) -> bytes | None:
+    if len(authorizations) != 1:
+        return None
+    scheme, _, token = authorizations[0].partition(" ")
+    if scheme.lower() != "bearer" or not 0 < len(token) <= MAX_TOKEN_CHARACTERS:
+        return None
+    return token.strip().encode("latin-1")
 
 
 def parent_of(scope: Scope) -> str | None:

@@ -1,6 +1,6 @@
 // The one event stream of this tab. After a break it connects again by itself and sends everything anew.
 
-import { open } from "./session.js";
+import { doubt, open } from "./session.js";
 
 const AGAIN_MS = [500, 1000, 2000, 5000];
 
@@ -27,7 +27,7 @@ export class Stream {
   #again() {
     this.#ending?.abort();
     this.#ending = new AbortController();
-    if (document.visibilityState === "hidden") return; // a hidden tab holds no connection
+    if (document.visibilityState === "hidden") return doubt(); // a hidden tab holds no connection, so it sees no end
     this.#keep(this.#ending.signal);
   }
 
@@ -44,6 +44,7 @@ export class Stream {
         if (error.status === 401) return this.#state(error.message, true);
       }
       if (signal.aborted) return;
+      doubt();
       this.#state("The server is away; this page comes back by itself.");
       await new Promise((done) => setTimeout(done, AGAIN_MS[Math.min(tries, AGAIN_MS.length - 1)]));
     }

@@ -44,6 +44,24 @@ def credentials(connection: _socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
+def is_user_outside_boxes(connection: _socket.socket) -> bool:
+    """Whether a process of this user has made the connection, and lies in no pid namespace below this one.
+
+    A run's box has its own, and there the user of a process says nothing of whom it works for.
+    """
+    try:
+        pid, uid = credentials(connection)
+        descriptor = _pidfd_of(connection, pid)
+        try:
+            with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as file:  # noqa: PTH123
+                facts = dict(line.split(":", 1) for line in file if ":" in line)
+        finally:
+            os.close(descriptor)
+    except OSError:  # it has ended
+        return False
+    return uid == os.getuid() and facts.get("NSpid", "").split() == [str(pid)]
+
+
 def can_answer(pid: int) -> bool:
     """Whether there is a process of this pid that is neither stopped nor dead."""
     fields = _stat(pid)
