@@ -5,8 +5,8 @@ a cookie: browsers send cookies to every port of a host, and with requests that 
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 from starlette.requests import Request
@@ -24,7 +24,6 @@ from subagent_server.service.rerun import order_of
 from subagent_server.service.start import start
 from subagent_server.service.stop import stop
 from subagent_server.web.feed import Feed
-from subagent_server.web.gate import PRIVATE, answered, fields, for_change, refused, text_of
 from subagent_server.web.run_page import RunPage
 from subagent_server.web.stream import TabStream
 
@@ -45,6 +44,9 @@ HEADERS = {
     "cache-control": "no-cache",
 }
 ANSWERED_BY = "page"
+PRIVATE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Page:
@@ -80,10 +82,10 @@ class Page:
         return [
             Route("/", _index, methods=["GET"]),
             Route(f"{PREFIX}/static/{{name}}", _static, methods=["GET"]),
-            Route(f"{PREFIX}/session", for_change(self._session), methods=["POST"]),
+            Route(f"{PREFIX}/session", _for_change(self._session), methods=["POST"]),
             Route(f"{PREFIX}/server", self._server, methods=["GET"]),
-            *(Route(path, partial(answered, one), methods=["GET"]) for path, one in reads.items()),
-            *(Route(path, for_change(one), methods=["POST"]) for path, one in changes.items()),
+            *(Route(path, one, methods=["GET"]) for path, one in reads.items()),
+            *(Route(path, _for_change(one), methods=["POST"]) for path, one in changes.items()),
         ]
 
     def end(self) -> None:
@@ -91,17 +93,17 @@ class Page:
         self._feed.end()
 
     async def _session(self, request: Request) -> Response:
-        code = text_of(await fields(request), "code")
+        code = (await _fields(request)).get("code", "")
         session = await asyncio.to_thread(self._access.redeem, code)
         if session is None:
-            return refused(401, "This link was used before, or is too old: run `subagent page` again.")
+            return _refused(401, "This link was used before, or is too old: run `subagent page` again.")
         return JSONResponse(asdict(session), headers=PRIVATE)
 
     async def _server(self, request: Request) -> Response:
         """Prove to a browser, which sends nothing but its knock, that this process made its session."""
         proof = self._access.proof(request.headers.get("subagent-knock", "").encode("latin-1"))
         if proof is None:
-            return refused(401, "This server knows no such page: run `subagent page` again.")
+            return _refused(401, "This server knows no such page: run `subagent page` again.")
         return JSONResponse({"proof": proof}, headers=PRIVATE)
 
     async def _events(self, request: Request) -> Response:
@@ -137,8 +139,8 @@ class Page:
         return Response(data, media_type="text/plain; charset=utf-8", headers={**HEADERS, **PRIVATE})
 
     async def _reply(self, request: Request) -> Response:
-        body, run_id = await fields(request), _run_id(request)
-        answer, question = text_of(body, "answer"), text_of(body, "messageId")
+        body, run_id = await _fields(request), _run_id(request)
+        answer, question = body.get("answer", ""), body.get("messageId", "")
         await asyncio.to_thread(
             lambda: reply(
                 self._service, run_id, answer, question, answered_by=ANSWERED_BY, caller=self._caller
@@ -152,7 +154,7 @@ class Page:
         return JSONResponse({"runId": run_id}, headers=PRIVATE)
 
     async def _continue(self, request: Request) -> Response:
-        prompt = text_of(await fields(request), "prompt")
+        prompt = (await _fields(request)).get("prompt")
         order = ContinueOrder(_run_id(request), prompt=prompt or None)
         made = await asyncio.to_thread(continue_run, self._service, order, self._caller)
         return JSONResponse({"runId": made.run_id}, headers=PRIVATE)
@@ -163,6 +165,37 @@ class Page:
             lambda: start(self._service, order_of(self._service, run_id, self._caller), self._caller)
         )
         return JSONResponse({"runId": made.run_id}, headers=PRIVATE)
+
+
+def _refused(status: int, sentence: str) -> Response:
+    return JSONResponse({"error": sentence}, status, headers=PRIVATE)
+
+
+def _for_change(handler: Handler) -> Handler:
+    """Return the handler, limited to requests that the page itself has sent as JSON.
+
+    The check of the host has compared `Origin` with it; here `Origin` must not be missing.
+    """
+
+    async def guarded(request: Request) -> Response:
+        headers = request.headers
+        if "origin" not in headers or headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            return _refused(403, "Only the page itself may send this.")
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            return _refused(415, "Send JSON, as application/json.")
+        return await handler(request)
+
+    return guarded
+
+
+async def _fields(request: Request) -> dict[str, str]:
+    """Return the texts of a JSON object; none if the body is something else."""
+    try:
+        body = await request.json()
+    except (ValueError, RecursionError):
+        return {}
+    texts = body.items() if isinstance(body, dict) else ()
+    return {name: value for name, value in texts if isinstance(value, str)}
 
 
 def _run_id(request: Request) -> str:

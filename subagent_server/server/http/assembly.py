@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
+from subagent_server.domain.errors import CallerError, SubagentError, UnknownRun
 from subagent_server.server.http.bad_messages import BadMessages
 from subagent_server.server.http.bodies import BodyBounds
 from subagent_server.server.http.gates import HostGate, KnowsBrowser, ParentOf, TokenGate
@@ -38,10 +39,18 @@ def assemble(
             Route("/healthz", _health, methods=["GET"]),
             Route("/metrics", traffic.metrics, methods=["GET"]),
             *routes,
-        ]
+        ],
+        exception_handlers={SubagentError: _refused},
     )
     app = TokenGate(BodyBounds(app), access.parent_of, access.knows_browser)
     return traffic.around(HostGate(app, access.hosts))
+
+
+async def _refused(_: Request, error: Exception) -> JSONResponse:
+    """Answer with the sentence of what a verb refuses."""
+    status = 404 if isinstance(error, UnknownRun) else 400 if isinstance(error, CallerError) else 500
+    sentence = error.sentence if isinstance(error, SubagentError) else str(error)
+    return JSONResponse({"error": sentence}, status, headers={"cache-control": "no-store"})
 
 
 async def _health(_: Request) -> JSONResponse:

@@ -1,8 +1,8 @@
-"""The bounds of connections: how many there are, how long a header may take, and when a peer is dead.
+"""The bounds of connections: how many there are, how long they may be a stranger's, and when a peer is dead.
 
 The HTTP server itself has no timer for a peer that says nothing, or half a header, and accepts connections
 until it has no descriptor left. Peers of which nothing is known yet have bounds of their own, so that they
-cannot take the place of others.
+cannot take the place of others; a peer with a token may do what the user may.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_CONNECTIONS = 800
@@ -25,8 +24,6 @@ STRANGER_SECONDS = 10.0
 """How many connections may be open without a token, and how long each of them may be so."""
 SETTLE_SECONDS = 0.25
 """How long a stranger may be one too many: it may have sent a request that is still to be read."""
-HEADER_SECONDS = 10.0
-"""How long a peer may take from the first byte of a request to the header's end."""
 MAX_HEADER_BYTES = 64 << 10
 DEAD_SECONDS = 60
 """How long a peer may leave what was sent to it unconfirmed, or unread, before the connection is cut."""
@@ -43,7 +40,7 @@ def max_connections() -> int:
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP/1.1 on one connection, with bounds for peers that are unknown, slow, silent or gone.
+    """HTTP/1.1 on one connection, with bounds for peers that are unknown or gone.
 
     A peer that is not welcome is not heard at all.
     """
@@ -52,7 +49,6 @@ class BoundedProtocol(H11Protocol):
         super().__init__(*arguments, **more)
         self._is_welcome = is_welcome
         self._is_known = False
-        self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base
         """Begin, unless the peer is not welcome or there is no room."""
@@ -90,38 +86,6 @@ class BoundedProtocol(H11Protocol):
     def _leave_if_unknown(self) -> None:
         if not self._is_known:
             self.transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        """Take what has come."""
-        super().data_received(data)
-        self._look_at_header()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
-        self._forget_deadline()
-        super().connection_lost(exc)
-
-    def on_response_complete(self) -> None:
-        """Go on with what came behind the request."""
-        super().on_response_complete()
-        if self.conn.trailing_data[0]:
-            self._look_at_header()
-
-    def _look_at_header(self) -> None:
-        """Set the time for a header that has not come whole, from its first byte on."""
-        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
-            self._forget_deadline()
-        elif self._deadline is None:
-            self._deadline = self.loop.call_later(HEADER_SECONDS, self._too_slow)
-
-    def _forget_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def _too_slow(self) -> None:
-        self._deadline = None
-        self.transport.close()
 
 
 def _notice_death(peer: socket.socket | None) -> None:
