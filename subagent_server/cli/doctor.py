@@ -1,6 +1,7 @@
 """`subagent doctor`: check agent files, or the files of runs."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +23,12 @@ from subagent_server.host.process_scan import with_words
 from subagent_server.sandbox.trial import outlook
 from subagent_server.service.check_agent import AgentChecker, CheckedAgent
 from subagent_server.service.context import warm_start
-from subagent_server.service.doctor import Defect, examine
+from subagent_server.service.doctor import NOT_SETTLED, Defect, examine
 from subagent_server.service.hooks import hooks_for_run
 from subagent_server.service.open_run import open_run
+from subagent_server.service.reconcile import observe
 from subagent_server.service.unsupported import why_no_commit
+from subagent_server.service.worktree_end import open_worktree
 from subagent_server.store.log_format import count
 
 _EVERY_RUN = "*"
@@ -67,6 +70,7 @@ def doctor(session: Session, name: str | None, run: str | None, as_json: bool) -
         outlook(session.settings.environment),
         hooks_for_run(session.settings)[1],
         with_words(b"serve", b"--no-token"),
+        _open_worktrees(session),
     )
     return _check_agents(session, agents, problems, as_json, surroundings)
 
@@ -80,6 +84,19 @@ class _Surroundings:
     unusable_hooks: list[str]
     open_servers: list[int]
     """The pids of this user's servers that need no token (`serve --no-token`)."""
+    open_worktrees: dict[str, str]
+    """Why the worktrees of ended runs could not be settled yet, by run."""
+
+
+def _open_worktrees(session: Session) -> dict[str, str]:
+    store, found = session.service.store, {}
+    for run_id in store.live_ids():
+        if open_worktree(store, run_id) is not None:
+            with suppress(SubagentError):
+                observe(store, run_id, session.caller)  # it may be settled now
+            if (why := open_worktree(store, run_id)) is not None:
+                found[run_id] = why
+    return found
 
 
 def _warm_start(session: Session) -> str:
@@ -190,7 +207,7 @@ def _check_agents(
         *(found for agent in agents for found in _problems(checker.check(agent, asks_program=True))),
     ]
     findings = sum(problem.kind not in _REMARKS for problem in every)
-    findings += len(around.unusable_hooks) if around is not None else 0
+    findings += len(around.unusable_hooks) + len(around.open_worktrees) if around is not None else 0
     if as_json:
         wire = {"checked": len(agents), "problems": [problem_wire(problem) for problem in every]}
         out_json(wire if around is None else {**wire, **_wire(around)})
@@ -200,6 +217,8 @@ def _check_agents(
             err(one_line(f"Sandbox: {around.sandbox}."))
             for sentence in around.unusable_hooks:
                 out(one_line(f"Hooks: {sentence}"))
+            for run_id, why in around.open_worktrees.items():
+                out(one_line(f"{run_id}: {NOT_SETTLED}: {why}"))
             for pid in around.open_servers:
                 err(f"HTTP: server {pid} runs with --no-token. {EVERYBODY}")
         for problem in every:
@@ -215,6 +234,7 @@ def _wire(around: _Surroundings) -> dict[str, object]:
         "sandbox": around.sandbox,
         "unusableHooks": around.unusable_hooks,
         "serversWithoutToken": around.open_servers,
+        "openWorktrees": around.open_worktrees,
     }
 
 

@@ -36,6 +36,7 @@ from subagent_server.store.paths import RECORD_BYTES, RunPaths
 from subagent_server.store.runs import RunStore
 
 _WORKING = frozenset({Status.RUNNING, Status.WAITING, Status.REPLIED})
+NOT_SETTLED = "its worktree is not settled, and each reader tries again"
 _LARGEST_SEARCHED = 64 << 20
 
 
@@ -223,7 +224,7 @@ def _processes(case: _Case) -> Iterator[str]:
 def _worktree(case: _Case) -> Iterator[str]:
     why = open_worktree(case.store, case.meta.run_id) if case.is_over else None
     if why is not None:
-        yield f"its worktree is not settled, and each reader tries again: {why}"
+        yield f"{NOT_SETTLED}: {why}"
 
 
 def _children(case: _Case) -> Iterator[str]:

@@ -174,7 +174,7 @@ class Reader:
         with self._at_work("read a commit of the run", "take", commit) as process:
             if _left(process).tip != commit:
                 raise GitFailed("read a commit of the run", f"{commit[:12]} is not there")
-            self._keep(process, commit)
+            self.keep(_stream(process), commit)
 
     def everything(self, start: str, message: str, *, history: bool) -> Left:
         """Commit what the run has not committed, and bring all of it into the repository.
@@ -188,14 +188,13 @@ class Reader:
         with self._at_work(doing, "end", start, message=message, history=history) as process:
             left = _left(process)
             if left.tip not in (self.worktree.base, start):
-                self._keep(process, left.tip)
+                self.keep(_stream(process), left.tip)
         return left
 
     def difference(self) -> bytes:
         """Return what is changed in the files, as a patch against the base. Raises GitFailed."""
         with self._at_work("compare", "diff", self.worktree.base) as process:
-            assert process.stdout is not None
-            told = process.stdout.read(MOST_OUTPUT_BYTES + 1)
+            told = _stream(process).read(MOST_OUTPUT_BYTES + 1)
             if len(told) > MOST_OUTPUT_BYTES:
                 raise GitFailed("compare", f"it says more than {MOST_OUTPUT_BYTES >> 20} MiB")
         return told
@@ -293,9 +292,12 @@ class Reader:
         except BoxRefused as refusal:
             raise GitFailed(doing, f"the box for it cannot be made: {refusal.reason}") from refusal
 
-    def _keep(self, process: "subprocess.Popen[bytes]", tip: str) -> None:
-        """Bring the objects of a stream into the repository, if `tip` is whole with them."""
-        assert process.stdout is not None
+    def keep(self, stream: IO[bytes], tip: str) -> None:
+        """Bring the objects of a stream into the repository, if `tip` is whole with them.
+
+        Raises:
+            GitFailed, OSError: the repository is as it was.
+        """
         common, base = Path(self.worktree.repository), self.worktree.base
         with scratch(self.worktree) as place:
             (place / "info").mkdir()
@@ -308,7 +310,7 @@ class Reader:
                 GIT_NO_REPLACE_OBJECTS="1",
             )
             words = ("index-pack", "--strict", "--stdin", "--fix-thin", f"--max-input-size={MAX_PACK_BYTES}")
-            apart.run("read the objects of the run", *words, given=process.stdout.fileno())
+            apart.run("read the objects of the run", *words, given=stream.fileno())
             if apart.commit(tip) != tip or not apart.is_ancestor(base, tip):
                 raise GitFailed("read the objects of the run", f"{tip[:12]} is no commit after the base")
             apart.run("check the objects", "rev-list", "--objects", "--quiet", tip, f"^{base}")
@@ -356,24 +358,19 @@ def _bounded(process: "subprocess.Popen[bytes]", seconds: float) -> Iterator[thr
     timer.start()
     try:
         yield too_late
-        assert process.stdout is not None
-        process.stdout.close()  # whoever still writes has nothing more to say
-        process.wait()
     finally:
-        timer.cancel()
-        end()
+        _stream(process).close()  # whoever still writes has nothing more to say
         process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        timer.cancel()
 
 
 def _left(process: "subprocess.Popen[bytes]") -> Left:
     """Read what stands before the objects: pairs of fields, byte by byte, because git reads what follows."""
-    assert process.stdout is not None
+    stream = _stream(process).fileno()
     found: dict[str, list[str]] = {}
     told, name = bytearray(), None
     for _ in range(_MOST_HEADER):
-        byte = os.read(process.stdout.fileno(), 1)
+        byte = os.read(stream, 1)
         if not byte:
             break
         if byte != b"\0":
@@ -391,6 +388,11 @@ def _left(process: "subprocess.Popen[bytes]") -> Left:
     if _COMMIT.fullmatch(tip) is None:
         raise GitFailed("read what the run has left", "it does not name a commit")
     return Left(tip, found.get("on", [""])[-1], found.get("repository", []), found.get("unreadable", []))
+
+
+def _stream(process: "subprocess.Popen[bytes]") -> IO[bytes]:
+    assert process.stdout is not None
+    return process.stdout
 
 
 def _literal(name: str) -> str:

@@ -87,3 +87,7 @@ class Repository:
         worktree = self.world.meta(run_id).worktree
         assert worktree is not None
         return Path(worktree.path)
+
+    def store(self, run_id: str) -> Path:
+        """Return the git directory of the worktree of a run."""
+        return Path(f"{self.place(run_id)}.git")

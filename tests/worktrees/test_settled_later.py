@@ -1,0 +1,147 @@
+"""A worktree whose end failed is taken up by the next reader, and until then the reason is on record."""
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from subagent_server.host import process_scan, processes
+from subagent_server.store.run_files import read_worktree
+from tests.faults.disks import fill, memory_disk
+from tests.helpers.repositories import git
+from tests.helpers.turns import asks, says, shell
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World, kill
+from tests.worktrees.repository import WORK, Repository
+
+READERS: dict[str, Callable[[World, str], object]] = {
+    "ls": lambda world, _: world.cli("ls"),
+    "show": lambda world, run_id: world.cli("show", run_id),
+    "wait": lambda world, run_id: world.cli("wait", run_id),
+    "doctor": lambda world, run_id: world.cli("doctor", "--runs", run_id),
+    "merge": lambda world, run_id: world.cli("merge", run_id),
+    "check_status": lambda world, run_id: _checked(world, run_id),
+}
+
+
+def _checked(world: World, run_id: str) -> None:
+    with world.serve() as parent:
+        parent.call("check_status", runId=run_id)
+
+
+def phase(world: World, run_id: str) -> str:
+    """Return how the worktree of a run stands, as it is on disk."""
+    state = read_worktree(world.paths(run_id))
+    assert state is not None
+    return state.phase
+
+
+def killed(world: World, repository: Repository, *run_ids: str) -> None:
+    """Kill the workers of runs, and return when readers say that nothing of them lives."""
+    for run_id in run_ids:
+        kill(world.worker(run_id))
+    for run_id in run_ids:
+        repository.gone(run_id)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_work_that_could_not_be_brought_home_is_brought_home_by_any_reader(
+    world: World, repository: Repository, reader: str
+) -> None:
+    world.play(shell(WORK), asks("Go on?"))
+    run_id = world.start()
+    world.asking(run_id)
+    objects = repository.top / ".git" / "objects"
+    away = objects.rename(objects.with_name("objects.away"))
+    killed(world, repository, run_id)
+    assert phase(world, run_id) == "working"
+    found = world.cli("doctor", "--runs", run_id).stdout
+    assert "its worktree is not settled" in found and "git could not" in found
+    assert world.look(run_id).live is False and phase(world, run_id) == "working"
+    away.rename(objects)
+    READERS[reader](world, run_id)
+    assert phase(world, run_id) == "kept"
+    assert repository.shown(run_id)["commits"] == 1
+    assert repository.git("fsck", "--no-dangling") == ""
+
+
+def test_doctor_without_arguments_names_what_is_open_and_why(world: World, repository: Repository) -> None:
+    world.play(shell(WORK), asks("Go on?"))
+    run_id = world.start()
+    world.asking(run_id)
+    objects = repository.top / ".git" / "objects"
+    away = objects.rename(objects.with_name("objects.away"))
+    killed(world, repository, run_id)
+    told = world.cli("doctor").stdout
+    away.rename(objects)
+    assert run_id in told and "not settled" in told
+    assert run_id not in world.cli("doctor").stdout
+
+
+def test_a_git_that_is_killed_while_a_worker_reads_what_is_left_loses_nothing(
+    world: World, repository: Repository
+) -> None:
+    world.play(shell(f"{WORK}; head -c 100M /dev/urandom > large"), says("Done."))
+    run_id = world.start()
+
+    worker = world.worker(run_id)
+    at_work = wait_for(lambda: _reading_git_below(worker), BOUND, "git, which reads the objects")
+    processes.send_signal(at_work, signal.SIGKILL)
+    world.completed(run_id)
+    world.gone(run_id)
+    assert phase(world, run_id) == "working"
+    assert any("was not settled" in event["message"] for event in world.events(run_id, "warning"))
+    world.cli("ls")
+    assert phase(world, run_id) == "kept" and repository.shown(run_id)["files"] == 3
+
+
+def _reading_git_below(worker: processes.Identity) -> processes.Identity | None:
+    below = process_scan.descendants([worker.pid])
+    return next((one for one in below if b"index-pack" in process_scan.command_of(one.pid)), None)
+
+
+def test_a_full_disk_keeps_the_work_until_there_is_room(world: World, repository: Repository) -> None:
+    place = world.home / "small"
+    with memory_disk(place, "16m"):
+        world.environment["XDG_STATE_HOME"] = str(place)
+        world.play(shell(WORK), asks("Go on?"), says("Done."))
+        run_id = world.start()
+        world.asking(run_id)
+        filler = fill(place)
+        world.reply(run_id, "Yes.")
+        world.completed(run_id)
+        world.gone(run_id)
+        assert phase(world, run_id) == "working"
+        filler.unlink()
+        assert repository.shown(run_id)["state"] == "kept"
+        assert world.cli("rm", "--drop-unmerged", run_id).returncode == 0
+
+
+@pytest.mark.parametrize("torn", ["index", "HEAD", "refs/heads/{branch}", "index.lock"])
+def test_what_a_power_cut_has_torn_in_the_store_of_a_run_stops_neither_diff_nor_merge(
+    world: World, repository: Repository, torn: str
+) -> None:
+    world.play(shell(WORK), asks("Go on?"))
+    run_id = world.start()
+    world.asking(run_id)
+    branch = repository.shown(run_id)["branch"]
+    (repository.store(run_id) / torn.format(branch=branch)).write_bytes(b"")
+    assert "+mine" in world.cli("show", run_id, "--diff").stdout
+    killed(world, repository, run_id)
+    assert "merged" in repository.merge(run_id)
+    assert (repository.top / "new.txt").read_text("utf-8") == "new\n"
+
+
+def test_commits_that_cannot_be_read_do_not_keep_the_files_from_being_merged(
+    world: World, repository: Repository
+) -> None:
+    commits = "git -c user.name=A -c user.email=a@b"
+    damage = "printf x > $(git rev-parse --git-path objects)/$(git rev-parse HEAD^{tree} | sed 's,..,&/,')"
+    run_id = repository.ran(f"{WORK}; git add -A; {commits} commit -qm mine; chmod -R u+w .; {damage}")
+    assert phase(world, run_id) in ("working", "kept")
+    shown = repository.shown(run_id)
+    assert any("Its own commits could not be read" in note for note in shown["notes"]), shown
+    assert "merged" in repository.merge(run_id)
+    assert (repository.top / "new.txt").read_text("utf-8") == "new\n"
+    assert repository.git("fsck", "--no-dangling") == ""
+    assert git("-C", repository.top, "status", "--porcelain") == ""
