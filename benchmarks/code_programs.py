@@ -19,14 +19,18 @@ from benchmarks.bench_world import BenchWorld, bench_world
 from benchmarks.code_tokens import CODE_TOOL, SERVER, WAIT_SECONDS, write_agent
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
-from subagent_server.domain.definitions import ServerDefinition
+from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
 from subagent_server.host import journal
+from subagent_server.sandbox.server_places import ServerStarts
 from subagent_server.toolkit.mcp_servers.connection import ServerContext
 from subagent_server.toolkit.mcp_servers.offer import ToolChoice
 from subagent_server.toolkit.mcp_servers.results import Attachments
 from subagent_server.toolkit.mcp_servers.servers import connect
-from subagent_server.toolkit.mcp_servers.session import ServerEnvironment
 from tests.helpers.turns import Turn, call, says, tool_results
+
+_STARTS = ServerStarts(
+    AgentDefinition(name="bench", sandbox="none"), dict(os.environ), Path.cwd(), Path.cwd()
+)
 
 TITLE = "Programs of code mode"
 PROGRAMS = 20
@@ -102,7 +106,7 @@ async def _server_started_and_called() -> float:
 async def _direct_calls() -> list[float]:
     """Return what the calls of a connected tool take, in milliseconds."""
     server = ServerDefinition(command=sys.executable, args=["-S", str(SERVER), "10"])
-    around = ServerContext(ServerEnvironment(dict(os.environ), Path.cwd()), lambda kind, **facts: None)
+    around = ServerContext(_STARTS.start, lambda kind, **facts: None)
     connected = await connect({"shop": server}, around, "worker")
     tools, _ = connected.tools(ToolChoice(), (), Attachments())
     tool = next(tool for tool in tools if tool.name == "list_owners")

@@ -14,12 +14,16 @@ from pathlib import Path
 
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
-from subagent_server.domain.definitions import ServerDefinition
+from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
+from subagent_server.sandbox.server_places import ServerStarts
 from subagent_server.toolkit.mcp_servers.connection import ServerContext
 from subagent_server.toolkit.mcp_servers.offer import ToolChoice
 from subagent_server.toolkit.mcp_servers.results import Attachments
 from subagent_server.toolkit.mcp_servers.servers import connect
-from subagent_server.toolkit.mcp_servers.session import ServerEnvironment
+
+_STARTS = ServerStarts(
+    AgentDefinition(name="bench", sandbox="none"), dict(os.environ), Path.cwd(), Path.cwd()
+)
 
 SERVERS = 5
 TOOLS = 40
@@ -58,7 +62,7 @@ def definitions() -> dict[str, ServerDefinition]:
 
 async def timed(servers: dict[str, ServerDefinition]) -> float:
     """Return how many seconds it takes to connect to these servers at once, and to make tools of theirs."""
-    around = ServerContext(ServerEnvironment(dict(os.environ), Path.cwd()), lambda kind, **facts: None)
+    around = ServerContext(_STARTS.start, lambda kind, **facts: None)
     began = time.perf_counter()
     connected = await connect(servers, around, "worker")
     tools, _ = connected.tools(ToolChoice(), (), Attachments())

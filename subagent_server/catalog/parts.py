@@ -13,7 +13,16 @@ from pydantic import ValidationError
 
 from subagent_server.catalog.keys import camel, canonical, fields_of, nearest_key
 from subagent_server.catalog.problems import Notes
-from subagent_server.catalog.values import Block, Value, WrongValue, as_json, as_names, as_text_tree, is_null
+from subagent_server.catalog.values import (
+    Block,
+    Value,
+    WrongValue,
+    as_json,
+    as_names,
+    as_places,
+    as_text_tree,
+    is_null,
+)
 from subagent_server.domain.errors import shorten
 from subagent_server.domain.records import Record
 
@@ -113,6 +122,8 @@ def put(draft: Draft, name: str, value: Value, line: int | None, notes: Notes) -
 def _content(name: str, value: Value) -> object:
     if name in NAME_LISTS:
         return as_names(value)
+    if name in ("sandbox_read", "sandbox_write"):
+        return as_places(value)
     content = as_text_tree(value)
     return content.strip().lower() if name in CHOICES and isinstance(content, str) else content
 

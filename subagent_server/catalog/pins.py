@@ -31,7 +31,7 @@ Pins = dict[str, Pin]
 
 _PLAIN = ("runner", "command", "args", "baseUrl", "apiKeyEnv")
 _USUAL = AgentDefinition(name="").model_dump(mode="json")
-_SERVER_PLAIN = ("type", "command", "args", "url", "sandbox")
+_SERVER_PLAIN = ("type", "command", "args", "url", "sandbox", "network", "sandboxRead", "sandboxWrite")
 _USUAL_SERVER = ServerDefinition().model_dump(mode="json")
 
 

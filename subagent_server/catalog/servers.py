@@ -12,6 +12,7 @@ from subagent_server.domain.definitions import ServerDefinition
 _FIELDS = fields_of(ServerDefinition)
 _OTHER_NAMES = {"local": "stdio", "remote": "http", "streamable-http": "http", "streamablehttp": "http"}
 """Types of a server as other tools write them."""
+_OF_BOX = ("sandbox", "network", "sandbox_read", "sandbox_write")
 _SECONDS = ("timeout", "call_timeout_seconds")
 _Named: TypeAlias = "tuple[str, Value | None, int | None]"
 
@@ -92,7 +93,7 @@ def _broken_rules(server: ServerDefinition, given: dict[str, object]) -> Iterato
     if server.type == "stdio":
         yield from _broken_stdio_rules(server)
     else:
-        yield from _broken_network_rules(server)
+        yield from _broken_network_rules(server, given)
     for field in ("enabled_tools", "disabled_tools"):
         if given.get(field) == []:
             yield field, "must name at least one tool, or be left out"
@@ -107,15 +108,21 @@ def _broken_stdio_rules(server: ServerDefinition) -> Iterator[tuple[str, str]]:
         yield "url", "is for http and sse, and this is a stdio server"
     if server.headers:
         yield "headers", "are for http and sse, and this is a stdio server"
+    if server.sandbox is False and (server.network is False or server.sandbox_read or server.sandbox_write):
+        yield (
+            "sandbox",
+            "cannot be false beside network, sandboxRead or sandboxWrite, which are those of its box",
+        )
 
 
-def _broken_network_rules(server: ServerDefinition) -> Iterator[tuple[str, str]]:
+def _broken_network_rules(server: ServerDefinition, given: dict[str, object]) -> Iterator[tuple[str, str]]:
     if not server.url:
         yield "url", f"is missing, and {server.type} needs one"
     elif not is_http_url(server.url):
         yield "url", "must begin with http:// or https:// and name a host"
-    if server.sandbox:
-        yield "sandbox", f"is for stdio, and this is a server by {server.type}"
+    for field in _OF_BOX:
+        if given.get(field) is not None:
+            yield field, f"is for stdio, and this is a server by {server.type}"
     if server.env:
         yield "env", f"is for stdio, and this is a server by {server.type}: use headers"
 

@@ -202,14 +202,21 @@ def _check_agents(
 ) -> ExitCode:
     checker = AgentChecker(session.service)
     # The faults of a file are listed already, each with its line.
-    every = [
-        *problems,
-        *(found for agent in agents for found in _problems(checker.check(agent, asks_program=True))),
+    checked = [checker.check(agent, asks_program=True) for agent in agents]
+    every = [*problems, *(found for each in checked for found in _problems(each))]
+    servers = [
+        {"agent": each.agent.name, "server": name, "works": place.works, "why": str(place)}
+        for each in checked
+        for name, place in checker.server_places(each).items()
     ]
     findings = sum(problem.kind not in _REMARKS for problem in every)
     findings += len(around.unusable_hooks) + len(around.open_worktrees) if around is not None else 0
     if as_json:
-        wire = {"checked": len(agents), "problems": [problem_wire(problem) for problem in every]}
+        wire = {
+            "checked": len(agents),
+            "problems": [problem_wire(problem) for problem in every],
+            "servers": servers,
+        }
         out_json(wire if around is None else {**wire, **_wire(around)})
     else:
         if around is not None:
@@ -221,6 +228,8 @@ def _check_agents(
                 out(one_line(f"{run_id}: {NOT_SETTLED}: {why}"))
             for pid in around.open_servers:
                 err(f"HTTP: server {pid} runs with --no-token. {EVERYBODY}")
+        for server in servers:
+            err(one_line(f"MCP server {server['server']} of {server['agent']} works {server['why']}."))
         for problem in every:
             out(problem_line(session, problem))
         warnings = sum(problem.kind == "warning" for problem in every)

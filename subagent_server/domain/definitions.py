@@ -25,7 +25,12 @@ BUILT_RUNNERS: frozenset[RunnerName] = frozenset({"messages", "claude", "codex",
 
 
 class ServerDefinition(Record):
-    """One MCP server of a run (SPEC section 8). `timeout` and `call_timeout_seconds` are in seconds."""
+    """One MCP server of a run (SPEC section 8). `timeout` and `call_timeout_seconds` are in seconds.
+
+    `sandbox` says where a stdio server works (`sandbox/server_places.py`): None in a box if one can be had,
+    True in a box or not at all, False outside of every box or not at all. `network`, None for that of the
+    agent, `sandbox_read` and `sandbox_write` are those of its box.
+    """
 
     type: Literal["stdio", "http", "sse"] = "stdio"
     command: str | None = None
@@ -38,7 +43,15 @@ class ServerDefinition(Record):
     enabled_tools: list[str] | None = None
     disabled_tools: list[str] | None = None
     prefix: bool = False
-    sandbox: bool = False
+    sandbox: bool | None = None
+    network: bool | None = None
+    sandbox_read: list[str] = Field(default_factory=list)
+    sandbox_write: list[str] = Field(default_factory=list)
+
+    @property
+    def insists_on_box(self) -> bool:
+        """Whether its entry asks for what only a box can keep."""
+        return self.sandbox is True or self.network is False
 
 
 class CodeMode(Record):
@@ -164,6 +177,11 @@ class AgentDefinition(Record):
     def write_elsewhere(self) -> list[str]:
         """The places outside the working directory that programs in a sandbox may write."""
         return [path for path in self.sandbox_write if path.startswith(("/", "~/"))]
+
+    @property
+    def written_by_servers(self) -> list[str]:
+        """The places outside the working directory that its MCP servers write in their boxes."""
+        return [place for server in self.mcp_servers.values() for place in server.sandbox_write]
 
     @property
     def tool_name(self) -> str:

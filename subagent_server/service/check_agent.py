@@ -18,6 +18,9 @@ from subagent_server.catalog.servers import is_http_url
 from subagent_server.catalog.variables import REFERENCE, MissingVariable, expand_as_far_as_set
 from subagent_server.domain.definitions import BUILT_RUNNERS, AgentDefinition, ServerDefinition
 from subagent_server.domain.errors import BadArgument, shorten
+from subagent_server.sandbox.bubblewrap import find_program
+from subagent_server.sandbox.refusal import BoxRefused
+from subagent_server.sandbox.server_places import NotOutside, ServerPlace, outside_start, place_of
 from subagent_server.service.context import Service
 from subagent_server.service.live_runs import written_places
 from subagent_server.service.places import cwd_of_user
@@ -33,7 +36,13 @@ from subagent_server.service.tool_names import (
     tool_refusals,
 )
 from subagent_server.service.trusting import NotTrusted, TrustCheck
-from subagent_server.service.unsupported import asked_of_box, unsupported_keys, why_no_box, works_without_box
+from subagent_server.service.unsupported import (
+    asked_by_servers,
+    asked_of_box,
+    unsupported_keys,
+    why_no_box,
+    works_without_box,
+)
 
 _BUDGET = "limits.budgetUsd"
 _REFUSED_CALL = "A call is refused"
@@ -249,14 +258,62 @@ class AgentChecker:
                 yield Refusal(told, key, in_file=works_without_box(agent))
 
     def _of_servers(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
+        yield from self._of_server_boxes(agent, cwd)
         for name, server in agent.mcp_servers.items():
             key = f"mcpServers.{name}"
             if server.type == "stdio":
                 yield from self._of_program(agent, name, server, cwd)
+                yield from self._of_place_outside(agent, name, server, cwd)
             elif server.url and not _has_unset(server.url) and not is_http_url(server.url):
                 told = f"{key}.url must begin with http:// or https:// and name a host."
                 if not any(fault.startswith(f"{key}.url ") for fault in agent.faults):
                     yield Refusal(told, key, in_file=False)
+
+    def _of_server_boxes(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
+        """Yield the refusals of keys of servers that only a box can keep, and none can be had."""
+        if (asked := asked_by_servers(agent)) and (
+            reason := self._no_box_for_servers(agent, cwd)
+        ) is not None:
+            for key, name in asked.items():
+                yield Refusal(f"{key} cannot be kept: {reason}.", f"mcpServers.{name}", in_file=False)
+
+    def _no_box_for_servers(self, agent: AgentDefinition, cwd: Path | None) -> str | None:
+        """Return why the servers of an agent surely have no box, as a part of a sentence."""
+        if agent.runner != "messages":
+            return f"the program of the runner {agent.runner} starts the servers itself"
+        try:
+            find_program(self._service.settings.environment, cwd or self._service.settings.cwd)
+        except BoxRefused as refusal:
+            return refusal.reason
+        return None
+
+    def server_places(self, checked: CheckedAgent) -> dict[str, ServerPlace]:
+        """Return where the stdio servers of an agent work, by name, as far as is known before a start."""
+        agent = checked.agent
+        no_box = self._no_box_for_servers(agent, checked.cwd)
+        places = {name: place_of(agent, server, no_box) for name, server in agent.mcp_servers.items()}
+        return {name: place for name, place in places.items() if place is not None}
+
+    def _of_place_outside(
+        self, agent: AgentDefinition, name: str, server: ServerDefinition, cwd: Path | None
+    ) -> Iterator[Refusal]:
+        """Yield the refusal of a server that may not work outside of every box."""
+        settings = self._service.settings
+        if server.sandbox is not False or _has_unset(" ".join([server.command or "", *server.args])):
+            return
+        key = f"mcpServers.{name}"
+        if agent.runner != "messages":
+            why = f"the program of the runner {agent.runner} starts the servers itself"
+            yield Refusal(f"{key}.sandbox cannot be kept: {why}.", key, in_file=False)
+            return
+        try:
+            environment = {**settings.environment, **agent.env}
+            written = written_places(settings)
+            here = [cwd or settings.cwd]
+            outside_start(agent, server, environment, settings.state_directory, here, written)
+        except NotOutside as error:
+            told = f"{key} cannot work outside of every box (sandbox: false): {error.why}; "
+            yield Refusal(f"{told}without the key it works in a box of its own.", key, in_file=False)
 
     def _of_program(
         self, agent: AgentDefinition, name: str, server: ServerDefinition, cwd: Path | None

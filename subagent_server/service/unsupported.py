@@ -40,6 +40,15 @@ def asked_of_box(agent: AgentDefinition) -> dict[str, str]:
     return {key: written for key, written in asked.items() if written}
 
 
+def asked_by_servers(agent: AgentDefinition) -> dict[str, str]:
+    """Return the keys of MCP servers that only a box can keep, each with the name of its server."""
+    return {
+        f"mcpServers.{name}.{'sandbox' if server.sandbox else 'network'}": name
+        for name, server in agent.mcp_servers.items()
+        if server.insists_on_box
+    }
+
+
 def works_without_box(agent: AgentDefinition) -> bool:
     """Whether the file of an agent leaves its programs without a box."""
     return agent.sandbox == "none" or (agent.runner != "messages" and agent.sandbox == "auto")

@@ -10,16 +10,16 @@ directory that programs of the host execute cannot be protected.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.tool_selection import Selection
-from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.limits import limits_as_text
 from subagent_server.sandbox.refusal import BoxRefused, PlaceRefused, tried_twice
+from subagent_server.sandbox.server_places import ServerPlace, place_of
 from subagent_server.sandbox.trial import is_proven, try_box
-from subagent_server.service.unsupported import asked_of_box
+from subagent_server.service.unsupported import asked_by_servers, asked_of_box
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.bash import BashTool
 from subagent_server.toolkit.workspace.off_loop import off_loop
@@ -35,17 +35,18 @@ _UNSANDBOXED = "none (unsandboxed: programs run with all rights of the user"
 class Place:
     """Where programs work: a box, or None for no box; `mark` says so to people, `words` to the model.
 
-    MCP servers whose entry asks for it are started in a `server_box`.
+    `servers` builds the boxes of MCP servers, None if none works in a box: as a rule it is `box` itself.
     """
 
     box: RunBox | None
     mark: str
     words: str = ""
-    server_box: Box | None = None
+    servers: RunBox | None = None
 
     def open(self) -> Sequence[str]:
         """Return what programs of the host execute and a box leaves open, each with the reason. Blocking."""
-        return self.box.open() if self.box is not None else ()
+        held = self.box or self.servers
+        return held.open() if held is not None else ()
 
 
 def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
@@ -57,26 +58,29 @@ def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
     agent = setup.agent
     writes = selection.bash or agent.enabled_code_mode is not None
     tools = writes or selection.grep or selection.glob or selection.ls
-    servers = [server for server in agent.mcp_servers.values() if server.sandbox]
+    servers = "box" in _places_of_servers(agent)
     is_boxed = tools and agent.sandbox != "none"
     if not is_boxed and not servers:
-        return without_box(agent, _SAYS_NONE) if agent.sandbox == "none" else Place(None, NO_PROGRAMS)
+        return _tools_without_box(agent)
     try:
-        box = RunBox(setup, protects=bool(writes or servers))
+        box = RunBox(setup, protects=writes or servers)
     except BoxRefused as refusal:
         return without_box(agent, refusal.reason)
     except PlaceRefused as refusal:
         raise place_refused(refusal) from refusal
-    try:
-        if agent.sandbox == "bwrap" and (opened := box.open()):
-            raise unprotected(opened)
-        server_box = box.built_for(servers) if servers else None
-    except BoxRefused as refusal:
-        return without_box(agent, refusal.reason)
+    if agent.sandbox == "bwrap" and (opened := box.open()):
+        raise unprotected(opened)
     if not is_boxed:
-        mark = without_box(agent, _SAYS_NONE).mark if tools else NO_PROGRAMS
-        return Place(None, mark, "", server_box)
-    return Place(box, mark_of(box), words_of(box) if writes else "", server_box)
+        return replace(_tools_without_box(agent), servers=box)
+    mark = f"{mark_of(box)}{_mark_of_servers(agent)}"
+    return Place(box, mark, words_of(box) if writes else "", box if servers else None)
+
+
+def _tools_without_box(agent: AgentDefinition) -> Place:
+    """Return the place of an agent whose tools have no box by its file, or start no program."""
+    if agent.sandbox == "none":
+        return without_box(agent, _SAYS_NONE)
+    return Place(None, f"{NO_PROGRAMS}{_mark_of_servers(agent)}")
 
 
 async def entered(place: Place, tools: Sequence[Tool]) -> None:
@@ -85,16 +89,14 @@ async def entered(place: Place, tools: Sequence[Tool]) -> None:
     Raises:
         BoxRefused: there is no such box here. Nothing is left running.
     """
-    wanted = place.box or place.server_box
+    wanted = place.box or place.servers
     if wanted is None or is_proven(wanted.program):
         return
     shell = _shell_of(tools)
     if place.box is not None and shell is not None:
         await shell.begin(wait=True)
     else:
-        await off_loop(
-            lambda: tried_twice(lambda: try_box(wanted if isinstance(wanted, Box) else wanted.built()))
-        )
+        await off_loop(lambda: tried_twice(lambda: try_box(wanted.built())))
 
 
 async def get_ready(place: Place, tools: Sequence[Tool]) -> None:
@@ -115,10 +117,11 @@ def without_box(agent: AgentDefinition, reason: str) -> Place:
     Raises:
         RunRefused: `config`, if the agent asks for something that only a box can give.
     """
-    asked = [*asked_of_box(agent).values(), *(_boxed_servers(agent) if reason != _SAYS_NONE else ())]
+    no_box = None if reason == _SAYS_NONE else reason  # which is about the agent, and not about its servers
+    asked = [*asked_of_box(agent).values(), *(asked_by_servers(agent) if no_box is not None else {})]
     if asked:
         raise refused(asked[0], reason)
-    return Place(None, f"{_UNSANDBOXED}; {reason})")
+    return Place(None, f"{_UNSANDBOXED}; {reason}){_mark_of_servers(agent, no_box)}")
 
 
 def refused(asked: str, reason: str) -> RunRefused:
@@ -130,8 +133,22 @@ def refused(asked: str, reason: str) -> RunRefused:
     )
 
 
-def _boxed_servers(agent: AgentDefinition) -> list[str]:
-    return [f"mcpServers.{name}.sandbox" for name, server in agent.mcp_servers.items() if server.sandbox]
+def _mark_of_servers(agent: AgentDefinition, no_box: str | None = None) -> str:
+    """Return the end of a mark: where the MCP servers of the agent work."""
+    places = _places_of_servers(agent, no_box).values()
+    said = "; ".join(f"{place.where}: {', '.join(names)}" for place, names in places)
+    return f"; MCP servers {said}" if said else ""
+
+
+def _places_of_servers(
+    agent: AgentDefinition, no_box: str | None = None
+) -> dict[str, tuple[ServerPlace, list[str]]]:
+    """Return the places of the agent's MCP servers, with their names there, by the kind of place."""
+    found: dict[str, tuple[ServerPlace, list[str]]] = {}
+    for name, server in agent.mcp_servers.items():
+        if (place := place_of(agent, server, no_box)) is not None:
+            found.setdefault(place.works, (place, []))[1].append(name)
+    return found
 
 
 def place_refused(refusal: PlaceRefused) -> RunRefused:

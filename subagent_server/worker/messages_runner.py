@@ -28,7 +28,6 @@ from subagent_server.runners.messages.resume import Opening
 from subagent_server.runners.messages.traced import TracedModel
 from subagent_server.runners.messages.web_tools import make_web_tools
 from subagent_server.runners.outcome import Outcome
-from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.refusal import BoxRefused, end_of_run
 from subagent_server.service.inputs import copied_inputs
 from subagent_server.service.scripted import is_scripted
@@ -150,7 +149,7 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
         start = await _start(run, request, opening)
         # 4. Connect the servers. If one fails, this closes them all itself.
         own_names = [*(tool.name for tool in own_tools), *offer.names]
-        servers = await _servers(setup, own_names, place.server_box)
+        servers = await _servers(setup, own_names, place)
         if servers is not None:
             whatever_fails.push_async_callback(servers.aclose)
         foreign = await _foreign_tools(setup, servers, own_tools, place)
@@ -305,12 +304,12 @@ async def _foreign_tools(
     )
 
 
-async def _servers(setup: RunnerSetup, own_names: list[str], box: Box | None) -> "ConnectedServers | None":
+async def _servers(setup: RunnerSetup, own_names: list[str], place: Place) -> "ConnectedServers | None":
     if not setup.agent.mcp_servers:
         return None
     from subagent_server.worker.servers import connect_servers  # imports the SDK of the protocol
 
-    return await connect_servers(setup, own_names, box)
+    return await connect_servers(setup, own_names, None if place.servers is None else place.servers.built_for)
 
 
 def _model(setup: RunnerSetup, settings: ModelSettings) -> Model:

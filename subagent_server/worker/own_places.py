@@ -62,7 +62,8 @@ def own_places(agent: AgentDefinition, environment: Mapping[str, str], root: Pat
             "are, which no run may write.",
             "Start the run in the directory of a project.",
         )
-    own = [] if agent.sandbox == "none" else [*_in_box(cwd, environment), *map(_real, agent.write_elsewhere)]
+    named_to_write = [*agent.write_elsewhere, *agent.written_by_servers]
+    own = [] if agent.sandbox == "none" else [*_in_box(cwd, environment), *map(_real, named_to_write)]
     others = enter(state_directory_of(environment), LiveRun(this_process(), root, agents, own))
     places = dict.fromkeys([*agents, *installation, *(place for other in others for place in other.agents)])
     return OwnPlaces(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from subagent_server.domain.definitions import AgentDefinition, SandboxLimits, ServerDefinition
+from subagent_server.domain.definitions import AgentDefinition, SandboxLimits
 from subagent_server.host.inside import printable
 from subagent_server.sandbox.box import Box, Rules, build_box, find_box_program
 from subagent_server.sandbox.git_directories import GitSettings, git_settings
@@ -75,14 +75,13 @@ class RunBox:
         """
         return build_box(self._protected())
 
-    def built_for(self, servers: Sequence[ServerDefinition]) -> Box:
-        """Return the box for MCP servers: the same, with their programs and without the agent's variables.
+    def built_for(self, changed: Callable[[Rules], Rules]) -> Box:
+        """Return a box by the rules of this one, changed, as for an MCP server.
 
-        Raises as `built` does.
+        Raises as `built` does; PlaceRefused.
         """
-        rules = self._protected()
-        programs = [Path(server.command or "") for server in servers]
-        return build_box(replace(rules, environment=showing(programs, rules.environment), own={}))
+        rules = changed(self._protected())
+        return build_box(replace(rules, over=[*rules.over, *_read_only(self._setup, rules.write)]))
 
     def _protected(self) -> Rules:
         if not self.protects:
@@ -113,10 +112,6 @@ def _unprotected(setup: RunnerSetup) -> Rules:
     """Return the rules of a box in which the working directory cannot be written."""
     agent, cwd = setup.agent, Path.cwd()
     write = _places(agent.write_elsewhere)
-
-    def within(path: Path) -> bool:
-        return any(path.is_relative_to(place) for place in (cwd, *write))
-
     return Rules(
         cwd=cwd,
         environment=showing(_interpreters(agent), setup.environment),
@@ -125,10 +120,16 @@ def _unprotected(setup: RunnerSetup) -> Rules:
         limits=agent.sandbox_limits or SandboxLimits(),
         read=_places(agent.sandbox_read),
         write=write,
-        over=[("--ro-bind", path) for path in setup.places.read_only if path.is_dir() and within(path)],
+        over=_read_only(setup, [cwd, *write]),
         hidden=[*setup.places.roots, *_runtime_directory(setup.environment, cwd)],
         cwd_read_only=True,
     )
+
+
+def _read_only(setup: RunnerSetup, written: Sequence[Path]) -> list[tuple[str, Path]]:
+    """Return the mounts for the places of all runs that lie where the programs of a box write."""
+    places = (path for path in setup.places.read_only if path.is_dir())
+    return [("--ro-bind", path) for path in places if any(map(path.is_relative_to, written))]
 
 
 def showing(programs: Sequence[Path], environment: Mapping[str, str]) -> Mapping[str, str]:

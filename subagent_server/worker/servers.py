@@ -7,12 +7,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from subagent_server.sandbox.box import Box
+from subagent_server.sandbox.server_places import Builder, ServerStarts
+from subagent_server.settings import state_directory_of
 from subagent_server.toolkit.mcp_servers.connection import ServerContext
 from subagent_server.toolkit.mcp_servers.offer import ToolChoice
 from subagent_server.toolkit.mcp_servers.results import Attachments
 from subagent_server.toolkit.mcp_servers.servers import Servers, connect
-from subagent_server.toolkit.mcp_servers.session import ServerEnvironment
 from subagent_server.toolkit.mcp_servers.tool import McpTool
 from subagent_server.worker.runner_setup import RunnerSetup
 
@@ -34,20 +34,23 @@ class ConnectedServers:
 
 
 async def connect_servers(
-    setup: RunnerSetup, own_names: Collection[str], box: Box | None
+    setup: RunnerSetup, own_names: Collection[str], build: Builder | None
 ) -> ConnectedServers:
     """Connect to the servers of an agent, all at once, and choose among their tools.
 
-    `own_names` are taken already. Servers whose entry asks for a sandbox each have a `box` of their own.
+    `own_names` are taken already. `build` makes the boxes of those that work in one, beside each other.
 
     Raises:
-        RunRefused: `config`, naming the server and its words. No server is left connected.
+        RunRefused: `config`, or `storage` if a box could not be made, naming the server and its words. No
+            server is left connected.
     """
     agent, run = setup.agent, setup.run
-    place = ServerEnvironment(setup.environment, Path.cwd(), box)
-    servers = await connect(
-        agent.mcp_servers, ServerContext(place, run.record, run.masker, run.paths.server_logs), agent.name
-    )
+    worktree, cwd = run.meta().worktree, Path.cwd()
+    project = cwd if worktree is None else Path(worktree.origin)
+    state = state_directory_of(setup.environment)
+    starts = ServerStarts(agent, setup.environment, cwd, project, state, build, setup.places.written)
+    around = ServerContext(starts.start, run.record, run.masker, run.paths.server_logs)
+    servers = await connect(agent.mcp_servers, around, agent.name)
     try:
         code_mode = agent.enabled_code_mode
         excluded = None if code_mode is None else code_mode.excluded_tools

@@ -25,7 +25,7 @@ from subagent_server.service.trusting import coverage, trust
 from subagent_server.settings import read_settings
 from subagent_server.simulator import Simulator
 from subagent_server.store.runs import RunStore
-from tests.helpers import warm
+from tests.helpers import bubblewrap, warm
 from tests.helpers.forking import run_command, start_command
 from tests.helpers.runs import STARTED, make_meta, make_request
 from tests.helpers.wait import wait_for
@@ -64,6 +64,11 @@ class Cli:
             "ANTHROPIC_API_KEY": "no-model-is-called-with-this",
             "XDG_CONFIG_HOME": str(configuration),
         }
+
+    def have_boxes(self) -> None:
+        """Let MCP servers work in boxes from here on, and keep what they download beside the home."""
+        self.environment |= bubblewrap.settings()
+        self.environment["XDG_STATE_HOME"] = str(self.home.with_name(f"{self.home.name}.state"))
 
     def __call__(
         self,

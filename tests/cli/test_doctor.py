@@ -98,7 +98,7 @@ def test_an_agent_may_be_named_and_a_name_that_is_none_is_refused_with_the_neare
     cli.agent("bounded", tools="Bash(git diff:*)")
     (cli.home / "agents" / "torn.yaml").write_text("subagent: 5\n", encoding="utf-8")
     (cli.home / "agents" / "notes.md").write_text("Notes.\n", encoding="utf-8")
-    assert cli.json("doctor", "worker") == {"checked": 1, "problems": []}
+    assert cli.json("doctor", "worker") == {"checked": 1, "problems": [], "servers": []}
     for name, reason in (("bounded", "Bash(git diff:*)"), ("torn", "agents/torn.yaml:")):
         done = cli("doctor", name)
         assert done.returncode == 1 and reason in done.stdout and len(done.stdout.splitlines()) == 1
@@ -185,3 +185,23 @@ def test_an_unknown_run_exits_with_3(cli: Cli) -> None:
 
 def test_a_file_and_runs_at_once_are_a_mistake_of_usage(cli: Cli) -> None:
     assert cli("doctor", "agents/x.md", "--runs").returncode == 2
+
+
+def test_where_each_mcp_server_works_and_why_is_said(cli: Cli) -> None:
+    cli.have_boxes()
+    outside = {"command": "/usr/bin/true", "sandbox": False}
+    servers = {"a": {"command": "true"}, "b": outside, "c": {"command": "true", "network": False}}
+    cli.agent("one", mcpServers=servers)
+    cli.agent("two", sandbox="none", mcpServers={"a": {"command": "true"}})
+    cli.agent("three", mcpServers={"a": {"command": "sh", "args": ["server.sh"], "sandbox": False}})
+    done = cli("doctor", "one")
+    assert "MCP server a of one works in a box of its own (with the network).\n" in done.stderr
+    assert "MCP server b of one works outside of every box (its entry says sandbox: false).\n" in done.stderr
+    assert "MCP server c of one works in a box of its own (without the network).\n" in done.stderr
+    (found,) = cli.json("doctor", "two")["servers"]
+    assert found["works"] == "unsandboxed" and "the agent file says sandbox: none" in found["why"]
+    refused = cli("doctor", "three")
+    assert refused.returncode == 1 and "cannot work outside of every box (sandbox: false)" in refused.stdout
+    without = cli("doctor", "one", env={"SUBAGENT_BWRAP": "/nowhere/bwrap"})
+    assert "MCP server a of one works without a box (SUBAGENT_BWRAP names" in without.stderr
+    assert "mcpServers.c.network cannot be kept" in without.stdout

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cli.command import Cli
+from tests.cli.command import Cli, Completed
 from tests.helpers.mcp_servers import scripted
 
 ECHO = {"name": "echo", "description": "Repeats its text.", "outputSchema": {"type": "object"}}
@@ -39,6 +39,7 @@ SERVERS = {
 @pytest.fixture
 def config(cli: Cli) -> str:
     """A configuration without a subagent, as a parent of the seed has it."""
+    cli.have_boxes()
     path = cli.home / "parent.cpe.yaml"
     path.write_text(yaml.safe_dump({"version": "1.0", "mcpServers": SERVERS}), encoding="utf-8")
     return str(path)
@@ -51,6 +52,7 @@ def test_list_servers_shows_every_server_with_its_kind_without_secrets_and_does_
     assert done.returncode == 0 and done.stdout.startswith("Configured MCP Servers:\n- ")
     assert "- files (Type: stdio, Timeout: 60s)\n  Command: " in done.stdout
     assert "- web (Type: http, Timeout: 30s)\n  URL: https://api.example.com/mcp\n" in done.stdout
+    assert "  Works: in a box of its own (with the network)\n" in done.stdout
     found = cli.json("mcp", "list-servers", "--config", config)["servers"]
     assert [server["name"] for server in found] == sorted(SERVERS)
     assert found[-1]["headers"] == {"Authorization": "Bearer ***"}
@@ -62,7 +64,9 @@ def test_info_connects_and_prints_name_and_version(cli: Cli, config: str) -> Non
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Connected to server: files\n") and "Tools: 5" in done.stdout
     assert done.stderr == "", "what it prints before it is connected is for its failures"
+    assert "  Works: in a box of its own (with the network)" in done.stdout
     facts = cli.json("mcp", "info", "files", "--config", config)
+    assert facts["works"] == "box"
     assert facts["name"] == "scripted" and facts["protocolVersion"] == "2025-11-25"
 
 
@@ -129,3 +133,36 @@ def test_the_servers_of_an_agent_are_meant_by_its_name_and_those_of_any_file_by_
     done = cli("mcp", "list-servers", "--agent", "wrong")
     assert done.returncode == 2 and "mcpServers.x.type" in done.stderr
     assert Path(cli.home / "runs").is_dir()
+
+
+def test_a_server_that_is_tried_by_hand_works_where_a_run_would_start_it(cli: Cli) -> None:
+    cli.have_boxes()
+    (cli.home / ".mcp.json").write_text("{}", encoding="utf-8")
+    tools: list[dict[str, object]] = [
+        {"name": "key", "does": {"env": "ANTHROPIC_API_KEY"}},
+        {"name": "writes", "does": {"keep": "here.txt"}},
+        {"name": "overwrites", "does": {"keep": ".mcp.json"}},
+    ]
+    entry = scripted(*tools)
+    servers = {
+        "box": entry,
+        "refused": {"command": "sh", "args": ["-c", "true"], "sandbox": False},
+        "never": {**entry, "network": False},
+    }
+    config = cli.home / "servers.json"
+    config.write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
+
+    def call(server: str, tool: str, **env: str) -> Completed:
+        return cli("mcp", "call-tool", server, tool, "--config", str(config), env=env)
+
+    assert call("box", "key").stdout == "(unset)\n"
+    assert call("box", "writes").stdout == "1\n" and (cli.home / "here.txt").exists()
+    assert "Read-only file system" in call("box", "overwrites").stdout
+    assert (cli.home / ".mcp.json").read_text(encoding="utf-8") == "{}"
+    refused = call("refused", "key")
+    assert refused.returncode == 6 and "would look for what it executes" in refused.stderr
+    without = call("box", "key", SUBAGENT_BWRAP="/nowhere/bwrap")
+    assert without.stdout == f"{cli.environment['ANTHROPIC_API_KEY']}\n"
+    assert "Warning: MCP servers work without a box here" in without.stderr
+    never = call("never", "key", SUBAGENT_BWRAP="/nowhere/bwrap")
+    assert never.returncode == 6 and "mcpServers.never.network cannot be kept" in never.stderr

@@ -12,6 +12,7 @@ REST = "# --- gitlab ---\ndef close(**others: Any) -> Text:\n    ...\n"
 
 
 def test_the_functions_are_printed_as_the_model_reads_them_without_excluded_tools(cli: Cli) -> None:
+    cli.have_boxes()
     code_mode = {"enabled": True, "excludedTools": ["mcp__github__close", "merge"]}
     cli.agent("worker", mcpServers={"github": GITHUB, "gitlab": GITLAB}, codeMode=code_mode)
     done = cli("tools", "worker")

@@ -20,10 +20,14 @@ _INSTALL_SECONDS = 300
 def scripted(
     *tools: str | dict[str, Any], keys: dict[str, Any] | None = None, **script: Any
 ) -> dict[str, Any]:
-    """Return the keys of a scripted server; a tool that is only named answers with its arguments."""
+    """Return the keys of a scripted server; a tool that is only named answers with its arguments.
+
+    Its program lies elsewhere than the working directory of a run, so its box has to show it.
+    """
     listed = [{"name": tool} if isinstance(tool, str) else tool for tool in tools]
     text = json.dumps({"tools": listed, **script})
-    return {"command": sys.executable, "args": ["-S", str(_SCRIPTED), text], **(keys or {})}
+    shown = {"sandboxRead": [str(_SCRIPTED.parent)]}
+    return {"command": sys.executable, "args": ["-S", str(_SCRIPTED), text], **shown, **(keys or {})}
 
 
 def definition(**keys: Any) -> ServerDefinition:

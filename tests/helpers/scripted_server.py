@@ -7,7 +7,8 @@
   `{"hang": true}`: no answer; `{"error": "..."}`: an error of the protocol; `{"env": "NAME"}`: a variable of
   the server; `{"meta": true}`: the `_meta` of the call; `{"count": true}`: how many calls this process has
   had; `{"progress": 3}`: three reports, then the text `done`; `{"stderr": "..."}`: a line, and the
-  arguments; else the arguments. A schema of `"missing"` is left out.
+  arguments; `{"networks": true}`: the interfaces; `{"keep": "PATH"}`: how many lines a file has after one
+  more; else the arguments. A schema of `"missing"` is left out.
 - `pageSize`: tools a page; `pagesDoNotEnd`. `stderr`, `stdout`: lines to print first, with variables in them.
 - `log`: a message of its log. `exit`: end with this code at once. `silent`: never answer.
 - `discover`: `die` or `silent`, as some old servers; `complains`: lines on stderr at a new method.
@@ -17,6 +18,7 @@
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -116,6 +118,16 @@ class ScriptedServer:
             return self.text(os.environ.get(does["env"], "(unset)"))
         if does.get("meta"):
             return self.text(json.dumps(params.get("_meta")))
+        if "networks" in does:
+            return self.text(",".join(sorted(name for _, name in socket.if_nameindex())))
+        if "keep" in does:
+            kept = Path(does["keep"]).expanduser()
+            try:
+                with kept.open("a", encoding="utf-8") as file:
+                    file.write("once\n")
+            except OSError as error:
+                return self.text(str(error))
+            return self.text(str(len(kept.read_text(encoding="utf-8").splitlines())))
         if "stderr" in does:
             print(os.path.expandvars(does["stderr"]), file=sys.stderr, flush=True)
         if "count" in does:

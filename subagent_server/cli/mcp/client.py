@@ -10,14 +10,14 @@ from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.output import err, is_terminal, out, out_json
 from subagent_server.cli.console.text import escape_lines, one_line
 from subagent_server.cli.mcp.config import Chosen
-from subagent_server.cli.mcp.text import Which, filter_lines, listed_tool
+from subagent_server.cli.mcp.text import Which, filter_lines, listed_tool, wire_place
 from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.domain.secrets import Masker
+from subagent_server.sandbox.server_places import place_of
 from subagent_server.toolkit.mcp_servers.connection import ServerConnection, ServerContext
 from subagent_server.toolkit.mcp_servers.offer import ToolListing, passes, unknown_names
 from subagent_server.toolkit.mcp_servers.reasons import CallTimedOut, ServerTrouble
 from subagent_server.toolkit.mcp_servers.results import Attachments, converted
-from subagent_server.toolkit.mcp_servers.session import ServerEnvironment
 
 T = TypeVar("T")
 
@@ -28,7 +28,9 @@ def show_info(chosen: Chosen, as_json: bool) -> ExitCode:
     async def ask(connection: ServerConnection) -> dict[str, Any]:
         return {"server": chosen.name, **connection.facts(), "tools": len(connection.tools)}
 
-    facts = _connected(chosen, ask)
+    starts = chosen.ready.starts
+    place = place_of(starts.agent, chosen.definition, None if starts.build else "none can be had here")
+    facts = {**_connected(chosen, ask), **wire_place(place)}
     if as_json:
         out_json(facts)
         return ExitCode.OK
@@ -37,6 +39,8 @@ def show_info(chosen: Chosen, as_json: bool) -> ExitCode:
         if facts.get(key):
             out(f"  {label}: {one_line(str(facts[key]))}")
     out(f"  Tools: {facts['tools']}")
+    if place is not None:
+        out(f"  Works: {one_line(str(place))}")
     if facts.get("instructions"):
         out(f"  Instructions:\n{escape_lines(facts['instructions'], '    ')}")
     return ExitCode.OK
@@ -45,13 +49,13 @@ def show_info(chosen: Chosen, as_json: bool) -> ExitCode:
 def show_tools(chosen: Chosen, which: Which, as_json: bool) -> ExitCode:
     """List the tools of the server."""
 
-    async def ask(connection: ServerConnection) -> list[Any]:
-        return connection.tools
+    async def ask(connection: ServerConnection) -> tuple[list[Any], list[str]]:
+        return connection.tools, connection.warnings
 
-    tools = _connected(chosen, ask)
+    tools, left_out = _connected(chosen, ask)
     rows = [(_wire(tool), passes(chosen.definition, tool.name)) for tool in tools]
     shown = [(tool, offered) for tool, offered in rows if which == "all" or offered == (which == "offered")]
-    warnings = unknown_names(ToolListing(chosen.name, chosen.definition, tools))
+    warnings = [*left_out, *unknown_names(ToolListing(chosen.name, chosen.definition, tools))]
     if as_json:
         listed = [{**tool, "filtered": not offered} for tool, offered in shown]
         counts = {"total": len(rows), "offered": sum(offered for _, offered in rows)}
@@ -112,8 +116,8 @@ def _connected(chosen: Chosen, ask: Callable[[ServerConnection], Awaitable[T]]) 
 
 
 async def _asked(chosen: Chosen, ask: Callable[[ServerConnection], Awaitable[T]]) -> T:
-    masker = Masker(chosen.secrets)
-    around = ServerContext(ServerEnvironment(chosen.environment, chosen.cwd), pass_on, masker)
+    masker = Masker(chosen.ready.secrets)
+    around = ServerContext(chosen.ready.starts.start, pass_on, masker)
     connection = ServerConnection(chosen.name, chosen.definition, around)
     try:
         try:

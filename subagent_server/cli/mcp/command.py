@@ -12,9 +12,10 @@ from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import TEXT, json_option, take_common_options, trust_option
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.mcp.config import Chosen, all_servers, one_server
-from subagent_server.cli.mcp.text import Which, listed_server, wire_server
+from subagent_server.cli.mcp.config import Chosen, all_servers, one_server, why_no_box
+from subagent_server.cli.mcp.text import Which, listed_server, wire_place, wire_server
 from subagent_server.domain.errors import BadArgument
+from subagent_server.sandbox.server_places import place_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,13 +52,16 @@ def _verb(name: str) -> Callable[[F], click.Command]:
 @_verb("list-servers")
 def list_servers(session: Session, agent: str | None, config: Path | None, as_json: bool) -> ExitCode:
     """List the servers as they are configured, without connecting."""
-    servers = all_servers(session, agent, config)
+    owner, no_box = all_servers(session, agent, config), why_no_box(session)
+    servers = owner.mcp_servers
+    places = {name: place_of(owner, server, no_box) for name, server in servers.items()}
     if as_json:
-        out_json({"servers": [wire_server(name, server) for name, server in servers.items()]})
+        wire = [{**wire_server(name, each), **wire_place(places[name])} for name, each in servers.items()]
+        out_json({"servers": wire})
     elif servers:
         out("Configured MCP Servers:")
         for name, server in servers.items():
-            out(listed_server(name, server))
+            out(listed_server(name, server, places[name]))
     else:
         err("No MCP servers are configured: write them under `mcpServers` of the file.")
     return ExitCode.OK

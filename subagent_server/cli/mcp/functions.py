@@ -20,7 +20,6 @@ from subagent_server.toolkit.mcp_servers.connection import ServerContext
 from subagent_server.toolkit.mcp_servers.offer import ToolChoice
 from subagent_server.toolkit.mcp_servers.results import Attachments
 from subagent_server.toolkit.mcp_servers.servers import connect
-from subagent_server.toolkit.mcp_servers.session import ServerEnvironment
 
 
 def show_functions(session: Session, name: str, about: str | None, *, whole: bool, as_json: bool) -> ExitCode:
@@ -63,7 +62,7 @@ async def _divided(agent: AgentDefinition, ready: ReadyServers) -> DividedTools:
         EarlyExit: a server could not be connected (6), or names clash (2).
     """
     masker = Masker(ready.secrets)
-    around = ServerContext(ServerEnvironment(ready.environment, ready.cwd), pass_on, masker)
+    around = ServerContext(ready.starts.start, pass_on, masker)
     try:
         servers = await connect(ready.servers, around, agent.name)
     except RunRefused as refusal:

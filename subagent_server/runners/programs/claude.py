@@ -289,13 +289,12 @@ def _totals(event: dict[str, Any], spent: Decimal | None) -> dict[str, Any]:
 
 def _server(name: str, server: ServerDefinition) -> dict[str, Any]:
     """Return a server as its configuration has it. Raises RunRefused for what it cannot keep."""
-    for key, asked in (("enabledTools", server.enabled_tools), ("sandbox", server.sandbox)):
-        if asked:
-            raise RunRefused(
-                "config",
-                f"mcpServers.{name}.{key} cannot be kept by Claude Code.",
-                "Use `disabledTools`, or leave the key out.",
-            )
+    if server.enabled_tools:
+        raise RunRefused(
+            "config",
+            f"mcpServers.{name}.enabledTools cannot be kept by Claude Code.",
+            "Use `disabledTools`, or leave the key out.",
+        )
     if server.type == "stdio":
         entry: dict[str, Any] = {"command": server.command, "args": server.args, "env": server.env}
     else:

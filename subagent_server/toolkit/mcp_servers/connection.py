@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from mcp.shared.dispatcher import ProgressFnT
@@ -12,9 +13,10 @@ from mcp_types import CallToolResult, Tool
 from subagent_server.domain.definitions import ServerDefinition
 from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
+from subagent_server.sandbox.server_places import ServerStart
 from subagent_server.toolkit.mcp_servers.reasons import ServerLost, ServerTrouble
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
-from subagent_server.toolkit.mcp_servers.session import Mode, ServerEnvironment, ServerSession
+from subagent_server.toolkit.mcp_servers.session import Mode, ServerSession
 
 _PROGRESS_SECONDS = 2.0
 """Progress of a call comes into the journal no more often than this."""
@@ -24,9 +26,12 @@ _LEAST_PROBE_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class ServerContext:
-    """The surroundings of a run's servers: `record` appends to the journal, `logs` holds their log files."""
+    """The surroundings of a run's servers.
 
-    place: ServerEnvironment
+    `start` says how a stdio server is started; `record` appends to the journal, `logs` holds their log files.
+    """
+
+    start: Callable[[ServerDefinition, str], ServerStart]
     record: Callable[..., None]
     masker: Masker = field(default_factory=Masker)
     logs: Directory | None = None
@@ -74,7 +79,7 @@ class ServerConnection:
             if not limit.expired():
                 raise
             what = f"did not connect and list its tools within {seconds:g} s"
-            raise ServerTrouble(self._with_words(what)) from error
+            raise ServerTrouble(self._with_remedy(what)) from error
 
     async def _connected(self) -> list[Tool]:
         """Connect by detecting the era of the protocol; if that fails, in the old era.
@@ -89,15 +94,17 @@ class ServerConnection:
             pass
         except ServerTrouble as trouble:
             if self.session is None or not self.session.ended_itself:
-                raise ServerTrouble(self._with_words(trouble.what)) from trouble
+                raise type(trouble)(self._with_remedy(trouble.what)) from trouble
         self._log.forget()
         try:
             return await self._begin("legacy")
         except ServerTrouble as trouble:
-            raise ServerTrouble(self._with_words(trouble.what)) from trouble
+            raise type(trouble)(self._with_remedy(trouble.what)) from trouble
 
     async def _begin(self, mode: Mode) -> list[Tool]:
-        self.session = session = ServerSession(self.definition, self._around.place, self._log, mode)
+        self.session = session = ServerSession(
+            self.definition, partial(self._around.start, self.definition, self.name), self._log, mode
+        )
         try:
             return await session.open()
         except (ServerTrouble, asyncio.CancelledError):
@@ -107,6 +114,12 @@ class ServerConnection:
     def _with_words(self, what: str) -> str:
         words = self._log.tail
         return f"{what}; it said: {words}" if words else what
+
+    def _with_remedy(self, what: str) -> str:
+        """Return the words on a failure to connect, with the key that would help, if it is known."""
+        words = self._with_words(what)
+        remedy = self.session.remedy(words) if self.session is not None else ""
+        return f"{words}; {remedy}" if remedy else words
 
     # -- calls
 

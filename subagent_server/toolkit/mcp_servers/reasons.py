@@ -6,6 +6,8 @@ from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST
 from pydantic import ValidationError
 
 from subagent_server.domain.definitions import ServerDefinition
+from subagent_server.sandbox.refusal import BoxRefused, PlaceRefused
+from subagent_server.sandbox.server_places import NotOutside
 from subagent_server.toolkit.mcp_servers.network import shown_url
 
 _LOST = ("Connection closed", "Session terminated", "SSE stream")
@@ -24,6 +26,10 @@ class ServerTrouble(Exception):
 
 class CallTimedOut(ServerTrouble):
     """It did not answer a call in the time for one."""
+
+
+class NoPlace(ServerTrouble):
+    """The box that it works in could not be made, twice, for a reason that passes."""
 
 
 class ServerLost(ServerTrouble):
@@ -53,6 +59,8 @@ def why_not_connected(
     by_status = isinstance(error, httpx2.HTTPStatusError | MCPError)
     if definition.type != "stdio" and by_status and trouble:
         return ServerTrouble(trouble)
+    if isinstance(error, BoxRefused) and error.passes:
+        return NoPlace(f"could not be started: its box cannot be made ({error.reason})")
     return ServerTrouble(_reason(error, definition))
 
 
@@ -70,6 +78,12 @@ def _reason(error: BaseException, definition: ServerDefinition) -> str:
     match error:
         case FileNotFoundError() | PermissionError() | NotADirectoryError():
             return f"could not be started: {_why_not_started(error, definition.command or '')}"
+        case NotOutside():
+            return f"could not be started outside of every box (sandbox: false): {error.why}"
+        case BoxRefused():
+            return f"could not be started: its box cannot be made ({error.reason})"
+        case PlaceRefused():
+            return f"cannot work in its box: {error.reason}"
         case ServerTrouble():
             return error.what
         case MCPError():

@@ -9,7 +9,7 @@ from subagent_server.domain.definitions import ServerDefinition
 from subagent_server.domain.errors import RunRefused
 from subagent_server.toolkit.mcp_servers.connection import ServerConnection, ServerContext
 from subagent_server.toolkit.mcp_servers.offer import ToolChoice, ToolListing, make_offer
-from subagent_server.toolkit.mcp_servers.reasons import ServerTrouble
+from subagent_server.toolkit.mcp_servers.reasons import NoPlace, ServerTrouble
 from subagent_server.toolkit.mcp_servers.results import Attachments
 from subagent_server.toolkit.mcp_servers.tool import McpTool
 
@@ -75,8 +75,9 @@ def _refusal(failed: Mapping[str, "asyncio.Task[None]"], agent: str) -> RunRefus
             raise error
         reasons.append(f"The MCP server {name} {error.what}.")
     attempt = shlex.join(["subagent", "mcp", "info", next(iter(failed)), "--agent", agent])
+    passes = all(isinstance(task.exception(), NoPlace) for task in failed.values())
     return RunRefused(
-        "config",
+        "storage" if passes else "config",
         " ".join(reasons),
         f"Try it with `{attempt}`, or mend it in mcpServers.",
     )

@@ -5,10 +5,8 @@ The SDK wants a client to be left by the task that entered it, so that task owns
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from mcp import Client, ClientSession, MCPError
@@ -26,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from subagent_server import __version__
 from subagent_server.domain.definitions import ServerDefinition
-from subagent_server.sandbox.box import Box
+from subagent_server.sandbox.server_places import ServerStart
 from subagent_server.toolkit.mcp_servers.listing import RepairedListing, all_tools
 from subagent_server.toolkit.mcp_servers.network import NetworkTransport
 from subagent_server.toolkit.mcp_servers.reasons import (
@@ -39,7 +37,7 @@ from subagent_server.toolkit.mcp_servers.reasons import (
     with_status,
 )
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
-from subagent_server.toolkit.mcp_servers.stdio import ServerProgram, StdioTransport
+from subagent_server.toolkit.mcp_servers.stdio import StdioTransport
 
 Mode = Literal["auto", "legacy"]
 
@@ -53,29 +51,17 @@ for _name in ("mcp", "client", "httpx2", "httpcore2"):  # this package reports t
     logging.getLogger(_name).propagate = False
 
 
-@dataclass(frozen=True)
-class ServerEnvironment:
-    """The environment and the working directory that servers inherit, and the box of those in a sandbox.
-
-    The environment of a box is an allow-list without keys and tokens.
-    """
-
-    environment: Mapping[str, str]
-    cwd: Path
-    box: Box | None = None
-
-
 class ServerSession:
     """One session with a server. `open` it once; then `call`, until `is_lost`; `aclose` in any case."""
 
     def __init__(
-        self, definition: ServerDefinition, place: ServerEnvironment, log: ServerLog, mode: Mode
+        self, definition: ServerDefinition, starting: Callable[[], ServerStart], log: ServerLog, mode: Mode
     ) -> None:
         self._client: ClientSession | None = None
         self._log = log
         self._mode = mode
         self._definition = definition
-        self._transport = _transport(definition, place, log)
+        self._transport = _transport(definition, starting, log)
         self._listing = RepairedListing(
             self._transport, lambda: None if self._client is None else self._client.protocol_version
         )
@@ -107,6 +93,10 @@ class ServerSession:
     def faults(self) -> list[str]:
         """The tools that it lists and that cannot be used, each as the end of a sentence with its name."""
         return self._listing.faults
+
+    def remedy(self, words: str) -> str:
+        """Return what to do if it failed with these words, as a part of a sentence; empty if unknown."""
+        return self._transport.remedy(words) if isinstance(self._transport, StdioTransport) else ""
 
     @property
     def ended_itself(self) -> bool:
@@ -218,11 +208,8 @@ class ServerSession:
 
 
 def _transport(
-    definition: ServerDefinition, place: ServerEnvironment, log: ServerLog
+    definition: ServerDefinition, starting: Callable[[], ServerStart], log: ServerLog
 ) -> StdioTransport | NetworkTransport:
     if definition.type != "stdio":
         return NetworkTransport(definition)
-    box = place.box.with_environment(definition.env) if definition.sandbox and place.box is not None else None
-    environment = {**place.environment, **definition.env}
-    program = ServerProgram(definition.command or "", definition.args, environment, place.cwd, box)
-    return StdioTransport(program, log)
+    return StdioTransport(starting, log)

@@ -5,14 +5,11 @@ are not messages: many servers greet their user on stdout.
 """
 
 import asyncio
-import errno
 import os
 import signal
 from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -24,26 +21,18 @@ from mcp_types import jsonrpc_message_adapter
 from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.gated_start import closed_child
 from subagent_server.sandbox.refusal import BoxRefused
+from subagent_server.sandbox.server_places import ServerStart
+from subagent_server.sandbox.trial import refusal_of
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
 
 LONGEST_MESSAGE = 64 << 20
 """Bytes of one message; the connection to a server that sends more is closed."""
 GRACE_SECONDS = 1.0
 _LAST_WORDS_SECONDS = 0.5
+_MOST_WORDS = 4096
 
 Incoming = SessionMessage | Exception
 Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
-
-
-@dataclass(frozen=True)
-class ServerProgram:
-    """The command of a server, with its environment and working directory; a `box` has its own of both."""
-
-    command: str
-    args: list[str]
-    environment: Mapping[str, str]
-    cwd: Path
-    box: Box | None = None
 
 
 class _WatchedProcess(SubprocessStreamProtocol):
@@ -62,14 +51,16 @@ class _WatchedProcess(SubprocessStreamProtocol):
 class StdioTransport:
     """An asynchronous context in which the program runs. `trouble` says how it ended, once it has.
 
-    `grace` is the time in seconds to exit after the end of its input, and again after TERM.
+    `starting` is called in a thread, and may build a box. `grace` is the time in seconds to exit after the
+    end of its input, and again after TERM.
     """
 
-    def __init__(self, program: ServerProgram, log: ServerLog) -> None:
+    def __init__(self, starting: Callable[[], ServerStart], log: ServerLog) -> None:
         self.trouble: str | None = None
         self.over = asyncio.Event()
         self.grace = GRACE_SECONDS
-        self._program = program
+        self._starting = starting
+        self._start: ServerStart | None = None
         self._log = log
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -78,13 +69,14 @@ class StdioTransport:
 
         Raises:
             OSError, ValueError: it cannot be started.
+            BoxRefused, PlaceRefused, NotOutside: it cannot work where it has to.
         """
-        program = self._program
-        argv = [program.command, *program.args]
-        if program.box is not None:
-            transport, protocol = await _started_in_box(program.box, argv)
-        else:
-            transport, protocol = await _started(argv, env=dict(program.environment), cwd=program.cwd)
+        try:
+            transport, protocol = await self._started()
+        except BoxRefused as refusal:
+            if not refusal.passes:
+                raise
+            transport, protocol = await self._started()
         self._process = Process(transport, protocol, asyncio.get_running_loop())
         self._transport, self._gone = transport, protocol.gone
         self._inward, received = anyio.create_memory_object_stream[Incoming](0)
@@ -95,6 +87,16 @@ class StdioTransport:
         self._tasks = [self._words, self._reading]
         self._tasks += [asyncio.create_task(self._send(outgoing)), asyncio.create_task(self._watch())]
         return received, sent
+
+    async def _started(self) -> tuple[asyncio.SubprocessTransport, _WatchedProcess]:
+        start = self._start = await asyncio.to_thread(self._starting)
+        if start.box is not None:
+            return await _started_in_box(start.box, start.argv)
+        return await _started(start.argv, env=dict(start.environment), cwd=start.cwd)
+
+    def remedy(self, words: str) -> str:
+        """Return what to do if it failed with these words, as a part of a sentence; empty if unknown."""
+        return "" if self._start is None else self._start.remedy(words)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -201,7 +203,7 @@ async def _started(argv: Sequence[str], **how: Any) -> tuple[asyncio.SubprocessT
 async def _started_in_box(
     box: Box, argv: Sequence[str]
 ) -> tuple[asyncio.SubprocessTransport, _WatchedProcess]:
-    """Start a program that begins when its box is found closed. Raises OSError."""
+    """Start a program that begins when its box is found closed. Raises BoxRefused, OSError."""
     gate, opener = os.pipe()
     try:
         with box.command(argv, ["--block-fd", str(gate)]) as (command, descriptors):
@@ -210,8 +212,7 @@ async def _started_in_box(
             await asyncio.to_thread(closed_child, started[0].get_pid(), box)
             os.write(opener, b"!")
         except BoxRefused as refusal:
-            started[0].close()
-            raise OSError(errno.EPERM, f"its sandbox cannot be made: {refusal.reason}") from refusal
+            raise await _refusal_of(started, refusal) from refusal
         except BaseException:
             started[0].close()
             raise
@@ -219,6 +220,20 @@ async def _started_in_box(
     finally:
         os.close(gate)
         os.close(opener)
+
+
+async def _refusal_of(
+    started: tuple[asyncio.SubprocessTransport, _WatchedProcess], refusal: BoxRefused
+) -> BoxRefused:
+    """Return the refusal in the words of a bubblewrap that has ended, else the one given; end it."""
+    transport, protocol = started
+    stderr = Process(transport, protocol, asyncio.get_running_loop()).stderr
+    with suppress(TimeoutError):
+        await asyncio.wait_for(protocol.gone.wait(), _LAST_WORDS_SECONDS)
+        words = await stderr.read(_MOST_WORDS) if stderr is not None else b""
+        refusal = refusal_of(words.decode("utf-8", "replace"), transport.get_returncode())
+    transport.close()
+    return refusal
 
 
 def _how(code: int | None) -> str:

@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from subagent_server.domain.definitions import ServerDefinition
+from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
 from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
+from subagent_server.sandbox.server_places import ServerStarts
 from subagent_server.toolkit.mcp_servers.connection import ServerContext
 from subagent_server.toolkit.mcp_servers.offer import ToolChoice
 from subagent_server.toolkit.mcp_servers.results import Attachments
 from subagent_server.toolkit.mcp_servers.servers import Servers, connect
-from subagent_server.toolkit.mcp_servers.session import ServerEnvironment
 from subagent_server.toolkit.mcp_servers.tool import McpTool
 from subagent_server.toolkit.tool import ToolResult
 
@@ -54,8 +54,9 @@ async def connected(
 ) -> AsyncIterator[Field]:
     """Connect to servers, given by the keys of an agent file."""
     field = Field(home)
-    place = ServerEnvironment({"PATH": os.environ["PATH"], "HOME": str(home)}, home)
-    around = ServerContext(place, field.record, Masker(secrets), Directory(home / "mcp"))
+    unboxed = AgentDefinition(name="worker", sandbox="none")
+    starts = ServerStarts(unboxed, {"PATH": os.environ["PATH"], "HOME": str(home)}, home, home)
+    around = ServerContext(starts.start, field.record, Masker(secrets), Directory(home / "mcp"))
     definitions = {name: ServerDefinition.model_validate(keys) for name, keys in servers.items()}
     async with asyncio.timeout(BOUND):
         field.servers = await connect(definitions, around, "worker")
