@@ -42,6 +42,7 @@ MEANINGS: Mapping[str, str] = {
     "tools": "The tools that a run may use; without the key, all of them.",
     "disallowed_tools": "Tools that a run may not use.",
     "ask": "Tools that need a yes each time: the call becomes a question.",
+    "hooks": "Commands of Claude Code around its tools, for runner: claude.",
     "agents": "The agents that a run may start.",
     "mcp_servers": "The MCP servers that a run connects to: by name, or defined here.",
     "code_mode": "Whether MCP tools are offered as functions of one program.",

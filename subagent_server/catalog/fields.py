@@ -9,6 +9,7 @@ from pathlib import Path
 
 from subagent_server.catalog.code_mode import read_code_mode
 from subagent_server.catalog.files import Unreadable, read_text
+from subagent_server.catalog.guards import Guards
 from subagent_server.catalog.keys import AGENT_FIELDS, LIMIT_FIELDS, canonical, is_ours
 from subagent_server.catalog.models import misspelt_alias, resolve_model
 from subagent_server.catalog.parts import Draft, Reading, fill, put, read_part, report_repeated, validated
@@ -20,6 +21,7 @@ from subagent_server.catalog.values import (
     Plain,
     Value,
     WrongValue,
+    as_json,
     as_paths,
     as_places,
     as_text,
@@ -63,6 +65,10 @@ class _Job:
     draft: Draft = field(default_factory=Draft)
     limits: Draft = field(default_factory=lambda: Draft("limits"))
     read_from: dict[str, Path] = field(default_factory=dict)
+    guards: Guards = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.guards = Guards(self.reading.notes)
 
     @property
     def notes(self) -> Notes:
@@ -87,9 +93,8 @@ def read_definition(block: Block, origin: Origin, notes: Notes) -> AgentDefiniti
     definition = validated(AgentDefinition, job.draft, notes)
     _check(definition, job)
     job.reading.report_unknown()
-    return definition.model_copy(
-        update={"unknown": job.reading.unknown, "read_from": job.read_from, "lines": _lines(job)}
-    )
+    whole = {"unknown": job.reading.unknown, "read_from": job.read_from, "lines": _lines(job)}
+    return job.guards.applied(definition.model_copy(update=whole))
 
 
 def _lines(job: _Job) -> dict[str, int]:
@@ -114,7 +119,8 @@ def _read_key(key: str, value: Value, line: int, job: _Job) -> None:
         return
     name = AGENT_FIELDS.get(form)
     if name is None:
-        job.reading.keep_unknown(key, value, line)
+        if not job.guards.read(key, value, line):
+            job.reading.keep_unknown(key, value, line)
     elif name == "tools":
         _tools(value, line, job)
     elif not is_null(value):
@@ -164,6 +170,9 @@ def _description(name: str, value: Value, line: int, job: _Job) -> None:
 
 
 def _tools(value: Value, line: int, job: _Job) -> None:
+    if isinstance(value, Block):
+        job.guards.read_tools(value, line)
+        return
     if value == ["*"] if isinstance(value, list) else str(value).strip().lower() in _EVERYTHING:
         return
     if is_null(value) or (isinstance(value, str) and value.strip().lower() in _NONE):
@@ -224,6 +233,13 @@ def _code_mode(name: str, value: Value, line: int, job: _Job) -> None:
     _set(job, name, read_code_mode(value, line, job.reading), line)
 
 
+def _hooks(name: str, value: Value, line: int, job: _Job) -> None:
+    if isinstance(value, Block):
+        _set(job, name, as_json(value), line)
+    else:
+        job.notes.fault("hooks must be a mapping of events to commands", line)
+
+
 def _schema(_: str, value: Value, line: int, job: _Job) -> None:
     try:
         schema: JsonSchema = inline_schema(value)
@@ -278,6 +294,7 @@ _READERS: Mapping[str, Callable[[str, Value, int, _Job], None]] = {
     "sandbox_read": _sandbox_read,
     "sandbox_write": _sandbox_write,
     "code_mode": _code_mode,
+    "hooks": _hooks,
     "output_schema": _schema,
     "output_schema_path": _schema_path,
     "system_prompt_path": _prompt_path,

@@ -22,7 +22,7 @@ from subagent_server.domain.definitions import (
 _NOT_FOR_FILES = frozenset(
     {
         *("source", "distinct_tool", "by_contract", "faults", "warnings", "unknown", "named_servers"),
-        *("read_from", "lines"),
+        *("read_from", "lines", "permission_mode"),
     }
 )
 _FILES_ONLY = ("system_prompt_path", "output_schema_path")
@@ -50,7 +50,11 @@ def fields_of(kind: type[BaseModel]) -> Mapping[str, str]:
 
 
 LIMIT_FIELDS = fields_of(Limits)
-AGENT_FIELDS = table([*(f for f in AgentDefinition.model_fields if f not in _NOT_FOR_FILES), *_FILES_ONLY])
+AGENT_FIELDS = {
+    **table([*(f for f in AgentDefinition.model_fields if f not in _NOT_FOR_FILES), *_FILES_ONLY]),
+    "allowedtools": "tools",
+}
+"""`allowed-tools` is what skills of Claude Code call it."""
 
 _KEYS_OF_PARTS: Mapping[str, Mapping[str, str]] = {
     "": {**LIMIT_FIELDS, **AGENT_FIELDS},
@@ -63,13 +67,11 @@ _MOST_COMPARED = 60
 _LEAST_LIKENESS = 0.8
 
 _CLAUDE_CODE = frozenset(
-    canonical(key)
-    for key in ("background", "color", "hooks", "initialPrompt", "memory", "permissionMode", "skills")
+    canonical(key) for key in ("background", "color", "initialPrompt", "memory", "permissionMode", "skills")
 )
 _ELSEWHERE = frozenset(
     canonical(key)
     for key in (
-        "allowed-tools",
         "argument-hint",
         "author",
         "category",

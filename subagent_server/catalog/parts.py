@@ -29,7 +29,7 @@ from subagent_server.domain.records import Record
 Part = TypeVar("Part", bound=Record)
 
 NAME_LISTS = frozenset(
-    {"tools", "disallowed_tools", "agents", "excluded_tools", "enabled_tools", "disabled_tools"}
+    {"tools", "disallowed_tools", "ask", "agents", "excluded_tools", "enabled_tools", "disabled_tools"}
     | {"allowed_domains", "blocked_domains"}
 )
 CHOICES = frozenset({"type", "runner", "effort", "sandbox", "isolation", "on_ask_timeout"})

@@ -50,6 +50,7 @@ def pins_of_agent(agent: AgentDefinition, project: Path) -> Pins:
         sandbox_write=agent.sandbox_write,
         code_mode=agent.code_mode,
         mcp_servers=agent.mcp_servers,
+        hooks=agent.hooks,
     )
     places = dict(_places_outside(agent, project))
     return _pinned(
@@ -98,6 +99,7 @@ def _values(data: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     if data["sandbox"] == "none":
         yield "sandbox", "none"
     yield from ((key, data[key]) for key in ("sandboxRead", "sandboxWrite") if data[key])
+    yield from ((f"hooks.{event}", commands) for event, commands in data["hooks"].items())
     if data["codeMode"] and data["codeMode"]["python"]:
         yield "codeMode.python", data["codeMode"]["python"]
     for name, server in data["mcpServers"].items():

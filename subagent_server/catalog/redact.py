@@ -42,6 +42,7 @@ def redact(definition: AgentDefinition) -> dict[str, Any]:
         for key in ("command", "url"):
             server[key] = server[key] and _value(server[key])
     data["unknown"] = _tree(data["unknown"])
+    data["hooks"] = _tree(data["hooks"])
     return {key: _scrubbed(value) for key, value in data.items()} | schema
 
 

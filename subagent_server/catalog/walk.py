@@ -17,6 +17,8 @@ MAX_SECONDS = 1.0
 
 Identity = tuple[int, int]
 _SUFFIXES = MARKDOWN | CONFIGURATION
+_ELSEWHERE = frozenset({".toml", ".mdc"})
+"""The agents of Codex and the rules of Cursor."""
 _HIDDEN = "hidden files and directories are not read"
 _NOT_BELOW = "the files in it are read, its sub-directories are not"
 
@@ -94,8 +96,13 @@ class _TreeWalk:
                 self._pending.clear()
                 return
             if not _is_directory(entry):
-                if os.path.splitext(entry.name)[1].lower() in _SUFFIXES:  # noqa: PTH122 - of 20,000
+                suffix = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122 - of 20,000
+                if suffix in _SUFFIXES:
                     yield from self._file(Path(entry.path))
+                elif suffix in _ELSEWHERE:
+                    yield _problem(
+                        Path(entry.path), "skipped", f"files of the kind {suffix} are not read here"
+                    )
             elif entry.name.startswith("."):
                 yield _problem(Path(entry.path), "skipped", _HIDDEN)
             else:

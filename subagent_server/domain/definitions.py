@@ -19,6 +19,7 @@ _SUFFIX_LENGTH = 6
 _NOT_IN_TOOLS = re.compile(r"[^a-z0-9_]")
 _LATIN_LETTER = re.compile(r"LATIN SMALL (?:LETTER|LIGATURE) ([A-Z]{1,2})( WITH .*)?")
 
+PermissionMode = Literal["default", "acceptEdits", "auto", "dontAsk", "bypassPermissions", "plan"]
 RunnerName = Literal["messages", "claude", "codex", "gemini", "acp", "command"]
 BUILT_RUNNERS: frozenset[RunnerName] = frozenset({"messages", "claude", "codex", "gemini", "acp", "command"})
 """The runners that this version has: those with a row in `worker/runners.py`."""
@@ -115,6 +116,8 @@ class AgentDefinition(Record):
     `sandbox_write` are paths below the working directory that are written although other programs execute
     what lies there, or although agents lie there (`lifted`), and places elsewhere that the programs of a
     sandbox write (`write_elsewhere`). `sandbox_read` are places elsewhere that a sandbox shows besides.
+    `permission_mode` and `hooks` are for Claude Code: what the built-in loop keeps of the mode stands in
+    `disallowed_tools` and `ask`.
     `distinct_tool` says that another agent has the plain tool name of this one.
     `by_contract` says that it is the agent of `agent_start`, which has no file: its run ends by
     `agent_complete`.
@@ -136,6 +139,8 @@ class AgentDefinition(Record):
     tools: list[str] | None = None
     disallowed_tools: list[str] = Field(default_factory=list)
     ask: list[str] = Field(default_factory=list)
+    permission_mode: PermissionMode | None = None
+    hooks: dict[str, object] = Field(default_factory=dict)
     agents: list[str] = Field(default_factory=list)
     mcp_servers: dict[str, ServerDefinition] = Field(default_factory=dict)
     named_servers: list[str] = Field(default_factory=list)

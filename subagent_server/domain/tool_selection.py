@@ -50,7 +50,8 @@ class Selection:
     `view` and `edit` are the two halves of the editor. `fetch_domains` are those of `WebFetch(domain:...)`,
     empty if pages of all domains may be fetched. `todos` are the tools of the to-do list. `mcp` holds
     `mcp__<server>` and `mcp__<server>__<tool>` names as they were written, None if the file asks for every
-    tool of every server; `mcp_disallowed` those that are taken away. `unknown` are names that no tool has.
+    tool of every server; `mcp_disallowed` those that are taken away. `unknown` are names that no tool has,
+    `unknown_disallowed` such names in `disallowedTools`.
     `restricted` are names with a condition, such as `Bash(git diff:*)`: that promise cannot be kept, so the
     tool is withheld and the run has to be refused.
     """
@@ -68,6 +69,7 @@ class Selection:
     mcp: list[str] | None = field(default_factory=list)
     mcp_disallowed: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    unknown_disallowed: list[str] = field(default_factory=list)
     restricted: list[str] = field(default_factory=list)
 
 
@@ -106,7 +108,8 @@ def select(tools: list[str] | None, disallowed: list[str]) -> Selection:
         todos=[name for name in TODO_TOOLS if name in left],
         mcp=_mcp_names(wanted, removed),
         mcp_disallowed=removed.mcp,
-        unknown=_once([*wanted.unknown, *removed.unknown]),
+        unknown=_once(wanted.unknown),
+        unknown_disallowed=_once(removed.unknown),
         restricted=_once([*wanted.restricted, *removed.restricted]),
     )
 

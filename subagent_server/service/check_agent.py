@@ -36,13 +36,7 @@ from subagent_server.service.tool_names import (
     tool_refusals,
 )
 from subagent_server.service.trusting import NotTrusted, TrustCheck
-from subagent_server.service.unsupported import (
-    asked_by_servers,
-    asked_of_box,
-    unsupported_keys,
-    why_no_box,
-    works_without_box,
-)
+from subagent_server.service.unsupported import asked_by_servers, asked_of_box, why_no_box, works_without_box
 
 _BUDGET = "limits.budgetUsd"
 _REFUSED_CALL = "A call is refused"
@@ -78,6 +72,7 @@ class CheckedAgent:
     missing_tools: list[MissingName] = field(default_factory=list)
     missing_agents: list[MissingName] = field(default_factory=list)
     unknown_version: str | None = None
+    unknown_model: str | None = None
 
     @property
     def missing(self) -> dict[str, str]:
@@ -85,6 +80,7 @@ class CheckedAgent:
         each = {"tools": self.missing_tools, "agents": self.missing_agents}
         told = {key: missing_sentence(key, names) for key, names in each.items()}
         told["runner"] = self.unknown_version
+        told["model"] = self.unknown_model
         return {key: sentence for key, sentence in told.items() if sentence is not None}
 
     @property
@@ -181,7 +177,8 @@ class AgentChecker:
         refusals += self._of_box(ready, cwd)
         refusals += self._of_servers(ready, cwd)
         lost = missing_agents(ready, self._agent_names) if ready.agents else []
-        return CheckedAgent(ready, refusals, doubt, cwd, missing_tools(ready), lost, unknown)
+        model = unknown_model(ready)
+        return CheckedAgent(ready, refusals, doubt, cwd, missing_tools(ready), lost, unknown, model)
 
     def as_shown(self, agent: AgentDefinition) -> AgentDefinition:
         """Return an agent as models may see it.
@@ -202,9 +199,8 @@ class AgentChecker:
         """Return the refusals that follow from the file alone."""
         return [
             *(Refusal(_sentence(fault)) for fault in agent.faults),
-            *(Refusal(sentence, key) for key, sentence in unsupported_keys(agent).items()),
             *(Refusal(sentence, key) for key, sentence in unkept_keys(agent).items()),
-            *(Refusal(sentence, "tools") for sentence in tool_refusals(agent)),
+            *(Refusal(sentence, key) for key, sentence in tool_refusals(agent)),
             *(() if is_scripted(self._service.settings.environment) else _of_budget(agent)),
         ]
 
@@ -343,6 +339,20 @@ def _of_budget(agent: AgentDefinition) -> Iterator[Refusal]:
         "one whose price is known, or limit the run by maxTurns and timeoutSeconds."
     )
     yield Refusal(why, _BUDGET)
+
+
+def unknown_model(agent: AgentDefinition) -> str | None:
+    """Return a sentence on a model that the API surely has not; at another address it may be there."""
+    model = resolve_model(agent.model)
+    if (
+        agent.runner != "messages"
+        or agent.base_url
+        or "claude" in model.lower()
+        or misspelt_alias(agent.model)
+    ):
+        return None
+    why = f"model {shorten(model)} is no known model of the Messages API, and it has no known price"
+    return f"{why}: name one such as sonnet, give the `baseUrl` that has it, or choose another `runner`."
 
 
 def _no_model(key: str, why: str, todo: str) -> Refusal:

@@ -33,7 +33,7 @@ KNOWN_PROGRAMS: dict[RunnerName, KnownProgram] = {
         keeps=frozenset(
             {
                 *("model", "baseUrl", "apiKeyEnv", "maxTokens", "effort", "tools", "disallowedTools", "ask"),
-                *("maxTurns", "budgetUsd", "mcpServers"),
+                *("maxTurns", "budgetUsd", "mcpServers", "permissionMode"),
             }
         ),
         oldest=(2, 1, 330),
@@ -72,6 +72,7 @@ _ASKED: dict[str, Callable[[AgentDefinition], bool]] = {
     "webSearch": lambda agent: agent.web_search is not None,
     "webFetch": lambda agent: agent.web_fetch is not None,
     "args": lambda agent: bool(agent.args),
+    "permissionMode": lambda agent: agent.permission_mode not in (None, "bypassPermissions"),
 }
 """Whether an agent file asks for what not every program can be given, by the key."""
 

@@ -3,14 +3,15 @@
 `service/check_agent.py` asks for all doors. The view and the log of a run show these sentences.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 
+from subagent_server.domain.code_mode import CODE_TOOL_NAME
 from subagent_server.domain.definitions import AgentDefinition, tool_name
 from subagent_server.domain.errors import shorten
-from subagent_server.domain.tool_selection import NAMES, Selection, select
+from subagent_server.domain.tool_selection import NAMES, select
 from subagent_server.domain.web_tools import web_offer
 
 _MOST_NAMED = 10
@@ -31,7 +32,9 @@ _ELSEWHERE = {
     "notebookedit": "Edit",
     "notebookread": "Read",
     "skill": None,
+    "list": "LS",
     "slashcommand": None,
+    "todoread": "TaskList",
     "task": "the key `agents`",
     "agent": "the key `agents`",
 }
@@ -64,7 +67,13 @@ def missing_tools(agent: AgentDefinition) -> list[MissingName]:
     selection = select(agent.tools, [])
     servers = [_plain(name) for name in (*agent.mcp_servers, *agent.named_servers)]
     missing = [_missing(name) for name in selection.unknown if not _is_offered(name, agent, bool(servers))]
-    for name in selection.mcp or []:
+    return missing + _missing_servers(selection.mcp or [], servers)
+
+
+def _missing_servers(names: Sequence[str], servers: Sequence[str]) -> list[MissingName]:
+    """Return the `mcp__` names of servers that the agent has not."""
+    missing: list[MissingName] = []
+    for name in names:
         server = _plain(name).removeprefix("mcp__")
         if (
             not any(server == known or server.startswith(f"{known}__") for known in servers)
@@ -73,6 +82,24 @@ def missing_tools(agent: AgentDefinition) -> list[MissingName]:
             near = get_close_matches(server.partition("__")[0], servers, 1)
             missing.append(MissingName(name, f"mcp__{near[0]}" if near else None))
     return missing
+
+
+def missing_disallowed(agent: AgentDefinition) -> list[MissingName]:
+    """Return the names in `disallowedTools` that no tool of a run has, as far as this can be known before it.
+
+    A tool of Claude Code that is not here is taken away as its author wants.
+    """
+    if agent.runner != "messages":
+        return []
+    selection = select([], agent.disallowed_tools)
+    servers = [_plain(name) for name in (*agent.mcp_servers, *agent.named_servers)]
+    known = {*_ALWAYS, *_STARTS_AGENTS, *_ELSEWHERE, CODE_TOOL_NAME, *map(tool_name, agent.agents)}
+    missing = [
+        _missing(name)
+        for name in selection.unknown_disallowed
+        if not servers and name.partition("(")[0].strip().lower() not in known
+    ]
+    return missing + [name for name in _missing_servers(selection.mcp_disallowed, servers) if name.nearest]
 
 
 def missing_agents(agent: AgentDefinition, known: Collection[str] | None) -> list[MissingName]:
@@ -86,28 +113,37 @@ def missing_sentence(key: str, missing: Sequence[MissingName]) -> str | None:
     """Return in a sentence what a key names in vain, at most ten names; None if there are none."""
     if not missing:
         return None
+    return f"{key} names what is not here, and the agent runs without: {_named(missing)}."
+
+
+def _named(missing: Sequence[MissingName]) -> str:
     more = f", and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-    named = ", ".join(name.told for name in missing[:_MOST_NAMED])
-    return f"{key} names what is not here, and the agent runs without: {named}{more}."
+    return ", ".join(name.told for name in missing[:_MOST_NAMED]) + more
 
 
-def tool_refusals(agent: AgentDefinition) -> list[str]:
-    """Return why a run cannot have the tools that its agent's file asks for, a sentence each."""
+def tool_refusals(agent: AgentDefinition) -> Iterator[tuple[str, str]]:
+    """Yield why a run cannot have the tools that its agent's file asks for: the key, and a sentence.
+
+    A name in `disallowedTools` that is probably misspelt leaves a tool that its author meant to take away.
+    """
     if agent.runner != "messages":
-        return []
-    selection = select(agent.tools, agent.disallowed_tools)
-    problem = web_offer(agent, selection).problem
-    return [*_restrictions(selection), *([problem] if problem else [])]
-
-
-def _restrictions(selection: Selection) -> list[str]:
-    if not selection.restricted:
-        return []
-    named = ", ".join(name[:80] for name in selection.restricted[:_MOST_NAMED])
-    return [
-        f"tools: {named} asks for a restriction that this version cannot keep: name the tool without the "
-        "part in parentheses to allow all of it, or leave it out."
-    ]
+        return
+    for key, selection in (
+        ("tools", select(agent.tools, [])),
+        ("disallowedTools", select([], agent.disallowed_tools)),
+    ):
+        if selection.restricted:
+            named = ", ".join(name[:80] for name in selection.restricted[:_MOST_NAMED])
+            yield (
+                key,
+                f"{key}: {named} asks for a restriction that the built-in loop cannot keep: name the tool "
+                "without the part in parentheses, leave it out, or choose `runner: claude`, which keeps it.",
+            )
+    if misspelt := [name for name in missing_disallowed(agent) if name.nearest]:
+        told = f"disallowedTools names what is not here: {_named(misspelt)}"
+        yield "disallowedTools", f"{told}. Name a tool that is here, or leave it out."
+    if problem := web_offer(agent, select(agent.tools, agent.disallowed_tools)).problem:
+        yield "tools", problem
 
 
 def _is_offered(name: str, agent: AgentDefinition, has_servers: bool) -> bool:

@@ -1,33 +1,13 @@
-"""The keys of a definition unsupported by this version or this machine.
-
-Such an agent loads with a warning, and its run is refused with `config` naming the field: an agent never runs
-without something that its author asked for (SPEC section 3).
-"""
+"""The keys of a definition that only a box of the sandbox can keep."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from subagent_server.domain.definitions import BUILT_RUNNERS, AgentDefinition
+from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.tool_selection import select
 from subagent_server.sandbox.bubblewrap import find_program
 from subagent_server.sandbox.refusal import BoxRefused
-
-_NOT_BUILT: dict[str, Callable[[AgentDefinition], str | None]] = {
-    "runner": lambda agent: agent.runner if agent.runner not in BUILT_RUNNERS else None,
-}
-"""By key: its value if that is unsupported."""
-
-
-def unsupported_keys(agent: AgentDefinition) -> dict[str, str]:
-    """Return the keys asking for something unsupported, in the order of the table, each with a sentence."""
-    remedy = "remove it from the agent file to run without it"
-    found = {key: value_of(agent) for key, value_of in _NOT_BUILT.items()}
-    return {
-        key: f"{key}: {value} is not supported by this version: {remedy}."
-        for key, value in found.items()
-        if value is not None
-    }
 
 
 def asked_of_box(agent: AgentDefinition) -> dict[str, str]:

@@ -29,6 +29,7 @@ from subagent_server.runners.messages.traced import TracedModel
 from subagent_server.runners.messages.web_tools import make_web_tools
 from subagent_server.runners.outcome import Outcome
 from subagent_server.sandbox.refusal import BoxRefused, end_of_run
+from subagent_server.service.check_agent import unknown_model
 from subagent_server.service.inputs import copied_inputs
 from subagent_server.service.scripted import is_scripted
 from subagent_server.service.tool_names import missing_tools
@@ -172,7 +173,9 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
             ask=agent.ask,
         )
         _warn(setup, selection, [*tools, *(servers.tools if servers else [])], servers)
-        _warn_of_price(run, settings, prices, scripted=scripted)
+        if prices is None and not scripted and unknown_model(agent) is None:  # else the start has said so
+            message = f"No price is known for {settings.model}, so its cost is not counted."
+            run.record("warning", message=message)
         whatever_fails.pop_all()
         return MessagesRunner(loop, start, servers, place, run.first_request)
 
@@ -330,9 +333,3 @@ def _warn(
     unknown = [name for name in asked if servers is None or not servers.know(name)]
     if unknown:
         setup.run.record("warning", message=f"No tool is offered under the names {', '.join(unknown)}.")
-
-
-def _warn_of_price(run: WorkerRun, settings: ModelSettings, prices: Prices | None, *, scripted: bool) -> None:
-    """Record a warning if the cost of a run that is billed cannot be counted."""
-    if prices is None and not scripted:
-        run.record("warning", message=f"No price is known for {settings.model}, so its cost is not counted.")

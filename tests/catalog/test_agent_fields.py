@@ -104,7 +104,7 @@ def test_code_mode_is_off_where_its_tool_is_forbidden(agent: Load) -> None:
         ("maxConcurrent: none", "maxConcurrent"),
         ("model: {id: opus}", "model"),
         ("model: My Own Model", "model"),
-        ("tools: {write: false}", "tools"),
+        ("tools: {write: some}", "tools"),
         ("tools: [Read, [Grep]]", "tools"),
         ("agents: {a: b}", "agents"),
         ("env: [A=1]", "env"),

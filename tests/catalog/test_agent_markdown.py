@@ -201,18 +201,12 @@ def test_keys_may_be_spelled_in_every_case(write: WriteFile, key: str) -> None:
 
 
 def test_unknown_keys_are_kept_and_named_in_one_warning(write: WriteFile) -> None:
-    keys = (
-        "color: blue\npermissionMode: plan\nallowed-tools: Read\nversion: 1.0\n"
-        "hooks:\n  Stop: [1, yes, null, 2.5]"
-    )
+    keys = "color: blue\nversion: 1.0\nflavours:\n  Stop: [1, yes, null, 2.5]"
     agent = load_agent_file(write("a.md", front(f"name: a\ndescription: d\n{keys}")))
-    assert agent.tools is None
     assert agent.unknown == {
         "color": "blue",
-        "permissionMode": "plan",
-        "allowed-tools": "Read",
         "version": 1.0,
-        "hooks": {"Stop": [1, "yes", None, 2.5]},
+        "flavours": {"Stop": [1, "yes", None, 2.5]},
     }
     assert len(agent.warnings) == 1
     assert all(key in agent.warnings[0] for key in agent.unknown)
@@ -221,10 +215,10 @@ def test_unknown_keys_are_kept_and_named_in_one_warning(write: WriteFile) -> Non
 
 def test_unknown_keys_are_kept_where_the_front_matter_is_no_yaml(write: WriteFile) -> None:
     agent = load_agent_file(
-        write("a.md", front("name: a\ndescription: b: c\nflavour: mint\nhooks:\n  Stop: [1]"))
+        write("a.md", front("name: a\ndescription: b: c\nflavour: mint\nflavours:\n  Stop: [1]"))
     )
     assert agent.description == "b: c"
-    assert agent.unknown == {"flavour": "mint", "hooks": {"Stop": [1]}}
+    assert agent.unknown == {"flavour": "mint", "flavours": {"Stop": [1]}}
 
 
 def test_a_nested_block_is_read_beside_a_description_that_is_no_yaml(write: WriteFile) -> None:

@@ -252,3 +252,12 @@ def test_a_tree_that_is_too_large_is_read_in_part_and_reported(tmp_path: Path) -
     catalog = discover([tmp_path])
     assert [(p.kind, p.path) for p in catalog.problems] == [("error", tmp_path)]
     assert "20000" in catalog.problems[0].reason
+
+
+def test_agent_files_of_other_kinds_are_listed_as_skipped(write: WriteFile, tmp_path: Path) -> None:
+    write("cx.toml", 'name = "cx"\nsandbox_mode = "read-only"')
+    write("rule.mdc", "---\ndescription: d\n---\nx")
+    assert [(p.path.name, p.kind) for p in discover([tmp_path]).problems] == [
+        ("cx.toml", "skipped"),
+        ("rule.mdc", "skipped"),
+    ]

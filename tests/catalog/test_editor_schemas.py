@@ -41,7 +41,7 @@ def test_the_example_agents_are_valid(path: Path) -> None:
         {"maxTurns": "many"},
         {"maxTurns": 0},
         {"runner": "other"},
-        {"tools": {"Read": True}},
+        {"tools": {"Read": "some"}},
         {"limits": {"onAskTimeout": "wait"}},
         {"mcpServers": {"a": {"type": "carrier-pigeon"}}},
         {"codeMode": "often"},

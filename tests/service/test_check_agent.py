@@ -15,6 +15,15 @@ ECHO = {"command": "cat"}
 OUTPUT = {"type": "object", "properties": {"summary": {"type": "string"}}, "required": ["summery"]}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "condition": ({"tools": "Read, Bash(git diff:*)"}, "tools: Bash(git diff:*) asks for a restriction"),
+    "misspelt": (
+        {"disallowedTools": "Reed, Skill"},
+        "disallowedTools names what is not here: 'Reed' (nearest: Read)",
+    ),
+    "planned": (
+        {"permissionMode": "plan", "mcpServers": {"s": ECHO}},
+        "permissionMode: plan cannot be kept for the tools of MCP servers",
+    ),
+    "hooked": ({"hooks": {"PreToolUse": []}}, "hooks are kept by `runner: claude` alone"),
     "runner": ({"runner": "claude"}, "install it with `npm install -g @anthropic-ai/claude-code`"),
     "program": ({"runner": "command", "command": ["a", "b"]}, "command must be a valid string"),
     "bare": ({"runner": "command"}, "command is missing"),
@@ -150,3 +159,10 @@ def _described(parent: Parent, tool: str) -> str:
 def _key_on(world: World, agent: str, line: int) -> str:
     lines = (world.agents / f"{agent}.md").read_text(encoding="utf-8").splitlines()
     return lines[line - 1].partition(":")[0]
+
+
+def test_a_model_that_the_api_surely_has_not_is_said_and_the_agent_runs(world: World) -> None:
+    world.agent("other", model="gpt-5")
+    assert "model 'gpt-5' is no known model of the Messages API" in world.cli("doctor").stdout
+    world.play(says("Done."))
+    assert world.completed(world.start(agent="other")) == "Done."

@@ -122,7 +122,8 @@ def test_a_budget_that_cannot_be_kept_refuses_the_run_before_any_call(world: Wor
     run_id = world.start(agent="free")
     assert world.completed(run_id) == "Done."
     (warning,) = world.events(run_id, "warning")
-    assert "No price is known for some-other-model" in warning["message"]
+    assert "'some-other-model' is no known model" in warning["message"]
+    assert "no known price" in warning["message"]
     assert world.meta(run_id).usage.cost_usd is None
 
 

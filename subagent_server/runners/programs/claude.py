@@ -71,7 +71,12 @@ class ClaudeDialect:
         words += ["--effort", agent.effort] if agent.effort else []
         words += ["--max-budget-usd", str(agent.limits.budget_usd)] if agent.limits.budget_usd else []
         words += ["--json-schema", json.dumps(agent.output_schema)] if agent.output_schema is not None else []
-        words += ["--settings", json.dumps({"permissions": {"ask": agent.ask}})] if agent.ask else []
+        words += ["--permission-mode", agent.permission_mode] if agent.permission_mode else []
+        settings: dict[str, object] = {"permissions": {"ask": agent.ask}} if agent.ask else {}
+        settings |= {"hooks": agent.hooks} if agent.hooks else {}
+        if settings:
+            files.append(_in_memory(json.dumps(settings).encode()))
+            words += ["--settings", f"/proc/self/fd/{files[-1]}"]
         words += ["--allowedTools", *self._allowed()]
         words += ["--disallowedTools", *self._disallowed()]
         return Launch(words, self._variables(), _OF_ANOTHER_SESSION, files)
@@ -79,6 +84,9 @@ class ClaudeDialect:
     def _allowed(self) -> Iterator[str]:
         agent = self._task.agent
         yield f"mcp__{self._task.child.name}"
+        if agent.permission_mode not in (None, "bypassPermissions"):
+            yield from (tool for tool in agent.tools or [] if "(" in tool and tool not in agent.ask)
+            return  # the mode says what happens without a question
         if agent.tools is None:
             yield from (f"mcp__{name}" for name in agent.mcp_servers)
         yield from (_name(tool) for tool in agent.tools or [] if tool not in agent.ask)
