@@ -134,19 +134,20 @@ class CommandWatch:
     """Watches the names around the commands of one run, from any thread.
 
     `tell` hears what came, and returns the remark for the agent. `mark` holds what was there before as long
-    as a command runs: so whoever finds the worker killed can compare.
+    as a command runs: so whoever finds the worker killed can compare. `masked` takes secrets from a text.
     """
 
     names: NameWatch
     mark: Entry
     tell: Callable[[Taken], str]
+    masked: Callable[[str], str]
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _running: int = 0
 
     @contextmanager
     def command(self, what: str) -> Iterator[Came]:
         """Watch one command; `what` is its text for people."""
-        before = self.names.look()
+        before, what = self.names.look(), self.masked(what)
         came = Came()
         self._write_mark(before, what, +1)
         try:
@@ -187,7 +188,7 @@ def watching(watch: CommandWatch | None, what: str) -> Iterator[Came]:
 
 def read_mark(mark: Entry) -> tuple[frozenset[Name], str] | None:
     """Return what was there before the command that a killed worker left unfinished; None without one."""
-    with suppress(OSError, ValueError, TypeError, KeyError):
+    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         record = json.loads(mark.read(_MOST_MARK_BYTES).partition(b"\n")[0])
         return frozenset((int(number), str(name)) for number, name in record["names"]), str(record["during"])
     return None

@@ -117,7 +117,7 @@ class Quarantine:
 
     def _read(self, number: str) -> Kept | None:
         slot = self._directory.below(number)
-        with suppress(OSError, ValueError, TypeError, KeyError):
+        with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
             if slot.entry(_MOVED).stat():
                 record = json.loads(slot.entry(_RECORD).read(64 << 10))
                 return Kept(number, *(str(record[key]) for key in ("path", "at", "during")))

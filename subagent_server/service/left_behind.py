@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.domain.executed_files import can_run_code
 from subagent_server.domain.records import RunMeta
@@ -77,9 +76,8 @@ def left_behind(
     cwd = Path(os.path.realpath(request.cwd))
     mark = read_mark(run.before)
     if mark is not None and at_once:
-        agent = AgentDefinition.model_validate(request.agent)
         names = NameWatch(
-            cwd, Quarantine(run.quarantine), OwnWrites(state_directory_of(os.environ)), agent.lifted
+            cwd, Quarantine(run.quarantine), OwnWrites(state_directory_of(os.environ)), _lifted(request.agent)
         )
         taken = names.take(*mark)
         names.close()
@@ -88,6 +86,13 @@ def left_behind(
         run.before.unlink()
     if left := left_since(None, look_for_run(store, cwd), meta.started_at.timestamp()):
         record(left_facts(left))
+
+
+def _lifted(agent: dict[str, Any]) -> list[str]:
+    """Return the paths below the directory that a recorded agent gives free; the record is data."""
+    paths = agent.get("sandboxWrite")
+    named = [path for path in paths if isinstance(path, str)] if isinstance(paths, list) else []
+    return [path for path in named if not path.startswith(("/", "~/"))]
 
 
 def left_facts(found: list[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from subagent_server.catalog.problems import shown
 from subagent_server.catalog.trust import real_path
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument, SubagentError, UnknownAgent, shorten
+from subagent_server.sandbox.own_writes import OwnWrites
 from subagent_server.service.context import Service
 from subagent_server.service.trusting import Coverage, coverage, trust
 from subagent_server.settings import Settings
@@ -42,7 +43,8 @@ def new_agent(service: Service, name: str, source: str | None) -> NewAgent:
     settings = service.settings
     before = _coverage(settings)
     path = _directory(settings) / f"{name}.md"
-    _make(path, text)
+    with OwnWrites(settings.state_directory).writing(path):
+        _make(path, text)
     is_trusted = before is not None and _holds_nothing_new(before) and _trust(settings, before, name)
     return NewAgent(path, is_trusted)
 

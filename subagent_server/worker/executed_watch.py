@@ -32,7 +32,7 @@ class ExecutedWatch:
         names = NameWatch(
             self._cwd, self._quarantine, OwnWrites(state_directory_of(environment)), agent.lifted
         )
-        self.commands = CommandWatch(names, run.paths.before, self._tell)
+        self.commands = CommandWatch(names, run.paths.before, self._tell, run.masker.text)
 
     def begin(self) -> None:
         """Look for the first time, beside the first call of the model; what changes from now on counts."""

@@ -14,7 +14,7 @@ from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import asks, says, shell, tool_results
 from tests.helpers.turns import call as tool_call
 from tests.helpers.wait import wait_for
-from tests.helpers.world import BOUND, World, kill
+from tests.helpers.world import API_KEY, BOUND, World, kill
 
 HOOK = ".git/hooks/pre-commit"
 
@@ -70,7 +70,7 @@ def test_a_run_that_leaves_nothing_of_the_kind_says_nothing(world: World) -> Non
 def test_a_run_that_is_ended_says_what_it_has_left_too(world: World, end: str) -> None:
     make_repository(world.work)
     world.agent(tools="Bash")
-    world.play(shell(f"echo x > .mcp.json; echo x > {HOOK}; sleep 1000"))
+    world.play(shell(f"true {API_KEY}; echo x > .mcp.json; echo x > {HOOK}; sleep 1000"))
     run_id = world.start()
     wait_for((world.work / HOOK).exists, BOUND, "the hook")
     if end == "stop":
@@ -88,6 +88,8 @@ def test_a_run_that_is_ended_says_what_it_has_left_too(world: World, end: str) -
         assert view.quarantined is None and ".mcp.json" in " ".join(view.warnings or [])
     else:
         assert view.quarantined == ["001 .mcp.json"] and not (world.work / ".mcp.json").exists()
+    for path in world.paths(run_id).directory.rglob("*.json"):
+        assert API_KEY not in path.read_text(encoding="utf-8"), path
 
 
 @pytest.mark.parametrize("sandbox", ["none", "bwrap"])
