@@ -137,7 +137,7 @@ class ServerStarts:
             start = outside_start(
                 self.agent, server, self.environment, self.state, (self.cwd, self.project), self.written
             )
-            start.cwd.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_private(start.cwd.parent)
             start.cwd.mkdir(mode=0o500, exist_ok=True)
             return start
         argv = [server.command or "", *server.args]
@@ -207,10 +207,20 @@ def _lasting(state: Path, project: Path, argv: Sequence[str]) -> Path | None:
     directory = Path(os.path.realpath(state)) / "servers" / key
     try:
         for part in _LASTING:
-            (directory / part).mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_private(directory / part)
     except OSError:
         return None
     return directory
+
+
+def _make_private(directory: Path) -> None:
+    """Make a directory and those above it for this user alone; `mkdir` would open those above to others.
+
+    Raises:
+        OSError: one cannot be made.
+    """
+    for place in (*reversed(directory.parents), directory):
+        place.mkdir(mode=0o700, exist_ok=True)
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,9 @@ def test_a_server_that_is_tried_by_hand_works_where_a_run_would_start_it(cli: Cl
 
     assert call("box", "key").stdout == "(unset)\n"
     assert call("box", "writes").stdout == "1\n" and (cli.home / "here.txt").exists()
+    state = Path(cli.environment["XDG_STATE_HOME"]) / "subagent"
+    made = [state, *state.rglob("*")]
+    assert len(made) > 3 and not any(place.stat().st_mode & 0o077 for place in made if place.is_dir())
     assert "Read-only file system" in call("box", "overwrites").stdout
     assert (cli.home / ".mcp.json").read_text(encoding="utf-8") == "{}"
     refused = call("refused", "key")
