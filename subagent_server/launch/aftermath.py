@@ -71,11 +71,9 @@ def conclude(
     _sweep(run, deadline or time.monotonic() + LEFTOVER_GRACE_SECONDS)
     _settle_orphans(run, program)
     failpoint("shim.swept")
-    # 14. Remove the temporary files of writers that were killed in the middle, the socket of a worker that
-    #     was, and the room reserved for an end that is written now.
+    # 14. Remove the temporary files of writers that were killed in the middle, and the room reserved for an
+    #     end that is written now.
     atomic.remove_leftovers(run.files)
-    with suppress(OSError):  # most runs have none
-        run.parent_socket.unlink()
     if is_true:
         atomic.discard(run.spare)
     # 15. Record that the tree is gone, unless step 12 failed and a reader has to look again. The journal
