@@ -104,7 +104,7 @@ class Box:
         `more` are arguments of bubblewrap for this start alone.
         """
         last = ("--remount-ro", "/", "--chdir", str(self.start_directory))
-        with _in_memory(filter_of_calls()) as calls:
+        with _in_memory(filter_of_calls(network=self.network)) as calls:
             ways = ("--seccomp", str(calls))
             words = [*self.arguments, *more, *last, *ways, *_setting(self.environment)]
             with _in_memory(b"\0".join(map(os.fsencode, words)) + b"\0") as arguments:
@@ -134,7 +134,7 @@ def find_box_program(rules: Rules) -> Path:
         PlaceRefused: a place is too much to be written.
     """
     program = find_program(rules.environment, rules.cwd)
-    filter_of_calls()
+    filter_of_calls(network=rules.network)
     homes = _homes(rules.environment)
     if shows_too_much(rules.cwd, homes):
         raise BoxRefused(
