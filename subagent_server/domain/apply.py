@@ -183,7 +183,8 @@ def _acknowledged(meta: RunMeta, message: Message, event: events.ReplyAcknowledg
             f"Question {message.message_id} of run {meta.run_id} is {message.message_status.value}, "
             "so there is no answer to acknowledge: check_status shows what it waits for."
         )
-    return message.model_copy(update={"message_status": MessageStatus.ACKNOWLEDGED})
+    answer = message.answer_content if event.masked is None else event.masked
+    return message.model_copy(update={"answer_content": answer, "message_status": MessageStatus.ACKNOWLEDGED})
 
 
 def _expired(meta: RunMeta, message: Message, event: events.QuestionExpired, now: datetime) -> Message:

@@ -38,10 +38,11 @@ class ReplyGiven:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplyAcknowledged:
-    """The subagent has read the answer."""
+    """The subagent has read the answer. `masked` is it without the secrets that only the worker knows."""
 
     event: ClassVar[Event] = Event.REPLY_ACKNOWLEDGED
     message_id: str
+    masked: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from subagent_server.domain.errors import StorageFailed
 from subagent_server.domain.ids import is_run_id
 from subagent_server.domain.states import TERMINAL
 from subagent_server.host import atomic, locks, process_scan, processes, wake
+from subagent_server.host.control_groups import GROUPS, group_of_run
 from subagent_server.host.failpoints import failpoint
 from subagent_server.host.stderr import log
 from subagent_server.launch import marks
@@ -69,13 +70,12 @@ def conclude(
     failpoint("shim.reconciled")
     # 13. Sweep the processes that the run left behind; then end the runs whose starter was among them.
     _sweep(run, deadline or time.monotonic() + LEFTOVER_GRACE_SECONDS)
+    GROUPS.remove(group_of_run(run.run_id))
     _settle_orphans(run, program)
     failpoint("shim.swept")
-    # 14. Remove the temporary files of writers that were killed in the middle, the socket of a worker that
-    #     was, and the room reserved for an end that is written now.
+    # 14. Remove the temporary files of writers that were killed in the middle, and the room reserved for an
+    #     end that is written now.
     atomic.remove_leftovers(run.files)
-    with suppress(OSError):  # most runs have none
-        run.parent_socket.unlink()
     if is_true:
         atomic.discard(run.spare)
     # 15. Record that the tree is gone, unless step 12 failed and a reader has to look again. The journal

@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.domain.definitions import SandboxLimits
+from subagent_server.host.control_groups import GROUPS
 from subagent_server.sandbox.bubblewrap import find_program
 from subagent_server.sandbox.environment import box_environment
 from subagent_server.sandbox.git_directories import is_repository
 from subagent_server.sandbox.held_places import directories_above
+from subagent_server.sandbox.limits import entering
 from subagent_server.sandbox.readable import program_mounts, shows_too_much, system_mounts, tool_chains
 from subagent_server.sandbox.refusal import BoxRefused, PlaceRefused
 from subagent_server.sandbox.system_calls import filter_of_calls
@@ -56,6 +58,7 @@ class Rules:
     `hidden` directories are empty in the box, `read` and `write` are shown besides `cwd`, also below a hidden
     one. `over` are mounts that lie over parts of these (`--bind` or `--ro-bind`). `placed` are directories
     that are written under another path, by that path. `own` is the agent's environment, which is kept whole.
+    `group` is the control group of the programs.
     """
 
     cwd: Path
@@ -69,6 +72,7 @@ class Rules:
     over: Sequence[tuple[str, Path]] = ()
     placed: Mapping[Path, Path] = field(default_factory=dict)
     cwd_read_only: bool = False
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ class Box:
     closed: frozenset[str]
     network: bool
     limits: SandboxLimits
+    group: str = ""
 
     def with_environment(self, own: Mapping[str, str]) -> "Box":
         """Return such a box with more variables."""
@@ -104,7 +109,7 @@ class Box:
         `more` are arguments of bubblewrap for this start alone.
         """
         last = ("--remount-ro", "/", "--chdir", str(self.start_directory))
-        with _in_memory(filter_of_calls()) as calls:
+        with _in_memory(filter_of_calls(network=self.network)) as calls:
             ways = ("--seccomp", str(calls))
             words = [*self.arguments, *more, *last, *ways, *_setting(self.environment)]
             with _in_memory(b"\0".join(map(os.fsencode, words)) + b"\0") as arguments:
@@ -120,9 +125,15 @@ class Box:
         Raises:
             OSError: bubblewrap cannot be started.
         """
+        enter = entering(self.group, self.limits) if self.group else ()
         with self.command(argv, more) as (command, descriptors):
             return subprocess.Popen(
-                command, env={}, cwd="/", pass_fds=(*pass_fds, *descriptors), start_new_session=True, **how
+                [*enter, *command],
+                env=GROUPS.environment if enter else {},
+                cwd="/",
+                pass_fds=(*pass_fds, *descriptors),
+                start_new_session=True,
+                **how,
             )
 
 
@@ -134,7 +145,7 @@ def find_box_program(rules: Rules) -> Path:
         PlaceRefused: a place is too much to be written.
     """
     program = find_program(rules.environment, rules.cwd)
-    filter_of_calls()
+    filter_of_calls(network=rules.network)
     own = homes(rules.environment)
     if shows_too_much(rules.cwd, own):
         raise BoxRefused(
@@ -202,6 +213,7 @@ def build_box(rules: Rules) -> Box:
         closed=frozenset(map(str, (*closed, *read_only, "/proc/sys"))),
         network=rules.network,
         limits=rules.limits,
+        group=rules.group,
     )
 
 

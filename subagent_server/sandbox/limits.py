@@ -1,5 +1,9 @@
 """Limits of the programs in a box, and which of them this machine can keep.
 
+Memory and processes are bounded by a control group where one can be had (`host/control_groups.py`): for all
+programs of a run together, whatever kind of memory they use. These limits hold besides, for each process. The
+kernel counts only private memory for them: not what is shared, as a file in memory is.
+
 A shell sets them inside, for itself and all that it starts: set outside, the number of processes would count
 all that the user has elsewhere. For root the kernel does not count processes at all; there the box's own
 namespace of pids gets a highest number, which Linux has since 6.14.
@@ -10,8 +14,10 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 
 from subagent_server.domain.definitions import SandboxLimits
+from subagent_server.host.control_groups import GROUPS
 
 _RESERVED = 300
 """Pids that the kernel gives out only once (RESERVED_PIDS of its kernel/pid.c)."""
@@ -61,12 +67,19 @@ def has_highest_pid() -> bool:
     return is_late and shutil.which("nsenter", path=os.defpath) is not None
 
 
+def entering(group: str, limits: SandboxLimits) -> Sequence[str]:
+    """Return the beginning of a command line that works in a control group; empty if there can be none."""
+    return GROUPS.words(group, memory=max(limits.memory_bytes, 0), processes=max(limits.processes, 0))
+
+
 def limits_as_text(limits: SandboxLimits) -> str:
     """Return the limits that are real here, for people."""
-    counted = os.geteuid() != 0 or has_highest_pid()
+    has_group = GROUPS.kind() is not None
+    counted = has_group or os.geteuid() != 0 or has_highest_pid()
     processes = f"{limits.processes} processes" if counted else "processes not bounded, as root"
     memory, file = _size(limits.memory_bytes), _size(limits.file_bytes)
-    return f"{memory} memory for each process, {processes}, files of {file}"
+    of_memory = "memory" if has_group else "private memory of each process"
+    return f"{memory} {of_memory}, {processes}, files of {file}"
 
 
 def _size(size: int) -> str:

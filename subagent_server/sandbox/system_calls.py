@@ -3,7 +3,8 @@
 Mounts and namespaces do not close these ways out:
 
 - the user's keyring (`keyctl`), which a process inherits, with the tickets and keys in it;
-- sockets that belong to no network namespace, such as AF_VSOCK, which leads to the host of a virtual machine;
+- sockets that belong to no network namespace: AF_VSOCK, which leads to the host of a virtual machine, and in
+  a box without network Unix sockets, which may lie in the working directory (`socketpair` is another call);
 - setuid files in the working directory, by which other users of the host become this one;
 - extended attributes, by which a runs root is known to be ours (`store/root.py`);
 - `io_uring` and `openat2`, whose arguments no filter sees, and parts of the kernel that are often at fault.
@@ -50,7 +51,7 @@ _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1), "riscv64": (
 _OF_X32 = 0x40000000
 """From here on, the same calls have other numbers on x86_64."""
 
-_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+_FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 _MODE_AND_FLAGS: Mapping[str, tuple[int, int | None]] = {
     "open": (2, 1),
     "openat": (3, 2),
@@ -75,8 +76,8 @@ _Step = tuple[int, int, int, int]
 
 
 @cache
-def filter_of_calls() -> bytes:
-    """Return the filter for this machine.
+def filter_of_calls(*, network: bool) -> bytes:
+    """Return the filter for this machine, of a box with or without network.
 
     Raises:
         BoxRefused: the calls of this architecture are not known here.
@@ -84,10 +85,10 @@ def filter_of_calls() -> bytes:
     machine = platform.machine()
     if machine not in _MACHINES:
         raise BoxRefused(f"the system calls of this architecture ({machine}) are not known")
-    return b"".join(struct.pack("=HBBI", *step) for step in _steps(*_MACHINES[machine]))
+    return b"".join(struct.pack("=HBBI", *step) for step in _steps(*_MACHINES[machine], network=network))
 
 
-def _steps(architecture: int, column: int) -> Iterator[_Step]:
+def _steps(architecture: int, column: int, *, network: bool) -> Iterator[_Step]:
     yield _load(_ARCHITECTURE)
     yield from ((_IF_EQUAL, 1, 0, architecture), _end(_KILL))
     yield _load(_NUMBER)
@@ -96,7 +97,7 @@ def _steps(architecture: int, column: int) -> Iterator[_Step]:
         if (number := numbers[column]) is None:
             continue
         if name == "socket":
-            decision = _socket()
+            decision = _socket(socket.AF_UNIX, *_FAMILIES) if network else _socket(*_FAMILIES)
         elif name in _MODE_AND_FLAGS:
             decision = _mode(*_MODE_AND_FLAGS[name])
         else:
@@ -105,8 +106,8 @@ def _steps(architecture: int, column: int) -> Iterator[_Step]:
     yield _end(_ALLOW)
 
 
-def _socket() -> list[_Step]:
-    known = [step for family in _FAMILIES for step in ((_IF_EQUAL, 0, 1, int(family)), _end(_ALLOW))]
+def _socket(*families: socket.AddressFamily) -> list[_Step]:
+    known = [step for family in families for step in ((_IF_EQUAL, 0, 1, int(family)), _end(_ALLOW))]
     return [_argument(0), *known, _refuse(errno.EAFNOSUPPORT)]
 
 

@@ -18,6 +18,7 @@ from subagent_server.domain.records import Failure, RunMeta
 from subagent_server.domain.states import MessageStatus
 from subagent_server.host import atomic, locks, process_scan, processes
 from subagent_server.host.clock import now
+from subagent_server.host.control_groups import GROUPS, group_of_run
 from subagent_server.host.exclusive import exclusive
 from subagent_server.host.failpoints import failpoint
 from subagent_server.launch import marks
@@ -253,6 +254,7 @@ def sweep_orphans(run: RunPaths) -> None:
         left += process_scan.descendants([identity.pid for identity in left], spare=is_spared)
         sent = [processes.send_signal(identity, signal.SIGKILL) for identity in dict.fromkeys(left)]
         quiet = 0 if any(sent) else quiet + 1  # what another user owns cannot be ended, and is not waited for
+    GROUPS.remove(group_of_run(run.run_id))
     worker = marks.dying_worker(run)
     if worker is not None:
         processes.wait_for_exit(worker, _EXIT_SECONDS)

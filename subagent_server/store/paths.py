@@ -190,11 +190,6 @@ class RunPaths:
         return self.files.below("program")
 
     @property
-    def parent_socket(self) -> Entry:
-        """The socket by which the program asks, as long as the worker answers there."""
-        return self.program.entry("parent.sock")
-
-    @property
     def program_home(self) -> Directory:
         """The state that the program keeps below its home directory, if it works in a sandbox."""
         return self.program.below("home")

@@ -27,6 +27,10 @@ from subagent_server.worker.run_box import RunBox
 from subagent_server.worker.runner_setup import RunnerSetup
 
 NO_PROGRAMS = "not needed (the agent has no tool that starts programs)"
+NO_GROUP = (
+    "systemd has given no control group for the programs of this run, so only the private memory of each "
+    "process is bounded."
+)
 _SAYS_NONE = "the agent file says `sandbox: none`"
 _UNSANDBOXED = "none (unsandboxed: programs run with all rights of the user"
 

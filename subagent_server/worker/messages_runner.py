@@ -13,6 +13,7 @@ from subagent_server.domain.records import Failure, RunRequest, Usage
 from subagent_server.domain.tool_selection import Selection, select
 from subagent_server.domain.web_tools import web_offer
 from subagent_server.domain.worktrees import worktree_words
+from subagent_server.host.control_groups import GROUPS
 from subagent_server.launch import marks
 from subagent_server.runners.messages.conversation_start import (
     ConversationStart,
@@ -47,7 +48,7 @@ from subagent_server.toolkit.workspace.bash import BashTool
 from subagent_server.toolkit.workspace.off_loop import off_loop
 from subagent_server.toolkit.workspace.search_scope import SearchScope
 from subagent_server.toolkit.workspace.tools import make_workspace_tools
-from subagent_server.worker.boxes import Place, entered, get_ready, planned_place, without_box
+from subagent_server.worker.boxes import NO_GROUP, Place, entered, get_ready, planned_place, without_box
 from subagent_server.worker.past import read_past
 from subagent_server.worker.run_context import WorkerRun
 from subagent_server.worker.runner_setup import RunnerSetup
@@ -97,6 +98,8 @@ class MessagesRunner:
         """Get the place of the programs ready, from when the first request of the model is on its way."""
         await self._first_request.wait()
         await get_ready(self._place, self._loop.tools)
+        if GROUPS.has_failed and self._place.box is not None:
+            self._loop.run.record("warning", message=NO_GROUP)
         with suppress(OSError):
             for name in await off_loop(self._place.open):
                 message = f"What other programs execute is not protected in the sandbox: {name}"

@@ -31,7 +31,7 @@ from subagent_server.toolkit.workspace.off_loop import entered_off_loop
 from subagent_server.worker.boxed_start import ASKED, BoxedStart, box_of_program, host_program
 from subagent_server.worker.boxes import mark_of, refused, words_of
 from subagent_server.worker.carried_on import CarriedOn, carry_on
-from subagent_server.worker.child_connections import ChildConnections, whole_server
+from subagent_server.worker.child_connections import ChildConnections
 from subagent_server.worker.delegation import service_of
 from subagent_server.worker.run_box import RunBox
 from subagent_server.worker.runner_setup import RunnerSetup
@@ -71,39 +71,37 @@ async def open_runner(setup: RunnerSetup) -> ProgramRunner:
     past = await asyncio.to_thread(carry_on, run.store, request, boxed=box is not None)
     if past.session_id is not None:
         run.session_opened(past.session_id)
+    run.paths.program.make()
     async with AsyncExitStack() as opened:
         boxed = None if box is None else BoxedStart(setup, box, past.state)
-        task = _task(setup, request, past, box, _child_server(setup, opened, boxed=box is not None))
+        connections = _connections(setup, opened)
+        task = _task(setup, request, past, box, connections.relay)
         run.adopt([*past.messages, {"role": "user", "content": list(task.content)}])
         dialect = DIALECTS[agent.runner](task, events, Permissions(run, beside_work=True))
-        start = partial(_start, setup, dialect, log, boxed)
+        start = partial(_start, setup, dialect, log, connections, boxed)
         watched = entered_off_loop(watching(setup.watch, f"the program {agent.runner}"))
         return ProgramRunner(run, agent, dialect, events, start, opened.pop_all().aclose, watched)
 
 
-def _child_server(setup: RunnerSetup, opened: AsyncExitStack, *, boxed: bool) -> ChildServer:
-    """Return the server by which the program asks: a relay to this worker, from now until `opened` is closed.
-
-    Where the file system has no sockets, a program without a box starts a whole server.
+def _connections(setup: RunnerSetup, opened: AsyncExitStack) -> ChildConnections:
+    """Return the connections by which the program asks, open from now until `opened` is closed.
 
     Raises:
-        RunRefused: `config`, if there is no way out of a box.
+        RunRefused: `launch_failed`, if there is no room for their descriptors.
     """
     delegation = setup.delegation
     service = delegation.service if delegation is not None else service_of(setup.run, setup.environment)
     connections = ChildConnections(setup.run, service)
+    opened.push_async_callback(connections.aclose)
     try:
         connections.open()
     except OSError as error:
-        if boxed:
-            raise RunRefused(
-                "config",
-                f"The directory of the run cannot hold the socket by which a program in a box asks: {error}.",
-                "Put the runs root on another file system, or leave `sandbox: bwrap` out.",
-            ) from error
-        return whole_server()
-    opened.push_async_callback(connections.aclose)
-    return connections.relay
+        raise RunRefused(
+            "launch_failed",
+            f"The worker cannot open the pipes by which its program asks: {error.strerror}.",
+            "Raise the limit of open files (`ulimit -n`), or run less at once.",
+        ) from error
+    return connections
 
 
 def _task(
@@ -143,7 +141,11 @@ def _preamble(setup: RunnerSetup) -> str:
 
 
 async def _start(
-    setup: RunnerSetup, dialect: Dialect, log: ServerLog, boxed: BoxedStart | None = None
+    setup: RunnerSetup,
+    dialect: Dialect,
+    log: ServerLog,
+    connections: ChildConnections,
+    boxed: BoxedStart | None = None,
 ) -> AgentProcess:
     launch = await asyncio.to_thread(dialect.launch)
     environment = {**setup.environment, **launch.environment}
@@ -154,7 +156,7 @@ async def _start(
             environment={name: value for name, value in environment.items() if name not in launch.lacking},
             cwd=Path.cwd(),
             box=None if boxed is None else await boxed.entered(launch.environment),
-            descriptors=launch.descriptors,
+            descriptors=[*launch.descriptors, *connections.inherited()],
             spare=marks.shims_on_record(setup.run.store.paths),
         )
         return await AgentProcess.start(order, log.write)

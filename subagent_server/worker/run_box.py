@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from subagent_server.domain.definitions import AgentDefinition, SandboxLimits
+from subagent_server.host.control_groups import group_of_run
 from subagent_server.host.inside import printable
 from subagent_server.sandbox.box import Box, Rules, build_box, find_box_program
 from subagent_server.sandbox.git_directories import GitSettings, git_settings
@@ -123,6 +124,7 @@ def _unprotected(setup: RunnerSetup) -> Rules:
         over=_read_only(setup, [cwd, *write]),
         hidden=[*setup.places.roots, *_runtime_directory(setup.environment, cwd)],
         cwd_read_only=True,
+        group=group_of_run(setup.run.run_id),
     )
 
 

@@ -338,7 +338,10 @@ class WorkerRun:
             await asyncio.to_thread(self.apply, events.QuestionExpired(message_id=message_id))
 
     def _acknowledge(self, message_id: str) -> None:
-        self.apply(events.ReplyAcknowledged(message_id=message_id))
+        message = self.meta().message(message_id)
+        answer = None if message is None else message.answer_content
+        masked = None if answer is None else self.masker.text(answer)
+        self.apply(events.ReplyAcknowledged(message_id=message_id, masked=masked))
 
     def record_question(self, message: Message) -> None:
         """Record that a question was asked."""

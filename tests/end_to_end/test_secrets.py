@@ -135,6 +135,21 @@ def test_what_a_parent_gives_reaches_disk_without_secrets_and_the_run_has_the_pr
     assert warnings[0] in world.cli("show", run_id).stdout
 
 
+def test_an_answer_with_a_literal_of_the_agent_file_is_masked_once_the_worker_has_read_it(
+    world: World,
+) -> None:
+    world.agent(env={"DB_PASSWORD": LITERAL})
+    simulator = world.play(asks("Go on?"), says("Done."))
+    run_id = world.start()
+    world.asking(run_id)
+    world.reply(run_id, f"The login is {LITERAL}.")
+    world.completed(run_id)
+    world.gone(run_id)
+    assert LITERAL in json.dumps(simulator.requests[1].body), "the model has the answer as it was given"
+    assert world.meta(run_id).messages[0].answer_content == "The login is ***."
+    assert holding(world.runs, LITERAL) == []
+
+
 CANARIES = {
     "DATABASE_URL": ("postgres://app:{}@db/x", "cAnary-of-2026"),
     "SLACKPASS": ("{}", "canary4slack"),

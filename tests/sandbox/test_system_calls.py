@@ -1,11 +1,13 @@
 """The filter of system calls, seen from outside: it lies over everything that a run starts in boxes."""
 
 import os
+import socket
+from contextlib import chdir
 from pathlib import Path
 
 from subagent_server.host import process_scan
 from tests.helpers.mcp_servers import scripted
-from tests.helpers.turns import calls, says, shell, use
+from tests.helpers.turns import calls, says, shell, tool_results, use
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -41,6 +43,37 @@ def test_the_shell_a_search_a_server_and_a_program_each_run_below_the_filter(wor
 
     wait_for(all_found, BOUND, "a program of each kind in its box")
     assert found == dict.fromkeys(PROGRAMS, FILTERED)
+
+
+REACHES = """
+import multiprocessing, socket
+def tried(act):
+    try:
+        return str(act())
+    except OSError as error:
+        return error.strerror
+with multiprocessing.Pool(2) as pool:
+    print(sum(pool.map(abs, [-1, -2])), len(socket.socketpair()))
+print(tried(lambda: socket.socket(socket.AF_UNIX).connect("listens")))
+"""
+
+
+def test_a_box_without_network_reaches_no_unix_socket_of_the_directory_and_makes_pairs(world: World) -> None:
+    (world.work / "reaches.py").write_text(REACHES, encoding="utf-8")
+    world.agent(sandbox="bwrap")
+    world.agent("offline", sandbox="bwrap", network=False)
+    with chdir(world.work), socket.socket(socket.AF_UNIX) as listening:  # the name has room for 100 bytes
+        listening.bind("listens")
+        listening.listen()
+        found = {}
+        for name in ("worker", "offline"):
+            simulator = world.play(shell("python3 reaches.py"), says("Done."))
+            world.completed(world.start(agent=name))
+            found[name] = tool_results(simulator.requests[1].body)
+    assert found == {
+        "worker": ["3 2\nNone"],
+        "offline": ["3 2\nAddress family not supported by protocol"],
+    }
 
 
 def status_of(pid: int) -> dict[str, str]:

@@ -156,9 +156,7 @@ class AcpDialect:
 
     def _servers(self) -> list[Message]:
         child = self._task.child
-        own: Message = {"name": child.name, "command": child.command, "args": list(child.args)}
-        # over the pipe: agents keep variables that look like secrets from their servers
-        own["env"] = _pairs(self._task.for_child)
+        own: Message = {"name": child.name, "command": child.command, "args": list(child.args), "env": []}
         return [own, *(_server(name, server) for name, server in self._task.agent.mcp_servers.items())]
 
     # -- what it tells and asks

@@ -174,7 +174,6 @@ class CodexDialect:
         servers[child.name] = {
             "command": child.command,
             "args": list(child.args),
-            "env_vars": list(self._task.for_child),
             "default_tools_approval_mode": "approve",
             "tool_timeout_sec": _CHILD_CALL_SECONDS,
             "startup_timeout_sec": _STARTUP_SECONDS,

@@ -14,16 +14,11 @@ from subagent_server.toolkit.agent_process import AgentProcess
 
 @dataclass(frozen=True)
 class ChildServer:
-    """The command of the MCP server by which a program asks its parent and reports.
-
-    It needs the `variables` of the program's own environment, the token of the run among them, and the runs
-    that it starts need the others (`ProgramTask.for_child`): hand them on by name, never by value.
-    """
+    """The command of the MCP server by which a program asks its parent and reports. It needs no variable."""
 
     name: str
     command: str
     args: Sequence[str]
-    variables: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -54,14 +49,6 @@ class ProgramTask:
     def boxed(self) -> bool:
         """Whether the program works in a sandbox."""
         return self.kept is not None
-
-    @property
-    def for_child(self) -> Mapping[str, str]:
-        """The variables of the child's server: all of the run's, which the runs that it starts inherit.
-
-        They are empty if the server needs none.
-        """
-        return self.environment if self.child.variables else {}
 
     @property
     def system(self) -> str:

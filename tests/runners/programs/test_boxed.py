@@ -3,7 +3,6 @@
 import json
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from subagent_server.host import process_scan
@@ -131,54 +130,53 @@ def test_what_only_a_box_can_keep_is_refused_without_one(world: World) -> None:
 
 
 HOSTILE = """
-import socket
-def line():
-    made = socket.socket(socket.AF_UNIX)
-    made.connect(place)
-    made.settimeout(2)
-    return made
-def send(data):
-    made = line()
-    try:
-        made.sendall(data)
-    except OSError:
-        pass
-    return made
-os.chdir("/tmp")
-place = json.load(open(os.environ["SUBAGENT_MCP_CONFIG"]))["mcpServers"]["subagent"]["args"][-1]
-os.chdir(os.path.dirname(place))
-place = os.path.basename(place)
+import select
+words = json.load(open(os.environ["SUBAGENT_MCP_CONFIG"]))["mcpServers"]["subagent"]["args"][3:]
+inherited = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+mine = {str(os.stat(path).st_ino): path for path in inherited if os.path.exists(path)}
+tickets, *lines = [mine[word] for word in words]
+class Line:
+    def __init__(self):
+        self.number = os.read(os.open(tickets, os.O_RDONLY), 1)[0]
+        self.up = os.open(lines[2 * self.number], os.O_WRONLY)
+        self.down = os.open(lines[2 * self.number + 1], os.O_RDONLY | os.O_NONBLOCK)
+        os.write(self.up, b"!")
+    def send(self, data):
+        while data:
+            data = data[os.write(self.up, data):]
+        return self
+    def received(self, seconds):
+        readable = select.select([self.down], [], [], seconds)[0]
+        return len(os.read(self.down, 1)) if readable else None
+    def close(self):
+        os.close(self.up)
+        os.close(self.down)
 for _ in range(5):
-    line().close()
-send(os.urandom(1 << 20)).close()
-send(b"x" * (20 << 20)).close()
+    Line().close()
+Line().send(os.urandom(1 << 20)).close()
+Line().send(b"x" * (20 << 20)).close()
 request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).encode() + b"\\n"
-answered = [send(request) for _ in range(6)]
-for each in answered:
-    each.settimeout(60)
-*first, fifth, sixth = answered
-print("answered", [len(each.recv(1)) for each in first], flush=True)
-fifth.settimeout(0.3)
+first = [Line().send(request) for _ in range(4)]
+print("answered", [each.received(60) for each in first], flush=True)
+ticket = os.open(tickets, os.O_RDONLY | os.O_NONBLOCK)
 try:
-    print("fifth", fifth.recv(1), flush=True)
-except TimeoutError:
+    os.read(ticket, 1)
+except BlockingIOError:
     print("waits", flush=True)
+os.write(os.open(lines[1], os.O_WRONLY | os.O_NONBLOCK), b"{" * 70_000)
 first[0].close()
-fifth.settimeout(60)
-print("then", len(fifth.recv(1)), flush=True)
-for each in answered:
+print("then", Line().send(request).received(60), flush=True)
+os.write(os.open(lines[0], os.O_WRONLY), b"junk that nobody has asked for")
+for each in first[1:]:
+    os.set_blocking(each.up, False)
+    try:
+        each.send(request * 20_000)
+    except BlockingIOError:
+        print("full", flush=True)
     each.close()
-unread = line()
-unread.settimeout(2)
-try:
-    unread.sendall(request * 20_000)
-except OSError:
-    print("full", flush=True)
 print(Server().ask("Which colour?"), flush=True)
-kept = line()
-subprocess.Popen(["sleep", "600"], pass_fds=[kept.fileno()], start_new_session=True)
-os.unlink(place)
-os.symlink("/etc/passwd", place)
+kept = Line()
+subprocess.Popen(["sleep", "600"], pass_fds=[kept.up], start_new_session=True)
 """
 
 
@@ -191,11 +189,10 @@ def test_whatever_it_does_with_its_line_few_are_answered_at_once_and_nothing_is_
         "answered [1, 1, 1, 1]",
         "waits",
         "then 1",
-        "full",
+        *["full"] * 3,
         "blue",
     ]
     world.gone(run_id)
-    assert Path("/etc/passwd").read_text(encoding="utf-8")
 
 
 VICTIMS = ("nothing", "box", "program", "relay", "worker", "shim")
@@ -219,7 +216,6 @@ def test_whatever_is_killed_of_it_nothing_is_left(world: World) -> None:
     for name, run_id in victims.items():
         wait_for(partial(_is_over, world, run_id), BOUND, f"the end, {name} killed")
         world.gone(run_id)
-        assert name == "shim" or not world.paths(run_id).parent_socket.path.exists()
 
 
 PLANTING = """

@@ -186,31 +186,6 @@ def test_a_program_starts_runs_of_its_own_by_the_server_of_its_run(world: World)
     assert world.completed(run_id) == "completed\nblue"
 
 
-def test_a_program_asks_by_a_server_of_its_own_where_its_run_can_have_no_socket(world: World) -> None:
-    world.environment["SUBAGENT_MAX_RUNS"] = "1"
-    code = f"""
-        import json, os, sys, time
-        waits = "wait" in sys.stdin.read()
-        while waits and not os.path.exists("go"):
-            time.sleep(0.05)
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
-        from asking_parent import answer_of_parent
-        server = json.load(open(os.environ["SUBAGENT_MCP_CONFIG"]))["mcpServers"]["subagent"]
-        print(server["args"][-1], answer_of_parent(server["command"], server["args"], "Which colour?"))
-    """
-    program(world, textwrap.dedent(code))
-    holder, later = world.start("wait"), world.start("ask")
-    socket = world.paths(later).parent_socket.path
-    socket.parent.mkdir()
-    socket.touch()
-    (world.work / "go").touch()
-    for run_id in (holder, later):
-        world.asking(run_id)
-        world.reply(run_id, "blue")
-    assert world.completed(holder).endswith("parent.sock blue")
-    assert world.completed(later) == "child blue"
-
-
 def test_what_the_program_cannot_be_given_is_refused_before_anything_starts(world: World) -> None:
     program(world, "print('never')", model="opus", tools=["Bash"])
     run_id = world.start()

@@ -1,0 +1,47 @@
+"""What bounds the memory of a box, where a control group can be had and where none can."""
+
+import pytest
+
+from subagent_server.domain.definitions import SandboxLimits
+from subagent_server.host.control_groups import GROUPS, group_of_run
+from subagent_server.sandbox.limits import limits_as_text
+from tests.helpers.turns import says, shell, tool_results
+from tests.helpers.world import World
+
+HAS_GROUP = GROUPS.kind() is not None
+HOGS = """
+import mmap, os, sys
+if sys.argv[1] == "shared":
+    memory = mmap.mmap(-1, 192 << 20)
+    for _ in range(192):
+        memory.write(b"x" * (1 << 20))
+else:
+    for _ in range(24):
+        os.write(os.memfd_create("x"), b"x" * (8 << 20))
+print("never bounded")
+"""
+
+
+def test_log_and_doctor_name_the_bound_that_holds(world: World) -> None:
+    of_memory = "4 GiB memory," if HAS_GROUP else "4 GiB private memory of each process,"
+    assert limits_as_text(SandboxLimits()).startswith(of_memory)
+    world.agent(sandbox="bwrap")
+    world.play(shell("true"), says("Done."))
+    run_id = world.start()
+    world.completed(run_id)
+    assert of_memory in world.events(run_id, "run_started")[0]["sandbox"]
+    assert of_memory in world.cli("doctor").stderr
+
+
+@pytest.mark.skipif(not HAS_GROUP, reason="no control group can be had here")
+def test_a_box_cannot_hold_more_shared_memory_or_files_in_memory_than_its_bound(world: World) -> None:
+    (world.work / "hogs.py").write_text(HOGS, encoding="utf-8")
+    world.agent(sandbox="bwrap", sandboxLimits={"memoryBytes": 128 << 20})
+    commands = [shell(f"python3 hogs.py {kind}; echo ended with $?") for kind in ("shared", "files")]
+    simulator = world.play(*commands, says("Done."))
+    run_id = world.start()
+    world.completed(run_id)
+    world.gone(run_id)
+    results = tool_results(simulator.requests[2].body)
+    assert "never" not in str(results) and results[-1].endswith("ended with 137")
+    GROUPS.remove(group_of_run(run_id))
