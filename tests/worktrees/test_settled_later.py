@@ -86,6 +86,7 @@ def test_a_git_that_is_killed_while_a_worker_reads_what_is_left_loses_nothing(
 
     worker = world.worker(run_id)
     at_work = wait_for(lambda: _reading_git_below(worker), BOUND, "git, which reads the objects")
+    assert at_work is not None
     processes.send_signal(at_work, signal.SIGKILL)
     world.completed(run_id)
     world.gone(run_id)
