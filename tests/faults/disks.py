@@ -56,11 +56,11 @@ def fill(place: Path, *, leave: int = 0, name: str = ".filler") -> Path:
 class PowerCut:
     """An ext4 file system in an image file. After `cut` takes its power, only what was synced is there."""
 
-    def __init__(self, home: Path, size: int = 24 << 20) -> None:
+    def __init__(self, home: Path, mebibytes: int = 24) -> None:
         self._image, self.place = home / "disk.img", home / "disk"
         self.place.mkdir()
         with self._image.open("wb") as file:
-            file.truncate(size)
+            file.truncate(mebibytes << 20)
         try:
             subprocess.run(["mkfs.ext4", "-q", "-F", str(self._image)], check=True, capture_output=True)
         except FileNotFoundError:
@@ -86,7 +86,10 @@ class PowerCut:
             fcntl.ioctl(descriptor, _EXT4_IOC_SHUTDOWN, struct.pack("I", _NO_LOG_FLUSH))
         finally:
             os.close(descriptor)
-        self._image = Path(shutil.copyfile(self._image, self._image.with_suffix(".copy")))
+        before, after = self._image, self._image.with_name(f"{self._image.name}.copy")
+        shutil.copyfile(before, after)
+        before.unlink()  # who has it mounted still keeps it
+        self._image = after
 
 
 def _mount(*words: str) -> None:

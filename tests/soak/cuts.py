@@ -25,7 +25,7 @@ from tests.helpers.world import World
 
 RUNS = 4
 _LATEST_SECONDS = 12.0
-_DISK_BYTES = 64 << 20
+_DISK_MEBIBYTES = 64
 _WORK = (
     "echo done >> $SUBAGENT_RUN_ID && git add . && git commit -qm done && echo done >> $SUBAGENT_RUN_ID.left"
 )
@@ -42,7 +42,7 @@ class Acknowledged:
 def cut_and_look(home: Path, chance: random.Random) -> tuple[list[str], Acknowledged]:
     """Cut the power of one world at a random moment; return what is wrong after it, and what was told."""
     home.mkdir(parents=True)
-    disk = PowerCut(home, _DISK_BYTES)
+    disk = PowerCut(home, _DISK_MEBIBYTES)
     with disk.powered() as place:
         world = _world(place)
         runs = [world.start() for _ in range(RUNS)]
