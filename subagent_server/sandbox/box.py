@@ -12,6 +12,7 @@ order of the mounts matters: a later one lies over an earlier one.
 import os
 import pwd
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,8 @@ from subagent_server.sandbox.bubblewrap import find_program
 from subagent_server.sandbox.environment import box_environment
 from subagent_server.sandbox.git_directories import is_repository
 from subagent_server.sandbox.held_places import directories_above
+from subagent_server.sandbox.landlock import interpreter, walled
+from subagent_server.sandbox.landlock import version as landlock_version
 from subagent_server.sandbox.limits import entering
 from subagent_server.sandbox.readable import program_mounts, shows_too_much, system_mounts, tool_chains
 from subagent_server.sandbox.refusal import BoxRefused, PlaceRefused
@@ -81,7 +84,7 @@ class Box:
 
     `writable` are the writable mounts of the host's directories, `memory` the writable mounts in memory;
     `closed` have to be read-only. `identities` are the directories that have to lie at their places, because
-    a path may lead elsewhere by now.
+    a path may lead elsewhere by now. A `walled` box has Landlock as a second wall.
     """
 
     program: Path
@@ -95,6 +98,7 @@ class Box:
     network: bool
     limits: SandboxLimits
     group: str = ""
+    walled: bool = False
 
     def with_environment(self, own: Mapping[str, str]) -> "Box":
         """Return such a box with more variables."""
@@ -108,6 +112,8 @@ class Box:
 
         `more` are arguments of bubblewrap for this start alone.
         """
+        if self.walled:
+            argv = walled(argv, sorted(self.writable | self.memory))
         last = ("--remount-ro", "/", "--chdir", str(self.start_directory))
         with _in_memory(filter_of_calls(network=self.network)) as calls:
             ways = ("--seccomp", str(calls))
@@ -178,6 +184,8 @@ def build_box(rules: Rules) -> Box:
     program = find_box_program(rules)
     home = homes(rules.environment)[0]
     shown = [*tool_chains(home, rules.cwd, rules.environment), *rules.read]
+    if landlock_version() and not any(map(interpreter().is_relative_to, (Path("/usr"), *shown))):
+        shown.append(Path(os.path.realpath(sys.base_prefix)))
     over = {how: [path for given, path in rules.over if given == how] for how in ("--bind", "--ro-bind")}
     write = [*([] if rules.cwd_read_only else [rules.cwd]), *rules.write, *over["--bind"]]
     read_only = over["--ro-bind"]
@@ -214,6 +222,7 @@ def build_box(rules: Rules) -> Box:
         network=rules.network,
         limits=rules.limits,
         group=rules.group,
+        walled=landlock_version() > 0,
     )
 
 

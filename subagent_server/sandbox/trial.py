@@ -11,6 +11,7 @@ from pathlib import Path
 from subagent_server.host.no_room import lack_of_room
 from subagent_server.sandbox.box import Box, Rules, build_box
 from subagent_server.sandbox.check import check_box
+from subagent_server.sandbox.landlock import version
 from subagent_server.sandbox.limits import limits_as_text
 from subagent_server.sandbox.refusal import BoxRefused
 
@@ -78,7 +79,8 @@ def outlook(environment: Mapping[str, str]) -> str:
         box = _tried_elsewhere(environment)
     except BoxRefused as refusal:
         return f"none, so programs of runs have all rights of the user: {refusal.reason}"
-    return f"{box.program} works ({limits_as_text(box.limits)})"
+    wall = f"Landlock {version()} is a second wall" if box.walled else "this kernel has no Landlock"
+    return f"{box.program} works ({limits_as_text(box.limits)}; {wall})"
 
 
 def _tried_elsewhere(environment: Mapping[str, str]) -> Box:
