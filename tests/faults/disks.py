@@ -86,7 +86,10 @@ class PowerCut:
             fcntl.ioctl(descriptor, _EXT4_IOC_SHUTDOWN, struct.pack("I", _NO_LOG_FLUSH))
         finally:
             os.close(descriptor)
-        self._image = Path(shutil.copyfile(self._image, self._image.with_suffix(".copy")))
+        before, after = self._image, self._image.with_name(f"{self._image.name}.copy")
+        shutil.copyfile(before, after)
+        before.unlink()  # who has it mounted still keeps it
+        self._image = after
 
 
 def _mount(*words: str) -> None:

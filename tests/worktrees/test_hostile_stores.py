@@ -39,8 +39,8 @@ def test_what_a_run_leaves_in_its_store_is_neither_executed_nor_followed(
     trap = f"touch {marks}/$0-$$; cat"
     plant = f"""
         s=$(git rev-parse --absolute-git-dir); b=$(git symbolic-ref HEAD)
-        {WORK}; git add -A; {COMMITS} -m mine
-        echo more >> new.txt; echo 'new.txt filter=bad diff=bad merge=bad' > .gitattributes
+        {WORK}; git add -A; {COMMITS} -m mine; echo more >> new.txt
+        echo 'new.txt filter=bad diff=bad merge=bad' > .gitattributes
         rm -f $s/config; printf '%s\\n' '[core]' repositoryformatversion=0 bare=false \\
           'fsmonitor={trap}' 'pager={trap}' 'editor={trap}' 'sshCommand={trap}' hooksPath={marks} \\
           '[filter "bad"]' 'clean={trap}' 'smudge={trap}' 'process={trap}' '[diff "bad"]' 'textconv={trap}' \\

@@ -1,6 +1,10 @@
 """Submodules, filters, a detached head, bare and linked repositories, and files that are brought along."""
 
+import json
+import shutil
 from pathlib import Path
+
+import pytest
 
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import says, shell
@@ -81,4 +85,113 @@ def test_runs_begin_inside_a_submodule_and_at_a_detached_head_of_a_linked_worktr
         assert (shown["commits"], shown["base"]) == (1, before.strip())
         assert "merged" in repository.merge(run_id) and (place / "made.txt").read_text("utf-8") == "new\n"
     assert git("-C", linked, "status", "--porcelain") == ""
+    assert repository.git("fsck", "--no-dangling") == ""
+
+
+def made_as(world: World, kind: str) -> Path:
+    """Return a repository of a kind that git has beside the usual one, with the files of the world's."""
+    place, url = world.home / kind, f"file://{world.work}"
+    match kind:
+        case "sha256":
+            git("init", "--quiet", "--object-format=sha256", place)
+            (place / "shared.txt").write_text("first\n", encoding="utf-8")
+            git("-C", place, "add", "--all")
+            git("-C", place, "commit", "--quiet", "-m", "first")
+        case "shallow":
+            git("-C", world.work, "commit", "--quiet", "--allow-empty", "-m", "second")
+            git("clone", "--quiet", "--depth=1", url, place)
+        case "borrowing":
+            git("clone", "--quiet", "--shared", world.work, place)
+        case "sparse":
+            git("clone", "--quiet", "--sparse", url, place)
+        case "partial, with all files of HEAD":
+            git("-C", world.work, "config", "uploadpack.allowFilter", "true")
+            git("clone", "--quiet", "--filter=blob:none", url, place)
+        case "packed":
+            git("clone", "--quiet", url, place)
+            git("-C", place, "gc", "--quiet")
+    return place
+
+
+@pytest.mark.parametrize(
+    "kind", ["sha256", "shallow", "borrowing", "sparse", "partial, with all files of HEAD", "packed"]
+)
+@pytest.mark.parametrize("sandbox", ["none", "bwrap"])
+def test_a_repository_of_another_kind_is_worked_on_and_merged(
+    world: World, repository: Repository, kind: str, sandbox: str
+) -> None:
+    place = made_as(world, kind)
+    world.agent(isolation="worktree", sandbox=sandbox)
+    commits = "git -c user.name=A -c user.email=a@b commit -qam mine; git log --format=%s | head -1"
+    world.play(shell(f"{WORK}; {commits}; echo more >> shared.txt"), says("Done."))
+    run_id = world.start(cwd=str(place))
+    assert world.completed(run_id) == "Done."
+    repository.gone(run_id)
+    assert world.events(run_id, "tool_result")[0]["text"] == "mine"
+    assert repository.shown(run_id)["commits"] == 2
+    assert "+more" in world.cli("show", run_id, "--diff").stdout
+    assert "merged" in repository.merge(run_id)
+    assert (place / "shared.txt").read_text("utf-8") == "first\nmine\nmore\n"
+    assert git("-C", place, "fsck", "--no-dangling") == "" == git("-C", place, "status", "--porcelain")
+
+
+def test_a_partial_clone_without_all_files_and_a_format_that_git_does_not_know_are_refused(
+    world: World, repository: Repository
+) -> None:
+    git("-C", world.work, "config", "uploadpack.allowFilter", "true")
+    partial, newer = world.home / "partial", world.home / "newer"
+    git("clone", "--quiet", "--filter=blob:none", "--sparse", f"file://{world.work}", partial)
+    make_repository(newer)
+    git("-C", newer, "config", "core.repositoryFormatVersion", "1")
+    git("-C", newer, "config", "extensions.refStorage", "reftable")
+    for place, words in ((partial, "partial clone lacks files"), (newer, "refstorage")):
+        code, message = world.failed(world.start(cwd=str(place)))
+        assert code == "config" and words in message and "isolation" in message
+    repository.git("branch", "subagent")
+    code, message = world.failed(world.start())
+    assert code == "config" and "a branch is called subagent" in message
+
+
+def as_of_an_earlier_version(repository: Repository, run_id: str) -> None:
+    """Let the worktree of a run be as earlier versions have left it: git knows it by name."""
+    place, branch = repository.place(run_id), repository.shown(run_id)["branch"]
+    state = repository.world.paths(run_id).worktree.path
+    record = json.loads(state.read_bytes())
+    for name in ("boxed", "trouble"):
+        record.pop(name, None)
+    state.write_text(json.dumps(record), encoding="utf-8")
+    shutil.rmtree(repository.store(run_id))
+    shutil.rmtree(place)
+    repository.git("update-ref", "-d", f"refs/subagent/base/{run_id}")
+    repository.git("worktree", "add", "--quiet", place, branch)
+
+
+def test_a_worktree_of_an_earlier_version_is_shown_merged_continued_and_removed(
+    world: World, repository: Repository
+) -> None:
+    merged, continued, dropped, unsettled = (repository.ran() for _ in range(4))
+    for run_id in (merged, continued, dropped, unsettled):
+        as_of_an_earlier_version(repository, run_id)
+    state = world.paths(unsettled).worktree.path
+    state.write_text(state.read_text("utf-8").replace('"kept"', '"working"'), encoding="utf-8")
+    (repository.place(unsettled) / "new.txt").write_text("old\n", encoding="utf-8")
+    (repository.top / ".git" / "worktrees" / unsettled / "index").write_bytes(b"")
+    assert repository.shown(unsettled)["commits"] == 2
+    assert "+old" in world.cli("show", unsettled, "--diff").stdout
+    assert "+mine" in world.cli("show", merged, "--diff").stdout
+    world.play(
+        shell(WORK),
+        says("Done."),
+        shell("git status --porcelain; git log --format=%s | wc -l; echo more >> new.txt"),
+        says("Again."),
+    )
+    second = world.cli("continue", continued, "Go on.", "--detach").stdout.split()[0]
+    assert world.completed(second) == "Again."
+    repository.gone(second)
+    assert world.events(second, "tool_result")[-1]["text"] == "2"
+    assert repository.shown(second)["commits"] == 2 and repository.store(second).is_dir()
+    assert "merged" in repository.merge(merged)
+    assert world.cli("rm", "--drop-unmerged", merged, continued, dropped, unsettled, second).returncode == 0
+    assert not (repository.top / ".git" / "worktrees").exists()
+    assert repository.branches() == [] == repository.worktrees()
     assert repository.git("fsck", "--no-dangling") == ""
