@@ -103,6 +103,10 @@ class RunBox:
 
     def _settings(self) -> GitSettings:
         """Return what git of the host reads here. It is asked once: `.git` is read-only for the run."""
+        if self.commits:
+            return (
+                GitSettings()
+            )  # its repository has the author; git of the host reads nothing that it writes
         with self._lock:
             if self._git is None:
                 self._git = git_settings(self._setup.environment, self._rules.cwd)
