@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from subagent_server.domain.states import Status
 from subagent_server.host import process_scan, processes
@@ -21,11 +22,14 @@ from tests.faults.disks import PowerCut
 from tests.helpers.repositories import make_repository
 from tests.helpers.truth import processes_of
 from tests.helpers.turns import says, shell
+from tests.helpers.wait import wait_for
 from tests.helpers.world import World
 
 RUNS = 4
 _LATEST_SECONDS = 12.0
 _DISK_MEBIBYTES = 64
+_SETTLED = ("kept", "removed", None)
+"""None: the run ended before it had a worktree."""
 _WORK = (
     "echo done >> $SUBAGENT_RUN_ID && git add . && git commit -qm done && echo done >> $SUBAGENT_RUN_ID.left"
 )
@@ -90,7 +94,11 @@ def _end_processes(world: World, runs: list[str]) -> None:
         for identity in processes_of(world.paths(run_id)):
             with suppress(ProcessLookupError):
                 processes.send_signal(identity, signal.SIGKILL)
-    for identity in process_scan.marked(f"SUBAGENT_RUNS={world.runs}"):
+    left = process_scan.marked(f"SUBAGENT_RUNS={world.runs}")
+    for run_id in runs:  # those that reconcile show no mark
+        directory = str(world.paths(run_id).directory).encode()
+        left += filter(None, map(processes.identify, process_scan.with_words(directory)))
+    for identity in left:
         processes.send_signal(identity, signal.SIGKILL)
 
 
@@ -103,12 +111,14 @@ def _wrong(world: World, runs: list[str], told: Acknowledged) -> Iterator[str]:
         meta = world.look(run_id).meta
         if run_id in told.ended and meta.status is not Status.COMPLETED:
             yield f"{run_id} had completed and is {meta.status}"
-        shown = (json.loads(world.cli("show", run_id, "--json").stdout or "{}")).get("worktree") or {}
+        with suppress(AssertionError):  # what one reader could not settle, a later one does
+            wait_for(lambda r=run_id: _shown(world, r).get("state") in _SETTLED, 30, "a settled worktree")  # type: ignore[misc]
+        shown = _shown(world, run_id)
         if run_id not in told.merged and shown.get("state") == "kept":
             done = world.cli("merge", run_id)
             if done.returncode != 0:
                 yield f"{run_id} ({meta.status}) cannot be merged: {done.stderr.strip()[-300:]}"
-        elif shown.get("state") not in ("kept", "removed", None):
+        elif shown.get("state") not in _SETTLED:
             yield f"{run_id} ({meta.status}): its worktree is {shown.get('state')} after a reader"
         if run_id in told.ended:
             for name in (run_id, f"{run_id}.left"):
@@ -116,6 +126,11 @@ def _wrong(world: World, runs: list[str], told: Acknowledged) -> Iterator[str]:
                 if content.stdout != "done\n":
                     yield f"{run_id}: {name} is lost: {content.stdout or content.stderr.strip()!r}"
     yield from _unfit(world)
+
+
+def _shown(world: World, run_id: str) -> dict[str, Any]:
+    view = json.loads(world.cli("show", run_id, "--json").stdout or "{}")
+    return view.get("worktree") or {}
 
 
 def _unfit(world: World) -> Iterator[str]:
