@@ -129,7 +129,7 @@ class HttpClient:
     def __enter__(self) -> Self:
         try:
             self._server.__enter__()
-        except AssertionError as error:  # it was killed before it answered
+        except (AssertionError, OSError, HTTPException) as error:  # it was killed before it answered
             raise ServerGone from error
         self.pid = self._server.pid
         return self

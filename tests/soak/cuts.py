@@ -30,6 +30,8 @@ _LATEST_SECONDS = 12.0
 _SETTLED = ("kept", "removed", None)
 """None: the run ended before it had a worktree."""
 _DISK_MEBIBYTES = 64
+_SETTLED = ("kept", "removed", None)
+"""None: the run ended before it had a worktree."""
 _WORK = (
     "echo done >> $SUBAGENT_RUN_ID && git add . && git commit -qm done && echo done >> $SUBAGENT_RUN_ID.left"
 )

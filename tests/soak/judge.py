@@ -168,7 +168,13 @@ class Judge:
             if self.excuses.take("a nested run did not complete", kind == "nest"):
                 continue
             programs = {"grandchild", "box", "git"} & set(hit)
-            if not self.excuses.take("a program of the run was killed", bool(programs)):
+            upgraded = kind == "program" and self._upgrades.met(
+                meta.created_at, meta.ended_at or meta.created_at
+            )
+            if not (
+                self.excuses.take("a program of the run was killed", bool(programs))
+                or self.excuses.take("it began half-way through an upgrade", upgraded)
+            ):
                 yield f"step {number} ({kind}) was not done, and nothing hit it"
 
     def _failed(self, meta: RunMeta, order: Order) -> Iterator[str]:
