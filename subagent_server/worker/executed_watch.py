@@ -43,7 +43,12 @@ class ExecutedWatch:
 
     async def _first_look(self) -> Seen:
         await self._run.first_request.wait()
-        return await asyncio.to_thread(lambda: look_for_run(self._run.store, self._cwd, own_hooks(self._cwd)))
+        return await asyncio.to_thread(self._look_first)
+
+    def _look_first(self) -> Seen:
+        """Look; git of the host reads no repository that this run writes, which has no hooks of the user."""
+        hooks = () if self._run.meta().worktree is not None else own_hooks(self._cwd)
+        return look_for_run(self._run.store, self._cwd, hooks)
 
     async def found(self) -> list[str]:
         """Return what can run code since then, for people, and record it in the journal.
