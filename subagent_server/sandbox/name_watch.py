@@ -60,14 +60,21 @@ class NameWatch:
         self._quarantine = quarantine
         self._own = own
         self._lifted = lifted
+        self._cwd = cwd
+        self._opening = threading.Lock()
         self._directories: list[tuple[Path, int, list[str]]] = []
+
+    def _open(self) -> None:
+        """Open the directories when the first command begins: most workers hold them for nothing else."""
         home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 - not every user has a home
-        for path in _up_to_top(cwd):
-            names = [n for n in literal_names(home=str(path) == home) if path != cwd or not self._is_free(n)]
-            try:
-                self._directories.append((path, open_real(path), names))
-            except OSError:  # that of another user: nobody here can write in it
-                break
+        with self._opening:
+            for path in () if self._directories else _up_to_top(self._cwd):
+                literal = literal_names(home=str(path) == home)
+                names = [name for name in literal if path != self._cwd or not self._is_free(name)]
+                try:
+                    self._directories.append((path, open_real(path), names))
+                except OSError:  # that of another user: nobody here can write in it
+                    break
 
     def close(self) -> None:
         """Close the directories."""
@@ -76,6 +83,7 @@ class NameWatch:
 
     def look(self) -> frozenset[Name]:
         """Return the names that are there now."""
+        self._open()
         found: set[Name] = set()
         for number, (_, directory, names) in enumerate(self._directories):
             found.update((number, there) for name in names if (there := _there(directory, name)) is not None)

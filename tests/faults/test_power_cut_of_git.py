@@ -21,7 +21,7 @@ CUTS = 15
     "cuts", [1, pytest.param(CUTS, marks=pytest.mark.soak)], ids=["one of each", "thirty cuts"]
 )
 def test_acknowledged_commits_and_merges_outlive_a_power_cut(world: World, tmp_path: Path, cuts: int) -> None:
-    disk, elsewhere = PowerCut(tmp_path, 64 << 20), world.store
+    disk, elsewhere = PowerCut(tmp_path, 64), world.store
     world.agent(isolation="worktree", sandbox="none")
     world.play(shell(KEPT), says("All done."))
     with disk.powered() as place:

@@ -19,7 +19,7 @@ PYTHON = {
         "import multiprocessing, socket, sqlite3, tempfile, zoneinfo\nimport small\n"
         "def test_double():\n    assert small.double(2) == 4\n"
         "def test_processes():\n"
-        "    with multiprocessing.get_context('forkserver').Pool(2) as pool:\n"
+        "    with multiprocessing.get_context('spawn').Pool(2) as pool:\n"
         "        assert pool.map(small.double, [1, 2]) == [2, 4]\n"
         "def test_loopback():\n"
         "    with socket.create_server(('127.0.0.1', 0)) as server:\n"

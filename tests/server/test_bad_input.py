@@ -87,7 +87,7 @@ def test_a_task_that_cannot_be_given_starts_nothing(world: World, parent: Parent
 
 def test_cursors_that_are_none_are_refused(parent: Parent) -> None:
     run_id = parent.call("run_worker", prompt="Go.")["runId"]
-    for cursor in ("abc", "-1", "", "9" * 30, "1.5", "٣"):
+    for cursor in ("abc", "-1", "9" * 30, "1.5", "٣"):
         assert "cursor" in parent.refused("get_logs", runId=run_id, cursor=cursor)
     for cursor in ("###", "a.b", "a,,b", "é", "a" * 33, ",".join(["ab"] * 1001), "eyJhIjogMX0="):
         assert "is no cursor" in parent.refused("wait_for_runs", cursor=cursor)

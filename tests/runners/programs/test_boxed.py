@@ -91,7 +91,8 @@ print(json.dumps({{
     "home": sorted(os.listdir(os.environ["HOME"])),
     "runs": sorted(os.listdir({str(world.runs)!r})),
     "run": sorted(name for place in glob.glob({str(world.runs)!r} + "/*") for name in os.listdir(place)),
-    "refused": [tried(lambda: open(path, "w")) for path in ("/usr/x", ".mcp.json")],
+    "refused": tried(lambda: open("/usr/x", "w")),
+    "made": tried(lambda: open(".mcp.json", "w").write("x")),
     "network": tried(lambda: socket.create_connection(("127.0.0.1", {port}))),
     "memory": resource.getrlimit(resource.RLIMIT_DATA)[0],
 }}))
@@ -106,7 +107,8 @@ print(json.dumps({{
     assert API_KEY not in found["environment"] and "SUBAGENT_RUN" not in found["environment"]
     assert "canary.txt" not in found["home"] and found["runs"] == [run_id]
     assert found["run"] == ["outputs", "program"]
-    assert found["refused"] == ["Read-only file system", "Is a directory"]
+    assert (found["refused"], found["made"]) == ("Read-only file system", "1")
+    assert not (world.work / ".mcp.json").exists(), "what other programs execute is moved away"
     assert (found["network"], found["memory"]) == ("Connection refused", 1 << 30)
     assert (world.work / "made.txt").read_text(encoding="utf-8") == "Do it."
     assert world.result(run_id).output == {"n": 1}
