@@ -11,6 +11,7 @@ import array
 import asyncio
 import fcntl
 import os
+import select
 import socket
 import sys
 import termios
@@ -35,6 +36,7 @@ _UNREAD_SECONDS = 1.0
 """How long the last answers of a connection may lie unread: their relay may be gone."""
 _POLL_SECONDS = 0.01
 _CHUNK = 1 << 16
+_MOST_CHUNKS = 32
 _END = b"\0"
 _NAME = "subagent"
 
@@ -65,8 +67,9 @@ class _Pipe:
     def clear(self) -> None:
         """Throw away what lies in it."""
         with os.fdopen(self.opened(os.O_RDONLY), "rb", buffering=0) as file:
-            while file.read(_CHUNK):
-                pass
+            for _ in range(_MOST_CHUNKS):  # more than a pipe holds: another process may go on writing
+                if not file.read(_CHUNK):
+                    break
 
     def close(self) -> None:
         os.close(self.reading)
@@ -87,6 +90,7 @@ class ChildConnections:
         """That of the tickets, and for each connection one from the relay and one to it."""
         self._offered: dict[int, tuple[int, int]] = {}
         self._answering: set[asyncio.Task[None]] = set()
+        self._closing = False
 
     @property
     def relay(self) -> ChildServer:
@@ -130,30 +134,34 @@ class ChildConnections:
 
     async def _answer(self, number: int, incoming: int) -> None:
         """Answer one relay until it ends, then let another one take its connection."""
-        down = self._pipes[2 + 2 * number]
+        up, down = self._pipes[1 + 2 * number : 3 + 2 * number]
         reader, from_relay = await _reading(incoming)
         writer = await _writing(down.opened(os.O_WRONLY))
         ours, theirs = socket.socketpair()
         inside, outside = await asyncio.open_connection(sock=ours)
         upward = asyncio.create_task(_carry(reader, outside, ends=True))
         downward = asyncio.create_task(_carry(inside, writer, ends=False))
+        cutting = asyncio.create_task(_cut(incoming, down, outside))
         try:
             await self._serve(theirs)
             await asyncio.wait([downward], timeout=_UNREAD_SECONDS)
+            writer.write(_END)
+            deadline = time.monotonic() + _UNREAD_SECONDS
+            while time.monotonic() < deadline and not (
+                down.is_read() and writer.transport.get_write_buffer_size() == 0
+            ):
+                await asyncio.sleep(_POLL_SECONDS)
         finally:
-            for carrying in (upward, downward):
-                carrying.cancel()
+            for task in (upward, downward, cutting):
+                task.cancel()
+            await asyncio.wait([upward, downward, cutting])
             outside.close()
             from_relay.close()
-        writer.write(_END)
-        deadline = time.monotonic() + _UNREAD_SECONDS
-        while time.monotonic() < deadline and not (
-            down.is_read() and writer.transport.get_write_buffer_size() == 0
-        ):
-            await asyncio.sleep(_POLL_SECONDS)
-        writer.transport.abort()
-        down.clear()
-        self._offer(number)
+            writer.transport.abort()
+            up.clear()
+            down.clear()
+            if not self._closing:
+                self._offer(number)
 
     async def _serve(self, connection: socket.socket) -> None:
         with connection:
@@ -171,8 +179,7 @@ class ChildConnections:
 
     async def aclose(self) -> None:
         """End the connections: they end by themselves once their programs have ended, else they are cut."""
-        if not self._pipes:
-            return
+        self._closing = True
         for incoming, held in self._offered.values():
             asyncio.get_running_loop().remove_reader(incoming)
             os.close(incoming)
@@ -202,6 +209,27 @@ async def _writing(descriptor: int) -> asyncio.StreamWriter:
         asyncio.streams.FlowControlMixin, os.fdopen(descriptor, "wb", buffering=0)
     )
     return asyncio.StreamWriter(transport, protocol, None, loop)
+
+
+async def _cut(incoming: int, down: _Pipe, outside: asyncio.StreamWriter) -> None:
+    """Cut a connection whose relay has closed its end, and whose answers nobody reads.
+
+    The end of file would come behind all that the relay has sent, which is not read before the answers are.
+    """
+    loop = asyncio.get_running_loop()
+    gone = asyncio.Event()
+    with select.epoll() as closed:
+        closed.register(incoming, 0)  # it reports that the other end is closed, and no data
+        loop.add_reader(closed.fileno(), gone.set)
+        try:
+            await gone.wait()
+        finally:
+            loop.remove_reader(closed.fileno())
+    unread = 0.0
+    while unread < _UNREAD_SECONDS:
+        await asyncio.sleep(_POLL_SECONDS)
+        unread = 0.0 if down.is_read() else unread + _POLL_SECONDS
+    outside.transport.abort()
 
 
 async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, ends: bool) -> None:
