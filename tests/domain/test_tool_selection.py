@@ -80,7 +80,8 @@ def test_a_list_without_mcp_names_asks_for_none() -> None:
 
 def test_a_name_that_nothing_offers_is_unknown_and_the_rest_counts() -> None:
     selection = select(["WebFetch", "Read", "NotebookEdit", "WebFetch"], ["Bsh"])
-    assert selection.unknown == ["NotebookEdit", "Bsh"] and selection.web_fetch
+    assert (selection.unknown, selection.unknown_disallowed) == (["NotebookEdit"], ["Bsh"])
+    assert selection.web_fetch
     assert offered(selection) == {"view"}
 
 

@@ -106,7 +106,8 @@ def no_server_is_seen(world: World) -> None:
         {"name": "own", "does": {"env": "SERVICE"}}, keys={"env": {"SERVICE": "${HOST_CANARY}"}}
     )
     world.agent(sandbox="bwrap", mcpServers={"x": server}, tools="Bash, mcp__x")
-    look = "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -c '[c]anary\\|[s]cripted_'"
+    files = "/proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null"  # processes come and go
+    look = f"cat {files} | tr '\\0' '\\n' | grep -c '[c]anary\\|[s]cripted_'"
     simulator = world.play(calls(use("own"), use("bash", command=look)), says("Done."))
     assert world.completed(world.start()) == "Done."
     own, seen = tool_results(simulator.requests[-1].body)

@@ -87,7 +87,7 @@ def tried(act):
     except OSError as error:
         return error.strerror
 print(json.dumps({{
-    "environment": " ".join(open(path).read() for path in glob.glob("/proc/*/environ")),
+    "environment": " ".join(tried(lambda: open(path).read()) for path in glob.glob("/proc/*/environ")),
     "home": sorted(os.listdir(os.environ["HOME"])),
     "runs": sorted(os.listdir({str(world.runs)!r})),
     "run": sorted(name for place in glob.glob({str(world.runs)!r} + "/*") for name in os.listdir(place)),
