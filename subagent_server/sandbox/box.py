@@ -60,8 +60,8 @@ class Rules:
 
     `hidden` directories are empty in the box, `read` and `write` are shown besides `cwd`, also below a hidden
     one. `over` are mounts that lie over parts of these (`--bind` or `--ro-bind`). `placed` are directories
-    that are written under another path, by that path. `own` is the agent's environment, which is kept whole.
-    `group` is the control group of the programs.
+    that are written under another path, by that path; `shown_as` names the file that is read in the place of
+    another. `own` is the environment of the agent, which is kept whole. `group` is the control group of all.
     """
 
     cwd: Path
@@ -74,6 +74,7 @@ class Rules:
     hidden: Sequence[Path] = ()
     over: Sequence[tuple[str, Path]] = ()
     placed: Mapping[Path, Path] = field(default_factory=dict)
+    shown_as: Mapping[Path, Path] = field(default_factory=dict)
     cwd_read_only: bool = False
     group: str = ""
 
@@ -198,6 +199,7 @@ def build_box(rules: Rules) -> Box:
         *(_Mount(path, ("--bind", str(path))) for path in write),
         *(_Mount(place, ("--bind", str(path))) for place, path in rules.placed.items()),
         *(_Mount(path, ("--ro-bind", str(path))) for path in read_only),
+        *(_Mount(place, ("--ro-bind", str(file))) for place, file in rules.shown_as.items()),
         *(_Mount(path, ("--size", "4096", "--tmpfs")) for path in closed),
     ]
     arguments = [
@@ -218,7 +220,7 @@ def build_box(rules: Rules) -> Box:
         | {str(place): _identity(path) for place, path in rules.placed.items()},
         writable=frozenset(map(str, (*write, *rules.placed))),
         memory=_OWN_MOUNTS | {str(home)},
-        closed=frozenset(map(str, (*closed, *read_only, "/proc/sys"))),
+        closed=frozenset(map(str, (*closed, *read_only, *rules.shown_as, "/proc/sys"))),
         network=rules.network,
         limits=rules.limits,
         group=rules.group,

@@ -33,7 +33,7 @@ _NAMES = frozenset(
         *("events.jsonl", "run.log", "transcript.jsonl", "live.lock", "shim.claim", "shim.json", "exit.json"),
         *("worker.out", "worktree.json", "worktree.lock", "program"),
         *("children", "tree.lock", "calls.lock", "call.lock", "outputs", "mcp", "code"),
-        *("quarantine", "before.json"),
+        *("quarantine", "before.json", "git-config"),
     }
 )
 _TEMPORARY = re.compile(r"\..+\.tmp|wake\.[0-9]+")
@@ -183,6 +183,11 @@ class RunPaths:
     def before(self) -> Entry:
         """The names of that kind that were there before the command that just runs; else empty."""
         return self.files.entry("before.json")
+
+    @property
+    def git_config(self) -> Entry:
+        """The configuration of the repository as programs in a box see it: without credentials."""
+        return self.files.entry("git-config")
 
     @property
     def program(self) -> Directory:

@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from subagent_server.domain.definitions import AgentDefinition, SandboxLimits
+from subagent_server.host import atomic
 from subagent_server.host.control_groups import group_of_run
 from subagent_server.host.inside import printable
 from subagent_server.sandbox.box import Box, Rules, build_box, find_box_program
-from subagent_server.sandbox.git_directories import GitSettings, git_settings
+from subagent_server.sandbox.git_credentials import config_without_credentials
+from subagent_server.sandbox.git_directories import GitSettings, common_directory, git_settings
 from subagent_server.sandbox.held_places import Held, hold
 from subagent_server.worker.runner_setup import RunnerSetup
 from subagent_server.worktrees.store import worktree_mounts
@@ -95,18 +97,28 @@ class RunBox:
             own={**self._settings().identity, **self._rules.own},
             read=[_outputs(self._setup), *self._rules.read],
             over=[*self._rules.over, *mounts, *self._held().mounts],
+            shown_as=self._config_as_shown(),
             cwd_read_only=False,
         )
+
+    def _config_as_shown(self) -> dict[Path, Path]:
+        """Return the configuration of the repository, if it has secrets, and the file in its place."""
+        cwd, copy = self._rules.cwd, self._setup.run.paths.git_config
+        config = (common_directory(cwd) or cwd / ".git") / "config"
+        if config.is_symlink() or not config.is_file():
+            return {}
+        if (shown := config_without_credentials(config)) is None:
+            return {}
+        atomic.write_durably(copy, shown)
+        return {config: _root(self._setup) / self._setup.run.run_id / copy.path.name}
 
     def _held(self) -> Held:
         return hold(self._rules.cwd, self._settings().executed, self._setup.agent.lifted)
 
     def _settings(self) -> GitSettings:
         """Return what git of the host reads here. It is asked once: `.git` is read-only for the run."""
-        if self.commits:
-            return (
-                GitSettings()
-            )  # its repository has the author; git of the host reads nothing that it writes
+        if self.commits:  # git of the host reads nothing that a run writes, and its store has the author
+            return GitSettings()
         with self._lock:
             if self._git is None:
                 self._git = git_settings(self._setup.environment, self._rules.cwd)

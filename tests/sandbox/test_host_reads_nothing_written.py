@@ -185,3 +185,13 @@ def test_a_run_that_waits_leaves_the_project_as_it_is(world: World) -> None:
     assert world.completed(run_id) == "Done."
     assert world.meta(run_id).status is Status.COMPLETED
     assert (world.work / ".mcp.json").read_text(encoding="utf-8") == "{}"
+
+
+def test_credentials_in_the_configuration_of_a_repository_are_not_shown_in_a_box(world: World) -> None:
+    make_repository(world.work)
+    address = "https://x-access-token:gho-0a1b2c3d4e5f@github.com/o/r"
+    git("-C", world.work, "remote", "add", "origin", address)
+    (result,) = boxed(world, "cat .git/config; git remote -v; echo x >> .git/config; git status -sb")
+    assert "0a1b2c3d4e5f" not in result and "github.com/o/r" in result
+    assert "Read-only file system" in result and "## " in result
+    assert git("-C", world.work, "remote", "get-url", "origin").strip() == address
