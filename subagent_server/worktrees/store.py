@@ -10,6 +10,7 @@ run works in it, a store is data: git outside of a box is never called with it (
 
 import os
 import stat
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -164,13 +165,23 @@ def ignored_everywhere(git: Git, common: Path) -> str:
     return f"{small_file(common / 'info' / 'exclude')}\n{small_file(configured)}\n"
 
 
+_STALE_SECONDS = 5.0
+
+
 def pin_base(git: Git, worktree: Worktree) -> None:
     """Keep the base of a worktree in its repository, whatever is deleted there. Raises GitFailed."""
     set_reference(git, f"{_PINS}/{Path(worktree.path).name}", worktree.base)
 
 
 def set_reference(git: Git, name: str, commit: str | None) -> None:
-    """Let a reference of ours name a commit, or be gone; durable, and without a log. Raises GitFailed."""
+    """Let a reference of ours name a commit, or be gone; durable, and without a log. Raises GitFailed.
+
+    Git holds the lock of one reference for milliseconds, so an old one is that of a git that was killed.
+    """
+    lock = Path(git.variables["GIT_DIR"], f"{name}.lock")
+    with suppress(OSError):
+        if time.time() - lock.lstat().st_mtime > _STALE_SECONDS:
+            lock.unlink()
     words = ("-d", name) if commit is None else (name, commit)
     git.run("write a reference", "-c", "core.logAllRefUpdates=false", "update-ref", "--no-deref", *words)
     sync_directories(Path(git.variables["GIT_DIR"], name).parent)

@@ -1,5 +1,6 @@
 """A worktree whose end failed is taken up by the next reader, and until then the reason is on record."""
 
+import os
 import signal
 from collections.abc import Callable
 
@@ -146,3 +147,15 @@ def test_commits_that_cannot_be_read_do_not_keep_the_files_from_being_merged(
     assert (repository.top / "new.txt").read_text("utf-8") == "new\n"
     assert repository.git("fsck", "--no-dangling") == ""
     assert git("-C", repository.top, "status", "--porcelain") == ""
+
+
+def test_the_lock_of_a_git_that_was_killed_keeps_no_worktree_for_ever(
+    world: World, repository: Repository
+) -> None:
+    run_id = repository.ran(WORK)
+    lock = repository.top / ".git/refs/subagent/base" / f"{run_id}.lock"
+    lock.touch()
+    os.utime(lock, (0, 0))
+    done = world.cli("rm", "--drop-unmerged", run_id)
+    assert done.returncode == 0, done.stderr
+    assert not lock.exists() and repository.branches() == []
