@@ -22,6 +22,8 @@ from subagent_server.worktrees.git import GIT_SECONDS, Git, GitFailed, harmless_
 BRANCHES = "subagent"
 """The first part of the name of every branch made for a run."""
 _PINS = "refs/subagent/base"
+_STALE_SECONDS = 5.0
+"""The age at which the lock of a reference of ours is that of a git that was killed."""
 _MOST_BORROWED = 64
 _MOST_TEXT = 1 << 20
 _COPIED = (
@@ -163,9 +165,6 @@ def ignored_everywhere(git: Git, common: Path) -> str:
     if named := git.settings.get("core.excludesfile"):
         configured = Path(named.replace("~", home, 1) if named.startswith("~/") else named)
     return f"{small_file(common / 'info' / 'exclude')}\n{small_file(configured)}\n"
-
-
-_STALE_SECONDS = 5.0
 
 
 def pin_base(git: Git, worktree: Worktree) -> None:
