@@ -76,7 +76,10 @@ def closed_child(leader: int, box: Box) -> int:
     Raises:
         BoxRefused: bubblewrap has ended, or the box does not close.
     """
-    ended = os.pidfd_open(leader)
+    try:
+        ended = os.pidfd_open(leader)
+    except ProcessLookupError as error:  # it ended at once, and asyncio's watcher has reaped it already
+        raise BoxRefused("bubblewrap ended before it was closed") from error
     try:
         poller = select.poll()
         poller.register(ended, select.POLLIN)
