@@ -1,16 +1,51 @@
-"""Plain `flock` on descriptors handed from process to process.
+"""Two kinds of locks: `filelock` around a unit of work, and plain `flock` on descriptors that are handed on.
 
-A lock lives as long as any copy of its descriptor. A process handing a lock over only closes its own copy and
-never unlocks, because unlocking a copy unlocks them all. Standard library only: the shim imports this module.
+A plain lock lives as long as any copy of its descriptor. A process handing a lock over only closes its own
+copy and never unlocks, because unlocking a copy unlocks them all; `FileLock` unlocks when it is released or
+collected, so it cannot be handed over. The shim imports this module: at its top is the standard library only.
 """
 
 import errno
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from subagent_server.domain.errors import LockTimeout, StorageFailed
 from subagent_server.host.directory import Entry
 
+TIMEOUT_SECONDS = 10.0
+_POLL_SECONDS = 0.005  # a contended hand-over takes about half of this
 _MAY_ONLY_READ = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+@contextmanager
+def exclusive(file: Entry, timeout: float = TIMEOUT_SECONDS) -> Iterator[None]:
+    """Hold the lock file `file`, which is never removed. Blocks: call it off the event loop.
+
+    Raises:
+        LockTimeout: another process held the lock for `timeout` seconds.
+        StorageFailed: the lock file cannot be opened (a read-only, foreign or missing directory) or locked.
+    """
+    # Not at the top: a shim runs without installed packages, and its locks are all handed on.
+    from filelock import FileLock, Timeout
+
+    try:
+        os.close(
+            open_lock(file)
+        )  # FileLock opens by path: owner and kind of the file are checked before that
+        below = f"/proc/self/fd/{file.directory.descriptor}/{file.name}"
+        # A file system without flock is a storage failure: a lock of another kind would keep nobody else out.
+        lock = FileLock(below, timeout=timeout, poll_interval=_POLL_SECONDS, fallback_to_soft=False)
+        lock.acquire()
+    except Timeout as error:
+        raise LockTimeout(file.path, timeout) from error
+    except OSError as error:
+        raise StorageFailed(file.path, error.strerror or str(error)) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def open_lock(file: Entry) -> int:

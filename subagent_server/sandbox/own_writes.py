@@ -18,7 +18,7 @@ from pathlib import Path
 from subagent_server.domain.errors import LockTimeout, StorageFailed
 from subagent_server.host.atomic import write_durably
 from subagent_server.host.directory import Directory, Entry
-from subagent_server.host.exclusive import exclusive
+from subagent_server.host.locks import exclusive
 
 MOST_NOTES = 200
 KEPT_SECONDS = 3_600.0

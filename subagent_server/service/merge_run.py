@@ -10,7 +10,7 @@ from pathlib import Path
 from subagent_server.domain.records import RunMeta, Worktree
 from subagent_server.domain.visible import visible
 from subagent_server.domain.worktrees import WorktreeState
-from subagent_server.host.exclusive import exclusive
+from subagent_server.host.locks import exclusive
 from subagent_server.service.access import USER, Caller, NotAllowed
 from subagent_server.service.context import Service
 from subagent_server.service.open_run import open_run

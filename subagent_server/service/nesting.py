@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import RunMeta
-from subagent_server.host.exclusive import exclusive
+from subagent_server.host.locks import exclusive
 from subagent_server.service.access import Caller, NotAllowed
 from subagent_server.service.budget import budgets_of, exhausted
 from subagent_server.service.context import Service

@@ -19,8 +19,8 @@ from subagent_server.domain.states import MessageStatus
 from subagent_server.host import atomic, locks, process_scan, processes
 from subagent_server.host.clock import now
 from subagent_server.host.control_groups import GROUPS, group_of_run
-from subagent_server.host.exclusive import exclusive
 from subagent_server.host.failpoints import failpoint
+from subagent_server.host.locks import exclusive
 from subagent_server.launch import marks
 from subagent_server.service.access import USER, Caller, check_open
 from subagent_server.service.ending import signal_shim, stop_children

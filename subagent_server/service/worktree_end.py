@@ -10,8 +10,8 @@ from pathlib import Path
 from subagent_server.domain.errors import CallerError, StorageFailed, SubagentError, UnreadableMeta
 from subagent_server.domain.records import RunMeta, Worktree
 from subagent_server.domain.worktrees import WorktreeState
-from subagent_server.host.exclusive import exclusive
 from subagent_server.host.failpoints import failpoint
+from subagent_server.host.locks import exclusive
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.run_files import read_worktree, write_worktree
 from subagent_server.store.runs import RunStore

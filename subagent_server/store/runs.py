@@ -24,8 +24,8 @@ from subagent_server.domain.records import (
 from subagent_server.domain.states import Status
 from subagent_server.host import atomic
 from subagent_server.host.directory import Entry
-from subagent_server.host.exclusive import exclusive
 from subagent_server.host.failpoints import failpoint
+from subagent_server.host.locks import exclusive
 from subagent_server.host.removing import remove_tree
 from subagent_server.store import change_marks, run_files
 from subagent_server.store.logs import recorded_usage

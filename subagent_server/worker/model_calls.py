@@ -11,7 +11,7 @@ from decimal import Decimal
 from subagent_server.domain.errors import LockTimeout, StorageFailed, SubagentError
 from subagent_server.domain.records import RunMeta, Usage
 from subagent_server.host import locks
-from subagent_server.host.exclusive import exclusive
+from subagent_server.host.locks import exclusive
 from subagent_server.service.budget import Budget, budgets_of, check_budgets, check_cost
 from subagent_server.service.tree_usage import subtree, tree_usage
 from subagent_server.store.logs import recorded_usage

@@ -17,7 +17,7 @@ from typing import Any
 from subagent_server.domain.errors import LockTimeout, StorageFailed
 from subagent_server.host.atomic import remove_leftovers, write_durably
 from subagent_server.host.directory import Directory, Entry
-from subagent_server.host.exclusive import exclusive
+from subagent_server.host.locks import exclusive
 from subagent_server.host.processes import boot_id
 from subagent_server.host.stderr import log
 from subagent_server.toolkit.pace import LONGEST_WAIT_SECONDS

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from subagent_server.domain.states import Status
 from subagent_server.host import processes
-from subagent_server.host.exclusive import TIMEOUT_SECONDS, exclusive
+from subagent_server.host.locks import TIMEOUT_SECONDS, exclusive
 from tests.helpers.truth import processes_of
 from tests.helpers.turns import asks, call, says, shell
 from tests.helpers.wait import wait_for

@@ -8,14 +8,14 @@ from filelock import FileLock
 
 from subagent_server.domain.errors import LockTimeout, StorageFailed
 from subagent_server.host.directory import Entry
-from subagent_server.host.exclusive import exclusive
+from subagent_server.host.locks import exclusive
 from tests.helpers.processes import Child
 
 COUNT = """
     import sys
     from pathlib import Path
     from subagent_server.host.directory import Entry
-    from subagent_server.host.exclusive import exclusive
+    from subagent_server.host.locks import exclusive
     lock, counter = Path(sys.argv[1]), Path(sys.argv[2])
     print("ready", flush=True)
     sys.stdin.readline()
@@ -28,7 +28,7 @@ HOLD = """
     import sys
     from pathlib import Path
     from subagent_server.host.directory import Entry
-    from subagent_server.host.exclusive import exclusive
+    from subagent_server.host.locks import exclusive
     with exclusive(Entry.at(Path(sys.argv[1]))):
         print("held", flush=True)
         sys.stdin.readline()

@@ -6,7 +6,7 @@ from statistics import median
 
 from subagent_server.domain.states import Event, MessageStatus, Status
 from subagent_server.host import processes
-from subagent_server.host.exclusive import exclusive
+from subagent_server.host.locks import exclusive
 from subagent_server.host.wake import SLOW_POLL_SECONDS
 from tests.helpers.turns import asks, calls, says, tool_results, use
 from tests.helpers.world import World
