@@ -73,7 +73,7 @@ format: $(VENV)/.installed-dev  ## put the code into its form
 lock: $(VENV)/.installed-dev  ## resolve the dependencies of pyproject.toml anew
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-tools.lock
 	$(BIN)/pip-compile --quiet $(COMPILE) --build-deps-for editable --output-file requirements.lock pyproject.toml
-	$(BIN)/pip-compile --quiet $(COMPILE) --extra dev --extra otel --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
+	$(BIN)/pip-compile --quiet $(COMPILE) --extra dev --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
 	$(BIN)/pip-compile --quiet $(COMPILE) --extra browser --constraint requirements-dev.lock --output-file requirements-browser.lock pyproject.toml
 	@echo pip-tools | $(BIN)/pip-compile --quiet $(COMPILE) --constraint requirements.lock --output-file requirements-tools.lock -
 

@@ -9,13 +9,18 @@ from typing import BinaryIO, TypeVar
 import click
 
 from subagent_server.cli.console.complete import complete_runs
+from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.flags import TEXT
 from subagent_server.cli.console.output import err, is_terminal, report
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import one_line
-from subagent_server.domain.errors import BadArgument
+from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.service.export_run import export as export_runs
+from subagent_server.service.inspect_log import inspect_log
+from subagent_server.service.masking import masker_at_door
 from subagent_server.service.open_run import open_run
+from subagent_server.service.otlp import as_line, is_address, send
+from subagent_server.service.otlp import otlp as otlp_of
 from subagent_server.service.tree_usage import subtree
 
 T = TypeVar("T")
@@ -34,21 +39,52 @@ T = TypeVar("T")
 @click.option(
     "--html", is_flag=True, help="One file that a browser shows as the page does, in place of an archive."
 )
+@click.option(
+    "--otlp",
+    type=TEXT,
+    metavar="FILE|URL",
+    help="OpenTelemetry spans (OTLP/JSON) into a new file, or to a collector, in place of an archive.",
+)
+@click.option(
+    "--inspect", type=TEXT, metavar="FILE", help="A log for Inspect's viewer (JSON), in place of an archive."
+)
 @pass_session
-def export(session: Session, run: str, output: str | None, tree: bool, html: bool) -> None:
+def export(
+    session: Session,
+    run: str,
+    output: str | None,
+    tree: bool,
+    html: bool,
+    otlp: str | None,
+    inspect: str | None,
+) -> None:
     """Pack a run into one archive (tar, gzip), or show it in one HTML file.
 
     Its task, state, result, journal, log, conversation, inputs and outputs, without locks and marks. What is
     secret in the environment of this command is masked once more. Read it before you give it away: it holds
     what the agent has read.
     """
+    if sum((html, otlp is not None, inspect is not None)) > 1:
+        raise click.UsageError("--html, --otlp and --inspect exclude each other: leave the others out.")
+    if output is not None and (otlp or inspect):
+        raise click.UsageError("--otlp and --inspect name their file themselves: leave -o out.")
+    store = session.service.store
     meta = open_run(session.service, session.run_id(run), session.caller).meta
+    metas = list(subtree(store, meta)) if tree else [meta]
+    masker = masker_at_door(session.service, meta.run_id)
     if html:
         if tree:
             raise click.UsageError("--html shows one run: leave --tree out.")
         _as_html(session, meta.run_id, output or f"{meta.run_id}.html")
         return
-    run_ids = [each.run_id for each in subtree(session.service.store, meta)] if tree else [meta.run_id]
+    if inspect is not None:
+        _as_bytes(session, inspect, as_line(masker.data(inspect_log(store, metas))))
+        return
+    if otlp is not None:
+        environment = session.settings.environment
+        _as_spans(session, otlp, as_line(masker.data(otlp_of(store, metas, environment))))
+        return
+    run_ids = [each.run_id for each in metas]
     if output == "-":
         if is_terminal(sys.stdout):
             raise click.UsageError("An archive is no text for a terminal: name a file by -o.")
@@ -66,11 +102,27 @@ def _as_html(session: Session, run_id: str, name: str) -> None:
     text = asyncio.run(StandalonePage(session.service, session.caller, run_id).html()).encode(
         "utf-8", "replace"
     )
+    _as_bytes(session, name, text)
+
+
+def _as_spans(session: Session, target: str, spans: bytes) -> None:
+    if not is_address(target):
+        _as_bytes(session, target, spans + b"\n")
+        return
+    try:
+        send(target, spans, session.settings.environment)
+    except (OSError, ValueError) as error:
+        why = f"The spans were not taken by {shorten(target)}: {error}."
+        raise EarlyExit(ExitCode.ENVIRONMENT, why) from error
+    err("The spans were sent.")
+
+
+def _as_bytes(session: Session, name: str, data: bytes) -> None:
     if name == "-":
-        sys.stdout.buffer.write(text)
+        sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
-    _written(session, name, lambda file: file.write(text))
+    _written(session, name, lambda file: file.write(data))
 
 
 def _into_file(session: Session, run_ids: list[str], name: str) -> list[str]:

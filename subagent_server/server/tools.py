@@ -12,7 +12,6 @@ import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from starlette.requests import Request
 
-from subagent_server.domain import trace_context
 from subagent_server.domain.errors import SubagentError
 from subagent_server.server.log_notifier import LogNotifier
 from subagent_server.server.resources import refusal
@@ -109,8 +108,8 @@ class ToolHandlers:
             words = await asyncio.to_thread(progress_words, self._store, run_ids)
             await context.session.report_progress(elapsed, None, words)
 
-        beside, trace = partial(self._log_notifier.beside, context), trace_context.checked(context.meta)
-        call = Call(_arguments(params), longest, progress, beside, trace, name)
+        beside = partial(self._log_notifier.beside, context)
+        call = Call(_arguments(params), longest, progress, beside, name)
         if isinstance(request := context.request, Request):
             call.http_url, call.large_payload = str(request.base_url), request.scope.get(LARGE_PAYLOAD)
         return call

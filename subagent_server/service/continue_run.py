@@ -59,8 +59,8 @@ class ContinueOrder:
     """The order to continue a run. Without a `prompt` the run goes on from the point of the cut.
 
     `inputs` are paths relative to the old run's directory. Without a `label` the old label is kept. With
-    `stored_agent` an agent whose file is gone is taken as stored in the old run. `trace` is the trace context
-    of the new run, if different from the environment's. `overrides` are as in `StartOrder`.
+    `stored_agent` an agent whose file is gone is taken as stored in the old run. `overrides` are as
+    in `StartOrder`.
     """
 
     run_id: str
@@ -68,7 +68,6 @@ class ContinueOrder:
     inputs: list[str] = field(default_factory=list)
     label: str | None = None
     stored_agent: bool = False
-    trace: Mapping[str, str] = field(default_factory=dict)
     client: str | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
 
@@ -106,7 +105,6 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
         inputs=order.inputs,
         cwd=None if caller.is_child and _author_put_it_there(service, agent, place) else place,
         label=order.label or observed.meta.label,
-        trace=order.trace,
         client=order.client,
         overrides=order.overrides,
     )

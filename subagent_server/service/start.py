@@ -28,7 +28,6 @@ from subagent_server.domain.records import (
     StartedBy,
     Usage,
 )
-from subagent_server.domain.trace_context import carried
 from subagent_server.host import processes
 from subagent_server.host.clock import now
 from subagent_server.launch import hooks
@@ -60,8 +59,8 @@ class StartOrder:
     From a run, both have to lie in its own `cwd` (`service/places.py`).
 
     `overrides` are keys of the agent's file with other values for this run (`catalog/overrides.py`).
-    `trace` is the trace context of the run, if different from the environment's; `client` is the name that
-    the client of the caller gives itself. `script` plays the model, of this run and of those below.
+    `client` is the name that the client of the caller gives itself. `script` plays the model, of this run and
+    of those below.
     """
 
     agent: str
@@ -69,7 +68,6 @@ class StartOrder:
     inputs: list[str] = field(default_factory=list)
     cwd: str | None = None
     label: str | None = None
-    trace: Mapping[str, str] = field(default_factory=dict)
     client: str | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
     script: PlayedScript | None = None
@@ -147,7 +145,7 @@ def start_agent(
     made = _MadeRun(
         run, meta, checked, reservation, token, place.cwd, told, order.prompt, masked.secrets, order.script
     )
-    return _launch(_traced(service, order.trace), made)
+    return _launch(service, made)
 
 
 def _checked(
@@ -168,11 +166,6 @@ def _checked(
     if is_scripted(service.settings.environment):
         return replace(checked, agent=calling_script(checked.agent))
     return checked
-
-
-def _traced(service: Service, trace: Mapping[str, str]) -> Service:
-    settings = service.settings
-    return replace(service, settings=replace(settings, environment=carried(settings.environment, trace)))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.dispatch import ToolDispatcher
 from subagent_server.service.tools.table import PARENT_TOOLS
 from subagent_server.settings import read_settings
-from subagent_server.toolkit.telemetry import trace_headers
 from subagent_server.worker.run_context import WorkerRun
 from subagent_server.worker.work_clock import WorkClock
 
@@ -40,7 +39,7 @@ class WorkerDelegation:
         Raises:
             SubagentError.
         """
-        call = Call(arguments, LONGEST_WAIT_SECONDS, trace=trace_headers())
+        call = Call(arguments, LONGEST_WAIT_SECONDS)
         if not _waits(call, tool):
             return await self._tools.call(tool, call)
         with self._clock.waiting():

@@ -16,8 +16,8 @@ from subagent_server.host.stderr import log_exception
 from subagent_server.host.wake import SLOW_POLL_SECONDS
 from subagent_server.runners.outcome import Outcome
 from subagent_server.runners.runner import Runner
+from subagent_server.service.otlp import export_end
 from subagent_server.toolkit.run_context import RunOver
-from subagent_server.toolkit.telemetry import Tracer
 from subagent_server.worker.delegation import WorkerDelegation, open_delegation
 from subagent_server.worker.executed_watch import ExecutedWatch
 from subagent_server.worker.own_places import own_places
@@ -29,7 +29,6 @@ from subagent_server.worker.run_end import Left, close_journal, end_run
 from subagent_server.worker.runner_setup import RunnerSetup
 from subagent_server.worker.runners import opener_of
 from subagent_server.worker.subagent_listeners import subagents_heard
-from subagent_server.worker.tracing import Tracing, end_span, open_tracing
 
 T = TypeVar("T")
 
@@ -62,43 +61,35 @@ class Life:
         with self.run.listening():
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._terminate)
             try:
-                await self._live(self._tracing())
+                await self._live()
             finally:
                 await self._close_runner()
 
-    async def _live(self, tracing: Tracing) -> None:
-        with tracing.run(self.environment) as span:
-            delegates = bool(self.agent.agents)
-            async with subagents_heard(self.run, self.environment, may_delegate=delegates):
-                outcome = await self._outcome(tracing.tracer)
-                with suppress(SubagentError):  # however the run ends, the answers that it read come first
-                    await self.run.acknowledgements_written()
-            executed = await self._rested()
-            worktree = await leave_worktree(self.run)
-            usage = self._runner.usage if self._runner is not None else None
-            meta = end_run(self.run, outcome, usage, Left(executed, worktree))
-            end_span(span, meta)
-        if undelivered := await tracing.deliver():
-            self.run.record("warning", message=undelivered)
+    async def _live(self) -> None:
+        delegates = bool(self.agent.agents)
+        async with subagents_heard(self.run, self.environment, may_delegate=delegates):
+            outcome = await self._outcome()
+            with suppress(SubagentError):  # however the run ends, the answers that it read come first
+                await self.run.acknowledgements_written()
+        executed = await self._rested()
+        worktree = await leave_worktree(self.run)
+        usage = self._runner.usage if self._runner is not None else None
+        meta = end_run(self.run, outcome, usage, Left(executed, worktree))
+        if not_exported := export_end(self.run.store, meta, self.environment):
+            self.run.record("warning", message=not_exported)
         with suppress(SubagentError):  # the state has them all the same
             self._questions.tell()
         close_journal(self.run, meta)
-
-    def _tracing(self) -> Tracing:
-        def warn(message: str) -> None:
-            self.run.record("warning", message=message)
-
-        return open_tracing(self.run.run_id, self.agent, self.environment, self.run.masker, warn)
 
     def _terminate(self) -> None:
         self._terminated = True
         self.run.wake()
 
-    async def _outcome(self, tracer: Tracer) -> Outcome | None:
+    async def _outcome(self) -> Outcome | None:
         """Return how the agent ended, or None if the run was ended from outside. The one broad catch."""
         try:
             self._executed.begin()
-            self._runner = await self._watched(self._opened(tracer))
+            self._runner = await self._watched(self._opened())
             outcome = await self._watched(self._runner.work())
             await self.run.acknowledgements_written()
             return outcome
@@ -132,12 +123,12 @@ class Life:
             hint=f"{self.run.paths.worker_out.name} in its directory holds the details; please report it.",
         )
 
-    async def _opened(self, tracer: Tracer) -> Runner:
+    async def _opened(self) -> Runner:
         delegation = self._delegation() if self.agent.agents else None
         root = Path(os.path.realpath(self.run.store.paths.root))
         places = await asyncio.to_thread(own_places, self.agent, self.environment, root, Path.cwd())
         setup = RunnerSetup(
-            self.agent, self.run, self.environment, places, delegation, tracer, self._executed.commands
+            self.agent, self.run, self.environment, places, delegation, self._executed.commands
         )
         with self.run.working():
             return await opener_of(self.agent.runner)(setup)

@@ -26,7 +26,6 @@ from subagent_server.runners.messages.model import DEFAULT_MAX_TOKENS, Model, Mo
 from subagent_server.runners.messages.prices import Prices, find_prices
 from subagent_server.runners.messages.prompt import Task, system_blocks, task_blocks
 from subagent_server.runners.messages.resume import Opening
-from subagent_server.runners.messages.traced import TracedModel
 from subagent_server.runners.messages.web_tools import make_web_tools
 from subagent_server.runners.outcome import Outcome
 from subagent_server.sandbox.refusal import BoxRefused, end_of_run
@@ -41,7 +40,6 @@ from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.nested import nested_tools
 from subagent_server.toolkit.outputs import KeptOutputs
 from subagent_server.toolkit.permission import check_asked
-from subagent_server.toolkit.telemetry import NO_TRACER
 from subagent_server.toolkit.todo_list import todo_tools
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.bash import BashTool
@@ -168,7 +166,6 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
             tools=tools,
             max_turns=agent.limits.max_turns,
             final=final,
-            tracer=setup.tracer,
             meter=meter,
             outputs=KeptOutputs(run.paths.outputs, run.masker),
             text=start.text,
@@ -321,9 +318,7 @@ async def _servers(setup: RunnerSetup, own_names: list[str], place: Place) -> "C
 def _model(setup: RunnerSetup, settings: ModelSettings) -> Model:
     run = setup.run
     pace = SharedPace(run.store.paths.backoff, settings.base_url or "", settings.api_key)
-    if setup.tracer is NO_TRACER:
-        return Model(settings, pace, run.request_sent)
-    return TracedModel(settings, run.run_id, setup.tracer, pace, run.request_sent)
+    return Model(settings, pace, run.request_sent)
 
 
 def _warn(

@@ -14,9 +14,10 @@ from subagent_server.domain.limits import cut
 from subagent_server.domain.records import Failure, RunMeta, RunResult, Usage
 from subagent_server.domain.worktrees import WorktreeState, worktree_view
 from subagent_server.host.failpoints import failpoint
-from subagent_server.host.stderr import flush
+from subagent_server.host.stderr import flush, log
 from subagent_server.runners.outcome import Outcome
 from subagent_server.service.ending import stop_children
+from subagent_server.service.otlp import export_end
 from subagent_server.service.reconcile import ending_facts, observe, reconcile_after_worker
 from subagent_server.service.tree_usage import record_tree_usage
 from subagent_server.store.runs import RunStore
@@ -57,7 +58,9 @@ def end_unbegun(run: WorkerRun, failure: Failure | None = None) -> None:
     """End a run whose worker cannot begin, or need not; its journal says so too."""
     if failure is not None:
         run.apply(events.RunFailed(failure=failure))
-    reconcile_after_worker(run.store, run.run_id)
+    meta = reconcile_after_worker(run.store, run.run_id)
+    if not_exported := export_end(run.store, meta, os.environ):
+        log(not_exported)
 
 
 def exit_worker() -> NoReturn:
@@ -69,7 +72,10 @@ def exit_worker() -> NoReturn:
 
 def reconcile_directory(directory: Path, ended: dict[str, Any]) -> None:
     """Write how the run in `directory` ended, whose worker is gone; `ended` is what its shim saw."""
-    reconcile_after_worker(RunStore(directory.parent), directory.name, ended)
+    store = RunStore(directory.parent)
+    meta = reconcile_after_worker(store, directory.name, ended)
+    if not_exported := export_end(store, meta, os.environ):
+        log(not_exported)
 
 
 def observe_directory(directory: Path) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.records import RunRequest
 from subagent_server.sandbox.name_watch import CommandWatch
-from subagent_server.toolkit.telemetry import NO_TRACER, Tracer
 from subagent_server.worker.delegation import WorkerDelegation
 from subagent_server.worker.own_places import OwnPlaces
 from subagent_server.worker.run_context import WorkerRun
@@ -24,7 +23,6 @@ class RunnerSetup:
     environment: Mapping[str, str]
     places: OwnPlaces
     delegation: WorkerDelegation | None = None
-    tracer: Tracer = NO_TRACER
     watch: CommandWatch | None = None
 
     def record_start(self, request: RunRequest, sandbox: str, model: str | None = None) -> None:

@@ -1,10 +1,13 @@
 """`subagent export`: a run in one archive."""
 
 import io
+import json
 import os
 import subprocess
 import tarfile
 
+from subagent_server.host.clock import now
+from subagent_server.store.logs import RunJournal
 from tests.cli.command import COMMAND, Cli
 from tests.cli.families import family
 
@@ -50,3 +53,32 @@ def test_a_tree_goes_to_stdout_and_nothing_is_written_over(cli: Cli) -> None:
         refused = cli("export", ids.boss, "-o", "mine")
         assert refused.returncode == 2 and "is there already" in refused.stderr
         assert (cli.home / "mine").read_text(encoding="utf-8") == "mine"
+
+
+def test_a_run_becomes_a_log_of_inspect_and_spans_without_secrets(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa", f"The result. {SECRET}", label="the plan")
+    journal = RunJournal(cli.store.paths.run(run_id))
+    for kind, facts in (
+        ("run_started", {"model": "claude-test"}),
+        ("turn", {"turn": 1}),
+        ("thought", {"text": "Let me see."}),
+        ("tool_call", {"toolCallId": "t1", "toolName": "bash", "arguments": {"command": "ls"}}),
+        ("tool_result", {"toolCallId": "t1", "toolName": "bash", "isError": True, "text": f"no {SECRET}"}),
+        ("turn", {"turn": 2}),
+        ("text", {"text": "Done."}),
+    ):
+        journal.append(kind, now(), facts)
+    for words in (("--inspect", "run.json"), ("--otlp", "run.otlp.json")):
+        done = cli("export", "aaaaaa", *words, env={"MY_API_KEY": SECRET})
+        assert done.returncode == 0 and f"{words[1]} is written" in done.stderr
+        assert SECRET not in (cli.home / words[1]).read_text(encoding="utf-8")
+    log = json.loads((cli.home / "run.json").read_text(encoding="utf-8"))
+    (sample,) = log["samples"]
+    assert (log["status"], log["eval"]["model"], sample["id"]) == ("success", "claude-test", run_id)
+    assert [message["role"] for message in sample["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert sample["messages"][1]["tool_calls"][0]["arguments"] == {"command": "ls"}
+    assert sample["messages"][2]["error"]["message"] == "no ***"
+    assert len(json.loads((cli.home / "run.otlp.json").read_text(encoding="utf-8"))["resourceSpans"]) == 1
+    refused = cli("export", "aaaaaa", "--otlp", "http://127.0.0.1:9")
+    assert refused.returncode == 6 and "were not taken" in refused.stderr
+    assert cli("export", "aaaaaa", "--otlp", "a", "--inspect", "b").returncode == 2

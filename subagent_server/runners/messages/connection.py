@@ -8,8 +8,6 @@ from typing import Any
 import anthropic
 import httpx2
 
-from subagent_server.toolkit.telemetry import trace_headers
-
 _SHAPERS = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 """The variables that the trust in servers depends on."""
 
@@ -22,8 +20,7 @@ _made: dict[tuple[str | None, ...], ssl.SSLContext] = {}
 def http_client(on_sent: Callable[[], None]) -> httpx2.AsyncClient:
     """Return a client with the defaults of the SDK and the TLS context of this process.
 
-    `on_sent` is called whenever a request has been sent whole, before its reply is waited for. Requests have
-    the trace context of the open span in their headers.
+    `on_sent` is called whenever a request has been sent whole, before its reply is waited for.
     """
 
     async def trace(name: str, info: Mapping[str, Any]) -> None:
@@ -32,7 +29,6 @@ def http_client(on_sent: Callable[[], None]) -> httpx2.AsyncClient:
 
     async def watch(request: httpx2.Request) -> None:
         request.extensions["trace"] = trace
-        request.headers.update(trace_headers())
 
     return anthropic.DefaultAsyncHttpxClient(verify=tls_context(), event_hooks={"request": [watch]})
 

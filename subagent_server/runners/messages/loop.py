@@ -25,7 +25,6 @@ from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.outputs import KeptOutputs, Shortener, is_too_long
 from subagent_server.toolkit.permission import Permissions, is_asked
 from subagent_server.toolkit.run_context import RunContext
-from subagent_server.toolkit.telemetry import NO_TRACER, Tracer, execute_tool
 from subagent_server.toolkit.tool import Tool, ToolResult
 
 Message = dict[str, Any]
@@ -57,7 +56,6 @@ class Loop:
     meter: UsageMeter = field(default_factory=UsageMeter)
     outputs: Shortener = field(default_factory=KeptOutputs)
     text: str = ""
-    tracer: Tracer = NO_TRACER
     web: WebTools = field(default_factory=WebTools)
     ask: Sequence[str] = ()
     """The tools that need a yes each time, as the agent file names them."""
@@ -213,10 +211,6 @@ class Loop:
         return [_result_block(call, results[call.call_id]) for call in calls]
 
     async def _use(self, call: ToolCall, tool: Tool | None, room: int) -> ToolResult:
-        work = self._used(call, tool, room)
-        return await execute_tool(self.tracer, call.name, call.call_id, call.arguments, work)
-
-    async def _used(self, call: ToolCall, tool: Tool | None, room: int) -> ToolResult:
         self.run.checkpoint()
         self.run.record("tool_call", toolCallId=call.call_id, toolName=call.name, arguments=call.arguments)
         began = time.monotonic()

@@ -103,7 +103,7 @@ class Model:
             max_retries=0,  # retried here, where the run's log has each attempt
             timeout=httpx2.Timeout(settings.idle_seconds + 1, connect=CONNECT_SECONDS),
             http_client=http_client(on_sent),
-            open_telemetry=False,  # a call is a span of the run already (worker/spans.py)
+            open_telemetry=False,  # spans are made of the journal (service/otlp.py)
         )
 
     @property

@@ -2,9 +2,9 @@
 
 import math
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sized
+from collections.abc import Awaitable, Callable, Collection, Sized
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from subagent_server.domain.errors import BadArgument
@@ -24,14 +24,13 @@ class Call:
     """A tool call: its arguments, the longest wait in seconds, and the means of reporting the wait.
 
     `progress` gets the seconds waited so far and the ids of the awaited runs. `beside` is entered with these
-    ids, and left when the wait is over. `trace` is the trace context of the call, `client` the client's name.
+    ids, and left when the wait is over. `client` is the client's name.
     """
 
     arguments: Arguments
     longest_wait: float
     progress: Callable[[float, Collection[str]], Awaitable[None]] | None = None
     beside: Callable[[Collection[str]], AbstractAsyncContextManager[None]] | None = None
-    trace: Mapping[str, str] = field(default_factory=dict)
     client: str | None = None
     http_url: str | None = None
     """The address under which the client reaches this server by HTTP, with a slash at its end."""

@@ -34,7 +34,7 @@ async def _start(context: ToolContext, call: Call) -> Answer:
     if not contract.strip():
         raise BadArgument("The contract is empty: say what the agent shall do.")
     agent = contract_agent(service.settings.contract_model)
-    order = StartOrder(agent=agent.name, prompt=contract, trace=call.trace, client=call.client)
+    order = StartOrder(agent=agent.name, prompt=contract, client=call.client)
     meta = await asyncio.to_thread(start_agent, service, agent, order, context.caller)
     await context.note_start(meta.run_id)
     started = _part(meta, _STARTED)

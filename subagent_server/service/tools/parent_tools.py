@@ -223,7 +223,6 @@ async def _continue(context: ToolContext, call: Call) -> Answer:
         call.get("prompt"),
         call.get("inputs", []),
         stored_agent=call.get("storedAgent", False),
-        trace=call.trace,
         client=call.client,
     )
     meta = await asyncio.to_thread(continue_run, context.service, order, context.caller)

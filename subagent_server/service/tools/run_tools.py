@@ -49,7 +49,6 @@ async def run_agent(agent: str, context: ToolContext, call: Call) -> Answer:
         inputs=call.get("inputs", []),
         cwd=call.get("cwd"),
         label=call.get("label"),
-        trace=call.trace,
         client=call.client,
     )
     meta = await asyncio.to_thread(start, context.service, order, context.caller)
