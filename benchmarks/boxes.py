@@ -21,8 +21,8 @@ from subagent_server.host.directory import Directory
 from subagent_server.sandbox.box import Box, Rules, build_box
 from subagent_server.service.start import StartOrder, start
 from subagent_server.toolkit.workspace.bash import BashTool
-from subagent_server.toolkit.workspace.grep import GrepTool
-from subagent_server.toolkit.workspace.search_scope import SearchScope
+from subagent_server.toolkit.workspace.ripgrep import SearchScope
+from subagent_server.toolkit.workspace.search import GrepTool
 from tests.helpers.wait import wait_for
 
 TITLE = "The sandbox"

@@ -1,4 +1,6 @@
-"""The process of a program that carries out a run: its lines, its end, and the end of all that it started.
+"""A program with pipes, in a box or not: its lines, its end, and the end of all that it started.
+
+Such are the programs that carry out runs, and MCP servers.
 
 Nothing that it does holds the worker up: lines have a bound, the output of a child that keeps the pipe after
 the program's exit is read for a moment only, and a write to a program that reads nothing can be given up.
@@ -11,20 +13,20 @@ import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from subagent_server.host import process_scan, processes
 from subagent_server.sandbox.box import Box
-from subagent_server.sandbox.gated_start import start_bounded
+from subagent_server.sandbox.gated_start import start_bounded, start_gated
 from subagent_server.toolkit.workspace.process_tree import Spare, end_box, end_tree, spare_none
 
 LONGEST_LINE = 8 << 20
 """Bytes of one line of a program's output; a longer line is left out."""
 _CHUNK = 1 << 16
 _AFTER_EXIT_SECONDS = 2.0
-"""How long the output is read on after the exit of the program: its children may keep the pipe for ever."""
+"""How long the output is read on after the exit of the program."""
 _MARK = "SUBAGENT_AGENT_PROCESS"
 """The variable by which the processes of a program are found that have left its session."""
 _SIGNALLED = 128
@@ -36,15 +38,18 @@ class ProcessOrder:
     """The command line of a program, with exactly this environment; a `box` has a directory of its own.
 
     The program inherits `descriptors`, which are closed here once it has started. `spare` says which
-    processes outlive it.
+    processes outlive it. `bounded`: the limits of the box hold for it. A line of more than `longest_line`
+    bytes is not taken for one.
     """
 
     argv: Sequence[str]
     environment: Mapping[str, str]
     cwd: Path
     box: Box | None = None
-    descriptors: Sequence[int] = field(default=())
+    descriptors: Sequence[int] = ()
     spare: Spare = spare_none
+    bounded: bool = True
+    longest_line: int = LONGEST_LINE
 
 
 class AgentProcess:
@@ -65,11 +70,11 @@ class AgentProcess:
         self._hear = hear
         self._exited = asyncio.Event()
         self._pidfd = os.pidfd_open(process.pid)
-        asyncio.get_running_loop().add_reader(self._pidfd, self._has_exited)
         self._transports: list[asyncio.BaseTransport] = []
         self._listening: asyncio.Task[None] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._ended = False
+        self._end_of_output: asyncio.TimerHandle | None = None
 
     @classmethod
     async def start(cls, order: ProcessOrder, hear: Callable[[bytes], None]) -> "AgentProcess":
@@ -83,9 +88,8 @@ class AgentProcess:
         streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         try:
             if order.box is not None:
-                process = start_bounded(
-                    order.box, order.argv, pass_fds=order.descriptors, bufsize=0, **streams
-                )
+                start = start_bounded if order.bounded else start_gated
+                process = start(order.box, order.argv, pass_fds=order.descriptors, bufsize=0, **streams)
             else:
                 process = subprocess.Popen(
                     order.argv,
@@ -100,12 +104,17 @@ class AgentProcess:
             for descriptor in order.descriptors:
                 os.close(descriptor)
         started = cls(process, order, mark, hear)
-        await started._connect()
+        try:
+            await started._connect()
+        except BaseException:
+            with process:  # closes its pipes
+                await started.aclose()
+            raise
         return started
 
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
-        self._output = await self._reader(self._process.stdout)
+        self.output = await self._reader(self._process.stdout)
         errors = await self._reader(self._process.stderr)
         self._listening = asyncio.create_task(self._listen(errors))
         transport, protocol = await loop.connect_write_pipe(
@@ -113,9 +122,10 @@ class AgentProcess:
         )
         self._transports.append(transport)
         self._writer = asyncio.StreamWriter(transport, protocol, None, loop)
+        loop.add_reader(self._pidfd, self._has_exited)
 
     async def _reader(self, pipe: IO[bytes] | None) -> asyncio.StreamReader:
-        reader = asyncio.StreamReader(limit=_CHUNK)
+        reader = asyncio.StreamReader(limit=self._order.longest_line)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), pipe
         )
@@ -130,57 +140,36 @@ class AgentProcess:
 
     async def lines(self) -> AsyncIterator[bytes]:
         """Yield the lines of its output, without their newlines; the last one may lack it."""
-        rest, is_too_long = b"", False
-        async for chunk in self._chunks():
-            *whole, rest = (rest + chunk).split(b"\n")
-            for line in whole:
-                if is_too_long or len(line) > LONGEST_LINE:
-                    self.left_out += 1
-                    is_too_long = False
-                else:
-                    yield line
-            if is_too_long or len(rest) > LONGEST_LINE:
-                rest, is_too_long = b"", True
-        if is_too_long:
-            self.left_out += 1
-        elif rest:
-            yield rest
-
-    async def _chunks(self) -> AsyncIterator[bytes]:
-        """Yield the output until its end, or a moment longer than the program lives."""
-        exited = asyncio.create_task(self._exited.wait())
-        deadline: float | None = None
-        try:
-            while deadline is None or asyncio.get_running_loop().time() < deadline:
-                reading = asyncio.ensure_future(self._output.read(_CHUNK))
-                waited = [reading] if deadline is not None else [reading, exited]
-                await asyncio.wait(
-                    waited,
-                    timeout=None if deadline is None else _AFTER_EXIT_SECONDS,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                if exited.done() and deadline is None:
-                    deadline = asyncio.get_running_loop().time() + _AFTER_EXIT_SECONDS
-                    await asyncio.wait([reading], timeout=_AFTER_EXIT_SECONDS)
-                if not reading.done():
-                    reading.cancel()
-                    await asyncio.wait([reading])
-                    return
-                if not (chunk := reading.result()):
-                    return
-                yield chunk
-        finally:
-            exited.cancel()
+        is_too_long = False
+        while True:
+            try:
+                line = await self.output.readuntil(b"\n")
+            except asyncio.LimitOverrunError as overrun:
+                await self.output.readexactly(overrun.consumed)
+                is_too_long = True
+                continue
+            except asyncio.IncompleteReadError as end:
+                line = end.partial
+            if is_too_long:
+                self.left_out += 1
+            elif line:
+                yield line.removesuffix(b"\n")
+            if not line.endswith(b"\n"):
+                return
+            is_too_long = False
 
     # -- its input
 
-    async def write(self, data: bytes) -> None:
-        """Write to its stdin, and return when it has room again. A program that is gone hears nothing."""
+    async def write(self, data: bytes) -> bool:
+        """Write to its stdin, and return when it has room again; False if nobody reads there any more."""
         if self._writer is None or self._writer.is_closing():
-            return
-        with suppress(ConnectionError):
+            return False
+        try:
             self._writer.write(data)
             await self._writer.drain()
+        except ConnectionError:
+            return False
+        return True
 
     def close_input(self) -> None:
         """Close its stdin."""
@@ -228,6 +217,8 @@ class AgentProcess:
         if self._listening is not None:
             await asyncio.wait([self._listening], timeout=0.5)
             self._listening.cancel()
+        if self._end_of_output is not None:
+            self._end_of_output.cancel()
         for transport in self._transports:
             transport.close()
         asyncio.get_running_loop().remove_reader(self._pidfd)
@@ -251,5 +242,8 @@ class AgentProcess:
             signal.pidfd_send_signal(self._pidfd, number)
 
     def _has_exited(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._pidfd)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._pidfd)
         self._exited.set()
+        # its children may keep the pipe for ever, so the end of its output is a moment after its own
+        self._end_of_output = loop.call_later(_AFTER_EXIT_SECONDS, self._transports[0].close)

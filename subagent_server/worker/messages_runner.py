@@ -44,7 +44,7 @@ from subagent_server.toolkit.todo_list import todo_tools
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.bash import BashTool
 from subagent_server.toolkit.workspace.off_loop import off_loop
-from subagent_server.toolkit.workspace.search_scope import SearchScope
+from subagent_server.toolkit.workspace.ripgrep import SearchScope
 from subagent_server.toolkit.workspace.tools import make_workspace_tools
 from subagent_server.worker.boxes import NO_GROUP, Place, entered, get_ready, planned_place, without_box
 from subagent_server.worker.past import read_past

@@ -6,7 +6,7 @@ import pytest
 
 from subagent_server.domain.tool_selection import Selection, select
 from subagent_server.host.directory import Directory
-from subagent_server.toolkit.workspace.search_scope import SearchScope
+from subagent_server.toolkit.workspace.ripgrep import SearchScope
 from subagent_server.toolkit.workspace.tools import make_workspace_tools
 
 

@@ -11,11 +11,9 @@ from subagent_server.sandbox.name_watch import CommandWatch
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.bash import BashTool
 from subagent_server.toolkit.workspace.editor import EditorTool
-from subagent_server.toolkit.workspace.glob import GlobTool
-from subagent_server.toolkit.workspace.grep import GrepTool
-from subagent_server.toolkit.workspace.ls import ListTool
 from subagent_server.toolkit.workspace.process_tree import Spare, spare_none
-from subagent_server.toolkit.workspace.search_scope import SearchScope
+from subagent_server.toolkit.workspace.ripgrep import SearchScope
+from subagent_server.toolkit.workspace.search import GlobTool, GrepTool, ListTool
 
 
 def make_workspace_tools(

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subagent_server.toolkit.workspace.glob import GlobTool
-from subagent_server.toolkit.workspace.path_pattern import BadPathPattern, PathPattern
-from subagent_server.toolkit.workspace.search_scope import SearchScope
+from subagent_server.toolkit.workspace.ripgrep import SearchScope
+from subagent_server.toolkit.workspace.search import GlobTool, PathPattern
 from tests.toolkit.workspace.calls import fault_of, text_of
 
 
@@ -126,13 +125,6 @@ def test_a_huge_tree_is_walked_within_bounds_and_that_is_said(tmp_path: Path) ->
     assert "stopped after 0 s" in text_of(GlobTool(SearchScope(tmp_path), seconds=0.0), pattern="**/f1")
 
 
-def test_only_directories_that_can_match_are_walked(tmp_path: Path) -> None:
-    make(tmp_path, *(f"{other}/d{n}/f" for n in range(200) for other in ("other", "src/other")), "src/in/f")
-    glob = GlobTool(SearchScope(tmp_path), most_files=10)
-    for pattern in ("src/in/*", "src/in/**/f", "src/in/{f,g}", "./src/in/f"):
-        assert text_of(glob, pattern=pattern) == "src/in/f"
-
-
 def test_a_deep_tree_needs_no_depth_of_ours(tmp_path: Path) -> None:
     deep = Path(*["d"] * 300)
     path = tmp_path
@@ -210,7 +202,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_pattern_finds_every_path_that_it_matches(names: Path, pattern: str) -> None:
     try:
         wanted = PathPattern(pattern)
-    except BadPathPattern:
+    except ValueError:
         return
     paths = [str(file.relative_to(names)) for file in names.rglob("*") if file.is_file()]
     found = text_of(GlobTool(SearchScope(names)), pattern=pattern).split("\n")

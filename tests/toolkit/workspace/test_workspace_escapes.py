@@ -10,9 +10,8 @@ import pytest
 
 from subagent_server.toolkit.tool import Tool
 from subagent_server.toolkit.workspace.editor import EditorTool
-from subagent_server.toolkit.workspace.glob import GlobTool
-from subagent_server.toolkit.workspace.grep import GrepTool
-from subagent_server.toolkit.workspace.search_scope import SearchScope
+from subagent_server.toolkit.workspace.ripgrep import SearchScope
+from subagent_server.toolkit.workspace.search import GlobTool, GrepTool
 from tests.toolkit.workspace.calls import call, fault_of, text_of
 
 
