@@ -2,21 +2,25 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from subagent_server.cli.clients.client_configs import CLIENTS, SERVER, Scope
-from subagent_server.cli.clients.config_change import snippet, write
-from subagent_server.cli.clients.init_order import InitOrder, order_of
+from subagent_server.cli.clients.client_configs import CLIENTS, SERVER, Client, Scope
+from subagent_server.cli.clients.config_files import Change, snippet, write
 from subagent_server.cli.clients.registration import (
+    InitOrder,
     Registration,
+    change_wire,
+    elsewhere,
+    file_of,
+    order_of,
     place_of,
     planned,
-    registration_wire,
+    planned_removal,
     show_changes,
 )
-from subagent_server.cli.clients.removal import remove_registration
 from subagent_server.cli.console.ask_trust import coverage_lines
 from subagent_server.cli.console.asking import has_person
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
@@ -85,22 +89,23 @@ def init(
     """Register this server with an MCP client, with the --agents, --runs and --max-runs of this call.
 
     CLIENT is claude (Claude Code), codex, gemini, cursor or claude-desktop. The change is shown before it is
-    made. Everything else in the file stays as it is, byte for byte. The yes also trusts the agents and MCP
-    servers that come with this directory, which are listed, unless --agents names others.
+    made. Everything else in the file stays. The yes also trusts the agents and MCP servers that come with
+    this directory, which are listed, unless --agents names others.
     """
     known = CLIENTS[client]
     if remove:
         if patterns or url or only_print:
             raise click.UsageError("--remove takes out what is there: leave --agent, --http and --print out.")
-        return remove_registration(
-            session, known, scope or known.scopes[0], yes=yes, force=force, as_json=as_json
-        )
+        return _remove(session, known, scope or known.scopes[0], yes=yes, force=force, as_json=as_json)
     if patterns:
         check_patterns(patterns, session.service.registry)
     order = order_of(session.settings, known, patterns, scope, url, approved=approve)
     if only_print:
         out(snippet(known, order.entry).rstrip("\n"))
-        _print_permissions(session, order)
+        if (permissions := order.permissions) is not None:
+            path = session.shown(permissions.file(place_of(session.settings)))
+            lists = " and ".join(f'"{item}" in {".".join(keys)}' for keys, item in permissions.lists.items())
+            err(f"So that it does not ask before each tool, put {lists} of {path}.")
         return ExitCode.OK
     return _register(session, order, yes=yes, force=force, as_json=as_json)
 
@@ -108,18 +113,27 @@ def init(
 def _register(session: Session, order: InitOrder, *, yes: bool, force: bool, as_json: bool) -> ExitCode:
     """Plan a registration, show it, and make it if the person or --yes allows it."""
     registration = planned(session, order, as_json)
+    covered, changes = registration.covered, registration.changes
     asking = not (yes or as_json) and has_person()
-    problem = _problem(session, registration, force, yes or asking)
+    problem = _problem(session, [registration.change], "to replace it", force)
+    if problem is None and registration.is_needed and not (yes or asking):
+        problem = EarlyExit(
+            ExitCode.NEEDS_ANSWER, "nothing was written: add --yes to write this without being asked."
+        )
     if not as_json:
         _show(session, registration, asking)
     if registration.is_needed and problem is None:
         if asking and not click.confirm(_question(registration), err=True):
             err("Nothing was written.")
             return ExitCode.OK
-        _carry_out(session, registration)
+        if covered is not None:
+            trust(session.settings, covered)  # before the files: the client's first start must not be refused
+        for change in changes:
+            write(change, OwnWrites(session.settings.state_directory))
     if as_json:
-        state = "refused" if problem else "written" if registration.is_needed else "current"
-        out_json(registration_wire(registration, state))
+        out_json(
+            registration.to_wire("refused" if problem else "written" if registration.is_needed else "current")
+        )
     elif problem is None:
         err(_conclusion(session, registration))
     if problem is not None:
@@ -127,30 +141,64 @@ def _register(session: Session, order: InitOrder, *, yes: bool, force: bool, as_
     return ExitCode.OK
 
 
-def _print_permissions(session: Session, order: InitOrder) -> None:
-    """Say which settings let the client call the tools unasked; they are not part of the printed entry."""
-    if order.permissions is not None:
-        path = session.shown(order.permissions.file(place_of(session.settings)))
-        lists = " and ".join(f'"{item}" in {".".join(p)}' for p, item in order.permissions.lists.items())
-        err(f"So that it does not ask before each tool, put {lists} of {path}.")
-
-
-# -- the change, shown and made
-
-
-def _problem(session: Session, registration: Registration, force: bool, is_allowed: bool) -> EarlyExit | None:
-    """Return why the changes must not be made, or None."""
-    change = registration.change
-    if change.is_needed and change.replaces and not force:
-        return EarlyExit(
-            ExitCode.USAGE,
-            f"{session.shown(change.path)} has another server called {SERVER} and was left as it is: "
-            "add --force to replace it.",
+def _remove(
+    session: Session, client: Client, scope: Scope, *, yes: bool, force: bool, as_json: bool
+) -> ExitCode:
+    """Undo what `init` wrote for a client in a scope."""
+    path = file_of(client, scope, place_of(session.settings))
+    changes = [change for change in planned_removal(session, client, scope) if change.is_needed]
+    asking = not (yes or as_json) and has_person()
+    problem = _problem(session, changes, "to take it out", force)
+    if problem is None and changes and not (yes or asking):
+        problem = EarlyExit(
+            ExitCode.NEEDS_ANSWER, "nothing was changed: add --yes to do this without being asked."
         )
-    if registration.is_needed and not is_allowed:
-        return EarlyExit(
-            ExitCode.NEEDS_ANSWER, "nothing was written: add --yes to write this without being asked."
+    if not as_json:
+        show_changes(session, changes)
+    if problem is None:
+        if changes and asking and not click.confirm("Take this out?", err=True):
+            err("Nothing was changed.")
+            return ExitCode.OK
+        for change in changes:
+            write(change, OwnWrites(session.settings.state_directory))
+            if change.path.parent.parent == session.settings.cwd:
+                with suppress(OSError):  # it is not empty, or a link: then it stays
+                    change.path.parent.rmdir()
+    if as_json:
+        state = "refused" if problem else "removed" if changes else "absent"
+        wire = {"client": client.name, "file": str(path), "state": state}
+        out_json({**wire, "changes": [change_wire(change) for change in changes]})
+    elif problem is None:
+        err(_removal(session, client, scope, path, changes))
+    if problem is not None:
+        raise problem
+    return ExitCode.OK
+
+
+# -- what is said
+
+
+def _removal(session: Session, client: Client, scope: Scope, path: Path, changes: list[Change]) -> str:
+    if changes:
+        return (
+            f"{_files(session, changes)} without this server now. Start {client.title} anew. Trust in a "
+            "directory stays: `subagent trust --remove DIR` ends it."
         )
+    words = [f"{one_line(session.shown(path))} does not have this server: nothing to do."]
+    for other, file in elsewhere(session.settings, client, scope):
+        words.append(f"Your file {one_line(session.shown(file))} has it: --scope {other}.")
+    return " ".join(words)
+
+
+def _problem(session: Session, changes: list[Change], purpose: str, force: bool) -> EarlyExit | None:
+    """Return why another server of our name must not be changed, or None."""
+    for change in changes:
+        if change.is_needed and change.replaces and not force:
+            return EarlyExit(
+                ExitCode.USAGE,
+                f"{session.shown(change.path)} has another server called {SERVER} and was left as it is: "
+                f"add --force {purpose}.",
+            )
     return None
 
 
@@ -160,12 +208,9 @@ def _question(registration: Registration) -> str:
     return "Write this? It trusts the directory too" if registration.changes else "Trust this directory?"
 
 
-def _carry_out(session: Session, registration: Registration) -> None:
-    """Trust the directory, then write the client's files: its first start must not be refused."""
-    if registration.covered is not None:
-        trust(session.settings, registration.covered)
-    for change in registration.changes:
-        write(change, OwnWrites(session.settings.state_directory))
+def _files(session: Session, changes: list[Change]) -> str:
+    names = " and ".join(one_line(session.shown(change.path)) for change in changes)
+    return f"{names} {'is' if len(changes) == 1 else 'are'}"
 
 
 def _show(session: Session, registration: Registration, asking: bool) -> None:
@@ -183,9 +228,8 @@ def _conclusion(session: Session, registration: Registration) -> str:
     client = order.client
     if not files:
         return f"{one_line(session.shown(registration.change.path))} has this server already: nothing to do."
-    paths = " and ".join(one_line(session.shown(change.path)) for change in files)
     asked = client.still_asks if order.approved or not client.can_be_approved else client.asks
-    lines = [f"{paths} {'is' if len(files) == 1 else 'are'} written.", *_started(session, order)]
+    lines = [f"{_files(session, files)} written.", *_started(session, order)]
     lines += [*_missing(session, order), f"{client.next_step} {asked}".strip()]
     return "\n".join(lines)
 

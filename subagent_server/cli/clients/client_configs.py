@@ -90,10 +90,6 @@ class Client:
         """The scopes it has, the usual one first."""
         return tuple(self.files)
 
-    def starting(self, command: list[str]) -> Entry:
-        """Return the entry that makes the client start `command` as its server."""
-        return {"command": command[0], "args": command[1:], **self.extras}
-
 
 def is_current(entry: Any, wanted: Entry) -> bool:
     """Whether an entry does all that the wanted one does. Keys that a person has added do not count."""
