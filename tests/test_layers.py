@@ -17,6 +17,7 @@ ROOT = REPOSITORY / PACKAGE
 
 ABOVE_THE_VERBS = {"service", "catalog", "domain", "settings"}
 FLOORS: dict[str, set[str]] = {
+    "extensions": set(),
     "domain": set(),
     "settings": {"domain.errors", "store.root"},
     "host": {"domain"},
@@ -127,7 +128,7 @@ def imports_of_room(room: str) -> list[Import]:
 
 def is_allowed(room: str, target: str) -> bool:
     """Whether a room may import `target`, given without the package."""
-    allowed = {room, *FLOORS[room], "__version__"}
+    allowed = {room, *FLOORS[room], "__version__", "extensions"}
     return any(target == name or target.startswith(f"{name}.") for name in allowed)
 
 
