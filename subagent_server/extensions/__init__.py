@@ -27,6 +27,9 @@ class Extension:
     `tools`: by the key of agent files that asks for it, a function that takes a `toolkit.tool.RunTools` and
     returns the tools that the model gets in the place of those of the MCP servers.
     `runners`: by the value of `runner`, a function that opens one (`worker/runners.py`).
+    `schemas`: by the name for `subagent schema`, a function that returns the JSON Schema of a file.
+    `reach` takes the directory of a project and yields what trust in it covers besides agents and servers:
+    for each file, its name in the pins, and commands and places by their subject.
     `script_reader` returns the checked text of the script that plays a model, `script_player` is a context in
     which it is played for a worker.
     """
@@ -34,6 +37,8 @@ class Extension:
     commands: Mapping[str, Command] = field(default_factory=dict)
     tools: Mapping[str, str] = field(default_factory=dict)
     runners: Mapping[str, str] = field(default_factory=dict)
+    schemas: Mapping[str, str] = field(default_factory=dict)
+    reach: str | None = None
     script_reader: str | None = None
     script_player: str | None = None
 
@@ -43,7 +48,21 @@ EXTENSIONS: Mapping[str, Extension] = {
     "code_mode": Extension(
         tools={"codeMode": f"{_HERE}.toolkit.code_mode.tool:with_programs"},
     ),
+    "evals": Extension(
+        commands={
+            "eval": Command(
+                f"{_HERE}.extensions.evals.cli:eval_", "Try cases with agents and models.", "agents"
+            )
+        },
+        schemas={"eval": f"{_HERE}.extensions.evals.file:eval_schema"},
+        reach=f"{_HERE}.extensions.evals.file:reach_in",
+    ),
 }
+
+
+def commands() -> dict[str, Command]:
+    """Return the verbs of all extensions, by their names."""
+    return {name: each for extension in EXTENSIONS.values() for name, each in extension.commands.items()}
 
 
 def tools_for(key: str) -> str | None:
@@ -54,6 +73,16 @@ def tools_for(key: str) -> str | None:
 def runners() -> dict[str, str]:
     """Return the functions that open a runner, by its name."""
     return {name: where for each in EXTENSIONS.values() for name, where in each.runners.items()}
+
+
+def reaches() -> list[str]:
+    """Return the functions that yield what trust in a directory covers."""
+    return [each.reach for each in EXTENSIONS.values() if each.reach is not None]
+
+
+def schemas() -> dict[str, str]:
+    """Return the functions that make the JSON Schema of a file, by its name."""
+    return {name: where for each in EXTENSIONS.values() for name, where in each.schemas.items()}
 
 
 def imported(where: str) -> Any:
