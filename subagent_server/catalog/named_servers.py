@@ -13,10 +13,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from subagent_server.catalog.fields import Reading, read_servers
 from subagent_server.catalog.files import Unreadable, read_text
-from subagent_server.catalog.parts import Reading
 from subagent_server.catalog.problems import AgentFileError, Notes
-from subagent_server.catalog.servers import read_servers
 from subagent_server.catalog.strict_yaml import NotYaml, parse
 from subagent_server.catalog.values import Block, Plain, Value
 from subagent_server.domain.definitions import AgentDefinition, ServerDefinition

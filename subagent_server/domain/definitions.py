@@ -4,7 +4,7 @@ import hashlib
 import re
 import unicodedata
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -39,8 +39,8 @@ class ServerDefinition(Record):
     env: dict[str, str] = Field(default_factory=dict)
     url: str | None = None
     headers: dict[str, str] = Field(default_factory=dict)
-    timeout: float = 60
-    call_timeout_seconds: float = 600
+    timeout: float = Field(default=60, ge=0, allow_inf_nan=False)
+    call_timeout_seconds: float = Field(default=600, ge=0, allow_inf_nan=False)
     enabled_tools: list[str] | None = None
     disabled_tools: list[str] | None = None
     prefix: bool = False
@@ -63,7 +63,7 @@ class CodeMode(Record):
 
     enabled: bool = False
     excluded_tools: list[str] = Field(default_factory=list)
-    max_timeout_seconds: int = Field(default=300, le=300)
+    max_timeout_seconds: int = Field(default=300, ge=1, le=300)
     python: str | None = None
     stub_characters: int = Field(default=16_000, ge=0)
 
@@ -75,19 +75,19 @@ class Limits(Record):
     """
 
     max_turns: int = Field(default=100, ge=1)
-    timeout_seconds: float = Field(default=3600, gt=0)
-    budget_usd: Money | None = None
-    ask_timeout_seconds: float = Field(default=3600, gt=0)
+    timeout_seconds: float = Field(default=3600, gt=0, allow_inf_nan=False)
+    budget_usd: Annotated[Money, Field(ge=0)] | None = None
+    ask_timeout_seconds: float = Field(default=3600, gt=0, allow_inf_nan=False)
     on_ask_timeout: Literal["continue", "fail"] = "continue"
-    idle_timeout_seconds: float = Field(default=900, gt=0)
+    idle_timeout_seconds: float = Field(default=900, gt=0, allow_inf_nan=False)
 
 
 class SandboxLimits(Record):
     """Bounds for the programs of a run: bytes of memory, processes, bytes of one file."""
 
-    memory_bytes: int = 4 << 30
-    processes: int = 256
-    file_bytes: int = 1 << 30
+    memory_bytes: int = Field(default=4 << 30, ge=1)
+    processes: int = Field(default=256, ge=1)
+    file_bytes: int = Field(default=1 << 30, ge=1)
 
 
 class WebSearchBounds(Record):

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from subagent_server.catalog.fields import is_http_url
 from subagent_server.catalog.models import has_known_price, misspelt_alias, resolve_model
 from subagent_server.catalog.named_servers import UnknownServer
 from subagent_server.catalog.problems import AgentFileError
-from subagent_server.catalog.servers import is_http_url
 from subagent_server.catalog.variables import REFERENCE, MissingVariable, expand_as_far_as_set
 from subagent_server.domain.definitions import BUILT_RUNNERS, AgentDefinition, ServerDefinition
 from subagent_server.domain.errors import BadArgument, shorten

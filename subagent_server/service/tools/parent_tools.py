@@ -79,8 +79,8 @@ WAIT_FOR_RUNS = ToolSpec(
     name="wait_for_runs",
     title="Wait for runs",
     description=(
-        "Wait for runs, by default all you started, until one ends or asks (waitFor all: until all have ended "
-        "or one asks). Shows each question and end once. Start all in one turn, with labels, then call "
+        "Wait for runs, by default all you started, until one ends or asks (waitFor all: until all have "
+        "ended or one asks). Shows each question and end once. Start all in one turn, with labels, then call "
         "it."
     ),
     arguments=arguments(
