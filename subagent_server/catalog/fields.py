@@ -6,37 +6,49 @@ a fault with the key and its line, and the rest is read as if the key were not t
 does not hide an agent.
 """
 
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
+from subagent_server.catalog.files import Unreadable, read_text
 from subagent_server.catalog.guards import Guards
 from subagent_server.catalog.keys import (
+    AGENT_FIELDS,
+    LIMIT_FIELDS,
     camel,
     canonical,
     fields_of,
+    is_ours,
     nearest_key,
 )
 from subagent_server.catalog.models import misspelt_alias, resolve_model
-from subagent_server.catalog.problems import Notes
-from subagent_server.catalog.schemas import BadSchema
+from subagent_server.catalog.problems import Notes, shown
+from subagent_server.catalog.schemas import BadSchema, inline_schema, schema_file
 from subagent_server.catalog.values import (
     Block,
+    Plain,
     Value,
     WrongValue,
     as_json,
     as_names,
     as_paths,
+    as_places,
+    as_text,
+    as_text_tree,
     is_null,
 )
 from subagent_server.domain.definitions import (
     AgentDefinition,
     CodeMode,
+    JsonSchema,
+    Limits,
     SandboxLimits,
     ServerDefinition,
     WebFetchBounds,
@@ -150,7 +162,7 @@ class _Part:
                 raise WrongValue("is given twice, so say it once")
             self.values[target] = read
         except BadSchema as error:
-            notes.fault(f"{self.name(name)}: {error}", line)
+            notes.fault(f"{self.name(name)}{':' if name == target else ''} {error}", line)
         except WrongValue as error:
             notes.fault(f"{self.name(name)} {error}", line)
         if line is not None:
@@ -350,9 +362,7 @@ def _hooks(value: Value, _: _Key) -> object:
 
 def _output_schema(value: Value, key: _Key) -> JsonSchema:
     path = _named_file(value, key) if key.name.endswith("Path") else None
-    schema = inline_schema(value) if path is None else schema_file(path)
-    note_required(key.name, schema, key.line, key.notes)
-    return schema
+    return inline_schema(value) if path is None else schema_file(path)
 
 
 def _system_prompt_path(value: Value, key: _Key) -> str:
