@@ -298,7 +298,7 @@ _BOUNDS = (
     ("number", "minimum", "maximum"),
     ("integer", "minimum", "maximum"),
 )
-_SAMPLES = (None, True, 1, 1.5, "", [], {})
+_SAMPLES: tuple[object, ...] = (None, True, 1, 1.5, "", [], {})
 """A value of each type."""
 _MOST_STEPS = 5_000
 _DEEPEST = 100

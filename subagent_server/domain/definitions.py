@@ -3,6 +3,7 @@
 import hashlib
 import re
 import unicodedata
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,6 +11,7 @@ from pydantic import Field
 
 from subagent_server.domain.code_mode import CODE_TOOL_NAME
 from subagent_server.domain.records import Money, Record
+from subagent_server.domain.tool_selection import Selection, select
 
 JsonSchema = dict[str, object] | bool
 RUN_AGENT_NAME = "run_agent"
@@ -107,6 +109,43 @@ class WebFetchBounds(Record):
     blocked_domains: list[str] | None = None
 
 
+WEB_TOOL_NAMES = ("web_search", "web_fetch")
+
+
+@dataclass(frozen=True)
+class WebOffer:
+    """The web tools of an agent with their bounds; None for a tool that it does not name.
+
+    `problem` says in a sentence why the file cannot be kept to.
+    """
+
+    search: WebSearchBounds | None = None
+    fetch: WebFetchBounds | None = None
+    problem: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The names that the model sees."""
+        return [
+            name for name, bounds in zip(WEB_TOOL_NAMES, (self.search, self.fetch), strict=True) if bounds
+        ]
+
+
+class Verdict(Record):
+    """What the one judge of agents has found (`service/check_agent.py`).
+
+    It goes to the worker with the definition, in the memory file alone, and nobody judges again. `model` is
+    an id, `is_model_known` whether the API surely has it or may have it. Of `missing_tools`, names that
+    nothing here offers, the start has warned.
+    """
+
+    selection: Selection
+    web: WebOffer
+    model: str
+    is_model_known: bool
+    missing_tools: list[str] = Field(default_factory=list)
+
+
 class AgentDefinition(Record):
     """Everything a run needs to know of its agent (SPEC section 3).
 
@@ -166,6 +205,14 @@ class AgentDefinition(Record):
     warnings: list[str] = Field(default_factory=list)
     unknown: dict[str, object] = Field(default_factory=dict)
     lines: dict[str, int] = Field(default_factory=dict, exclude=True)
+    verdict: Verdict | None = Field(default=None, exclude=True)
+
+    @property
+    def selection(self) -> Selection:
+        """The tools that its runs may use."""
+        if self.verdict is not None:
+            return self.verdict.selection
+        return select(self.tools, self.disallowed_tools)
 
     @property
     def enabled_code_mode(self) -> CodeMode | None:
