@@ -11,12 +11,11 @@ import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urljoin
 
 from subagent_server.catalog.files import Unreadable, read_text
@@ -217,8 +216,7 @@ class _Form:
             raise BadSchema(f"it is not a JSON Schema {self._draft} (at {at}: {message})")
 
 
-@dataclass(frozen=True)
-class _Judge:
+class _Judge(NamedTuple):
     """What judges the form of schemas of a draft."""
 
     draft: str
