@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+from subagent_server.domain.definitions import WebOffer
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import WebSource
-from subagent_server.domain.web_tools import WebOffer
 from subagent_server.runners.messages.web_results import SERVER_CALL, pending_calls, sources_of
 
 Block = dict[str, Any]
