@@ -16,10 +16,11 @@ from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.name_watch import CommandWatch, watching
 from subagent_server.sandbox.refusal import BoxRefused, end_of_run, tried_twice
 from subagent_server.sandbox.trial import not_started
+from subagent_server.toolkit.new_file import KEPT_BYTES
 from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace.arguments import Arguments, parse_arguments
 from subagent_server.toolkit.workspace.off_loop import off_loop
-from subagent_server.toolkit.workspace.output import KEPT_BYTES, SHOWN_CHARACTERS, OutputCapture
+from subagent_server.toolkit.workspace.output import SHOWN_CHARACTERS, OutputCapture
 from subagent_server.toolkit.workspace.process_tree import Spare, spare_none
 from subagent_server.toolkit.workspace.shell import Ending, Reason, Shell
 
