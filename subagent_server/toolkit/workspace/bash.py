@@ -92,7 +92,7 @@ class BashTool:
         self._grace = grace
         self._shell: Shell | None = None
         self._turn = asyncio.Lock()
-        self._interrupt: Callable[[], None] | None = None
+        self._interrupt: Callable[[], object] | None = None
         self._closed = False
 
     def definition(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class BashTool:
 
     async def _interruptible(self, work: Callable[[int], T]) -> T:
         readable, writable = os.pipe()
-        self._interrupt = lambda: _poke(writable)
+        self._interrupt = lambda: os.write(writable, b"!")
         try:
             return await off_loop(lambda: work(readable), interrupt=self._interrupt)
         finally:
@@ -217,7 +217,13 @@ class BashTool:
         Raises:
             OSError, BoxRefused.
         """
-        shell = self._shell = self._shell or self._start()
+        if self._shell is None:
+            # The thread stays as long as the event loop: a box ends with the thread that has started it.
+            self._box = None if self._new_box is None else self._new_box()
+            self._shell = Shell.start(
+                cwd=self._cwd, environment=self._environment, new_capture=self._new_capture, box=self._box
+            )
+        shell = self._shell
         try:
             if wait:
                 shell.get_ready(cancel)
@@ -226,21 +232,13 @@ class BashTool:
             raise
         return shell
 
-    def _start(self) -> Shell:
-        """Start a shell, in a thread that stays as long as the event loop: its box ends with the thread."""
-        self._box = None if self._new_box is None else self._new_box()
-        return Shell.start(
-            cwd=self._cwd, environment=self._environment, new_capture=self._new_capture, box=self._box
-        )
-
     def _end_shell(self) -> int | None:
         shell, self._shell = self._shell, None
         return None if shell is None else shell.close(self._grace, self._spare)
 
     def _drop_shell(self) -> None:
-        shell = self._shell
-        self._end_shell()
-        if shell is not None:
+        if (shell := self._shell) is not None:
+            self._end_shell()
             shell.take_output().finish()
 
 
@@ -264,7 +262,3 @@ def _how(code: int | None) -> str:
     with suppress(ValueError):
         return f"was ended by {signal.Signals(-code).name} (exit code {128 - code})"
     return f"was ended by signal {-code} (exit code {128 - code})"
-
-
-def _poke(descriptor: int) -> None:
-    os.write(descriptor, b"!")
