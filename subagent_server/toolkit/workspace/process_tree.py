@@ -22,12 +22,12 @@ def spare_none(_: Identity) -> bool:
     return False
 
 
-def end_tree(leader: int, grace: float, spare: Spare) -> bool:
+def end_tree(leader: int, grace: float, spare: Spare) -> None:
     """End the session that process `leader` leads and all that descends from it: TERM, after `grace` s KILL.
 
     Spared descendants, and all processes below them, are left alone. `leader` may have ended but must not
-    have been reaped, so that no other process has its pid. Return whether no process is left: the kernel may
-    be unable to kill one within a few seconds.
+    have been reaped, so that no other process has its pid. The kernel may be unable to kill a process: it is
+    left after a few seconds.
     """
     known: list[Identity] = []
 
@@ -37,22 +37,21 @@ def end_tree(leader: int, grace: float, spare: Spare) -> bool:
         return known
 
     _ask_to_end(members, grace)
-    return _killed(members)
+    _kill(members)
 
 
-def end_box(leader: int, grace: float) -> bool:
+def end_box(leader: int, grace: float) -> None:
     """End all processes of the box that a bubblewrap, `leader`, holds: TERM, after `grace` s KILL.
 
     The shell in it is only stopped, so that it cannot go on with its script: its end would take the others
-    with it before they could act on TERM. All these pids are numbers of the host. Return whether no process
-    is left.
+    with it before they could act on TERM. All these pids are numbers of the host.
     """
     first = process_scan.descendants([leader])
     frame = [processes.identify(leader), *first[:2]]  # bubblewrap, its process 1, the shell
     _send(first[1:2], signal.SIGSTOP)
     _ask_to_end(lambda: [each for each in process_scan.descendants([leader]) if each not in frame], grace)
     rest = [each for each in frame if each is not None] + process_scan.descendants([leader])
-    return _killed(lambda: [each for each in rest if processes.is_alive(each)])
+    _kill(lambda: [each for each in rest if processes.is_alive(each)])
 
 
 def _ask_to_end(members: Callable[[], list[Identity]], grace: float) -> None:
@@ -69,13 +68,11 @@ def _ask_to_end(members: Callable[[], list[Identity]], grace: float) -> None:
         pause = min(2 * pause, _LONG_PAUSE)
 
 
-def _killed(members: Callable[[], list[Identity]]) -> bool:
-    """Kill processes until none is left; return whether that is so within a few seconds."""
+def _kill(members: Callable[[], list[Identity]]) -> None:
     deadline = time.monotonic() + _BOUND_AFTER_KILL
     while (left := members()) and time.monotonic() < deadline:
         _send(left, signal.SIGKILL)
         threading.Event().wait(_SHORT_PAUSE)
-    return not left
 
 
 def _members(leader: int, known: list[Identity], spare: Spare) -> list[Identity]:
