@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from subagent_server.cli.console.flags import TEXT, json_option
-from subagent_server.cli.console.follow import watch
 from subagent_server.cli.console.output import err, is_terminal, out, out_json, report
 from subagent_server.cli.console.questions import question_text
 from subagent_server.cli.console.session import Session, pass_session
@@ -122,6 +121,8 @@ def _watch(session: Session, alarm: _Alarm, as_json: bool) -> None:
                 out(("\n" if shown else "") + question_text(session, question))
             shown.add((question.run_id, question.message_id))
             alarm.ring(question)
+
+    from subagent_server.cli.console.follow import watch  # imports asyncio, which only the watching needs
 
     watch(session, show)
 

@@ -8,7 +8,7 @@ import click
 from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.event_text import EventText, prefixes
 from subagent_server.cli.console.flags import json_option
-from subagent_server.cli.console.follow import LogFollower, watching
+from subagent_server.cli.console.interrupts import watching
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.domain.errors import SubagentError
@@ -60,6 +60,8 @@ def logs(
         for run_id, line in in_order(past) if several else past:
             show(run_id, line)
         if follow:
+            from subagent_server.cli.console.follow import LogFollower  # as in `inbox`
+
             with LogFollower(session, tree=tree) as follower:
                 for run_id, each in tails.items():
                     follower.add(run_id, each.cursor)

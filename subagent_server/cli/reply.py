@@ -5,7 +5,7 @@ import click
 from subagent_server.cli.console.asking import ask_person, has_person
 from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.flags import TEXT, json_option
-from subagent_server.cli.console.follow import watching
+from subagent_server.cli.console.interrupts import watching
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.questions import question_context
 from subagent_server.cli.console.session import Session, pass_session

@@ -5,7 +5,8 @@ import click
 from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import TEXT, json_option
-from subagent_server.cli.console.follow import until_gone, watching
+from subagent_server.cli.console.follow import until_gone
+from subagent_server.cli.console.interrupts import watching
 from subagent_server.cli.console.output import out, out_json, report
 from subagent_server.cli.console.refused import Refused, code_of, refusal
 from subagent_server.cli.console.session import Session, pass_session

@@ -4,22 +4,19 @@ All wake by changes in the directories of runs, and by a slow poll. Ctrl-C never
 """
 
 import asyncio
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import NoReturn, TypeVar
 
 import click
 
-from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.flags import Flags
+from subagent_server.cli.console.interrupts import interrupted
 from subagent_server.cli.console.output import OutputClosed, err, is_terminal, reader_is_gone
 from subagent_server.cli.console.session import Session
-from subagent_server.domain.errors import SubagentError
 from subagent_server.host.directory import Entry
 from subagent_server.host.wake import SLOW_POLL_SECONDS
 from subagent_server.host.watch import Watcher
@@ -193,65 +190,6 @@ def watch(session: Session, show: Callable[[], None]) -> NoReturn:
                 raise OutputClosed
             changed.wait(SLOW_POLL_SECONDS - AT_MOST_EVERY_SECONDS)
     except KeyboardInterrupt:
-        raise _interrupted("only the watching has ended, the runs go on.") from None
+        raise interrupted("only the watching has ended, the runs go on.") from None
     finally:
         changes.close()
-
-
-# -- Ctrl-C
-
-
-@contextmanager
-def watching(session: Session, *run_ids: str) -> Iterator[None]:
-    """Turn Ctrl-C into an early exit that names the commands to watch and to stop the runs.
-
-    Raises:
-        EarlyExit: Ctrl-C was pressed.
-    """
-
-    def asks(run_id: str) -> bool:
-        try:
-            return open_run(session.service, run_id, session.caller).meta.pending_questions > 0
-        except SubagentError:  # the verb that comes next will say what is wrong with the run
-            return False
-
-    try:
-        yield
-    except KeyboardInterrupt:
-        first, asking = run_ids[0], next(filter(asks, run_ids), None)
-        goes_on = f"run {first} goes on" if len(run_ids) == 1 else "the runs go on"
-        answers = "" if asking is None else f"`{session.command('reply', asking)}` answers its question, "
-        raise _interrupted(
-            f"only the watching has ended, {goes_on}: {answers}`{session.command('logs', '-f', first)}` "
-            f"watches, `{session.command('stop', *run_ids)}` stops."
-        ) from None
-
-
-def _interrupted(sentence: str) -> EarlyExit:
-    if is_terminal(sys.stderr):
-        err("")  # the terminal has written ^C
-    return EarlyExit(ExitCode.INTERRUPTED, sentence)
-
-
-@contextmanager
-def interrupts_held() -> Iterator[Callable[[], None]]:
-    """Defer Ctrl-C while a short piece of work must not be interrupted.
-
-    Yields a function that raises the deferred KeyboardInterrupt, to be called once the run id is known.
-    """
-    came: list[int] = []
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-
-    def release() -> None:
-        if came:
-            raise KeyboardInterrupt
-
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, remember)
-    try:
-        yield release
-    finally:
-        signal.signal(signal.SIGINT, before)

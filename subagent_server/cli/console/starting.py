@@ -17,13 +17,8 @@ from subagent_server.cli.console.asking import ask_person, has_person
 from subagent_server.cli.console.event_text import EventText, log_beside_result, printer_to_stderr
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import DIRECTORY, SECONDS, TEXT, json_option, trust_option
-from subagent_server.cli.console.follow import (
-    LogFollower,
-    interrupts_held,
-    until_gone,
-    wait_for,
-    watching,
-)
+from subagent_server.cli.console.follow import LogFollower, until_gone, wait_for
+from subagent_server.cli.console.interrupts import interrupts_held, watching
 from subagent_server.cli.console.output import OutputClosed, is_terminal, out, out_json, report
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import cut, escape_lines, one_line
