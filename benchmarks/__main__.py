@@ -27,7 +27,6 @@ MODULES = (
     "alive",
     "replies",
     "endings",
-    "event_port",
     "writes",
     "listing",
     "agent_files",

@@ -1,83 +1,227 @@
 """`POST .../subagent-events`: the programs of a run report their subagents here (SPEC section 8).
 
-A loopback port of the worker with an unguessable path. The port takes small JSON bodies, a few at a time,
-each with a deadline, and so never holds up the run. A connection may send one after the other. Any user of
-the machine can connect: if there are too many connections, the oldest of those that have not named the right
-path, or have nothing to send, is cut off.
+A loopback port of the worker with an unguessable path. Any user of the machine can connect, so everything is
+bounded: the connections, the time and the bytes of each, and one request a connection. If there are too many
+connections, the oldest of those that have not named the right path is cut off.
 """
 
 import asyncio
+import hmac
+import json
 import secrets
+import socket
+import sys
 from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from pydantic import ValidationError
 
 from subagent_server.domain.subagent_events import ForeignEvent
 
 VARIABLES = ("SUBAGENT_LOGGING_ADDRESS", "CPE_SUBAGENT_LOGGING_ADDRESS")
-BUFFER_BYTES = 8 * 1024
-"""Of one connection: twice as much is parsed, at most, before others get their turn."""
 MAX_CONNECTIONS = 32
+MAX_BODY_BYTES = 256 * 1024
+MAX_REQUEST_BYTES = MAX_BODY_BYTES + 16 * 1024
 DEADLINE_SECONDS = 10.0
+"""Of a connection, from its beginning to its end."""
+_LINGER_SECONDS = 0.5
+_LINGER_BYTES = 1 << 20
+_LOOPBACK = ("127.0.0.1", "localhost")
 
 
 class EventPort:
-    """Listens as long as its run works. `write` gets each event."""
+    """Listens as long as its run works. `write` gets each event, in the event loop that opened the port."""
 
     def __init__(self, write: Callable[[ForeignEvent], None]) -> None:
         self._write = write
         self._path = f"/{secrets.token_urlsafe(24)}"
-        self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.StreamWriter] = set()
-        self._strangers: dict[asyncio.StreamWriter, None] = {}
-        """The connections that have not named the path for their next request yet, oldest first."""
+        self._listening: socket.socket | None = None
+        self._server = _Server(self)
+        self._open: set[socket.socket] = set()
+        self._strangers: dict[socket.socket, None] = {}
+        """The connections that have not named the path yet, oldest first."""
         self.address = ""
         """Where to post, without `/subagent-events`; empty until the port is open."""
 
     async def open(self) -> None:
-        """Begin to listen.
-
-        Raises:
-            OSError: the system gives no port.
-        """
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=BUFFER_BYTES)
-        port = self._server.sockets[0].getsockname()[1]
-        self.address = f"http://127.0.0.1:{port}{self._path}"
+        """Begin to listen. Raises OSError: the system gives no port."""
+        self._loop = asyncio.get_running_loop()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._listening.setblocking(False)
+        self.address = f"http://127.0.0.1:{self._listening.getsockname()[1]}{self._path}"
+        self._loop.add_reader(self._listening, self._accept)
 
     def close(self) -> None:
         """Stop listening, and cut the open connections off."""
-        if self._server is not None:
-            self._server.close()
-        for writer in self._connections:
-            writer.transport.abort()
+        if self._listening is not None:
+            self._loop.remove_reader(self._listening)
+            self._listening.close()
+        for connection in list(self._open):
+            _cut(connection)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # h11 is theirs: most runs never need it.
-        from subagent_server.worker.event_request import take_event
-        from subagent_server.worker.http_exchange import HttpExchange
-
-        self._connections.add(writer)
-        self._strangers[writer] = None
-        self._make_room(writer)
-        is_full = len(self._connections) > MAX_CONNECTIONS
-        named = lambda: self._strangers.pop(writer, None)  # noqa: E731
-        exchange, goes_on = HttpExchange(reader, writer), True
+    def _accept(self) -> None:
+        """Take a connection. Each has a thread, so nothing that it does holds up the loop."""
+        assert self._listening is not None
         try:
-            while goes_on:
-                async with asyncio.timeout(DEADLINE_SECONDS):
-                    goes_on = await take_event(exchange, self._path, self._write, named, is_full=is_full)
-                self._strangers[writer] = None
-                await asyncio.sleep(0)  # requests that came together do not keep the run from its work
-        except (OSError, TimeoutError, EOFError):
-            pass  # the client has left, or is silent: no answer can reach it
-        finally:
-            self._forget(writer)
-            writer.close()
+            connection, address = self._listening.accept()
+        except OSError:
+            return  # it has gone again, or there is no descriptor for it
+        connection.settimeout(DEADLINE_SECONDS)
+        self._open.add(connection)
+        self._strangers[connection] = None
+        self._loop.call_later(DEADLINE_SECONDS, _cut, connection)
+        if len(self._open) > MAX_CONNECTIONS:
+            _cut(next(iter(self._strangers), connection))
+        self._server.process_request(connection, address)
 
-    def _make_room(self, newcomer: asyncio.StreamWriter) -> None:
-        oldest = next(iter(self._strangers))
-        if len(self._connections) > MAX_CONNECTIONS and oldest is not newcomer:
-            oldest.transport.abort()
-            self._forget(oldest)
+    # -- called by the thread of a connection
 
-    def _forget(self, writer: asyncio.StreamWriter) -> None:
-        self._connections.discard(writer)
-        self._strangers.pop(writer, None)
+    def names(self, connection: socket.socket, target: str) -> bool:
+        """Whether a target is that of this port, which only programs of the run know."""
+        wanted = f"{self._path}/subagent-events".encode()
+        is_ours = hmac.compare_digest(target.partition("?")[0].encode("latin-1", "replace"), wanted)
+        if is_ours:
+            self._loop.call_soon_threadsafe(self._strangers.pop, connection, None)
+        return is_ours
+
+    def record(self, event: ForeignEvent) -> None:
+        """Return when the event is written. Raises TimeoutError if the loop has no time for it."""
+
+        async def write() -> None:
+            self._write(event)
+
+        asyncio.run_coroutine_threadsafe(write(), self._loop).result(DEADLINE_SECONDS)
+
+    def forget(self, connection: socket.socket) -> None:
+        """Note that a connection has ended."""
+
+        def forget() -> None:
+            self._open.discard(connection)
+            self._strangers.pop(connection, None)
+
+        with suppress(RuntimeError):  # the loop is closed: the run has ended
+            self._loop.call_soon_threadsafe(forget)
+
+
+def _cut(connection: socket.socket) -> None:
+    with suppress(OSError):  # it is closed already
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Server(ThreadingHTTPServer):
+    """Answers the connections that `EventPort` takes: it listens to nothing itself."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, port: EventPort) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler, bind_and_activate=False)
+        self.server_close()  # its own socket
+        self.port = port
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        self.port.forget(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # the client has left, or was cut off
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = default_request_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        super().setup()
+        assert isinstance(self.server, _Server)
+        self._port = self.server.port
+        self.rfile: Any = _Bounded(self.rfile)
+
+    def handle(self) -> None:
+        self.handle_one_request()  # one request a connection: its deadline is that of the request
+
+    def do_POST(self) -> None:
+        status, words = self._take()
+        key = "status" if status is HTTPStatus.OK else "error"
+        self._answer(status, {key: words})
+
+    def _take(self) -> tuple[HTTPStatus, str]:
+        if not self._port.names(self.connection, self.path):
+            why = "POST to the address in SUBAGENT_LOGGING_ADDRESS + /subagent-events"
+            return HTTPStatus.NOT_FOUND, why
+        hosts = self.headers.get_all("Host", _LOOPBACK[:1])
+        if len(hosts) > 1:
+            return HTTPStatus.BAD_REQUEST, "this request has more than one Host"
+        # a web page sends its origin, and may reach this machine by a name of its own
+        if "Origin" in self.headers or hosts[0].partition(":")[0] not in _LOOPBACK:
+            why = "only programs of this machine may post here, by its loopback name"
+            return HTTPStatus.FORBIDDEN, why
+        lengths = set(self.headers.get_all("Content-Length", []))
+        length = lengths.pop() if len(lengths) == 1 and "Transfer-Encoding" not in self.headers else ""
+        if not (length.isascii() and length.isdecimal()):
+            return HTTPStatus.BAD_REQUEST, "an event needs one Content-Length, and no other encoding"
+        if len(length) > 9 or int(length) > MAX_BODY_BYTES:
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"an event has at most {MAX_BODY_BYTES:,} bytes"
+        body = self.rfile.read(int(length))
+        if len(body) < int(length):
+            return HTTPStatus.BAD_REQUEST, "the body ended before its Content-Length"
+        try:
+            self._port.record(ForeignEvent.model_validate_json(body))
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"])) or "the body"
+            return HTTPStatus.BAD_REQUEST, f"{place}: {first['msg']}"[:300]
+        return HTTPStatus.OK, "recorded"
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse what http.server refuses: there it is a method without a function that is answered 501."""
+        if code == HTTPStatus.NOT_IMPLEMENTED:
+            code, message = HTTPStatus.METHOD_NOT_ALLOWED, "only POST is taken here"
+        self._answer(HTTPStatus(code), {"error": message or HTTPStatus(code).phrase})
+
+    def _answer(self, status: HTTPStatus, words: dict[str, str]) -> None:
+        content = json.dumps(words).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Connection", "close")
+        if status is HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "POST")
+        self.end_headers()
+        self.wfile.write(b"" if self.command == "HEAD" else content)
+
+    def finish(self) -> None:
+        """Read a little of the rest: closing before would reset the connection, and lose the answer."""
+        super().finish()
+        self.connection.shutdown(socket.SHUT_WR)
+        self.connection.settimeout(_LINGER_SECONDS)
+        left = _LINGER_BYTES
+        while left > 0 and (more := self.connection.recv(1 << 16)):
+            left -= len(more)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: stderr is the log of the worker."""
+
+
+class _Bounded:
+    """The input of a connection, which ends after `MAX_REQUEST_BYTES`: http.server bounds single lines."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._left = MAX_REQUEST_BYTES
+        self.close = file.close
+
+    def readline(self, size: int) -> bytes:
+        """Read a line of the head."""
+        return self._taken(self._file.readline(min(size, self._left)))
+
+    def read(self, size: int) -> bytes:
+        """Read the body."""
+        return self._taken(self._file.read(min(size, self._left)))
+
+    def _taken(self, piece: bytes) -> bytes:
+        self._left -= len(piece)
+        return piece

@@ -52,7 +52,7 @@ print(json.dumps({
     "chunked": talk(b"POST PATH/subagent-events HTTP/1.1\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n"
                     b"2\\r\\n{}\\r\\n0\\r\\n\\r\\n"),
     "garbage": [talk(b"\\x00\\xff\\r\\n\\r\\n"), talk(b"POST PATH/subagent-events HTTP/1.1\\r\\n\\r\\n"),
-                talk(b"GET / HTTP/1.1\\r\\n" + b"x: " + b"y" * 40000 + b"\\r\\n\\r\\n")],
+                talk(b"GET / HTTP/1.1\\r\\n" + b"x: " + b"y" * 80000 + b"\\r\\n\\r\\n")],
 }))
 silent = socket.create_connection(address.split("/")[2].split(":"))
 """
