@@ -165,6 +165,15 @@ def test_the_server_starts_without_the_sdk_of_the_model_and_without_the_check_of
     assert modules_after(*served, f"{PACKAGE}.cli.serve").isdisjoint({"anthropic", "jsonschema"})
 
 
+def test_the_library_of_a_foreign_protocol_is_imported_by_its_runner_alone() -> None:
+    users = {
+        module_name(path)
+        for path in ROOT.rglob("*.py")
+        if any(found.target.split(".")[0] == "acp" for found in imports_of(path))
+    }
+    assert users == {"runners.programs.acp"}
+
+
 def test_the_modules_of_the_read_commands_import_neither_protocol_nor_model() -> None:
     assert modules_after(f"{PACKAGE}.cli", *(f"{PACKAGE}.cli.{verb}" for verb in READ_VERBS)).isdisjoint(SLOW)
 

@@ -9,7 +9,7 @@ from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.past import PastRun
 from subagent_server.domain.records import RunRequest
 from subagent_server.host.directory import Directory
-from subagent_server.runners.programs.events import is_session_id
+from subagent_server.runners.programs.runner import is_session_id
 from subagent_server.store.runs import RunStore
 from subagent_server.worker.past import LONGEST_CHAIN, read_past
 

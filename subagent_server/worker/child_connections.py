@@ -21,7 +21,7 @@ from pathlib import Path
 
 from subagent_server.host.stderr import log
 from subagent_server.runners.programs import relay
-from subagent_server.runners.programs.dialect import ChildServer
+from subagent_server.runners.programs.runner import ChildServer
 from subagent_server.server.connection import ClientConnection, SharedByClients
 from subagent_server.server.serving import Serving
 from subagent_server.server.stdio import Reports

@@ -2,9 +2,9 @@
 
 How to add a runner:
 
-1. Write a dialect, a file beside `command.py`: a class that keeps `dialect.Dialect`. It says how the program
+1. Write a dialect, a file beside `command.py`: a class that keeps `runner.Dialect`. It says how the program
    is started (`launch`), speaks with it until it knows how the run ended (`converse`), and interrupts it. It
-   tells `events.ProgramEvents` all that happens: these become the journal, the log, the preview, the usage
+   tells `runner.ProgramEvents` all that happens: these become the journal, the log, the preview, the usage
    and the partial result, the same for every program. Before a tool is used that the agent file does not
    allow, it asks `toolkit/permission.py`.
 2. Give it a row in `worker/program_runner.py` (its class) and in `worker/runners.py`, and its name in

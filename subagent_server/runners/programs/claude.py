@@ -8,18 +8,25 @@ import asyncio
 import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from subagent_server.domain.definitions import ServerDefinition
+from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import UNTOLD, Failure
 from subagent_server.runners.outcome import Outcome
-from subagent_server.runners.programs.claude_end import judged_end
-from subagent_server.runners.programs.dialect import Launch, ProgramTask
-from subagent_server.runners.programs.events import ProgramEvents
-from subagent_server.runners.programs.fields import count_in, items_in, record_in, text_in, text_of_blocks
+from subagent_server.runners.programs.runner import (
+    Launch,
+    ProgramEvents,
+    ProgramTask,
+    about_login,
+    count_of,
+    items_of,
+    members,
+    parsed,
+    text_of,
+)
 from subagent_server.toolkit.agent_process import AgentProcess
 from subagent_server.toolkit.permission import Permissions
 
@@ -32,6 +39,15 @@ _OF_ANOTHER_SESSION = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_SSE_
 _NOT_OFFERED = ("AskUserQuestion",)
 """A question to a person at a terminal that is not there; `ask_parent` takes its place."""
 _MOST_OPEN_CALLS = 10_000
+_LIMITS = {
+    "error_max_turns": ("max_turns", "Claude Code used all of its turns.", "Raise `maxTurns`."),
+    "error_max_budget_usd": ("budget", "Claude Code used all of its budget.", "Raise `budgetUsd`."),
+    "error_max_structured_output_retries": (
+        *("invalid_output", "Claude Code gave no output that fits `outputSchema`."),
+        "Say in its prompt which form the result has.",
+    ),
+}
+_LOGIN = "If it is not logged in: start `claude` once and log in, or set ANTHROPIC_API_KEY."
 
 
 class ClaudeDialect:
@@ -136,7 +152,7 @@ class ClaudeDialect:
         await _send(process, {"type": "user", "message": message})
         try:
             async for line in process.lines():
-                event = self._parsed(line)
+                event = parsed(line, self._events.complain)
                 if event is None:
                     continue
                 if event.get("type") == "result":
@@ -151,26 +167,15 @@ class ClaudeDialect:
         """Send it SIGINT, at which it ends its turn and says what that has cost."""
         process.interrupt()
 
-    def _parsed(self, line: bytes) -> dict[str, Any] | None:
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            event = None
-        if isinstance(event, dict):
-            return event
-        if line.strip():
-            self._events.complain(line[:2_000].decode("utf-8", "replace"))
-        return None
-
     async def _take(self, event: dict[str, Any], process: AgentProcess) -> None:
-        kind = text_in(event, "type")
+        kind = text_of(event.get("type"))
         if kind == "control_request":
             await self._requested(event, process)
         elif kind == "assistant":
             await self._session_is_kept()
-            self._assistant(record_in(event, "message"), is_own=event.get("parent_tool_use_id") is None)
+            self._assistant(members(event.get("message")), is_own=event.get("parent_tool_use_id") is None)
         elif kind == "user":
-            self._results(record_in(event, "message"))
+            self._results(members(event.get("message")))
         elif kind == "system":
             self._system(event)
         else:
@@ -183,33 +188,34 @@ class ClaudeDialect:
             await self._events.session(self._session)
 
     def _system(self, event: dict[str, Any]) -> None:
-        subtype = text_in(event, "subtype")
+        subtype = text_of(event.get("subtype"))
         if subtype == "api_retry":
             attempt, status = event.get("attempt"), event.get("error_status")
             self._events.complain(f"The API failed ({status}); attempt {attempt} of Claude Code follows.")
         elif subtype == "init":
             self._events.progress()
-            for server in items_in(event, "mcp_servers"):
-                if text_in(server, "status") == "failed":
-                    self._events.warn(f"The MCP server {text_in(server, 'name')[:200]} could not be started.")
+            for server in items_of(event.get("mcp_servers")):
+                if text_of(server.get("status")) == "failed":
+                    name = text_of(server.get("name"))[:200]
+                    self._events.warn(f"The MCP server {name} could not be started.")
         elif subtype == "permission_denied":
-            self._events.warn(f"Claude Code denied {text_in(event, 'tool_name')[:200]} by its own rules.")
+            self._events.warn(f"Claude Code denied {text_of(event.get('tool_name'))[:200]} by its own rules.")
         else:
             self._events.other(f"system/{subtype}", event)
 
     def _assistant(self, message: dict[str, Any], *, is_own: bool) -> None:
-        if is_own and (message_id := text_in(message, "id")) != self._message:
+        if is_own and (message_id := text_of(message.get("id"))) != self._message:
             self._message = message_id
             self._events.turn()
-            self._count(record_in(message, "usage"))
-        for block in items_in(message, "content"):
-            match text_in(block, "type"):
+            self._count(members(message.get("usage")))
+        for block in items_of(message.get("content")):
+            match text_of(block.get("type")):
                 case "text" if is_own:
-                    self._events.say(text_in(block, "text"))
+                    self._events.say(text_of(block.get("text")))
                 case "thinking":
-                    self._events.think(text_in(block, "thinking"))
+                    self._events.think(text_of(block.get("thinking")))
                 case "tool_use":
-                    call_id, name = text_in(block, "id"), text_in(block, "name")
+                    call_id, name = text_of(block.get("id")), text_of(block.get("name"))
                     if len(self._tools) < _MOST_OPEN_CALLS:
                         self._tools[call_id] = name
                     self._events.call(call_id, name, block.get("input"))
@@ -217,10 +223,10 @@ class ClaudeDialect:
                     pass
 
     def _results(self, message: dict[str, Any]) -> None:
-        for block in items_in(message, "content"):
-            if text_in(block, "type") == "tool_result":
-                call_id = text_in(block, "tool_use_id")
-                text = text_of_blocks(block.get("content"))
+        for block in items_of(message.get("content")):
+            if text_of(block.get("type")) == "tool_result":
+                call_id = text_of(block.get("tool_use_id"))
+                text = _text_of_blocks(block.get("content"))
                 tool = self._tools.pop(call_id, "")
                 self._events.result(call_id, tool, text, is_error=block.get("is_error") is True)
 
@@ -234,8 +240,8 @@ class ClaudeDialect:
     # -- permissions
 
     async def _requested(self, event: dict[str, Any], process: AgentProcess) -> None:
-        request_id, request = text_in(event, "request_id"), record_in(event, "request")
-        if text_in(request, "subtype") != "can_use_tool":
+        request_id, request = text_of(event.get("request_id")), members(event.get("request"))
+        if text_of(request.get("subtype")) != "can_use_tool":
             answer = {"subtype": "error", "request_id": request_id, "error": "This is not supported."}
             await _send(process, {"type": "control_response", "response": answer})
             return
@@ -245,9 +251,9 @@ class ClaudeDialect:
 
     async def _answer(self, request_id: str, request: dict[str, Any], process: AgentProcess) -> None:
         """Ask whether a tool may be used, and answer the request."""
-        tool, given = text_in(request, "tool_name"), record_in(request, "input")
-        permission = await self._permissions.ask(tool, given, text_in(request, "decision_reason"))
-        self._asked.add(text_in(request, "tool_use_id"))
+        tool, given = text_of(request.get("tool_name")), members(request.get("input"))
+        permission = await self._permissions.ask(tool, given, text_of(request.get("decision_reason")))
+        self._asked.add(text_of(request.get("tool_use_id")))
         decision: dict[str, Any] = {"behavior": "deny", "message": permission.reason}
         if permission.allowed:
             decision = {"behavior": "allow", "updatedInput": given}
@@ -278,17 +284,17 @@ class ClaudeDialect:
 def _tokens(usage: dict[str, Any]) -> dict[str, int]:
     """Return the counts of tokens that the event gives."""
     counts = {
-        "input_tokens": count_in(usage, "input_tokens"),
-        "output_tokens": count_in(usage, "output_tokens"),
-        "cache_read_tokens": count_in(usage, "cache_read_input_tokens"),
-        "cache_write_tokens": count_in(usage, "cache_creation_input_tokens"),
+        "input_tokens": count_of(usage.get("input_tokens")),
+        "output_tokens": count_of(usage.get("output_tokens")),
+        "cache_read_tokens": count_of(usage.get("cache_read_input_tokens")),
+        "cache_write_tokens": count_of(usage.get("cache_creation_input_tokens")),
     }
     return {name: count for name, count in counts.items() if count is not None}
 
 
 def _totals(event: dict[str, Any], spent: Decimal | None) -> dict[str, Any]:
     """Return the figures of the run. The cost in the event is that of the whole session, `spent` before."""
-    totals: dict[str, Any] = dict(_tokens(record_in(event, "usage")))
+    totals: dict[str, Any] = dict(_tokens(members(event.get("usage"))))
     cost = event.get("total_cost_usd")
     if spent is not None and isinstance(cost, int | float) and spent <= cost < 1e9:
         totals["cost_usd"] = Decimal(str(round(cost, 6))) - spent
@@ -310,6 +316,15 @@ def _server(name: str, server: ServerDefinition) -> dict[str, Any]:
     return {"type": server.type, "timeout": int(server.call_timeout_seconds * 1000), **entry}
 
 
+def _text_of_blocks(content: Any) -> str:
+    """Return the text of the result of a tool; what is not text is named."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(
+        text_of(block.get("text")) or f"[{text_of(block.get('type'))}]" for block in items_of(content)
+    )
+
+
 def _name(tool: str) -> str:
     """Return the name of a tool as an argument: none can be taken for an option."""
     return tool.lstrip("- ")
@@ -325,3 +340,61 @@ def _in_memory(content: bytes) -> int:
     with os.fdopen(os.dup(file), "wb") as writer:
         writer.write(content)
     return file
+
+
+# -- how it ended
+
+
+def judged_end(
+    event: dict[str, Any], agent: AgentDefinition, asked: Collection[str], events: ProgramEvents
+) -> Outcome:
+    """Return the outcome by the event `result`. `asked` are the calls whose permission was asked for here."""
+    text = text_of(event.get("result")) or events.text
+    if (failure := _failure(event, text, agent)) is not None:
+        return Outcome(events.text or text, failure=failure)
+    silent = [denial for denial in items_of(event.get("permission_denials")) if _is_silent(denial, asked)]
+    unasked = sorted({text_of(denial.get("tool_name"))[:200] for denial in silent} - _forbidden(agent))
+    if unasked:
+        message = f"Claude Code was denied {', '.join(unasked)}, and nobody was asked."
+        hint = (
+            "Allow it by `tools`, forbid it by `disallowedTools`, or word the task so that it is not needed."
+        )
+        return Outcome(text, failure=Failure(code="agent_error", message=message, hint=hint))
+    if agent.output_schema is not None:
+        output = event.get("structured_output")
+        if output is None:
+            code, message, hint = _LIMITS["error_max_structured_output_retries"]
+            return Outcome(text, failure=Failure(code=code, message=message, hint=hint))
+        return Outcome(text, output=output, has_output=True)
+    if not text.strip():
+        hint = "Look at run.log."
+        return Outcome("", failure=Failure(code="agent_error", message="It ended without a word.", hint=hint))
+    return Outcome(text)
+
+
+def _failure(event: dict[str, Any], text: str, agent: AgentDefinition) -> Failure | None:
+    subtype, reason = text_of(event.get("subtype")), text_of(event.get("terminal_reason"))
+    if subtype in _LIMITS:
+        code, message, hint = _LIMITS[subtype]
+        return Failure(code=code, message=message, hint=hint)
+    is_fine = subtype == "success" and event.get("is_error") is False and reason in ("", "completed")
+    if is_fine:
+        return None
+    told = event.get("errors")
+    errors = [error for error in told if isinstance(error, str)] if isinstance(told, list) else []
+    said = "; ".join(errors) or text or subtype or "no reason given"
+    of_model = reason == "api_error" or "API Error" in said
+    return Failure(
+        code="model_error" if of_model else "agent_error",
+        message=f"Claude Code ended with an error ({reason or subtype}): {said}",
+        hint=about_login(agent, _LOGIN),
+    )
+
+
+def _is_silent(denial: dict[str, Any], asked: Collection[str]) -> bool:
+    return text_of(denial.get("tool_use_id")) not in asked
+
+
+def _forbidden(agent: AgentDefinition) -> set[str]:
+    """Return the names of tools that the agent file itself forbids, in whole or in part."""
+    return {name.partition("(")[0].strip() for name in agent.disallowed_tools}

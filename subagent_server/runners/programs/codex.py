@@ -5,33 +5,33 @@ It cannot start in a box, so there it is switched off, and no approval is asked.
 """
 
 import asyncio
+import json
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from subagent_server.domain.definitions import ServerDefinition
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import UNTOLD, Failure, Usage
 from subagent_server.runners.outcome import Outcome
-from subagent_server.runners.programs.codex_approvals import CodexApprovals
-from subagent_server.runners.programs.codex_items import CodexItems
-from subagent_server.runners.programs.codex_servers import server_entry
-from subagent_server.runners.programs.dialect import Launch, ProgramTask, about_login
-from subagent_server.runners.programs.events import ProgramEvents
-from subagent_server.runners.programs.json_rpc import (
-    JsonRpc,
+from subagent_server.runners.programs.runner import (
+    Launch,
     Message,
-    ProgramGone,
-    ProtocolError,
+    ProgramEvents,
+    ProgramTask,
+    about_login,
     count_of,
+    how_ended,
     members,
+    parsed,
     text_of,
 )
-from subagent_server.runners.programs.strict_schema import is_strict
 from subagent_server.toolkit.agent_process import AgentProcess
 from subagent_server.toolkit.permission import Permissions
+from subagent_server.toolkit.run_context import RunOver
 
 COMMAND = "codex"
 _CHILD_CALL_SECONDS = 24 * 60 * 60
@@ -45,6 +45,27 @@ _QUIET = (
 _OF_THREAD = ("item/", "turn/", "thread/", "rawResponseItem/", "error")
 _PROGRESS = ("/delta", "/outputDelta", "Delta", "/progress", "/patchUpdated")
 _WARNINGS = frozenset({"warning", "configWarning", "guardianWarning", "deprecationNotice"})
+SHELL, PATCH = "shell", "apply_patch"
+_BAD = frozenset({"failed", "declined"})
+_UNSEEN = frozenset({"userMessage", "contextCompaction", "enteredReviewMode", "exitedReviewMode"})
+_MOST_RAW = 1_000
+MOST_OPEN = 32
+"""Requests of Codex that wait for their answers at once; one more is refused."""
+_NO_METHOD, _BUSY = -32601, -32000
+_MOST_LEVELS = 32
+_KEYWORDS = frozenset(
+    {
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+        "items",
+        "enum",
+        "const",
+        "description",
+        "title",
+    }
+)
 
 
 class CodexDialect:
@@ -53,9 +74,9 @@ class CodexDialect:
     def __init__(self, task: ProgramTask, events: ProgramEvents, permissions: Permissions) -> None:
         self._task = task
         self._events = events
-        self._items = CodexItems(events)
-        self._approvals = CodexApprovals(self._items, events, permissions)
-        self._rpc: JsonRpc | None = None
+        self._items = _Items(events)
+        self._permissions = permissions
+        self._rpc: _JsonRpc | None = None
         self._thread = ""
         self._turn = ""
         self._ended: asyncio.Future[Outcome] | None = None
@@ -87,7 +108,7 @@ class CodexDialect:
     async def converse(self, process: AgentProcess) -> Outcome:
         """Open the thread, let it work through one turn, and return how that ended."""
         self._ended = asyncio.get_running_loop().create_future()
-        self._rpc = JsonRpc(process, self._approvals.answer, self._heard, self._events.complain)
+        self._rpc = _JsonRpc(process, self._answer, self._heard, self._events.complain)
         listening = asyncio.create_task(self._rpc.listen())
         try:
             await self._open()
@@ -128,7 +149,7 @@ class CodexDialect:
         client = {"name": "subagent", "version": "1"}
         # the raw events tell of the calls that its sandbox refuses
         hello = await self._call("initialize", clientInfo=client, capabilities={"experimentalApi": True})
-        await self._rpc.notify("initialized")
+        await self._rpc.send(method="initialized", params={})
         self._check_home(text_of(hello.get("codexHome")))
         await self._check_login()
         opened = members((await self._opened()).get("thread"))
@@ -140,7 +161,7 @@ class CodexDialect:
             "turn/start",
             threadId=self._thread,
             input=[{"type": "text", "text": self._task.prompt}],
-            **({"outputSchema": schema} if schema is not None and is_strict(schema) else {}),
+            **({"outputSchema": schema} if schema is not None and _is_strict(schema) else {}),
         )
         self._turn = text_of(members(begun.get("turn")).get("id"))
 
@@ -170,7 +191,7 @@ class CodexDialect:
 
     def _config(self) -> Message:
         agent, child = self._task.agent, self._task.child
-        servers = {name: server_entry(name, server) for name, server in agent.mcp_servers.items()}
+        servers = {name: _server_entry(name, server) for name, server in agent.mcp_servers.items()}
         servers[child.name] = {
             "command": child.command,
             "args": list(child.args),
@@ -199,6 +220,43 @@ class CodexDialect:
         if account.get("requiresOpenaiAuth") is True and not account.get("account"):
             hint = about_login(self._task.agent, "Run `codex login` once, then start it again.")
             raise RunRefused("config", "Codex is not logged in.", hint)
+
+    # -- what it asks
+
+    async def _answer(self, method: str, params: Message) -> Message:
+        """Answer a request of Codex: its approvals are questions to the parent or a person."""
+        why = text_of(params.get("reason"))
+        match method:
+            case "item/commandExecution/requestApproval":
+                asked = {"command": params.get("command"), "cwd": params.get("cwd")}
+                return {"decision": await self._decision(SHELL, asked, why)}
+            case "item/fileChange/requestApproval":
+                paths = self._items.changes.get(text_of(params.get("itemId")), [])
+                root = {"grantRoot": params["grantRoot"]} if params.get("grantRoot") else {}
+                return {"decision": await self._decision(PATCH, {"paths": paths, **root}, why)}
+            case "item/permissions/requestApproval":
+                wanted = members(params.get("permissions"))
+                granted = await self._decision("more permissions", wanted, why) == "accept"
+                return {"permissions": wanted if granted else {}, "scope": "turn"}
+            case "mcpServer/elicitation/request":
+                return await self._elicited(params)
+            case _:
+                self._events.warn(f"Codex asked for {method}, which nobody can answer here.")
+                raise ProtocolError(_NO_METHOD, "Nobody can answer this here; use the tool ask_parent.")
+
+    async def _elicited(self, params: Message) -> Message:
+        meta = members(params.get("_meta"))
+        server = text_of(params.get("serverName"))
+        if meta.get("codex_approval_kind") != "mcp_tool_call":
+            self._events.warn(f"The MCP server {server} asked a person for something, which was declined.")
+            return {"action": "decline"}
+        tool = _mcp_tool(server, text_of(meta.get("tool_name")))
+        decision = await self._decision(tool, meta.get("tool_params"), "")
+        return {"action": decision, "content": {}}
+
+    async def _decision(self, tool: str, arguments: Any, why: str) -> str:
+        permission = await self._permissions.ask(tool, arguments, why)
+        return "accept" if permission.allowed else "decline"
 
     # -- what it tells
 
@@ -301,7 +359,7 @@ class CodexDialect:
             self._ended.set_result(outcome)
 
     def _gone(self, code: int | None) -> Outcome:
-        return self._failed(f"Codex ended in the middle of its work ({_how(code)}).")
+        return self._failed(f"Codex ended in the middle of its work ({how_ended(code)}).")
 
     def _failed(self, message: str, code: str = "agent_error", hint: str | None = None) -> Outcome:
         hint = hint or "Look at run.log, which has all that it said."
@@ -338,7 +396,277 @@ def _hint(error: Message) -> str | None:
     return None
 
 
-def _how(code: int | None) -> str:
-    if code is None:
-        return "its output ended"
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+def _server_entry(name: str, server: ServerDefinition) -> Message:
+    """Return an MCP server of the agent as Codex's configuration has it."""
+    entry: dict[str, Any] = {
+        "startup_timeout_sec": server.timeout,
+        "tool_timeout_sec": server.call_timeout_seconds,
+        # the agent file names the server, so its tools are among the agent's
+        "default_tools_approval_mode": "approve",
+    }
+    if server.enabled_tools is not None:
+        entry["enabled_tools"] = server.enabled_tools
+    if server.disabled_tools is not None:
+        entry["disabled_tools"] = server.disabled_tools
+    if server.type == "sse":
+        raise RunRefused("config", f"Codex has no MCP servers of type sse: {name}.", "Offer it as `http`.")
+    if server.type == "stdio":
+        return {**entry, "command": server.command, "args": server.args, "env": server.env}
+    return {**entry, "url": server.url, "http_headers": server.headers}
+
+
+def _is_strict(schema: Any, level: int = 0) -> bool:
+    """Whether the API takes a schema as it is: objects are closed, and every property is required.
+
+    A schema with other keywords is not passed on: the API would refuse the request, and the run with it.
+    """
+    if not isinstance(schema, dict) or level > _MOST_LEVELS or not schema.keys() <= _KEYWORDS:
+        return False
+    if schema.get("type") == "object" or level == 0:
+        properties = schema.get("properties")
+        if schema.get("type") != "object" or not isinstance(properties, dict):
+            return False
+        if schema.get("additionalProperties") is not False or set(schema.get("required", ())) != set(
+            properties
+        ):
+            return False
+        return all(_is_strict(part, level + 1) for part in properties.values())
+    return schema.get("type") != "array" or _is_strict(schema.get("items"), level + 1)
+
+
+# -- the items of a thread
+
+
+def _mcp_tool(server: str, tool: str) -> str:
+    """Return the name of a tool of an MCP server, as agent files have it."""
+    return f"mcp__{server}__{tool}"
+
+
+class _Items:
+    """Tells `ProgramEvents` of items. `changes` are the files of each open patch."""
+
+    def __init__(self, events: ProgramEvents) -> None:
+        self.changes: dict[str, list[str]] = {}
+        self._events = events
+        self._begun: dict[str, str] = {}
+        self._raw: dict[str, Message] = {}
+
+    def started(self, item: Message) -> None:
+        """Take the start of an item: a tool call begins."""
+        kind, item_id = text_of(item.get("type")), text_of(item.get("id"))
+        if kind in _UNSEEN or kind in ("agentMessage", "reasoning", "plan"):
+            return
+        tool, arguments = _call(kind, item)
+        if tool == PATCH:
+            self.changes[item_id] = arguments["paths"]
+        self._raw.pop(item_id, None)
+        self._begun[item_id] = tool
+        self._events.call(item_id, tool, arguments)
+
+    def completed(self, item: Message) -> bool:
+        """Take the end of an item. Return whether it was a tool call."""
+        kind, item_id = text_of(item.get("type")), text_of(item.get("id"))
+        if kind == "agentMessage":
+            self._events.say(text_of(item.get("text")))
+        elif kind == "reasoning":
+            parts = [*_texts(item.get("summary")), *_texts(item.get("content"))]
+            self._events.think("\n".join(parts))
+        elif kind not in _UNSEEN and kind != "plan":
+            if item_id not in self._begun:
+                self.started(item)
+            tool = self._begun.pop(item_id)
+            self.changes.pop(item_id, None)
+            code = item.get("exitCode")
+            self._events.result(
+                item_id,
+                tool,
+                _result(kind, item),
+                is_error=item.get("status") in _BAD or bool(item.get("error")),
+                exit_code=code if isinstance(code, int) else None,
+            )
+            return True
+        return False
+
+    def raw(self, item: Message) -> None:
+        """Take an item of the raw response: a call that never became an item is recorded with its answer."""
+        call_id = text_of(item.get("call_id"))
+        if item.get("type") == "function_call" and len(self._raw) < _MOST_RAW:
+            self._raw[call_id] = item
+        elif item.get("type") == "function_call_output":
+            call = self._raw.pop(call_id, None)
+            if call is None:
+                return
+            name = text_of(call.get("name"))
+            self._events.call(call_id, name, _parsed(call.get("arguments")))
+            self._events.result(call_id, name, "\n".join(_texts(item.get("output"))), is_error=False)
+
+
+def _call(kind: str, item: Message) -> tuple[str, Any]:
+    """Return the tool of an item, and its arguments."""
+    match kind:
+        case "commandExecution":
+            return SHELL, {"command": item.get("command"), "cwd": item.get("cwd")}
+        case "fileChange":
+            changes = item.get("changes")
+            paths = [text_of(members(c).get("path")) for c in changes] if isinstance(changes, list) else []
+            return PATCH, {"paths": paths, "changes": changes}
+        case "mcpToolCall":
+            tool = _mcp_tool(text_of(item.get("server")), text_of(item.get("tool")))
+            return tool, item.get("arguments")
+        case "webSearch":
+            return "web_search", {"query": item.get("query")}
+        case _:
+            return kind, {key: value for key, value in item.items() if key not in ("type", "id", "status")}
+
+
+def _result(kind: str, item: Message) -> str:
+    match kind:
+        case "commandExecution":
+            return text_of(item.get("aggregatedOutput")) or text_of(item.get("status"))
+        case "mcpToolCall":
+            error = members(item.get("error"))
+            if error:
+                return text_of(error.get("message"))
+            return "\n".join(_texts(members(item.get("result")).get("content")))
+        case _:
+            return text_of(item.get("status"))
+
+
+def _texts(value: Any) -> list[str]:
+    """Return the texts of a text, or of a list of texts and blocks."""
+    parts = value if isinstance(value, list) else [value]
+    texts = [text_of(part) or text_of(members(part).get("text")) for part in parts]
+    return [text for text in texts if text]
+
+
+def _parsed(arguments: Any) -> Any:
+    try:
+        return json.loads(arguments)
+    except (TypeError, ValueError, RecursionError):
+        return arguments
+
+
+# -- the connection
+
+
+class ProtocolError(Exception):
+    """An error answer of JSON-RPC, from either side."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ProgramGone(Exception):
+    """Nothing more is heard of the program: its output has ended, or the run has."""
+
+
+class _JsonRpc:
+    """JSON-RPC with Codex, a message a line. `listen` has to run as long as any call is open.
+
+    Every message is data: a line that is none is told to `noise`, and the number of open requests is bounded.
+    """
+
+    def __init__(
+        self,
+        process: AgentProcess,
+        answer: Callable[[str, Message], Awaitable[Message]],
+        notice: Callable[[str, Message], None],
+        noise: Callable[[str], None],
+    ) -> None:
+        """`answer` answers a request of Codex, and raises ProtocolError to refuse it."""
+        self._process = process
+        self._answer = answer
+        self._notice = notice
+        self._noise = noise
+        self._called: dict[int, asyncio.Future[Message]] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+        self._last_id = 0
+        self._is_over = False
+        self._refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def listen(self) -> None:
+        """Take the messages of Codex until its output ends.
+
+        Raises:
+            RunRefused, RunOver: what it asked ends the run.
+        """
+        reading = asyncio.create_task(self._read())
+        try:
+            await asyncio.wait([reading, self._refused], return_when=asyncio.FIRST_COMPLETED)
+            if self._refused.done():
+                self._refused.result()
+            await reading
+        finally:
+            self._is_over = True
+            for task in (reading, *self._answering):
+                task.cancel()
+            for answered in self._called.values():
+                if not answered.done():
+                    answered.set_exception(ProgramGone())
+
+    async def call(self, method: str, **params: Any) -> Message:
+        """Call Codex and return its result.
+
+        Raises:
+            ProtocolError: it answers with an error.
+            ProgramGone: nothing is heard of it any more.
+        """
+        if self._is_over:
+            raise ProgramGone
+        self._last_id += 1
+        answered = self._called[self._last_id] = asyncio.get_running_loop().create_future()
+        # Codex may answer, or end, before it reads the whole of a long request
+        sending = asyncio.ensure_future(self.send(id=self._last_id, method=method, params=params))
+        try:
+            result: Message = await answered
+            return result
+        finally:
+            self._called.pop(self._last_id, None)
+            sending.cancel()
+
+    async def send(self, **message: Any) -> None:
+        """Send a message."""
+        await self._process.write(json.dumps(message).encode() + b"\n")
+
+    async def _read(self) -> None:
+        async for line in self._process.lines():
+            if (message := parsed(line, self._noise)) is not None:
+                await self._take(message)
+
+    async def _take(self, message: Message) -> None:
+        method, request_id = message.get("method"), message.get("id")
+        if not isinstance(method, str):
+            self._answered(message)
+        elif request_id is None:
+            self._notice(method, members(message.get("params")))
+        elif len(self._answering) >= MOST_OPEN:
+            await self._refuse(request_id, ProtocolError(_BUSY, f"More than {MOST_OPEN} requests are open."))
+        else:
+            task = asyncio.create_task(self._respond(request_id, method, members(message.get("params"))))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+
+    def _answered(self, message: Message) -> None:
+        number = message.get("id")
+        answered = self._called.get(number) if isinstance(number, int) else None
+        if answered is None or answered.done():
+            return  # an answer to nothing
+        if "error" in message:
+            error = members(message["error"])
+            words = str(error.get("message") or "it gave no reason")
+            answered.set_exception(ProtocolError(count_of(error.get("code")) or 0, words))
+        else:
+            answered.set_result(members(message.get("result")))
+
+    async def _respond(self, request_id: Any, method: str, params: Message) -> None:
+        try:
+            await self.send(id=request_id, result=await self._answer(method, params))
+        except ProtocolError as error:
+            await self._refuse(request_id, error)
+        except (RunRefused, RunOver) as refusal:
+            if not self._refused.done():
+                self._refused.set_exception(refusal)
+
+    async def _refuse(self, request_id: Any, error: ProtocolError) -> None:
+        await self.send(id=request_id, error={"code": error.code, "message": str(error)})

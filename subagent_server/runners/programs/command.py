@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from subagent_server.domain.records import Failure
 from subagent_server.domain.visible import visible
 from subagent_server.runners.outcome import Outcome
-from subagent_server.runners.programs.dialect import Launch, ProgramTask
-from subagent_server.runners.programs.events import ProgramEvents
+from subagent_server.runners.programs.runner import Launch, ProgramEvents, ProgramTask
 from subagent_server.toolkit.agent_process import AgentProcess
+from subagent_server.toolkit.permission import Permissions
 
 RESULT_BYTES = 16 << 20
 """Of a result file; a longer one is refused."""
@@ -31,7 +31,7 @@ _CONFIG_VARIABLE = "SUBAGENT_MCP_CONFIG"
 class CommandDialect:
     """Implements `Dialect` for a program that only reads and writes text."""
 
-    def __init__(self, task: ProgramTask, events: ProgramEvents) -> None:
+    def __init__(self, task: ProgramTask, events: ProgramEvents, _: Permissions) -> None:
         self._task = task
         self._events = events
         self._result = task.state.entry("result.json")

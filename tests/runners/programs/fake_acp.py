@@ -95,7 +95,8 @@ class Session:
         return {"stopReason": "end_turn"}
 
     def do_approve(self, _: str) -> dict[str, Any]:
-        send(id=0, method="session/request_permission", params={"options": OPTIONS, "toolCall": self.call(0)})
+        params = {"sessionId": self.session, "options": OPTIONS, "toolCall": self.call(0)}
+        send(id=0, method="session/request_permission", params=params)
         while "outcome" not in (message := hear()).get("result", {}):
             pass
         self.say(json.dumps(message["result"]["outcome"]))

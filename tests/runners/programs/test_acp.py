@@ -59,7 +59,7 @@ def test_a_permission_request_is_a_question(world: World, answer: str, option: s
 
 BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "a refusal": ('end:{"stopReason": "refusal"}', {}, "agent_error", "refused"),
-    "an unknown reason": ('end:{"stopReason": 7}', {}, "agent_error", "''"),
+    "an unknown reason": ('end:{"stopReason": 7}', {}, "agent_error", "stopReason"),
     "its own limit": ('end:{"stopReason": "max_turn_requests"}', {}, "max_turns", "limit"),
     "an exit": ("quit", {}, "agent_error", "exit code 3"),
     "no login": ("say", {"env": {"FAKE_LOGIN": "no"}}, "config", "log in"),
