@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from subagent_server.extensions import EXTENSIONS
 from tests.helpers.processes import REPOSITORY, run_python
 
 PACKAGE = "subagent_server"
@@ -40,6 +41,10 @@ FLOORS: dict[str, set[str]] = {
         *("service", "catalog", "domain", "settings", "host", "store", "launch", "toolkit", "runners"),
         *("simulator", "server", "tui", "web", "worker", "sandbox", "worktrees"),
     },
+    "extensions": {
+        *("service", "catalog", "domain", "settings", "host", "store", "launch", "toolkit", "runners"),
+        *("sandbox", "worktrees"),
+    },
     "warm": {
         *("service", "catalog", "domain", "settings", "host", "store", "forkserver", "launch", "runners"),
         *("worker", "cli", "simulator", "sandbox"),
@@ -47,7 +52,11 @@ FLOORS: dict[str, set[str]] = {
     "front": {"cli", "forkserver", "domain", "settings", "host.no_room"},
     "__main__": {"front"},
 }
-"""By hand from the table of floors: a room, and the rooms (or single modules) it may import beside itself."""
+"""By hand from the table of floors: a room, and the rooms (or single modules) it may import beside itself.
+
+The registry of extensions, `extensions/__init__.py`, imports none of our rooms, and every room may ask it.
+The `cli.py` of an extension has commands: it stands where `cli` stands.
+"""
 
 THIRD_PARTY: dict[str, set[str]] = {"domain": {"pydantic", "pydantic_core"}, "settings": set()}
 """The rooms of the ground floor stay with these."""
@@ -127,6 +136,9 @@ def imports_of_room(room: str) -> list[Import]:
 
 def is_allowed(room: str, target: str) -> bool:
     """Whether a room may import `target`, given without the package."""
+    names, folder = EXTENSIONS.keys(), target.removeprefix("extensions.").partition(".")[0]
+    if target.partition(".")[0] == "extensions" and folder not in names:
+        return True  # the registry
     allowed = {room, *FLOORS[room], "__version__"}
     return any(target == name or target.startswith(f"{name}.") for name in allowed)
 
@@ -138,8 +150,21 @@ def test_every_room_stands_on_a_floor() -> None:
 @pytest.mark.parametrize("room", [room for room in FLOORS if room in rooms()])
 def test_a_room_imports_only_from_the_floors_below_it(room: str) -> None:
     ours = [found for found in imports_of_room(room) if found.target.split(".")[0] == PACKAGE]
+    ours = [found for found in ours if not re.fullmatch(r"extensions\.\w+\.cli", found.module)]
     wrong = [str(found) for found in ours if not is_allowed(room, found.target.removeprefix(f"{PACKAGE}."))]
     assert wrong == []
+
+
+def test_the_registry_of_extensions_imports_none_of_our_rooms() -> None:
+    found = imports_of(ROOT / "extensions" / "__init__.py")
+    assert [str(each) for each in found if each.target.startswith(PACKAGE)] == []
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_no_extension_imports_another(name: str) -> None:
+    others = tuple(f"{PACKAGE}.extensions.{other}" for other in EXTENSIONS if other != name)
+    found = imports_of_room(f"extensions/{name}") if (ROOT / "extensions" / name).is_dir() else []
+    assert [str(each) for each in found if each.target.startswith(others)] == []
 
 
 @pytest.mark.parametrize("room", THIRD_PARTY)

@@ -68,8 +68,8 @@ def pins_of_server(name: str, server: ServerDefinition) -> Pins:
     )
 
 
-def pins_of_evaluation(reach: Mapping[str, list[str]]) -> Pins:
-    """Return the pins of an evaluation file: its commands, and places outside of its project."""
+def pins_of_reach(reach: Mapping[str, list[str]]) -> Pins:
+    """Return the pins of another file of a project: its commands, and places outside of the project."""
     return _pinned(reach, reach)
 
 

@@ -3,28 +3,37 @@
 import os
 import sys
 from collections.abc import Callable
-from itertools import islice
-from typing import Any, NoReturn
+from itertools import chain, islice
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
+from subagent_server.catalog.models import resolve_model
 from subagent_server.cli.console.colours import coloured
 from subagent_server.cli.console.flags import TEXT, json_option
-from subagent_server.cli.console.output import err, is_terminal, out, out_json
+from subagent_server.cli.console.output import err, is_terminal, out, out_json, report
 from subagent_server.cli.console.row_cells import age_cell, run_cell, what_cell
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import duration, look_of, one_line, table
+from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.states import Status
-from subagent_server.service.list_runs import RunFilter, RunList
+from subagent_server.service.list_runs import ONLY_NEWEST, RunFilter, RunList
 from subagent_server.service.run_row import RunRow
-from subagent_server.store.facts import read_task_facts
-from subagent_server.store.paths import RootPaths
+from subagent_server.store.runs import RunStore
 
 LAST = 10
+MAX_TASK_CHARACTERS = 4_096
+"""Of the model and the directory of a task, which are data: the system has no longer directory."""
 _SHORT = {"waiting": Status.WAITING, "replied": Status.REPLIED}
 _NAMES = [status.value for status in Status] + list(_SHORT)
 _LIMITS = (12, 32, 16, 4, 6)
 _HEADER = ("STATUS", "RUN", "AGENT", "AGE", "TIME", "WHAT")
+
+
+class _Found(NamedTuple):
+    listing: RunList
+    rows: list[RunRow]
+    has_more: bool
 
 
 @click.command()
@@ -63,26 +72,33 @@ def ls(
     Ctrl-C ends the watching.
     """
     statuses_wanted = frozenset(_SHORT.get(name) or Status(name) for name in statuses)
-    root = RootPaths(session.settings.runs_root)
+    store = RunStore(session.settings.runs_root)
 
-    def found() -> tuple[RunList, list[RunRow]]:
-        listing = RunList(root, RunFilter(statuses_wanted, agent), session.caller)
-        return listing, _shown(listing, everything, count)
+    def found() -> _Found:
+        wanted = RunFilter(statuses_wanted, agent)
+        listing = RunList(store, wanted, session.caller, whole=everything)
+        rows = listing.every() if count is not None else chain(listing.active, listing.over())
+        most = count if count is not None else None if everything else len(listing.active) + LAST
+        shown = list(islice(rows, None if most is None else most + 1))
+        return _Found(listing, shown[:most], most is not None and len(shown) > most)
 
     if watching:
-        _watch(session, lambda: [row.run_id for row in found()[1]], as_json)
-    listing, shown = found()
+        _watch(session, lambda: [row.run_id for row in found().rows], as_json)
+    result = found()
+    shown = result.rows
     if as_tree and shown:
         from subagent_server.cli.console.trees import show_trees
 
         show_trees(session, [row.run_id for row in shown], quiet=quiet, as_json=as_json)
     elif as_json:
-        out_json([_wire(root, row) for row in shown])
+        out_json([_wire(store, row) for row in shown])
     elif quiet:
         _print("\n".join(row.run_id for row in shown))
     else:
-        _print(_table(root, shown))
-        _remark(session, listing, shown)
+        _print(_table(store, shown))
+        _remark(session, result)
+    if result.listing.is_cut:
+        report(f"{ONLY_NEWEST}: `{session.command('ls', '-a')}` looks at every one.")
 
 
 def _watch(session: Session, run_ids: Callable[[], list[str]], as_json: bool) -> NoReturn:
@@ -97,17 +113,10 @@ def _watch(session: Session, run_ids: Callable[[], list[str]], as_json: bool) ->
     watch_trees(session, run_ids, as_json=as_json)
 
 
-def _shown(listing: RunList, everything: bool, count: int | None) -> list[RunRow]:
-    """Return the runs that have not ended and the last ten others, or the first `count`."""
-    if count is not None:
-        return list(islice(listing.every(), count))
-    return [*listing.active, *islice(listing.over(), None if everything else LAST)]
-
-
-def _table(root: RootPaths, rows: list[RunRow]) -> str:
+def _table(store: RunStore, rows: list[RunRow]) -> str:
     if not rows:
         return ""
-    cells = [_HEADER, *(_cells(root, row) for row in rows)]
+    cells = [_HEADER, *(_cells(store, row) for row in rows)]
     header, *lines = table(cells, _LIMITS)
     looks = [look_of(row.status, row.pending_questions, row.live) for row in rows]
     return "\n".join(
@@ -121,21 +130,26 @@ def _table(root: RootPaths, rows: list[RunRow]) -> str:
     )
 
 
-def _cells(root: RootPaths, row: RunRow) -> tuple[str, ...]:
+def _cells(store: RunStore, row: RunRow) -> tuple[str, ...]:
     look = look_of(row.status, row.pending_questions, row.live)
     time = "" if row.elapsed_seconds is None else duration(row.elapsed_seconds)
     agent = one_line(row.agent or "")
-    return (look.text, run_cell(row.run_id), agent, age_cell(row), time, what_cell(root, row))
+    return (look.text, run_cell(row.run_id), agent, age_cell(row), time, what_cell(store.paths, row))
 
 
-def _wire(root: RootPaths, row: RunRow) -> dict[str, Any]:
+def _wire(store: RunStore, row: RunRow) -> dict[str, Any]:
     """Return the JSON object of a row, with the model and the directory of its task."""
-    from subagent_server.catalog.models import resolve_model  # a list for people needs none of this
-
-    task = read_task_facts(root.run(row.run_id))
-    model = resolve_model(task.model) if task.runner in (None, "messages") else task.model
-    told = {"model": model, "cwd": task.cwd} if task.cwd is not None else {}
-    return row.to_full_wire() | {name: value for name, value in told.items() if value is not None}
+    wire = row.to_full_wire()
+    try:
+        request = store.read_request(row.run_id)
+    except SubagentError:
+        return wire
+    named = request.agent.get("model")
+    model = named if isinstance(named, str) and len(named) <= MAX_TASK_CHARACTERS else None
+    if request.agent.get("runner") in (None, "messages"):
+        model = resolve_model(model)
+    cwd = request.cwd if len(request.cwd) <= MAX_TASK_CHARACTERS else None
+    return wire | {name: value for name, value in {"model": model, "cwd": cwd}.items() if value is not None}
 
 
 def _print(text: str) -> None:
@@ -143,19 +157,20 @@ def _print(text: str) -> None:
         out(text)
 
 
-def _remark(session: Session, listing: RunList, shown: list[RunRow]) -> None:
+def _remark(session: Session, found: _Found) -> None:
     """Print a remark on runs that the list does not show, for people only."""
-    if not shown and not any(islice(RunList(listing.root, caller=session.caller).every(), 1)):
+    if not found.rows and not found.has_more:
+        everything = RunList(RunStore(session.settings.runs_root), caller=session.caller)
+        if any(islice(everything.every(), 1)):
+            err("No run fits: `subagent ls -a` lists all.")
+            return
         is_missing = not session.settings.runs_root.exists() and session.named_root is not None
         there = "There is no directory" if is_missing else "No runs in"
         err(f"{there} {session.settings.runs_root}: `subagent run AGENT PROMPT` starts a run.")
         return
-    if not shown and not listing.active and next(iter(listing.every()), None) is None:
-        err("No run fits: `subagent ls -a` lists all.")
-        return
     if not is_terminal(sys.stderr):
         return
-    if asking := sum(bool(row.pending_questions) for row in listing.active):
+    if asking := sum(bool(row.pending_questions) for row in found.listing.active):
         err(f"{asking} need{'s' if asking == 1 else ''} an answer: `{session.command('inbox')}`")
-    if next(islice(listing.every(), len(shown), None), None) is not None:
+    if found.has_more:
         err(f"There are more: `{session.command('ls', '-a')}`")

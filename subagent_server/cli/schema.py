@@ -2,14 +2,15 @@
 
 import click
 
+from subagent_server import extensions
 from subagent_server.catalog.editor_schemas import agent_schema, config_schema
-from subagent_server.catalog.eval_file import eval_schema
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.output import out_json
 from subagent_server.domain.file_schemas import FILES, file_schema
 
-_AGENT_FILES = {"agent": agent_schema, "cpe": config_schema, "eval": eval_schema}
-_NAMES = (*FILES, *_AGENT_FILES)
+_AGENT_FILES = {"agent": agent_schema, "cpe": config_schema}
+_EXTENSIONS = extensions.schemas()
+_NAMES = (*FILES, *_AGENT_FILES, *_EXTENSIONS)
 
 
 @click.command()
@@ -23,4 +24,7 @@ def schema(file: str, as_json: bool) -> None:
     `subagent eval`. The output is JSON
     with and without --json.
     """
-    out_json(_AGENT_FILES[file]() if file in _AGENT_FILES else file_schema(file))
+    if file in _EXTENSIONS:
+        out_json(extensions.imported(_EXTENSIONS[file])())
+    else:
+        out_json(_AGENT_FILES[file]() if file in _AGENT_FILES else file_schema(file))

@@ -34,7 +34,7 @@ from subagent_server.service.kept_programs import kept_programs
 from subagent_server.service.left_behind import restore as give_back
 from subagent_server.service.merge_run import run_diff
 from subagent_server.service.open_run import open_run
-from subagent_server.service.parents import OtherParents, starter_of
+from subagent_server.service.parents import OtherParents
 from subagent_server.service.reconcile import Observed
 from subagent_server.service.sandbox_mark import sandbox_mark
 from subagent_server.service.tree_usage import subtree
@@ -180,7 +180,7 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
             ("warnings", "\n".join(prose(one_line(warning)) for warning in view.warnings or [])),
             ("quarantine", _quarantine(session, view)),
             ("parent", one_line(meta.parent_run_id or "")),
-            ("client", one_line(OtherParents(session.caller).name(starter_of(meta)) or "")),
+            ("client", one_line(OtherParents(session.caller).name(meta.started_by) or "")),
             ("continues", one_line(meta.continues_run_id or "")),
             ("children", "\n".join(_children(session, meta))),
             ("files", one_line(session.shown(session.service.store.paths.run(meta.run_id).directory))),

@@ -14,7 +14,7 @@ from subagent_server.domain.figures import TOKENS, least_mark
 from subagent_server.host.clock import now
 from subagent_server.service import stats as service
 from subagent_server.service.stats import Stats, Sum
-from subagent_server.store.paths import RootPaths
+from subagent_server.store.runs import RunStore
 
 DAYS = 14
 _HEADER = ("RUNS", "DONE", "FAILED", "STOPPED", "ACTIVE", "TOKENS", "COST", "TIME")
@@ -34,7 +34,7 @@ def stats(session: Session, since: timedelta | None, agent: str | None, as_json:
     """
     session.check_is_user()
     begin = None if since is None else now() - since
-    found = service.stats(RootPaths(session.settings.runs_root), since=begin, agent=agent)
+    found = service.stats(RunStore(session.settings.runs_root), since=begin, agent=agent)
     if as_json:
         out_json(_wire(found))
     elif found.total.runs:

@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def executed_by(
     """
     names = [_folded(part) for part in parts]
     for start, name in enumerate(names):
-        for entry in (*_BY_FIRST_NAME.get(name, ()), *_BY_GLOB):
+        for entry in (*_by_first_name().get(name, ()), *_BY_GLOB):
             if _begins(entry, names[start:], is_directory) and not is_lifted(parts, lifted, below=start):
                 return entry
     return None
@@ -187,7 +188,8 @@ def _folded(name: str) -> str:
     return seen.casefold().partition(":")[0].rstrip(" .")
 
 
-def _by_first_name() -> dict[str, list[Executed]]:
+@cache
+def _by_first_name() -> Mapping[str, Sequence[Executed]]:
     """Return the entries by the first name of their paths: most names are in none of them."""
     found: dict[str, list[Executed]] = {}
     for entry in EXECUTED_FILES:
@@ -196,5 +198,4 @@ def _by_first_name() -> dict[str, list[Executed]]:
     return found
 
 
-_BY_FIRST_NAME: Mapping[str, Sequence[Executed]] = _by_first_name()
 _BY_GLOB = [entry for entry in EXECUTED_FILES if set("*?[") & set("".join(entry.paths))]

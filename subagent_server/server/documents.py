@@ -13,7 +13,7 @@ from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 from subagent_server.service.get_logs import MAX_LINES, get_logs
 from subagent_server.service.open_run import open_run
-from subagent_server.service.parents import OtherParents, starter_of
+from subagent_server.service.parents import OtherParents
 
 Kind = Literal["meta", "log", "result"]
 Signature = tuple[int, int, int]
@@ -134,7 +134,7 @@ def list_documents(service: Service, caller: Caller) -> list[Listed]:
             title = f"{run_id}: its state cannot be read"
             listed.append(Listed(Address(run_id, "meta"), title, JSON, error.sentence))
             continue
-        if caller.may_open(meta) and not others.have(starter_of(meta)):
+        if caller.may_open(meta) and not others.own(meta.started_by):
             listed += _documents(service, meta)
     return listed
 

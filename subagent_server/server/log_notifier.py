@@ -27,7 +27,7 @@ from subagent_server.service.access import Caller
 from subagent_server.service.changes import Changes, Wait, until_root_is_made, wait_until
 from subagent_server.service.context import Service
 from subagent_server.service.journal_follower import Event, JournalFollower, JournalPlace
-from subagent_server.service.parents import OtherParents, starter_of
+from subagent_server.service.parents import OtherParents
 
 Context = ServerRequestContext[Any, Any]
 
@@ -155,7 +155,7 @@ class LogNotifier:
             raise
         except SubagentError:
             return False  # unreadable
-        if not others.have(starter_of(meta)):
+        if not others.own(meta.started_by):
             return False
         self._of_others[run_id] = meta
         return True

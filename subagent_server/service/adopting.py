@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from subagent_server.domain.errors import BadArgument, StorageFailed
+from subagent_server.domain.errors import BadArgument, StorageFailed, SubagentError
 from subagent_server.domain.ids import is_run_id
-from subagent_server.store.facts import read_facts
-from subagent_server.store.paths import RootPaths
 from subagent_server.store.root import RootDirectory
 from subagent_server.store.runs import RunStore
 
@@ -46,8 +44,8 @@ def take_inventory(path: Path) -> Inventory:
     Raises:
         BadArgument: there is no directory.
     """
-    root = RootPaths(path)
-    directory = root.open()
+    store = RunStore(path)
+    directory = store.paths.open()
     try:
         names = sorted(directory.names())
     except OSError as error:
@@ -58,13 +56,9 @@ def take_inventory(path: Path) -> Inventory:
     unreadable = 0
     for name in filter(is_run_id, names):
         try:
-            facts = read_facts(root.run(name))
-        except OSError:
-            facts = None
-        if facts is None:
+            statuses[store.read(name).status.value] += 1
+        except SubagentError:
             unreadable += 1
-        else:
-            statuses[facts.status.value] += 1
     others = tuple(name for name in names if not is_run_id(name) and name not in _OURS)
     return Inventory(path, directory.forbidden is None, dict(statuses), unreadable, others)
 

@@ -5,7 +5,6 @@ from itertools import islice
 from subagent_server.domain.errors import AmbiguousRun, SubagentError, UnknownRun
 from subagent_server.domain.ids import is_run_id
 from subagent_server.service.context import Service
-from subagent_server.store.stored import StoredRuns
 
 LATEST = "@last"
 
@@ -21,13 +20,13 @@ def find_run(service: Service, name: str) -> str:
     root = service.store.paths
     if is_run_id(name) and root.run(name).directory.is_dir():
         return name
-    stored = StoredRuns(root)
+    stored = list(service.store.newest_first())
+    matches: list[str] = []
     if name == LATEST:
-        matches = list(islice(filter(lambda each: _may_be_first(service, each), stored.newest_first()), 1))
-    else:
-        matches = stored.starting_with(name) if name else []
-    if not matches and name:
-        matches = stored.ending_in(name)
+        matches = list(islice(filter(lambda each: _may_be_first(service, each), stored), 1))
+    elif name:
+        matches = [each for each in stored if each.startswith(name)]
+        matches = matches or [each for each in stored if each.rpartition("-")[2] == name]
     if not matches:
         raise UnknownRun(name, service.settings.runs_root)
     if len(matches) > 1:

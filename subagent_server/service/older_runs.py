@@ -11,10 +11,9 @@ from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.domain.ids import is_run_id
 from subagent_server.service.access import USER, Caller
 from subagent_server.service.context import Service
-from subagent_server.service.row_reader import RowReader
+from subagent_server.service.list_runs import RowReader
 from subagent_server.service.run_row import RunRow
 from subagent_server.service.run_table import wire_row
-from subagent_server.store.stored import StoredRuns
 
 MAX_ROWS = 200
 MAX_SECONDS = 1.0
@@ -41,11 +40,11 @@ def older_runs(service: Service, before: str, words: str = "", caller: Caller = 
         raise BadArgument(f"{shorten(before)!r} is not an id of a run: name the oldest that is shown.")
     if len(words) > MAX_WORDS_CHARACTERS:
         raise BadArgument(f"Search for at most {MAX_WORDS_CHARACTERS} characters.")
-    wanted, paths = words.lower().split(), service.store.paths
-    reader, marked = RowReader(paths, caller), set(service.store.live_ids())
+    wanted, store = words.lower().split(), service.store.kept_open()
+    reader, marked = RowReader(store, caller), set(store.live_ids())
     rows: list[dict[str, Any]] = []
     looked_at, deadline = 0, time.monotonic() + MAX_SECONDS
-    for run_id in StoredRuns(paths).newest_first():
+    for run_id in store.newest_first():
         if run_id >= before:
             continue
         found = reader.read(run_id, is_marked=run_id in marked)

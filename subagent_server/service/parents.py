@@ -1,33 +1,28 @@
 """Whose a run is: its parent's, for as long as the process lives through which the parent started it.
 
 A parent hears its own runs, and the runs whose parent has gone: nothing is lost with a server, and two
-parents of one root do not answer each other's questions. Standard library only: lists need it.
+parents of one root do not answer each other's questions.
 """
 
-from typing import TYPE_CHECKING
-
 from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, cut
+from subagent_server.domain.records import StartedBy
 from subagent_server.domain.visible import visible
 from subagent_server.host import processes
 from subagent_server.host.processes import Identity
 from subagent_server.service.access import Caller
-from subagent_server.store.facts import Starter
-
-if TYPE_CHECKING:
-    from subagent_server.domain.records import RunMeta
 
 COMMAND_LINE = "command line"
 """The client of the runs that a person starts in a terminal."""
 
 
 class OtherParents:
-    """The parents beside a caller, during one look: a process is asked for once."""
+    """The other parents of this root, as a caller sees them. Each process is checked once."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
         self._alive: dict[Identity, bool] = {}
 
-    def have(self, starter: Starter | None) -> bool:
+    def own(self, starter: StartedBy | None) -> bool:
         """Whether the run of this starter is another parent's.
 
         It is nobody's if no process is on record, or if that process is not proved to live here. Which runs a
@@ -35,23 +30,13 @@ class OtherParents:
         """
         if starter is None or self._caller.is_child or self._is_caller(starter):
             return False
-        return self.is_alive(starter)
+        return self._is_alive(starter)
 
-    def _is_caller(self, starter: Starter) -> bool:
-        return (starter.process, starter.parent) == (self._caller.process, self._caller.parent)
-
-    def is_alive(self, starter: Starter) -> bool:
-        """Whether the process of a starter lives on this host."""
-        process = starter.process
-        if process not in self._alive:
-            self._alive[process] = processes.is_alive(process)
-        return self._alive[process]
-
-    def name_of_parent(self, starter: Starter | None, parent_run_id: str | None) -> str | None:
+    def name_of_parent(self, starter: StartedBy | None, parent_run_id: str | None) -> str | None:
         """Return the words of a list for the parent of a run, or None if no parent is on record."""
         return self.name(starter) if parent_run_id is None else f"run {parent_run_id}"
 
-    def name(self, starter: Starter | None) -> str | None:
+    def name(self, starter: StartedBy | None) -> str | None:
         """Return the words for the process through which a tree was started, and its client."""
         if starter is None:
             return None
@@ -60,17 +45,22 @@ class OtherParents:
         client = visible(cut(starter.client or "a client", MAX_LABEL_CHARACTERS))
         if starter.parent is not None:
             client = f"{client} as {visible(cut(starter.parent, MAX_LABEL_CHARACTERS))}"
-        if starter.process.host != processes.host_name():
+        if starter.host != processes.host_name():
             return f"{client} on another host"
-        return f"{client}, process {starter.process.pid}" if self.is_alive(starter) else f"{client}, gone"
+        return f"{client}, process {starter.pid}" if self._is_alive(starter) else f"{client}, gone"
+
+    def _is_caller(self, starter: StartedBy) -> bool:
+        return (_process(starter), starter.parent) == (self._caller.process, self._caller.parent)
+
+    def _is_alive(self, starter: StartedBy) -> bool:
+        process = _process(starter)
+        if process not in self._alive:
+            self._alive[process] = processes.is_alive(process)
+        return self._alive[process]
 
 
-def starter_of(meta: "RunMeta") -> Starter | None:
-    """Return the starter that a state names."""
-    by = meta.started_by
-    if by is None:
-        return None
-    return Starter(Identity(by.host, by.pid, by.start_time, by.boot_id), by.client, by.parent)
+def _process(starter: StartedBy) -> Identity:
+    return Identity(starter.host, starter.pid, starter.start_time, starter.boot_id)
 
 
 def others_sentence(working: int, asking: int) -> str | None:

@@ -1,7 +1,5 @@
 """Reconciliation: make the state of a run agree with the machine. Every reader of a run does this first.
 
-`run_case.py` has the cases and their order, which keeps a run that finished from being called lost.
-
 Tested in `tests/service/test_run_case.py`, `tests/faults/` and `tests/end_to_end/test_worker_deaths.py`.
 """
 
@@ -14,8 +12,8 @@ from typing import Any
 
 from subagent_server.domain import events
 from subagent_server.domain.errors import StorageFailed, SubagentError, UnknownRun, UnreadableMeta
-from subagent_server.domain.records import Failure, RunMeta
-from subagent_server.domain.states import MessageStatus
+from subagent_server.domain.records import SCHEMA_VERSION, Failure, RunMeta
+from subagent_server.domain.states import Status
 from subagent_server.host import atomic, locks, process_scan, processes
 from subagent_server.host.clock import now
 from subagent_server.host.control_groups import GROUPS, group_of_run
@@ -25,8 +23,7 @@ from subagent_server.launch import marks
 from subagent_server.service.access import USER, Caller, check_open
 from subagent_server.service.ending import signal_shim, stop_children
 from subagent_server.service.left_behind import left_behind
-from subagent_server.service.run_case import RunCase, case_of, case_of_processes, is_here
-from subagent_server.service.shim_record import read_exit, read_shim
+from subagent_server.service.shim_record import read_exit, read_shim, tree_is_gone
 from subagent_server.service.tree_usage import record_tree_usage
 from subagent_server.service.worktree_end import is_settled, settle_if_possible
 from subagent_server.store import change_marks
@@ -63,40 +60,55 @@ def observe(store: RunStore, run_id: str, caller: Caller = USER) -> Observed:
         NotAllowed: the caller may not open the run.
         StorageFailed, LockTimeout: a necessary write failed.
     """
+    run = store.paths.run(run_id)
     try:
-        return _observed(store, run_id, caller)
+        meta = store.read_state(run)
+        check_open(caller, meta)
+        return _reconciled(store, run, meta)
     except (OSError, StorageFailed) as error:
-        directory = store.paths.run(run_id).directory
-        if not directory.exists():  # it was removed while it was looked at
+        if not run.directory.exists():  # it was removed while it was looked at
             raise UnknownRun(run_id, store.paths.root) from error
         if isinstance(error, StorageFailed):
             raise
         reason = error.strerror or str(error)
-        raise UnreadableMeta(run_id, Path(error.filename or directory), reason) from error
+        raise UnreadableMeta(run_id, Path(error.filename or run.directory), reason) from error
 
 
-def _observed(store: RunStore, run_id: str, caller: Caller) -> Observed:
-    run = store.paths.run(run_id)
-    meta = store.read_state(run)
-    check_open(caller, meta)
-    is_marked = store.paths.change_mark(run_id).exists()  # before the lock: the mark falls after it
-    case = case_of(run, meta.status, _host(meta), meta.schema_version)
-    if case is RunCase.FOREIGN:
+def _reconciled(store: RunStore, run: RunPaths, meta: RunMeta) -> Observed:
+    """Compare the record of a run with its processes. The first case that fits decides."""
+    host = None if meta.launch is None else meta.launch.host
+    is_here = host is None or host == processes.host_name()
+    # Looked at before the lock: the shim lets go of the lock first and takes the mark away second.
+    is_marked = run.root.change_mark(run.run_id).exists()
+    # 1. The root is not ours: the state is all that is known.
+    if run.files.forbidden is not None:
         return Observed(meta, None)
-    if case is RunCase.NEWER:
-        return Observed(meta, locks.is_held(run.live_lock) if is_here(_host(meta)) else None)
-    if case is RunCase.ELSEWHERE:
+    # 2. A newer version wrote the state: it is read and never changed.
+    if meta.schema_version > SCHEMA_VERSION:
+        return Observed(meta, locks.is_held(run.live_lock) if is_here else None)
+    # 3. Another host started the run: nobody can look at its processes here.
+    if not is_here:
         return Observed(_expire_questions(store, meta), None)
-    if case is RunCase.RESULT_LEFT:
-        meta = store.roll_forward(run.run_id, now())
-        case = RunCase.ENDED if meta.status.is_terminal else case_of_processes(run)
-    if case is RunCase.ENDED:
+    # 4. The result counts before the processes do, or a run that finished could be called lost.
+    meta = _roll_forward(store, run, meta)
+    # 5. The run has ended: only its processes are in question.
+    if meta.status.is_terminal:
         return Observed(meta, _end_tree(store, run, meta))
-    if case is RunCase.DEAD:
+    # 6. The end of the worker is recorded, or nobody holds the run: it is dead.
+    if read_exit(run) is not None or not locks.is_held(run.live_lock):
         return _declare_dead(store, run)
+    # 7. It lives.
     if not is_marked:
         change_marks.restore(run)
     return Observed(_expire_questions(store, meta), True)
+
+
+def is_over(run: RunPaths, status: Status, *, is_marked: bool) -> bool:
+    """Whether nothing of a run is left to reconcile, in any case: the run has ended, and its tree is gone.
+
+    `is_marked` says that the run still has its change mark, which a reader has to remove.
+    """
+    return status.is_terminal and not is_marked and tree_is_gone(run)
 
 
 def reconcile_after_worker(store: RunStore, run_id: str, ended: dict[str, Any] | None = None) -> RunMeta:
@@ -116,10 +128,6 @@ def reconcile_after_worker(store: RunStore, run_id: str, ended: dict[str, Any] |
     return meta
 
 
-def _host(meta: RunMeta) -> str | None:
-    return None if meta.launch is None else meta.launch.host
-
-
 def _roll_forward(store: RunStore, run: RunPaths, meta: RunMeta) -> RunMeta:
     if not meta.status.is_terminal and run.result.exists():
         return store.roll_forward(run.run_id, now())
@@ -127,18 +135,16 @@ def _roll_forward(store: RunStore, run: RunPaths, meta: RunMeta) -> RunMeta:
 
 
 def _declare_dead(store: RunStore, run: RunPaths) -> Observed:
-    """The worker's end is recorded, or nobody holds the run: look again, sweep, look again, then judge."""
-    ended: dict[str, Any] | None = None
-    for sweep in (False, True):
-        if sweep:
-            sweep_orphans(run)
-        meta = _roll_forward(store, run, store.read(run.run_id))
-        ended = read_exit(run)
-        if meta.status.is_terminal:
-            return Observed(meta, _end_tree(store, run, meta))
-        if ended is not None:
-            break
-    meta = _fail(store, run, _verdict(run, ended))
+    """Judge a run whose worker has ended, or that nobody holds."""
+    # 1. Look again: the worker may have written its end after it was looked at.
+    meta, ended = _roll_forward(store, run, store.read(run.run_id)), read_exit(run)
+    # 2. Without a record of its end, end what lives; then nothing can write any more, so look once more.
+    if not meta.status.is_terminal and ended is None:
+        sweep_orphans(run)
+        meta, ended = _roll_forward(store, run, store.read(run.run_id)), read_exit(run)
+    # 3. Judge.
+    if not meta.status.is_terminal:
+        meta = _fail(store, run, _verdict(run, ended))
     return Observed(meta, _end_tree(store, run, meta))
 
 
@@ -291,9 +297,8 @@ def ending_facts(meta: RunMeta) -> dict[str, Any]:
 def _expire_questions(store: RunStore, meta: RunMeta) -> RunMeta:
     """Write the expiry of questions whose time is over. The worker does so too; the first one counts."""
     moment = now()
-    for message in meta.messages:
-        due = message.message_status is MessageStatus.PENDING and message.expires_at is not None
-        if due and message.expires_at is not None and message.expires_at <= moment:
+    for message in meta.pending:
+        if message.expires_at is not None and message.expires_at <= moment:
             meta = store.update(meta.run_id, events.QuestionExpired(message_id=message.message_id), moment)
     return meta
 

@@ -29,15 +29,13 @@ from subagent_server.host.clock import now
 from subagent_server.host.directory import NotPlain
 from subagent_server.host.removing import remove_tree
 from subagent_server.launch import marks
-from subagent_server.service.reconcile import observe
-from subagent_server.service.run_case import is_over
+from subagent_server.service.reconcile import is_over, observe
+from subagent_server.service.shim_record import tree_is_gone
 from subagent_server.service.worktree_end import drop
 from subagent_server.store import change_marks, unseen
-from subagent_server.store.facts import newer_version, read_facts, tree_is_gone
 from subagent_server.store.paths import RunPaths
-from subagent_server.store.run_files import read_request
+from subagent_server.store.run_files import newer_version, read_request
 from subagent_server.store.runs import RunStore
-from subagent_server.store.stored import StoredRuns
 
 START_SECONDS = 3_600.0
 """A directory without a state that nobody has touched for so long, and nobody holds, is no start any more."""
@@ -133,6 +131,8 @@ def sweep(store: RunStore) -> None:
     """Delete the remains of earlier, killed removals, and the marks of runs that no longer exist."""
     removed = store.paths.removed
     with suppress(OSError):
+        remove_tree(store.paths.open().entry(".index"))  # a cache of an earlier version
+    with suppress(OSError):
         for name in removed.names():
             remove_tree(removed.entry(name))
     for name in filter(is_run_id, store.paths.marks()):
@@ -144,7 +144,7 @@ def sweep(store: RunStore) -> None:
 
 def _old(store: RunStore, age: Age) -> Iterator[str]:
     moment, ended = now(), 0
-    for run_id in StoredRuns(store.paths).newest_first():
+    for run_id in store.newest_first():
         run = store.paths.run(run_id)
         try:
             end = _end_of(store, run)
@@ -163,13 +163,7 @@ def _old(store: RunStore, age: Age) -> Iterator[str]:
 
 def _end_of(store: RunStore, run: RunPaths) -> datetime | None:
     """Return when a run ended, or None if the run has not ended. Raises as `observe` does."""
-    try:
-        facts = read_facts(run)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UnknownRun(run.run_id, store.paths.root) from error
-    if facts is not None and facts.ended is not None:
-        return facts.ended
-    return observe(store, run.run_id).meta.ended_at
+    return store.read_state(run).ended_at or observe(store, run.run_id).meta.ended_at
 
 
 def _never_was(run: RunPaths, moment: datetime) -> bool:
@@ -210,12 +204,9 @@ def _check_removable(store: RunStore, run_id: str) -> str | None:
 
 def _parent_of_settled(store: RunStore, run: RunPaths, *, is_marked: bool) -> str | None:
     try:
-        facts = None if is_marked else read_facts(run)
-    except (FileNotFoundError, NotADirectoryError):
-        facts = None
-    if facts is not None and is_over(run, facts.status, is_marked=is_marked):
-        return facts.parent_run_id
-    try:
+        meta = store.read_state(run)
+        if is_over(run, meta.status, is_marked=is_marked):
+            return meta.parent_run_id
         observed = observe(store, run.run_id)
     except UnknownRun:
         _check_never_was(run)

@@ -1,22 +1,16 @@
-"""A row of a run, for every list: its facts, its JSON and the schema of that. Standard library only.
-
-`subagent ls` makes its rows from the facts of a state, without pydantic.
-"""
+"""A row of a run, for every list: its facts, its JSON and the schema of that."""
 
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from types import UnionType
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, cut, maybe_cut
+from subagent_server.domain.records import RunMeta
 from subagent_server.domain.states import Status
 from subagent_server.domain.times import timestamp
 from subagent_server.launch import slots
-from subagent_server.store.facts import RunFacts
 from subagent_server.store.paths import RootPaths
-
-if TYPE_CHECKING:
-    from subagent_server.domain.records import RunMeta
 
 MAX_ROW_SUMMARY_CHARACTERS = 300
 _FOR_PEOPLE = {"only": "lists of the command line"}
@@ -95,30 +89,7 @@ def _schema_of(kind: Any) -> dict[str, Any]:
     return {"type": _JSON_TYPES[plain]}
 
 
-def row_of_facts(root: RootPaths, facts: RunFacts, *, live: bool, started_by: str | None = None) -> RunRow:
-    """Return the row of a run by the facts of its state, if there is nothing to reconcile."""
-    return RunRow(
-        run_id=facts.run_id,
-        agent=cut(facts.agent, MAX_LABEL_CHARACTERS),
-        label=maybe_cut(facts.label, MAX_LABEL_CHARACTERS),
-        started_by=started_by,
-        status=facts.status,
-        pending_questions=facts.pending_questions,
-        live=live,
-        elapsed_seconds=elapsed_seconds(facts.created, facts.ended),
-        waiting_for_slot=waits_for_slot(root, facts.run_id, facts.status) or None,
-        summary=maybe_cut(facts.what, MAX_ROW_SUMMARY_CHARACTERS),
-        created=facts.created,
-        ended=facts.ended,
-        parent_run_id=facts.parent_run_id,
-        tokens=facts.spent.tokens,
-        cost_usd=facts.spent.cost_usd,
-    )
-
-
-def row_of_state(
-    root: RootPaths, meta: "RunMeta", live: bool | None, *, started_by: str | None = None
-) -> RunRow:
+def row_of(root: RootPaths, meta: RunMeta, live: bool | None, *, started_by: str | None = None) -> RunRow:
     """Return the row of a run by its state."""
     return RunRow(
         run_id=meta.run_id,

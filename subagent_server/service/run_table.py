@@ -11,13 +11,11 @@ from typing import Any
 from subagent_server.domain.ids import is_run_id
 from subagent_server.service.access import USER, Caller
 from subagent_server.service.context import Service
-from subagent_server.service.list_runs import RunList
-from subagent_server.service.row_reader import RowReader
+from subagent_server.service.list_runs import RowReader, RunList
 from subagent_server.service.run_row import RunRow
 from subagent_server.store.latest import latest_doing
 from subagent_server.store.logs import recorded_usage
 from subagent_server.store.paths import RunPaths
-from subagent_server.store.stored import extent_of
 
 Row = dict[str, Any]
 MAX_ENDED = 500
@@ -42,10 +40,10 @@ class RunTable:
     def __init__(self, service: Service, caller: Caller = USER) -> None:
         self._store = service.store
         self._caller = caller
-        self._reader = RowReader(self._store.paths, caller)
+        self._reader = RowReader(self._store, caller)
         self._rows: dict[str, Row] = {}
         self._listing: RunList | None = None
-        self._seen_root = extent_of(self._store.paths)
+        self._seen_root = self._changed_at()
         self.has_older = False
         """Whether there are ended runs that are older than those of the table."""
 
@@ -61,8 +59,8 @@ class RunTable:
 
     def read_active(self) -> None:
         """Look at the whole root, and take every run that is not over."""
-        self._seen_root = extent_of(self._store.paths)
-        self._listing = RunList(self._store.paths, caller=self._caller)
+        self._seen_root = self._changed_at()
+        self._listing = RunList(self._store, caller=self._caller)
         self._rows = {row.run_id: self._wire(row) for row in self._listing.active}
 
     def read_over(self) -> TableNews:
@@ -78,11 +76,18 @@ class RunTable:
 
     def removed(self) -> list[str]:
         """Return the runs of the table that are not there any more, if a name came or went at all."""
-        now = extent_of(self._store.paths)
+        now = self._changed_at()
         if now == self._seen_root:
             return []
         self._seen_root = now
         return [run_id for run_id in self._rows if not self._store.exists(run_id)]
+
+    def _changed_at(self) -> int | None:
+        """When a name in the root came or went last, in ns since the epoch; None if there is no root."""
+        try:
+            return self._store.paths.root.stat().st_mtime_ns
+        except OSError:
+            return None
 
     def look(self, run_ids: Collection[str]) -> TableNews:
         """Look at these runs again, and return what has changed."""

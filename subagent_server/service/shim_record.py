@@ -1,4 +1,4 @@
-"""Reading the records of a run's shim. Standard library only: `subagent ls` reads them too."""
+"""Reading the records of a run's shim."""
 
 import json
 from typing import Any
@@ -15,6 +15,11 @@ def read_exit(run: RunPaths) -> dict[str, Any] | None:
 def read_shim(run: RunPaths) -> dict[str, Any]:
     """Return the identities of shim and worker; empty if no shim ever recorded itself."""
     return _read_object(run.shim) or {}
+
+
+def tree_is_gone(run: RunPaths) -> bool:
+    """Whether the record says that no process of a run is left."""
+    return (read_exit(run) or {}).get("treeGone") is True
 
 
 def _read_object(file: Entry) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from subagent_server.domain.records import Usage
 from subagent_server.service.access import USER, Caller
 from subagent_server.service.context import Service
 from subagent_server.service.open_run import open_run
-from subagent_server.service.run_row import RunRow, row_of_state
+from subagent_server.service.run_row import RunRow, row_of
 from subagent_server.service.tree_usage import tree_usage
 
 
@@ -80,7 +80,7 @@ def _grown(service: Service, run_id: str, caller: Caller, depth: int = -1) -> No
     except SubagentError as error:
         return Node(TreeRow(RunRow(run_id=run_id, unreadable=error.sentence)))
     meta = observed.meta
-    row = TreeRow(row_of_state(service.store.paths, meta, observed.live), meta.parent_run_id, usage)
+    row = TreeRow(row_of(service.store.paths, meta, observed.live), meta.parent_run_id, usage)
     below = service.store.children_of(run_id) if meta.depth > depth else []  # else the marks lead in a circle
     return Node(row, [_grown(service, i, caller, meta.depth) for i in below if _is_open(service, i, caller)])
 

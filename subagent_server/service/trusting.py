@@ -7,15 +7,13 @@ Tested in `tests/cli/test_trust.py` and `tests/end_to_end/test_trust.py`.
 """
 
 import shlex
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 
+from subagent_server import extensions
 from subagent_server.catalog.discover import discover
-from subagent_server.catalog.eval_file import BadEvalFile, EvalFile, reach_of, read_eval_file
 from subagent_server.catalog.named_servers import (
     PROJECT_FILE,
     FoundServer,
@@ -24,7 +22,7 @@ from subagent_server.catalog.named_servers import (
     usable_servers,
     with_servers,
 )
-from subagent_server.catalog.pins import Pins, differences, pins_of_agent, pins_of_evaluation, pins_of_server
+from subagent_server.catalog.pins import Pins, differences, pins_of_agent, pins_of_reach, pins_of_server
 from subagent_server.catalog.problems import shown
 from subagent_server.catalog.trust import TrustFile, forget_project, read_trust_file, real_path, trust_project
 from subagent_server.domain.definitions import AgentDefinition
@@ -33,9 +31,6 @@ from subagent_server.host.clock import now
 from subagent_server.service.context import Service
 from subagent_server.settings import DEFAULT_AGENT_DIRECTORIES, Settings
 
-EVALS = "evals"
-"""The directory of a project for its evaluation files; they may lie beside it too."""
-_MOST_EVALS = 200
 _USERS_AGENTS = Path(".claude", "agents")
 _MOST_SHOWN = 40_000
 """Characters that a question may have: it is shown whole, or not asked."""
@@ -136,20 +131,15 @@ class TrustCheck:
             self._check_server(server)
         return with_servers(agent, found)
 
-    def check_evaluation(self, path: Path, file: EvalFile) -> None:
-        """Refuse an evaluation file that runs commands, or reaches out of its project, without trust.
+    def check_reach(self, what: str, project: Path, reach: Mapping[str, list[str]]) -> None:
+        """Refuse a file of a project that runs commands, or reaches out of the project, without trust.
 
         Raises:
             NotTrusted.
         """
-        real = real_path(path)
-        project = real.parent.parent if real.parent.name == EVALS else real.parent
-        reach = reach_of(file, real, project)
         if not reach or self._settings.trusts_all:
             return
-        what = f"evaluation {real.relative_to(project)}"
-        doubt = self._compared(what, project, pins_of_evaluation(reach))
-        if doubt is not None:
+        if (doubt := self._compared(what, project, pins_of_reach(reach))) is not None:
             raise doubt
 
     def _check_server(self, server: FoundServer) -> None:
@@ -209,7 +199,11 @@ def coverage(settings: Settings, directory: Path, *, leave_out: str | None = Non
             for name, server in servers.items()
             if name != leave_out
         },
-        **dict(_pins_of_evaluations(project)),
+        **{
+            what: pins_of_reach(reach)
+            for where in extensions.reaches()
+            for what, reach in extensions.imported(where)(project)
+        },
     }
     known = trusted.projects.get(str(project))
     before = known.pins if known else {}
@@ -233,15 +227,6 @@ def _too_much(project: Path, pins: dict[str, Pins], files: dict[str, Path]) -> s
         f"{shorten(key)} of {shorten(what)}, with {size:,} characters: look at {place}, then "
         f"`subagent trust --yes {shlex.quote(shown(project))}` trusts it."
     )
-
-
-def _pins_of_evaluations(project: Path) -> Iterator[tuple[str, Pins]]:
-    """Yield the pins of the evaluation files of a directory; those that cannot be read run nothing."""
-    for around in (project, project / EVALS):
-        for file in islice(sorted(around.glob("*.yaml")), _MOST_EVALS):
-            with suppress(BadEvalFile):
-                pins = pins_of_evaluation(reach_of(read_eval_file(file), file, project))
-                yield f"evaluation {file.relative_to(project)}", pins
 
 
 def trust(settings: Settings, covered: Coverage) -> None:

@@ -31,7 +31,7 @@ from subagent_server.domain.worktrees import worktree_view
 from subagent_server.service.access import USER, Caller
 from subagent_server.service.left_behind import quarantined
 from subagent_server.service.next_calls import NextCalls, for_asker, for_itself, for_parent
-from subagent_server.service.parents import OtherParents, starter_of
+from subagent_server.service.parents import OtherParents
 from subagent_server.service.reconcile import Observed
 from subagent_server.service.run_row import elapsed_seconds, waits_for_slot
 from subagent_server.service.sandbox_mark import lack_of_sandbox
@@ -305,7 +305,7 @@ def _instructions(meta: RunMeta, asked: str | None, calls: NextCalls, *, own: bo
 
 def _other_parent(meta: RunMeta, caller: Caller) -> str | None:
     """Return the words for the parent of a run if it is another than the caller, and there."""
-    starter, others = starter_of(meta), OtherParents(caller)
-    if caller.process is None or not others.have(starter):
+    starter, others = meta.started_by, OtherParents(caller)
+    if caller.process is None or not others.own(starter):
         return None
     return others.name(starter)

@@ -3,23 +3,23 @@
 Tested in `tests/server/test_wait_for_runs.py` and `tests/server/test_parents.py`.
 """
 
+from contextlib import suppress
 from typing import Any, Literal
 
 from pydantic import Field
 
 from subagent_server.domain.errors import SubagentError, UnknownRun
-from subagent_server.domain.records import Record, RunMeta
+from subagent_server.domain.records import Record, RunMeta, StartedBy
 from subagent_server.host.clock import now
 from subagent_server.service.access import Caller, check_open
 from subagent_server.service.answer_size import MAX_IDS, those_that_fit
 from subagent_server.service.context import Service
 from subagent_server.service.next_calls import NextCalls
-from subagent_server.service.parents import OtherParents, others_sentence, starter_of
+from subagent_server.service.parents import OtherParents, others_sentence
 from subagent_server.service.reconcile import Observed, observe
 from subagent_server.service.shown_runs import ENDED, ShownRuns, read_cursor
 from subagent_server.service.views import RunView, run_view
 from subagent_server.store import unseen
-from subagent_server.store.facts import Starter, read_facts
 
 WaitFor = Literal["any", "all"]
 
@@ -73,7 +73,7 @@ class Watchlist:
         self._caller = caller
         self._remembered = remembered
         self._next_calls = next_calls
-        self._origins: dict[str, tuple[str | None, Starter | None]] = {}
+        self._origins: dict[str, tuple[str | None, StartedBy | None]] = {}
         self._others: list[str] = []
         self._shown = remembered
         self._named = self._checked(run_ids) if run_ids else None
@@ -179,10 +179,10 @@ class Watchlist:
                 heard += [run_id] if run_id in noted else []  # shown as unreadable rather than left out
                 continue
             if parent_run_id == self._caller.run_id:
-                (self._others if others.have(starter) else heard).append(run_id)
+                (self._others if others.own(starter) else heard).append(run_id)
         return heard
 
-    def _origin(self, run_id: str) -> tuple[str | None, Starter | None]:
+    def _origin(self, run_id: str) -> tuple[str | None, StartedBy | None]:
         """Return the parent run and the starter of a run, which never change.
 
         Raises:
@@ -191,13 +191,16 @@ class Watchlist:
         """
         if run_id not in self._origins:
             meta = self._service.store.read(run_id)
-            self._origins[run_id] = (meta.parent_run_id, starter_of(meta))
+            self._origins[run_id] = (meta.parent_run_id, meta.started_by)
         return self._origins[run_id]
 
     def _others_sentence(self) -> str | None:
-        """Return the count of other parents' runs, as far as their states are plain."""
-        facts = [read_facts(self._service.store.paths.run(run_id)) for run_id in self._others]
-        working = [each for each in facts if each is not None and not each.status.is_terminal]
+        """Return the count of other parents' runs, as far as they can be read."""
+        working = []
+        for run_id in self._others:
+            with suppress(SubagentError):
+                meta = self._service.store.read(run_id)
+                working += [] if meta.status.is_terminal else [meta]
         return others_sentence(len(working), sum(each.pending_questions > 0 for each in working))
 
     def _observed(self, run_id: str) -> Observed | SubagentError:

@@ -287,11 +287,6 @@ class RootPaths:
         return self.below(".slots")
 
     @property
-    def index(self) -> Directory:
-        """The index of a large root: caches, which may be deleted."""
-        return self.below(".index")
-
-    @property
     def removed(self) -> Directory:
         """Run directories that are being deleted."""
         return self.below(".removed")

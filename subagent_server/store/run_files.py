@@ -9,7 +9,7 @@ from typing import BinaryIO, TypeVar
 from pydantic import ValidationError
 
 from subagent_server.domain.errors import UnknownRun, UnreadableMeta
-from subagent_server.domain.records import RunMeta, RunRequest, RunResult
+from subagent_server.domain.records import SCHEMA_VERSION, RunMeta, RunRequest, RunResult
 from subagent_server.domain.worktrees import WorktreeState
 from subagent_server.host import atomic
 from subagent_server.store.migrate import upgraded
@@ -42,6 +42,15 @@ def decode_state(run: RunPaths, raw: bytes) -> RunMeta:
     if meta.run_id != run.run_id:
         raise UnreadableMeta(run.run_id, run.meta.path, f"it is the state of run {meta.run_id[:40]!r}")
     return meta
+
+
+def newer_version(run: RunPaths) -> int | None:
+    """Return the schema version of a state that a later version of this program wrote; else None."""
+    try:
+        version = json.loads(run.meta.read(STATE_BYTES))["schemaVersion"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return version if isinstance(version, int) and version > SCHEMA_VERSION else None
 
 
 def read_request(run: RunPaths) -> RunRequest:

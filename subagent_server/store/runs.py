@@ -32,7 +32,6 @@ from subagent_server.store.logs import recorded_usage
 from subagent_server.store.packing import Packed
 from subagent_server.store.paths import RootPaths, RunPaths
 from subagent_server.store.root import make_root
-from subagent_server.store.stored import StoredRuns
 
 SPARE_BYTES = 16 * 1024
 """How much an end may add to a state: its failure, its summary, its last steps."""
@@ -221,8 +220,13 @@ class RunStore:
             return self.rolled_forward(run, now)
 
     def newest_first(self) -> Iterator[str]:
-        """Yield the names in the root that may be runs. A caller taking only a few does not pay for all."""
-        yield from StoredRuns(self.paths).newest_first()
+        """Yield the names in the root that may be runs: only reading shows whether one really is."""
+        try:
+            names = self.paths.open().names()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        names.sort(reverse=True)  # run ids begin with their time
+        yield from filter(is_run_id, names)
 
     def run_ids(self, *, newest_first: bool = True) -> list[str]:
         """Return the ids of all run directories, also of those without a state."""

@@ -1,7 +1,16 @@
 """The protocol of an agent's tools, and their results."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
+
+from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.secrets import Masker
+from subagent_server.host.directory import Directory
+from subagent_server.sandbox.box import Box
+from subagent_server.sandbox.name_watch import CommandWatch
+from subagent_server.toolkit.run_context import RunContext
+from subagent_server.toolkit.workspace.process_tree import Spare
 
 ContentBlock = dict[str, Any]
 """A content block of the Messages API: `{"type": "text", "text": ...}`, an image, a document."""
@@ -71,3 +80,25 @@ class Tool(Protocol):
     async def aclose(self) -> None:
         """Release resources (processes, connections). Called once, before the worker exits."""
         ...
+
+
+@dataclass(frozen=True)
+class RunTools:
+    """The tools of a run of the built-in loop, for an extension that changes what its MCP servers offer.
+
+    `own` are the tools of the run itself, `listed` those of its MCP servers. Programs work in `box`, without
+    one with the rights of the user, and each is told to `watch`; processes that `spare` names outlive them.
+    `code` and `outputs` are directories of the run: for programs, and for texts too long for the model.
+    """
+
+    agent: AgentDefinition
+    run: RunContext
+    environment: Mapping[str, str]
+    own: Sequence[Tool]
+    listed: Sequence[Tool]
+    code: Directory
+    outputs: Directory
+    masker: Masker
+    box: Callable[[], Box] | None
+    spare: Spare
+    watch: CommandWatch | None

@@ -13,7 +13,7 @@ from subagent_server.service.kept_programs import kept_programs
 from subagent_server.service.merge_run import run_diff
 from subagent_server.service.next_calls import Commands
 from subagent_server.service.open_run import open_run
-from subagent_server.service.run_case import is_over
+from subagent_server.service.reconcile import is_over
 from subagent_server.service.sandbox_mark import sandbox_mark
 from subagent_server.service.stats import stats
 from subagent_server.service.views import message_view, run_view
@@ -121,7 +121,7 @@ class RunPage:
 
     def costs(self) -> Json:
         """Return what all runs together have cost, by agent and by day."""
-        sums = stats(self._service.store.paths)
+        sums = stats(self._service.store)
         return {
             "total": sums.total.to_wire(),
             "agents": {name: one.to_wire() for name, one in sums.by_agent.items()},

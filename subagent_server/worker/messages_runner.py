@@ -2,11 +2,12 @@
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from subagent_server import extensions
 from subagent_server.catalog.models import resolve_model
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.records import Failure, RunRequest, Usage
@@ -46,7 +47,7 @@ from subagent_server.toolkit.nested import nested_tools
 from subagent_server.toolkit.outputs import KeptOutputs
 from subagent_server.toolkit.permission import check_asked
 from subagent_server.toolkit.todo_list import todo_tools
-from subagent_server.toolkit.tool import Tool
+from subagent_server.toolkit.tool import RunTools, Tool
 from subagent_server.toolkit.workspace.bash import BashTool
 from subagent_server.toolkit.workspace.off_loop import off_loop
 from subagent_server.toolkit.workspace.ripgrep import SearchScope
@@ -295,20 +296,30 @@ async def _start(run: WorkerRun, request: RunRequest, opening: Opening) -> Resum
 async def _foreign_tools(
     setup: RunnerSetup, servers: "ConnectedServers | None", own: Sequence[Tool], place: Place
 ) -> Sequence[Tool]:
-    """Return the tools of MCP servers; in code mode, the tool whose programs call them.
+    """Return the tools of MCP servers, as the extensions of the agent offer them.
 
     Raises:
-        RunRefused: `config`; in code mode, names clash.
+        RunRefused: `config`; an extension cannot keep what the agent asks for.
     """
-    listed = servers.tools if servers is not None else []
-    if (code_mode := setup.agent.enabled_code_mode) is None:
+    run, listed = setup.run, servers.tools if servers is not None else []
+    where = extensions.tools_for("codeMode")
+    if setup.agent.enabled_code_mode is None or where is None:  # without the extension, the start refuses it
         return listed
-    from subagent_server.worker.code_mode import with_programs  # imports the SDK of the protocol
-
-    ask = next((tool for tool in own if isinstance(tool, AskParent)), None)
-    spare = marks.shims_on_record(setup.run.store.paths)
+    with_programs: Callable[[RunTools], Awaitable[Sequence[Tool]]] = extensions.imported(where)
     return await with_programs(
-        setup, code_mode, listed, ask, None if place.box is None else place.box.built, spare
+        RunTools(
+            agent=setup.agent,
+            run=run,
+            environment=setup.environment,
+            own=own,
+            listed=listed,
+            code=run.paths.code,
+            outputs=run.paths.outputs,
+            masker=run.masker,
+            box=None if place.box is None else place.box.built,
+            spare=marks.shims_on_record(run.store.paths),
+            watch=setup.watch,
+        )
     )
 
 

@@ -24,7 +24,6 @@ from subagent_server.host.sleeper import Sleeper
 from subagent_server.host.wake import SLOW_POLL_SECONDS
 from subagent_server.service.ask import ask, hooks_of
 from subagent_server.service.masking import masker_of
-from subagent_server.store.last_state import LastState
 from subagent_server.store.logs import RunJournal
 from subagent_server.store.paths import run_at
 from subagent_server.store.runs import RunStore
@@ -59,7 +58,6 @@ class WorkerRun:
         self._prompt: str | None = None
         self._secrets: list[str] = []
         self._slots = slots
-        self._state = LastState(self.store, self.run_id)
         self._journal = RunJournal(self.paths)
         self._transcript = Transcript(self.paths)
         self._model_calls = ModelCalls(self.store, self.paths)
@@ -132,7 +130,7 @@ class WorkerRun:
 
     def meta(self) -> RunMeta:
         """Return the state of the run. Raises UnreadableMeta."""
-        return self._state.read()
+        return self.store.read_state(self.paths)
 
     @property
     def is_over(self) -> bool:

@@ -12,7 +12,7 @@ from subagent_server.domain.records import RunResult
 from subagent_server.domain.states import Status
 from subagent_server.host import journal
 from subagent_server.service.doctor import examine
-from subagent_server.store.facts import tree_is_gone
+from subagent_server.service.shim_record import tree_is_gone
 from subagent_server.store.runs import RunStore
 from tests.faults.disks import fill, memory_disk
 from tests.helpers.files import names

@@ -7,7 +7,7 @@ import pytest
 
 from subagent_server.domain.states import Event, Status
 from subagent_server.host import failpoints, locks
-from subagent_server.store.facts import tree_is_gone
+from subagent_server.service.shim_record import tree_is_gone
 from tests.helpers.processes import REPOSITORY
 from tests.helpers.turns import call, says
 from tests.helpers.wait import wait_for

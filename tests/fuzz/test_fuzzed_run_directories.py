@@ -110,10 +110,10 @@ def test_a_mutated_run_gives_right_answers_or_sentences_and_reaches_nothing_outs
 
 def _ask_everything(service: Service) -> str:
     """Call every verb that reads, then those that remove; return all that they say."""
-    paths, store = service.store.paths, service.store
+    store = service.store
     streams = ("log", "events", "result", "payload")
     uris = [f"run://{MUTATED}/{kind}" for kind in ("meta", "log", "result")]
-    rows = [row.to_wire() for row in RunList(paths).every()]
+    rows = [row.to_wire() for row in RunList(store).every()]
     assert OTHER in [row["runId"] for row in rows]
     verbs: list[Callable[[], object]] = [
         lambda: rows,
@@ -123,7 +123,7 @@ def _ask_everything(service: Service) -> str:
         lambda: list_documents(service, USER),
         lambda: trees_of(service, [MUTATED]),
         lambda: open_questions(service, USER),
-        lambda: stats(paths),
+        lambda: stats(store),
         lambda: list(examine(store, MUTATED, {"A_KEY": SECRET})),
         lambda: read_past(store, MUTATED),
         lambda: list(prune(store, Age(), dry_run=True)),

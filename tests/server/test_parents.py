@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from subagent_server.host import processes
-from subagent_server.service.list_runs import MAX_PASSED
+from subagent_server.service.list_runs import MAX_SEARCHED
 from subagent_server.store.runs import RunStore
 from tests.helpers.stored import make_stored
 from tests.helpers.turns import asks, says
@@ -80,16 +80,14 @@ def test_the_run_of_a_command_is_heard_by_all_parents_when_nobody_watches_it(wor
     assert "client    \\x1b[2Jxxx" in said and len(max(said.split("\n"), key=len)) < 300, "a name is data"
 
 
-def test_a_list_passes_over_so_many_ended_runs_of_another_parent_and_says_so(
-    world: World, tmp_path: Path
-) -> None:
+def test_a_list_looks_at_so_many_runs_of_another_parent_and_says_so(world: World, tmp_path: Path) -> None:
     store = RunStore(tmp_path / "many")
     another = json.dumps({**processes.this_process().to_json(), "client": "another"}).encode()
-    for run_id in make_stored(store.paths.root, MAX_PASSED + 1):
+    for run_id in make_stored(store.paths.root, MAX_SEARCHED + 1):
         state = store.paths.run(run_id).meta.path
         state.write_bytes(state.read_bytes().replace(b"{", b'{"startedBy": %s,' % another, 1))
     with world.serve(env={"SUBAGENT_RUNS": str(store.paths.root)}) as parent:
         nothing = parent.call("list_runs")
-        assert nothing["runs"] == [] and "1,000 ended ones of other parents" in nothing["omitted"]
+        assert nothing["runs"] == [] and "Only the newest 5,000 runs" in nothing["omitted"]
         everything = parent.call("list_runs", all=True)
         assert len(everything["runs"]) == 20 and "omitted" not in everything

@@ -17,7 +17,7 @@ from subagent_server.launch.local import LocalLauncher
 from subagent_server.service.check_status import check_status
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.list_runs import list_runs
-from subagent_server.service.run_case import RunCase, case_of, is_over
+from subagent_server.service.reconcile import is_over
 from subagent_server.settings import read_settings
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
@@ -64,25 +64,6 @@ def leave_result(run: RunPaths) -> None:
     """Leave a result, as a worker does that dies before the state has it."""
     result = RunResult(outcome=Status.COMPLETED, text="Done.", summary="Done.")
     run.result.path.write_bytes(result.to_json())
-
-
-def test_the_first_case_that_fits_is_the_case_of_a_run(tmp_path: Path, held: Held) -> None:
-    run = made(tmp_path / "runs", STARTED)
-    assert case_of(run, Status.RUNNING, None) is RunCase.DEAD
-    hold(run, held)
-    assert case_of(run, Status.RUNNING, None) is RunCase.LIVES
-    record_exit(run)
-    assert case_of(run, Status.RUNNING, None) is RunCase.DEAD
-    leave_result(run)
-    assert case_of(run, Status.RUNNING, None) is RunCase.RESULT_LEFT
-    assert case_of(run, Status.COMPLETED, None) is RunCase.ENDED
-    assert case_of(run, Status.COMPLETED, "another-host") is RunCase.ELSEWHERE
-    assert case_of(run, Status.COMPLETED, "another-host", SCHEMA_VERSION + 1) is RunCase.NEWER
-    os.removexattr(tmp_path / "runs", "user.subagent.root")
-    store = RunStore(tmp_path / "runs")
-    foreign = store.paths.run(RUN_ID)
-    store.read_state(foreign)
-    assert case_of(foreign, Status.COMPLETED, "another-host", SCHEMA_VERSION + 1) is RunCase.FOREIGN
 
 
 def lives(root: Path, held: Held) -> None:
@@ -165,7 +146,7 @@ def test_a_list_and_a_view_say_the_same_of_a_run_in_either_order(
 
 def listed(service: Service) -> tuple[str, bool | None]:
     """Return status and liveness of the run by the list."""
-    (row,) = list_runs(service).rows
+    (row,) = list_runs(service.store).rows
     assert row.status is not None, row.unreadable
     return row.status.value, row.live
 

@@ -19,12 +19,12 @@ _WIDTH = 60
 def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the runs whose short or whole id begins so, those that need a person first."""
     from subagent_server.service.list_runs import RunList
-    from subagent_server.store.paths import RootPaths
+    from subagent_server.store.runs import RunStore
 
     session = Session(ctx.ensure_object(Flags))
 
     def found() -> Iterator[CompletionItem]:
-        rows = RunList(RootPaths(session.settings.runs_root), caller=session.caller).every()
+        rows = RunList(RunStore(session.settings.runs_root), caller=session.caller).every()
         for row in islice(rows, _MOST):
             about = cut(one_line(" · ".join(filter(None, (row.agent, row.label or row.summary)))), _WIDTH)
             for name in (row.run_id.rpartition("-")[2], row.run_id):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import click
 
-from subagent_server import __version__
+from subagent_server import __version__, extensions
 from subagent_server.cli.console.flags import common_options, take_common_options
 
 
@@ -21,7 +21,7 @@ def _verb(name: str, help: str) -> Verb:
     return Verb(f"subagent_server.cli.{name}:{name}", help)
 
 
-VERBS: dict[str, Verb] = {
+_OWN: dict[str, Verb] = {
     "run": _verb("run", "Start an agent and follow it until it ends."),
     "rerun": _verb("rerun", "Start the task of a run once more, as a new run."),
     "ls": _verb("ls", "List runs: those that need you, those that work, the last that ended."),
@@ -42,7 +42,6 @@ VERBS: dict[str, Verb] = {
     "agents": _verb("agents", "List the agents and the faults of their files."),
     "prompt": _verb("prompt", "Show what the model of an agent would get, without a call."),
     "script": _verb("script", "Turn a run that has ended into a script that plays it again."),
-    "eval": Verb("subagent_server.cli.eval:eval_", "Try cases with agents and models."),
     "compare": _verb("compare", "Show two runs side by side."),
     "new": _verb("new", "Write the file of a new agent."),
     "tools": _verb("tools", "Print the functions that programs of an agent can call."),
@@ -56,6 +55,20 @@ VERBS: dict[str, Verb] = {
     "completion": _verb("completion", "Print the script that completes this command in a shell."),
     "demo": _verb("demo", "Show a whole run with a scripted model, without a key."),
 }
+
+VERBS: dict[str, Verb] = {
+    name: verb
+    for own, verb_of_own in _OWN.items()
+    for name, verb in [
+        (own, verb_of_own),
+        *(
+            (name, Verb(each.where, each.help))
+            for name, each in extensions.commands().items()
+            if each.after == own
+        ),
+    ]
+}
+"""All verbs in the order of `--help`; those of extensions stand behind the verb that they name."""
 
 _EPILOG = (
     "RUN is the id of a run, a unique beginning of it, its unique last part, or @last, the "

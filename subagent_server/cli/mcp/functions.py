@@ -14,8 +14,7 @@ from subagent_server.cli.mcp.config import ReadyServers, agent_with_servers
 from subagent_server.domain.definitions import AgentDefinition, CodeMode
 from subagent_server.domain.errors import RunRefused, choices, shorten
 from subagent_server.domain.secrets import Masker
-from subagent_server.toolkit.code_mode.catalogue import ToolFunction
-from subagent_server.toolkit.code_mode.division import DividedTools, divided
+from subagent_server.toolkit.code_mode.stubs import DividedTools, ToolFunction, divided
 from subagent_server.toolkit.mcp_servers.connection import ServerContext
 from subagent_server.toolkit.mcp_servers.offer import ToolChoice
 from subagent_server.toolkit.mcp_servers.results import Attachments

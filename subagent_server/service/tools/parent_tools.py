@@ -104,7 +104,7 @@ WAIT_FOR_RUNS = ToolSpec(
 async def _list_runs(context: ToolContext, call: Call) -> Answer:
     listed = await asyncio.to_thread(
         list_runs,
-        context.service,
+        context.service.store,
         status=Status(call.arguments["status"]) if "status" in call.arguments else None,
         agent=call.get("agent"),
         limit=call.get("limit", 20),

@@ -1,16 +1,464 @@
-"""One program: started, checked, given its task, answered, and ended with all that it has left."""
+"""One program: its process, its socket, its clock, and how it has ended.
+
+1. The process is started, in a box or without; `inside.py` in it writes that it is there.
+2. The walls of its box are looked at from outside, before it gets its task: until then it runs nothing of the
+   model.
+3. It gets the code and the names of its functions; its calls are answered until it has ended or is ended.
+4. All that is left of it is killed, and only then is its end judged: a process it leaves could still write.
+"""
 
 import asyncio
-from contextlib import suppress
+import json
+import marshal
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from subagent_server.domain.errors import RunRefused, shorten
+from subagent_server.host import process_scan, processes
+from subagent_server.sandbox.box import Box
+from subagent_server.sandbox.check import check_box
+from subagent_server.sandbox.limits import bounding_processes, limits_as_resources
 from subagent_server.sandbox.trial import refusal_of
-from subagent_server.toolkit.code_mode.calls import ProgramCalls
-from subagent_server.toolkit.code_mode.channel import MOST_REQUEST_BYTES, Broken, Channel
-from subagent_server.toolkit.code_mode.outcome import Outcome, ProgramEnd, judged
-from subagent_server.toolkit.code_mode.process import ProgramPlace, ProgramProcess
 from subagent_server.toolkit.workspace.off_loop import off_loop
 from subagent_server.toolkit.workspace.output import OutputCapture
+from subagent_server.toolkit.workspace.output_reader import OutputReader
+from subagent_server.toolkit.workspace.process_tree import Spare, end_box, end_tree, spare_none
+
+# -- the interpreter
+
+OLDEST = (3, 9)
+_VERSION = "import sys; print('Python', *sys.version_info[:3])"
+_VERSION_SECONDS = 30.0
+_LOADER = """\
+import marshal, os, sys
+line, file = map(int, sys.argv[1:])
+os.write(line, b'{"ready": true}\\n')
+version, compiled, text = marshal.load(open(file, "rb"))
+module = sys.modules["inside"] = type(sys)("inside")
+code = marshal.loads(compiled) if version == sys.version else compile(text, "<code mode>", "exec")
+exec(code, vars(module))
+module.main(line)
+"""
+"""The first thing is the record that the program is here, so that its box is looked at while it gets ready.
+`inside.py` comes compiled, as in a `.pyc` file, for the worker's interpreter; another one compiles it."""
+
+
+def version_of(python: str, box: Box | None) -> str:
+    """Return the version of the interpreter that an agent file names, asked where programs run. Blocking.
+
+    Raises:
+        RunRefused: `config`; it cannot be used.
+    """
+    command = [python, "-I", "-c", _VERSION]
+    streams: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+    }
+    try:
+        process = subprocess.Popen(command, **streams) if box is None else box.start(command, **streams)
+        with process:
+            try:
+                said = process.communicate(timeout=_VERSION_SECONDS)[0].decode("utf-8", "replace").strip()
+            finally:
+                process.kill()
+    except (OSError, ValueError) as error:
+        raise _unusable(python, str(error)) from error
+    except subprocess.TimeoutExpired as error:
+        raise _unusable(python, f"it does not say its version within {_VERSION_SECONDS:g} s") from error
+    found = re.fullmatch(r"Python (\d+) (\d+) (\d+)", said)
+    if found is None:
+        raise _unusable(python, f"asked for its version, it said: {shorten(said.partition(chr(10))[0])}")
+    if (int(found[1]), int(found[2])) < OLDEST:
+        raise _unusable(python, f"it is Python {found[1]}.{found[2]}")
+    return ".".join(found.groups())
+
+
+def _unusable(python: str, why: str) -> RunRefused:
+    oldest = ".".join(map(str, OLDEST))
+    return RunRefused(
+        "config",
+        f"codeMode.python: {shorten(python)} cannot be used: {why.rstrip('.')}.",
+        f"Name a Python since {oldest}, or leave the key out to use {sys.executable}.",
+    )
+
+
+@cache
+def _inside() -> bytes:
+    text = Path(__file__).with_name("inside.py").read_text("utf-8")
+    return marshal.dumps((sys.version, marshal.dumps(compile(text, "<code mode>", "exec")), text))
+
+
+# -- the time of a program
+
+
+class ProgramClock:
+    """Counts the seconds of one program, from `run_out` on; it stands still while the parent is asked."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._left = seconds
+        self._since = time.monotonic()
+        self._pauses = 0
+        self._changed = asyncio.Event()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let no time pass. Pauses may overlap."""
+        self._pause(+1)
+        try:
+            yield
+        finally:
+            self._pause(-1)
+
+    def _pause(self, by: int) -> None:
+        self._count()
+        self._pauses += by
+        self._changed.set()
+
+    def _count(self) -> None:
+        now = time.monotonic()
+        if not self._pauses:
+            self._left -= now - self._since
+        self._since = now
+
+    async def run_out(self) -> None:
+        """Return when the time is over."""
+        self._since = time.monotonic()
+        while True:
+            self._changed.clear()
+            self._count()
+            if self._left <= 0:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if self._pauses else self._left):
+                    await self._changed.wait()
+
+
+# -- the host's end of the socket
+
+Reply = dict[str, Any]
+Answerer = Callable[[str, dict[str, Any]], Awaitable[Reply]]
+"""Answers a call of a function with `value`, `text` (and `value`), or `error`."""
+
+MOST_CALLS = 1_000
+"""How many calls one program may make."""
+MOST_CALLS_AT_ONCE = 64
+"""How many of them are under way at the same time; the program waits with the others."""
+MOST_REQUEST_BYTES = 4 << 20
+"""How much a call may send, as JSON."""
+MOST_REPLY_BYTES = 16 << 20
+"""How much a call may bring, as JSON."""
+_MOST_RECORDS = 2 * MOST_CALLS
+_TOO_MANY = f"A program may make {MOST_CALLS:,} calls: end it, and go on in another one."
+_TOO_LARGE = (
+    f"The call was made, but its result has more than {MOST_REPLY_BYTES:,} bytes: ask for less at once."
+)
+
+
+class Broken(Exception):
+    """The program has written something that is no record; the text says what."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    ready: bool | None = None
+    call: int | None = None
+    function: str | None = None
+    arguments: dict[str, Any] | None = None
+    end: int | None = None
+    fault: str | None = None
+
+
+class Channel:
+    """The socket of one program. `end` and `fault` are what the program has reported of its end.
+
+    Every incoming record is data: it has a bound and a fixed form, and the first of another form ends the
+    program.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answerer) -> None:
+        self.end: int | None = None
+        self.fault: str | None = None
+        self.closed = asyncio.Event()
+        """Set when nobody is left who could write a record."""
+        self._reader = reader
+        self._writer = writer
+        self._answer = answer
+        self._places = asyncio.Semaphore(MOST_CALLS_AT_ONCE)
+        self._used: set[int] = set()
+
+    @classmethod
+    async def open(cls, line: socket.socket, answer: Answerer) -> "Channel":
+        """Return the channel of a socket, which it takes over."""
+        reader, writer = await asyncio.open_connection(sock=line, limit=MOST_REQUEST_BYTES + 4_096)
+        return cls(reader, writer, answer)
+
+    async def begins(self) -> bool:
+        """Return whether the program has got ready; False if it has ended. Raises Broken."""
+        record = await self._next()
+        if record is not None and record.ready is not True:
+            raise Broken("its first record is not that it is ready")
+        return record is not None
+
+    async def send(self, record: Mapping[str, Any]) -> None:
+        """Send a record. A program that has ended gets none."""
+        await self._write(json.dumps(record))
+
+    async def _write(self, line: str) -> None:
+        with suppress(ConnectionError):
+            self._writer.write(line.encode() + b"\n")
+            await self._writer.drain()
+
+    async def serve(self) -> None:
+        """Answer the calls of the program, side by side, until no process is left that could make one.
+
+        Raises:
+            Broken: a record has not the form that it should have.
+        """
+        try:
+            async with asyncio.TaskGroup() as calls:
+                await self._read_calls(calls)
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+
+    async def _read_calls(self, calls: asyncio.TaskGroup) -> None:
+        for _ in range(_MOST_RECORDS):
+            record = await self._next()
+            if record is None:
+                self.closed.set()
+                return
+            if record.fault is not None:
+                self.fault = record.fault
+            elif record.end is not None:
+                self.end = record.end
+            elif record.call is None or record.function is None or record.arguments is None:
+                raise Broken("a record is neither a call nor an end")
+            elif record.call in self._used:
+                raise Broken(f"two calls have the number {record.call}")
+            else:
+                self._used.add(record.call)
+                await self._places.acquire()
+                calls.create_task(self._serve(record.call, record.function, record.arguments))
+        raise Broken(f"it has written more than {_MOST_RECORDS:,} records")
+
+    async def _serve(self, number: int, function: str, arguments: dict[str, Any]) -> None:
+        try:
+            reply: Reply = {"error": _TOO_MANY}
+            if len(self._used) <= MOST_CALLS:
+                reply = await self._answer(function, arguments)
+            line = json.dumps({"call": number, **reply})
+            if len(line) > MOST_REPLY_BYTES:
+                line = json.dumps({"call": number, "error": _TOO_LARGE})
+            await self._write(line)
+        finally:
+            self._places.release()
+
+    async def _next(self) -> _Record | None:
+        """Return the next record, None at the end."""
+        try:
+            line = await self._reader.readuntil(b"\n")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+        except asyncio.LimitOverrunError as error:
+            raise Broken(f"a record has more than {MOST_REQUEST_BYTES:,} bytes") from error
+        try:
+            return _Record.model_validate(json.loads(line))
+        except (ValueError, RecursionError, ValidationError) as error:
+            raise Broken("a record is not the JSON of a call") from error
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._writer.close()
+
+
+# -- the process
+
+MARK = "SUBAGENT_PROGRAM"
+"""The variable by which the processes of a program are found that have left its session."""
+_SIGNALLED = 128
+"""Bubblewrap ends with this plus the number of the signal that ended the program in it."""
+
+
+@dataclass(frozen=True)
+class ProgramPlace:
+    """Where programs run: `python` in `cwd`, with exactly `environment`, or in a `box` with its own.
+
+    `spare` says which processes outlive the program that has started them.
+    """
+
+    python: str
+    cwd: Path
+    environment: Mapping[str, str]
+    box: Callable[[], Box] | None = None
+    spare: Spare = spare_none
+
+
+@dataclass
+class ProgramProcess:
+    """A started program. `line` is the host's end of its socket."""
+
+    line: socket.socket
+    _process: "subprocess.Popen[bytes]"
+    _output: OutputReader
+    _box: Box | None
+    _mark: str
+    _spare: Spare
+
+    @classmethod
+    def start(cls, place: ProgramPlace, mark: str, capture: OutputCapture) -> "ProgramProcess":
+        """Start a program that waits for its task; its output goes to `capture`.
+
+        Raises:
+            OSError: there is no such interpreter, or no room for it.
+            BoxRefused: there is no box as it was asked for.
+        """
+        box = None if place.box is None else place.box()
+        line, inner = socket.socketpair()
+        inside = os.memfd_create("program")
+        os.pwrite(inside, _inside(), 0)
+        output, output_end = os.pipe()
+        descriptors = (inner.fileno(), inside)
+        command = [place.python, "-I", "-u", "-X", "utf8", "-c", _LOADER, *map(str, descriptors)]
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output_end, "stderr": output_end}
+        try:
+            if box is not None:
+                process = box.start(command, pass_fds=descriptors, **streams)
+            else:
+                process = subprocess.Popen(
+                    command,
+                    pass_fds=descriptors,
+                    cwd=place.cwd,
+                    env={**place.environment, MARK: mark},
+                    start_new_session=True,
+                    **streams,
+                )
+        except BaseException:
+            line.close()
+            os.close(output)
+            raise
+        finally:
+            inner.close()
+            os.close(inside)
+            os.close(output_end)
+        return cls(line, process, OutputReader(output, lambda: capture), box, mark, place.spare)
+
+    def check(self) -> dict[str, int]:
+        """Look at the walls of its box from outside; return the limits that the program sets for itself.
+
+        Raises:
+            BoxRefused: the box is not closed.
+        """
+        if self._box is None:
+            return {}
+        bounding = bounding_processes(check_box(self._process.pid, self._box), self._box.limits)
+        if bounding is not None:
+            bounding.wait()
+        return limits_as_resources(self._box.limits)
+
+    async def exited(self) -> None:
+        """Return when the process has ended."""
+        loop = asyncio.get_running_loop()
+        over = asyncio.Event()
+        descriptor = os.pidfd_open(self._process.pid)
+        loop.add_reader(descriptor, over.set)
+        try:
+            await over.wait()
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+
+    def interrupt(self) -> None:
+        """Send SIGINT, as Ctrl-C does, to the program and to all that it has started."""
+        leader = processes.identify(self._process.pid)
+        below = process_scan.descendants([self._process.pid], spare=self._spare)
+        targets = below[1:] if self._box is not None else [leader, *below]  # not the first process of a box
+        for identity in targets:
+            if identity is not None:
+                processes.send_signal(identity, signal.SIGINT)
+
+    def end(self) -> tuple[int | None, str]:
+        """Kill all that is left of the program; return its exit code (negative: the signal) and its output.
+
+        Blocking. The code is None if the kernel could not kill it.
+        """
+        if self._box is None:
+            end_tree(self._process.pid, 0, self._spare)
+            for identity in process_scan.marked(f"{MARK}={self._mark}"):
+                if not self._spare(identity):
+                    processes.send_signal(identity, signal.SIGKILL)
+        else:
+            end_box(self._process.pid, 0)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        code = self._process.returncode
+        in_box = self._box is not None and code is not None and code > _SIGNALLED
+        self._output.close()
+        return (_SIGNALLED - code if in_box and code is not None else code), self._output.take().finish()
+
+
+# -- the end
+
+
+class Outcome(IntEnum):
+    """The four outcomes of a program."""
+
+    DONE = 0
+    RAISED = 1
+    DIED = 2
+    FAULT = 3
+
+
+@dataclass(frozen=True)
+class ProgramEnd:
+    """How a program has ended: its output in the length for the model, and a remark unless all went well."""
+
+    outcome: Outcome
+    exit_code: int | None
+    output: str
+    remark: str = ""
+
+
+def judged(channel: Channel, exit_code: int | None, output: str) -> ProgramEnd:
+    """Return how a program has ended by itself.
+
+    A fault of our own part counts only if that part has reported it and left with its code: `sys.exit(3)` in
+    the code is the code's own affair. A process that left without a report of its end has died.
+    """
+    if channel.fault is not None and exit_code == Outcome.FAULT:
+        return ProgramEnd(Outcome.FAULT, exit_code, output, channel.fault)
+    if exit_code is None:
+        how = "it could not be killed"
+    elif exit_code < 0:
+        known = -exit_code in set(signal.Signals)
+        how = f"it was ended by signal {signal.Signals(-exit_code).name if known else -exit_code}"
+    elif channel.end == 2:
+        how = "out of memory"
+    elif channel.end not in (0, 1):
+        how = f"it left with exit code {exit_code} before its end"
+    elif channel.end == exit_code == 0:
+        return ProgramEnd(Outcome.DONE, exit_code, output)
+    else:
+        return ProgramEnd(Outcome.RAISED, exit_code, output, f"[exit code {exit_code}]")
+    return ProgramEnd(Outcome.DIED, exit_code, output, f"[the program died: {how}]")
+
+
+# -- its course
 
 START_SECONDS = 60.0
 INTERRUPT_SECONDS = 5.0
@@ -18,25 +466,23 @@ INTERRUPT_SECONDS = 5.0
 _LAST_RECORDS_SECONDS = 2.0
 
 
-@dataclass(frozen=True)
-class Ended:
-    """A program that has ended, with its output in the length for the model."""
-
-    end: ProgramEnd
-    output: str
-
-
+@dataclass
 class Execution:
-    """Runs one program. The time of the `calls`' clock bounds it."""
+    """Runs one program. The time of `clock` bounds it; `answer` answers its calls.
 
-    def __init__(self, place: ProgramPlace, code: str, calls: ProgramCalls) -> None:
-        self._place = place
-        self._code = code
-        self._calls = calls
-        self._cut: str | None = None
-        """Why the program was ended by us."""
+    `functions` and `types` are what it needs to make its names.
+    """
 
-    async def run(self, mark: str, capture: OutputCapture) -> Ended:
+    place: ProgramPlace
+    code: str
+    functions: Sequence[Any]
+    types: Sequence[str]
+    clock: ProgramClock
+    answer: Answerer
+    _cut: str | None = None
+    """Why the program was ended by us."""
+
+    async def run(self, mark: str, capture: OutputCapture) -> ProgramEnd:
         """Run it to its end. However this ends, no process is left.
 
         Raises:
@@ -49,9 +495,9 @@ class Execution:
         channel: Channel | None = None
         serving: asyncio.Task[None] | None = None
         try:
-            await off_loop(lambda: started.append(ProgramProcess.start(self._place, mark, capture)))
+            await off_loop(lambda: started.append(ProgramProcess.start(self.place, mark, capture)))
             process = started[0]
-            channel = await Channel.open(process.line, self._calls.answer)
+            channel = await Channel.open(process.line, self.answer)
             begun = await self._begun(process, channel)
             if begun:
                 serving = asyncio.create_task(channel.serve())
@@ -68,11 +514,14 @@ class Execution:
             if channel is not None:
                 channel.close()
         exit_code, output = ended
-        if not begun and self._cut is None:
-            raise _not_begun(self._place, exit_code, output)
         if self._cut is not None:
-            return Ended(ProgramEnd(Outcome.DIED, exit_code, self._cut), output)
-        return Ended(judged(channel, exit_code), output)
+            return ProgramEnd(Outcome.DIED, exit_code, output, self._cut)
+        if begun:
+            return judged(channel, exit_code, output)
+        if self.place.box is not None:
+            raise refusal_of(output, exit_code)
+        words = output.strip().partition("\n")[0] or "it ended at once, without a word"
+        raise OSError(f"{self.place.python} did not start: {words}")
 
     async def _begun(self, process: ProgramProcess, channel: Channel) -> bool:
         """Give the program its task, once its box is known to be closed; False if it did not get so far."""
@@ -86,9 +535,9 @@ class Execution:
         limits = await off_loop(process.check)
         await channel.send(
             {
-                "code": self._code,
-                "functions": self._calls.functions.table(),
-                "types": self._calls.functions.types(),
+                "code": self.code,
+                "functions": self.functions,
+                "types": self.types,
                 "limits": limits,
                 "mostBytes": MOST_REQUEST_BYTES,
             }
@@ -97,9 +546,8 @@ class Execution:
 
     async def _watched(self, process: ProgramProcess, serving: "asyncio.Task[None]") -> None:
         """Return when the program has ended, or has to be ended."""
-        clock = self._calls.clock
         exited = asyncio.create_task(process.exited())
-        over = asyncio.create_task(clock.run_out())
+        over = asyncio.create_task(self.clock.run_out())
         waits = {exited, over, serving}
         try:
             while not exited.done():
@@ -108,9 +556,8 @@ class Execution:
                     waits.discard(serving)
                     serving.result()
                 if over in done and not exited.done():
-                    self._cut = (
-                        f"[timed out after {clock.seconds:g} s: the program and all it had started was ended]"
-                    )
+                    seconds = f"{self.clock.seconds:g} s"
+                    self._cut = f"[timed out after {seconds}: the program and all it had started was ended]"
                     await off_loop(process.interrupt)
                     await asyncio.wait([exited], timeout=INTERRUPT_SECONDS)
                     return
@@ -129,10 +576,3 @@ async def _last_records(channel: Channel, serving: "asyncio.Task[None]") -> None
     if serving.done():
         with suppress(Broken):
             serving.result()
-
-
-def _not_begun(place: ProgramPlace, exit_code: int | None, output: str) -> Exception:
-    if place.box is not None:
-        return refusal_of(output, exit_code)
-    words = output.strip().partition("\n")[0] or "it ended at once, without a word"
-    return OSError(f"{place.python} did not start: {words}")

@@ -3,16 +3,13 @@
 import json
 import os
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from subagent_server.toolkit.code_mode.catalogue import Catalogue, ToolFunction, catalogue_of
-from subagent_server.toolkit.code_mode.literals import misfits
-from subagent_server.toolkit.code_mode.stubs import ServerTool
+from subagent_server.toolkit.code_mode.stubs import Catalogue, ServerTool, ToolFunction, catalogue_of
 from tests.toolkit.code_mode.values import accepted, as_json, call, check_hints, complaints
 from tests.toolkit.mcp_servers.test_input_schemas import SHAPES
 
@@ -111,108 +108,6 @@ def test_each_kind_of_schema_becomes_types_that_resolve_and_that_its_values_have
     wrong = "shapes.tool1(p1='no list')"
     said = complaints([catalogue], [*(text for _, text in made), *results, wrong], tmp_path)
     assert len(said) == 1 and 'incompatible type "str"; expected "list[str]"' in said[0], "\n".join(said)
-
-
-def literal_calls(catalogue: Catalogue, dice: random.Random) -> list[tuple[str, dict[str, Any]]]:
-    """Return calls with values that the schemas of the tools accept, as the check of literals gets them."""
-    return [
-        (
-            function.qualified,
-            {each.name: value[each.key] for each in function.parameters if each.key in value},
-        )
-        for function in catalogue.functions
-        for value in accepted(_mended(function.tool.input_schema), dice)
-    ]
-
-
-def test_literals_that_a_schema_accepts_are_never_said_to_be_wrong() -> None:
-    catalogue = sample()
-    by_name = {each.qualified: each for each in catalogue.functions}
-    good = literal_calls(catalogue, random.Random(SEED))
-    wrong = ("shapes.tool1", {"p1": "no list"})
-    ((place, fault),) = misfits(by_name, [wrong, *good])
-    assert place == 0 and "the argument 'p1' is wrong: 'no list' is not of type 'array'" in fault
-
-
-TEXTS = {"type": "array", "items": {"type": "string"}}
-COUNTED = {
-    "type": "object",
-    "properties": {"n": {"type": "integer"}},
-    "required": ["n"],
-    "additionalProperties": False,
-}
-NOTHING = {"type": "null"}
-
-
-@pytest.mark.parametrize(
-    ("properties", "given", "place"),
-    [
-        ({"labels": {"anyOf": [TEXTS, NOTHING]}}, {"labels": ["a", 2]}, "'labels'[1] is wrong: 2 is not of"),
-        ({"labels": {"oneOf": [TEXTS, {"type": "string"}]}}, {"labels": ["a", 2]}, "'labels'[1] is wrong"),
-        ({"o": {"anyOf": [COUNTED, NOTHING]}}, {"o": {"n": "five"}}, "'o']['n'] is wrong"),
-        (
-            {"o": {"anyOf": [COUNTED, NOTHING]}, "n": {"type": "string"}},
-            {"o": {"n": "five"}, "n": "fine"},
-            "'o']['n'] is wrong",
-        ),
-        ({"o": {"anyOf": [COUNTED, NOTHING]}}, {"o": {}}, "'o' is wrong: 'n' is a required property"),
-        ({"o": {"anyOf": [COUNTED, NOTHING]}}, {"o": {"n": 1, "z": 2}}, "'o' is wrong: Additional"),
-        ({"k": {"anyOf": [{"type": "integer"}, NOTHING]}}, {"k": "x"}, "'k' is wrong"),
-        (
-            {"rows": {"type": "array", "items": {"anyOf": [COUNTED, {"type": "string"}]}}},
-            {"rows": [{"n": "x"}]},
-            "'rows'[0]['n'] is wrong",
-        ),
-    ],
-)
-def test_a_wrong_literal_below_a_choice_is_named_by_its_place(
-    properties: dict[str, Any], given: dict[str, Any], place: str
-) -> None:
-    (function,) = catalogue_of([ServerTool("a", "b", "", {"properties": properties})]).functions
-    ((_, fault),) = misfits({"a.b": function}, [("a.b", given)])
-    assert place.replace("'o']", "'o'") in fault
-
-
-@pytest.mark.parametrize(
-    ("schema", "given"),
-    [
-        pytest.param(
-            {"properties": {"c": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
-            {"c": 1},
-            id="a-choice-at-the-root",
-        ),
-        pytest.param(
-            {"properties": {"c": {"anyOf": [{"required": ["a"]}, {"type": "null"}], "maximum": 5}}},
-            {"c": 10**5_000},
-            id="a-number-that-no-message-holds",
-        ),
-    ],
-)
-def test_what_the_check_of_literals_cannot_judge_is_no_fault_of_the_call(
-    schema: dict[str, Any], given: dict[str, Any]
-) -> None:
-    (function,) = catalogue_of([ServerTool("a", "b", "", schema)]).functions
-    assert misfits({"a.b": function}, [("a.b", given)]) == []
-
-
-def test_a_schema_that_multiplies_is_not_judged_for_ever() -> None:
-    twice = {f"L{level}": {"anyOf": [{"$ref": f"#/$defs/L{level + 1}"}] * 2} for level in range(40)}
-    schema = {"properties": {"x": {"$ref": "#/$defs/L0"}}, "$defs": {**twice, "L40": {"type": "string"}}}
-    (function,) = catalogue_of([ServerTool("a", "b", "", schema)]).functions
-    began = time.monotonic()
-    assert misfits({"a.b": function}, [("a.b", {"x": 1})] * 2) == []
-    assert time.monotonic() - began < 30
-
-
-@pytest.mark.fuzz
-@pytest.mark.skipif(REAL_TOOLS is None, reason="REAL_TOOLS names no file of definitions")
-@pytest.mark.timeout(600)
-def test_literals_that_the_schema_of_a_real_tool_accepts_are_never_said_to_be_wrong() -> None:
-    dice = random.Random(SEED)
-    for catalogue in real():
-        by_name = {each.qualified: each for each in catalogue.functions}
-        for literal in literal_calls(catalogue, dice):
-            assert misfits(by_name, [literal]) == [], literal
 
 
 @pytest.mark.fuzz

@@ -1,4 +1,4 @@
-"""Types for the values that a JSON Schema allows. Pure.
+"""Types of Python for the values that a JSON Schema allows. Pure.
 
 A type allows at least the values that its schema allows: the server judges the rest. Types that Python cannot
 express are `Any`, with the reason.
@@ -6,21 +6,185 @@ express are `Any`, with the reason.
 
 import keyword
 import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from subagent_server.toolkit.code_mode import words
-from subagent_server.toolkit.code_mode.names import STUB_NAMES, type_name
-from subagent_server.toolkit.code_mode.python_types import (
-    ANYTHING,
-    Field,
-    PythonType,
-    literal,
-    typed_dict,
-    union,
-    unknown,
+from subagent_server.toolkit.code_mode.python_text import (
+    STUB_NAMES,
+    as_comment,
+    default_of,
+    facts_of,
+    type_name,
 )
-from subagent_server.toolkit.code_mode.schema_parts import joined, kinds_of, list_in, mapping_in, types_of
 from subagent_server.toolkit.mcp_servers.schema_repair import DEAD_REFERENCE, resolved
+
+
+def joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema of the values that both schemas allow, or of more."""
+    both = {**other, **one}
+    properties = dict(mapping_in(one, "properties"))
+    for key, schema in mapping_in(other, "properties").items():
+        known = properties.setdefault(key, schema)
+        if known != schema:
+            properties[key] = {"allOf": [known, schema]}
+    if properties:
+        both["properties"] = properties
+    required = [*list_in(one, "required"), *list_in(other, "required")]
+    both["required"] = list(dict.fromkeys(key for key in required if isinstance(key, str)))
+    if "items" in one and "items" in other and one["items"] != other["items"]:
+        both["items"] = {"allOf": [one["items"], other["items"]]}
+    if "enum" in one and "enum" in other:
+        allowed = set(map(repr, list_in(other, "enum")))
+        both["enum"] = [value for value in list_in(one, "enum") if repr(value) in allowed]
+    if "type" in one and "type" in other:
+        both["type"] = _common_types(set(types_of(one)), set(types_of(other)))
+    return both
+
+
+def _common_types(one: set[str], other: set[str]) -> list[str]:
+    whole = {"integer"} if "integer" in one ^ other and "number" in one ^ other else set()
+    return sorted((one & other) | whole)
+
+
+def kinds_of(value: Any) -> list[str]:
+    """Return the JSON types of a value, the narrowest first."""
+    if isinstance(value, bool):
+        return ["boolean"]
+    if isinstance(value, int):
+        return ["integer", "number"]
+    kinds = {str: "string", float: "number", list: "array", dict: "object"}
+    return [kinds.get(type(value), "null")]
+
+
+def types_of(schema: dict[str, Any]) -> list[str]:
+    given = schema.get("type")
+    if isinstance(given, str | list):
+        return [given] if isinstance(given, str) else [each for each in given if isinstance(each, str)]
+    if "properties" in schema or "additionalProperties" in schema or "patternProperties" in schema:
+        return ["object"]
+    return ["array"] if "items" in schema or "prefixItems" in schema else []
+
+
+def mapping_in(schema: dict[str, Any], key: str) -> dict[str, Any]:
+    value = schema.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def list_in(schema: dict[str, Any], key: str) -> list[Any]:
+    value = schema.get(key)
+    return value if isinstance(value, list) else []
+
+
+# -- types as text
+
+
+MAX_LITERALS = 200
+MAX_LITERAL_CHARACTERS = 4_000
+_MOST_SHOWN = 5
+Field = tuple[str, str, str]
+"""A key of a `TypedDict`, its annotation, and the comment behind it."""
+_BY_KIND = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "null": "None",
+    "array": "list[Any]",
+    "object": "dict[str, Any]",
+}
+
+
+@dataclass(frozen=True)
+class PythonType:
+    """A type as the members of its union. `early` are those that are names of types not defined yet."""
+
+    members: tuple[str, ...] = ()
+    literals: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    early: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The type as an expression."""
+        literal = [f"Literal[{', '.join(self.literals)}]"] if self.literals else []
+        nothing = ["None"] if "None" in self.members else []
+        return " | ".join([*literal, *(each for each in self.members if each != "None"), *nothing])
+
+    def within(self, form: str) -> "PythonType":
+        """Return the type `form`, in which `{}` stands for this one."""
+        return PythonType((form.format(self.annotation()),), (), self.reasons)
+
+    def without(self, name: str) -> "PythonType":
+        """Return the type without one member."""
+        members, early = (
+            tuple(each for each in names if each != name) for names in (self.members, self.early)
+        )
+        return PythonType(members, self.literals, self.reasons, early)
+
+    def annotation(self) -> str:
+        """Return the expression for a place where a type that comes later must be quoted."""
+        return repr(self.text) if self.early else self.text
+
+    def takes(self, value: Any) -> bool:
+        """Whether a plain value is of this type, as far as its text shows."""
+        if "Any" in self.members or repr(value) in self.literals:
+            return True
+        kinds = {"NoneType": {"None"}, "int": {"int", "float"}}.get(
+            type(value).__name__, {type(value).__name__}
+        )
+        return not kinds.isdisjoint(self.members)
+
+
+ANYTHING = PythonType(("Any",))
+
+
+def unknown(reason: str) -> PythonType:
+    """Return `Any`, with the reason."""
+    return PythonType(("Any",), reasons=(reason,))
+
+
+def union(types: Iterable[PythonType]) -> PythonType:
+    """Return the type of values that are of one of these types."""
+    every = list(types)
+    reasons = tuple(dict.fromkeys(reason for each in every for reason in each.reasons))
+    members = tuple(dict.fromkeys(member for each in every for member in each.members))
+    if "Any" in members:
+        return PythonType(("Any",), reasons=reasons)
+    literals = tuple(dict.fromkeys(literal for each in every for literal in each.literals))
+    early = tuple(dict.fromkeys(name for each in every for name in each.early))
+    return PythonType(members, literals, reasons, early)
+
+
+def literal(values: Sequence[Any]) -> PythonType:
+    """Return the type of these values."""
+    if not values:
+        return unknown("no value is valid here")
+    plain = [value for value in values if value is None or isinstance(value, str | int)]
+    literals = tuple(dict.fromkeys(repr(value) for value in plain if value is not None))
+    size = sum(map(len, literals))
+    if len(plain) == len(values) and len(literals) <= MAX_LITERALS and size <= MAX_LITERAL_CHARACTERS:
+        return PythonType(("None",) if None in plain else (), literals)
+    kinds = union(PythonType((_BY_KIND[kind],)) for value in values for kind in kinds_of(value)[:1])
+    shown = ", ".join(map(repr, values[:_MOST_SHOWN]))
+    more = f" and {len(values) - _MOST_SHOWN} more" if len(values) > _MOST_SHOWN else ""
+    return union([kinds, PythonType(reasons=(f"one of {shown}{more}",))])
+
+
+def typed_dict(name: str, fields: Sequence[Field], about: str, *, as_class: bool) -> str:
+    """Return the definition of a `TypedDict`, with a comment `about` it.
+
+    As a class it reads better; keys that are no names of Python need the other form.
+    """
+    if as_class:
+        lines = [f"    {key}: {annotation}{comment}\n" for key, annotation, comment in fields]
+        return f"class {name}(TypedDict):{about}\n{''.join(lines)}"
+    lines = [f"    {key!r}: {annotation},{comment}\n" for key, annotation, comment in fields]
+    return f'{name} = TypedDict("{name}", {{{about}\n{"".join(lines)}}})\n'
+
+
+# -- types of schemas
+
 
 MAX_DEPTH = 16
 MAX_PARTS = 2_000
@@ -73,9 +237,9 @@ class TypeWriter:
     def comment(self, schema: Any, found: PythonType, *, shows_default: bool = False) -> str:
         """Return the comment behind a value of this schema and type."""
         if not isinstance(schema, dict):
-            return words.comment(found.reasons)
-        default = [] if shows_default else words.default(schema)
-        return words.comment([*words.facts(schema), *default, *found.reasons])
+            return as_comment(found.reasons)
+        default = [] if shows_default else default_of(schema)
+        return as_comment([*facts_of(schema), *default, *found.reasons])
 
     def type_of(self, schema: Any, name: str, depth: int = 0, reference: str = "") -> PythonType:
         """Return the type of a schema; `name` is that of the type, if it needs one.
@@ -251,7 +415,7 @@ class TypeWriter:
         if known != name and not reference:
             self._taken.discard(name)
             return known
-        about = words.comment([str(whole.get("description") or "")]) if reference else ""
+        about = as_comment([str(whole.get("description") or "")]) if reference else ""
         as_class = all(map(self._is_field, properties))
         self._defined.append(typed_dict(name, fields, about, as_class=as_class))
         return name

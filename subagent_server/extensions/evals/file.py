@@ -8,8 +8,10 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from decimal import Decimal
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,12 +27,15 @@ from subagent_server.domain.errors import CallerError, shorten
 from subagent_server.domain.file_schemas import DIALECT
 from subagent_server.domain.records import Record
 
+EVALS = "evals"
+"""The directory of a project for its evaluation files; they may lie beside it too."""
 MAX_TIMES = 1_000
 MAX_VALUES = 100_000
 """Of all cases of a file."""
 MAX_COMMAND_SECONDS = 600
 COMMAND_SECONDS = 60
 """How long an expected command may take, unless its expectation says otherwise."""
+_MOST_TRUSTED = 200
 
 
 def _word(value: object) -> object:
@@ -182,15 +187,37 @@ def read_eval_file(path: Path) -> EvalFile:
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         raise BadEvalFile(path, _reason(problem), _line(whole, problem["loc"])) from error
-    return read.model_copy(update={"cases": [_with_schemas(path, case) for case in read.cases]})
+    cases = [
+        case.model_copy(update={"expect": [_with_schema(path, case, each) for each in case.expect]})
+        for case in read.cases
+    ]
+    return read.model_copy(update={"cases": cases})
 
 
-def reach_of(file: EvalFile, path: Path, project: Path) -> dict[str, list[str]]:
-    """Return what trust in a file has to cover: its commands, and the places outside of its project.
+Reach = dict[str, list[str]]
+"""What trust in a file has to cover: its commands, and the places outside of its project.
 
-    The keys are the cases, with the number of the expectation or with `places`.
-    """
-    found: dict[str, list[str]] = {}
+The keys are the cases, with the number of the expectation or with `places`.
+"""
+
+
+def reach_of(path: Path, file: EvalFile) -> tuple[str, Path, Reach]:
+    """Return what trust calls a file, the directory of its project, and its reach."""
+    real = Path(os.path.realpath(path))
+    project = real.parent.parent if real.parent.name == EVALS else real.parent
+    return f"evaluation {real.relative_to(project)}", project, _reach(file, real, project)
+
+
+def reach_in(project: Path) -> Iterator[tuple[str, Reach]]:
+    """Yield what trust in a directory covers of its evaluation files; an unreadable one runs nothing."""
+    for around in (project, project / EVALS):
+        for path in islice(sorted(around.glob("*.yaml")), _MOST_TRUSTED):
+            with suppress(BadEvalFile):
+                yield f"evaluation {path.relative_to(project)}", _reach(read_eval_file(path), path, project)
+
+
+def _reach(file: EvalFile, path: Path, project: Path) -> Reach:
+    found: Reach = {}
     top = os.path.realpath(project)
     for case in file.cases:
         for number, each in enumerate(case.expect, 1):
@@ -207,10 +234,6 @@ def eval_schema() -> dict[str, Any]:
     """Return the JSON Schema of an evaluation file."""
     schema = EvalFile.model_json_schema(by_alias=True)
     return {"$schema": DIALECT, **schema, "title": "Evaluation file (evals/<name>.yaml)"}
-
-
-def _with_schemas(path: Path, case: EvalCase) -> EvalCase:
-    return case.model_copy(update={"expect": [_with_schema(path, case, each) for each in case.expect]})
 
 
 def _with_schema(path: Path, case: EvalCase, expectation: Expectation) -> Expectation:
@@ -244,7 +267,8 @@ def _reason(problem: Any) -> str:
         place += f"[{step}]" if isinstance(step, int) else f"{place and '.'}{step}"
     place = shorten(place) if place else "the file"
     if problem["type"] == "extra_forbidden":
-        known = sorted(_keys())
+        parts = (EvalFile, EvalCase, Expectation, Judging)
+        known = sorted(str(field.alias) for part in parts for field in part.model_fields.values())
         near = get_close_matches(str(problem["loc"][-1]), known, n=1)
         return f"{place} is not a key here{f' (nearest: {near[0]})' if near else ''}"
     if problem["type"] == "missing":
@@ -252,11 +276,6 @@ def _reason(problem: Any) -> str:
     if problem["type"] == "value_error":
         return f"{place} {problem['ctx']['error']}"
     return f"{place}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
-
-
-def _keys() -> Iterator[str]:
-    for part in (EvalFile, EvalCase, Expectation, Judging):
-        yield from (str(field.alias) for field in part.model_fields.values())
 
 
 def _line(whole: Value, place: tuple[int | str, ...]) -> int | None:

@@ -1,0 +1,1 @@
+"""Evaluations (`subagent eval`): cases tried with agents and models, as ordinary runs, and judged."""
