@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Iterator
 from contextlib import suppress
 
-from subagent_server.runners.messages.connection import tls_context
+from subagent_server.runners.messages.model import tls_context
 
 ROOMS = (
     *("domain", "host", "forkserver", "catalog", "store", "launch", "service", "toolkit"),

@@ -14,18 +14,23 @@ from subagent_server.domain.tool_selection import Selection
 from subagent_server.domain.worktrees import worktree_words
 from subagent_server.host.control_groups import GROUPS
 from subagent_server.launch import marks
-from subagent_server.runners.messages.conversation_start import (
-    ConversationStart,
+from subagent_server.runners.messages.loop import Loop
+from subagent_server.runners.messages.model import (
+    DEFAULT_MAX_TOKENS,
+    Model,
+    ModelSettings,
+    Prices,
+    UsageMeter,
+    find_prices,
+)
+from subagent_server.runners.messages.prompt import Task, system_blocks, task_blocks
+from subagent_server.runners.messages.resume import (
+    Opening,
+    Resumed,
     carry_on_conversation,
     start_conversation,
 )
-from subagent_server.runners.messages.loop import Loop
-from subagent_server.runners.messages.meter import UsageMeter
-from subagent_server.runners.messages.model import DEFAULT_MAX_TOKENS, Model, ModelSettings
-from subagent_server.runners.messages.prices import Prices, find_prices
-from subagent_server.runners.messages.prompt import Task, system_blocks, task_blocks
-from subagent_server.runners.messages.resume import Opening
-from subagent_server.runners.messages.web_tools import make_web_tools
+from subagent_server.runners.messages.web import make_web_tools
 from subagent_server.runners.outcome import Outcome
 from subagent_server.sandbox.refusal import BoxRefused, end_of_run
 from subagent_server.service.inputs import copied_inputs
@@ -63,7 +68,7 @@ class MessagesRunner:
     def __init__(
         self,
         loop: Loop,
-        start: ConversationStart,
+        start: Resumed,
         servers: "ConnectedServers | None",
         place: Place,
         first_request: asyncio.Event,
@@ -275,7 +280,7 @@ def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun, place: Pl
     )
 
 
-async def _start(run: WorkerRun, request: RunRequest, opening: Opening) -> ConversationStart:
+async def _start(run: WorkerRun, request: RunRequest, opening: Opening) -> Resumed:
     if request.continues_run_id is None:
         return start_conversation(run, opening)
     return await carry_on_conversation(run, read_past(run.store, request.continues_run_id), opening)

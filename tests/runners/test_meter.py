@@ -5,8 +5,7 @@ from decimal import Decimal
 import pytest
 
 from subagent_server.domain.records import Usage
-from subagent_server.runners.messages.meter import UsageMeter
-from subagent_server.runners.messages.prices import find_prices
+from subagent_server.runners.messages.model import UsageMeter, find_prices
 from tests.helpers.turns import Turn, calls, says, use
 from tests.runners.scripted_run import Played, ScriptedTool, echo
 

@@ -8,9 +8,15 @@ import pytest
 
 from subagent_server.domain.past import PastCall, PastChild, PastRun
 from subagent_server.domain.states import MessageStatus, Status
-from subagent_server.runners.messages.dangling_calls import NOT_BEGUN, NOT_STORED, UNKNOWN
-from subagent_server.runners.messages.repair import sendable
-from subagent_server.runners.messages.resume import Opening, Resumed, resume
+from subagent_server.runners.messages.resume import (
+    NOT_BEGUN,
+    NOT_STORED,
+    UNKNOWN,
+    Opening,
+    Resumed,
+    resume,
+    sendable,
+)
 from subagent_server.simulator.message_checks import check_messages
 from subagent_server.simulator.signatures import signature_of
 from subagent_server.toolkit.ask_parent import NO_ANSWER

@@ -14,11 +14,17 @@ from subagent_server.domain import events
 from subagent_server.domain.past import PastRun
 from subagent_server.domain.records import Failure, LaunchInfo
 from subagent_server.host import processes
-from subagent_server.runners.messages.dangling_calls import NOT_BEGUN, UNKNOWN
 from subagent_server.runners.messages.loop import Loop
 from subagent_server.runners.messages.model import Model, ModelSettings
-from subagent_server.runners.messages.repair import calls_of, sendable
-from subagent_server.runners.messages.resume import Opening, Resumed, resume
+from subagent_server.runners.messages.resume import (
+    NOT_BEGUN,
+    UNKNOWN,
+    Opening,
+    Resumed,
+    calls_of,
+    resume,
+    sendable,
+)
 from subagent_server.simulator import Simulator
 from subagent_server.simulator.message_checks import check_messages
 from subagent_server.store.logs import RunJournal

@@ -1,10 +1,13 @@
 """Model, tools, model, tools, until there is a result or a limit: the whole of it fits a screen.
 
-The state is one list of messages. A mistake of the model becomes a message that it reads.
+The state is one list of messages. A mistake of the model becomes a message that it reads: the calls of a turn
+are made fit to be run (unique ids, none that was cut, not too many), and a fault of a call is its `problem`,
+which the model reads instead of a result.
 """
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -13,12 +16,15 @@ from typing import Any
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Failure, Usage
 from subagent_server.host.no_room import lack_of_room
-from subagent_server.runners.messages.calls import MOST_AT_ONCE, normalise, room_of_each
-from subagent_server.runners.messages.meter import UsageMeter
-from subagent_server.runners.messages.model import CONTEXT_HINT, Model, Retry
-from subagent_server.runners.messages.reply import ModelReply, ToolCall
-from subagent_server.runners.messages.web_results import record_server_use
-from subagent_server.runners.messages.web_tools import WebTools
+from subagent_server.runners.messages.model import (
+    CONTEXT_HINT,
+    Model,
+    ModelReply,
+    Retry,
+    ToolCall,
+    UsageMeter,
+)
+from subagent_server.runners.messages.web import WebTools, record_server_use
 from subagent_server.runners.outcome import Outcome
 from subagent_server.toolkit.agent_complete import AgentComplete, before_marker
 from subagent_server.toolkit.final_answer import FinalAnswer
@@ -26,6 +32,63 @@ from subagent_server.toolkit.outputs import KeptOutputs, Shortener, is_too_long
 from subagent_server.toolkit.permission import Permissions, is_asked
 from subagent_server.toolkit.run_context import RunContext
 from subagent_server.toolkit.tool import Tool, ToolResult
+
+# -- the calls of a turn
+
+MOST_CALLS = 1_000
+"""How many calls of one turn are run; the others are refused."""
+MOST_AT_ONCE = 64
+"""How many calls of one turn run at the same time; the others wait for their turn."""
+
+TURN_CHARACTERS = 600_000
+"""How much text all results of a turn may have together: the model has to read it in one piece."""
+RESULT_CHARACTERS = 60_000
+"""More than any built-in tool returns, so that no result is cut twice."""
+LEAST_CHARACTERS = 500
+
+_CUT = "The reply was cut in the middle of this call, so it was not run: send it again, in smaller pieces."
+_TOO_MANY = f"Not run: one turn may have {MOST_CALLS:,} calls. Make fewer at a time."
+
+
+def normalise(reply: ModelReply, messages: Sequence[dict[str, Any]]) -> None:
+    """Make `reply` fit for the conversation: unique ids, and a `problem` for each call that may not run."""
+    _make_unique(reply, _ids(messages))
+    last = reply.content[-1] if reply.content else {}
+    if reply.stop_reason == "max_tokens" and last.get("type") == "tool_use":
+        reply.calls[-1] = replace(reply.calls[-1], problem=_CUT)
+    reply.calls[MOST_CALLS:] = [replace(call, problem=_TOO_MANY) for call in reply.calls[MOST_CALLS:]]
+
+
+def room_of_each(calls: Sequence[ToolCall]) -> int:
+    """Return how many characters each result of a turn may have."""
+    return max(LEAST_CHARACTERS, min(RESULT_CHARACTERS, TURN_CHARACTERS // max(1, len(calls))))
+
+
+def _ids(messages: Sequence[dict[str, Any]]) -> Counter[str]:
+    return Counter(
+        block["id"]
+        for message in messages
+        if message["role"] == "assistant" and isinstance(message["content"], list)
+        for block in message["content"]
+        if block.get("type") == "tool_use"
+    )
+
+
+def _make_unique(reply: ModelReply, seen: Counter[str]) -> None:
+    """Give each call an id of its own. Blocks and calls of a reply stand in the same order."""
+    blocks = [block for block in reply.content if block.get("type") == "tool_use"]
+    for number, (block, call) in enumerate(zip(blocks, reply.calls, strict=True)):
+        name = call.call_id
+        while seen[name]:
+            name = f"{call.call_id}_{seen[call.call_id] + 1}"
+            seen[call.call_id] += 1
+        seen[name] += 1
+        if name != call.call_id:
+            block["id"] = name
+            reply.calls[number] = replace(call, call_id=name)
+
+
+# -- the loop
 
 Message = dict[str, Any]
 
