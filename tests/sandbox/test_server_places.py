@@ -274,7 +274,9 @@ def test_a_box_that_cannot_be_started_again_ends_the_run_with_storage_and_the_pa
     world.agent(sandbox="bwrap", tools="Read, mcp__x", mcpServers={"x": scripted("t")})
     world.play(says("Never."))
     code, message = world.failed(world.start())
-    assert code == "storage" and "The MCP server x could not be started" in message and "/gone" in message, message
+    assert code == "storage" and "The MCP server x could not be started" in message and "/gone" in message, (
+        message
+    )
 
 
 # -- outside of every box
