@@ -16,7 +16,7 @@ from subagent_server.catalog.models import has_known_price, misspelt_alias, reso
 from subagent_server.catalog.named_servers import UnknownServer
 from subagent_server.catalog.problems import AgentFileError
 from subagent_server.catalog.variables import REFERENCE, MissingVariable, expand_as_far_as_set
-from subagent_server.domain.definitions import BUILT_RUNNERS, AgentDefinition, ServerDefinition
+from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
 from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.sandbox.bubblewrap import find_program
 from subagent_server.sandbox.refusal import BoxRefused
@@ -171,7 +171,7 @@ class AgentChecker:
             refusals += wrong
         refusals += self._of_runner(ready, cwd)
         old, unknown = (None, None)
-        if asks_program and doubt is None and agent.runner in BUILT_RUNNERS:
+        if asks_program and doubt is None:
             environment = {**self._service.settings.environment, **ready.env}
             old, unknown = too_old(ready, environment, written_places(self._service.settings))
             refusals += [Refusal(old, "runner", in_file=False)] if old is not None else []
@@ -190,12 +190,7 @@ class AgentChecker:
         """
         if (doubt := self._trust_check.doubt(agent)) is not None:
             return agent.model_copy(update={"description": _refused_call(doubt), "output_schema": None})
-        description = self.check(agent).description
-        return (
-            agent
-            if description == agent.description
-            else agent.model_copy(update={"description": description})
-        )
+        return agent.model_copy(update={"description": self.check(agent).description})
 
     def _of_definition(self, agent: AgentDefinition) -> list[Refusal]:
         """Return the refusals that follow from the file alone."""
@@ -240,7 +235,7 @@ class AgentChecker:
     def _of_runner(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
         """Yield the refusal of an agent whose runs need a program that is not there."""
         command = (program_of(agent) or "").strip()
-        if agent.runner not in BUILT_RUNNERS or not command or _has_unset(command):
+        if not command or _has_unset(command):
             return
         environment = {**self._service.settings.environment, **agent.env}
         if self._programs.is_missing(command, environment.get("PATH"), cwd):
@@ -269,11 +264,10 @@ class AgentChecker:
 
     def _of_server_boxes(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
         """Yield the refusals of keys of servers that only a box can keep, and none can be had."""
-        if (asked := asked_by_servers(agent)) and (
-            reason := self._no_box_for_servers(agent, cwd)
-        ) is not None:
-            for key, name in asked.items():
-                yield Refusal(f"{key} cannot be kept: {reason}.", f"mcpServers.{name}", in_file=False)
+        asked = asked_by_servers(agent)
+        reason = self._no_box_for_servers(agent, cwd) if asked else None
+        for key, name in asked.items() if reason is not None else ():
+            yield Refusal(f"{key} cannot be kept: {reason}.", f"mcpServers.{name}", in_file=False)
 
     def _no_box_for_servers(self, agent: AgentDefinition, cwd: Path | None) -> str | None:
         """Return why the servers of an agent surely have no box, as a part of a sentence."""
