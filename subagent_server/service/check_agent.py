@@ -150,8 +150,10 @@ class AgentChecker:
         that the caller names this very definition, so that it needs no trust. `asks_program` says that the
         program of the agent may be executed for its version, if the agent is trusted.
         """
+        # 1. The file alone, and whether it may be used.
         doubt = None if is_asked_for else self._trust_check.doubt(agent)
         refusals = self._of_definition(agent)
+        # 2. Named servers before variables: their entries hold variables too.
         equipped = agent
         try:
             equipped = self._trust_check.equipped(agent)
@@ -164,17 +166,20 @@ class AgentChecker:
         expanded = expand_as_far_as_set(equipped, self._service.settings.environment)
         refusals += map(_unset, expanded.missing)
         ready = expanded.definition
+        # 3. What it relies on here, by the values that a run would have.
         refusals += self._of_surroundings(ready)
         cwd = None
         if not elsewhere and ready.cwd is not None and not _has_unset(ready.cwd):
             cwd, wrong = self._directory(ready.cwd)
             refusals += wrong
         refusals += self._of_runner(ready, cwd)
+        # 4. To ask a program for its version executes it, so only when nothing is doubted.
         old, unknown = (None, None)
         if asks_program and doubt is None:
             environment = {**self._service.settings.environment, **ready.env}
             old, unknown = too_old(ready, environment, written_places(self._service.settings))
             refusals += [Refusal(old, "runner", in_file=False)] if old is not None else []
+        # 5. Boxes last: they depend on the directory.
         refusals += self._of_box(ready, cwd)
         refusals += self._of_servers(ready, cwd)
         lost = missing_agents(ready, self._agent_names) if ready.agents else []
