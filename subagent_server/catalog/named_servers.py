@@ -192,6 +192,7 @@ def _servers_in(path: Path) -> Value:
 
 def _from_json(value: Any) -> Value:
     """Return JSON data as the YAML reader would give it."""
+    # Not read by the YAML reader: clients indent with tabs, which YAML forbids.
     if isinstance(value, dict):
         block = Block()
         for key, item in value.items():

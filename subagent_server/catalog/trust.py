@@ -156,6 +156,7 @@ def _reason(error: OSError) -> str:
 
 def _content(directory: int, name: str) -> bytes:
     """Return the bytes of the file, without following a link or waiting for a writer."""
+    # A FIFO in its place would wait for a writer for ever, and a second name may lie where others write.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     descriptor = os.open(name, flags, dir_fd=directory)
     with os.fdopen(descriptor, "rb") as file:

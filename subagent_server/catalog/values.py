@@ -73,6 +73,7 @@ def _scalar(text: Plain) -> Json:
         return _TRUTH[text]
     if _INTEGER.fullmatch(text):
         return int(text)
+    # `012` stays text: in YAML 1.1 it was ten, and people mean a code or a version by it
     if _FLOAT.fullmatch(text) and not _LEADING_ZERO.match(text) and math.isfinite(float(text)):
         return float(text)
     return str(text)

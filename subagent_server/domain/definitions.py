@@ -23,8 +23,7 @@ _LATIN_LETTER = re.compile(r"LATIN SMALL (?:LETTER|LIGATURE) ([A-Z]{1,2})( WITH 
 
 PermissionMode = Literal["default", "acceptEdits", "auto", "dontAsk", "bypassPermissions", "plan"]
 RunnerName = Literal["messages", "claude", "codex", "gemini", "acp", "command"]
-BUILT_RUNNERS: frozenset[RunnerName] = frozenset({"messages", "claude", "codex", "gemini", "acp", "command"})
-"""The runners that this version has: those with a row in `worker/runners.py`."""
+"""Those with a row in `worker/runners.py`."""
 
 
 class ServerDefinition(Record):

@@ -16,7 +16,7 @@ from subagent_server.catalog.models import has_known_price, misspelt_alias, reso
 from subagent_server.catalog.named_servers import UnknownServer
 from subagent_server.catalog.problems import AgentFileError
 from subagent_server.catalog.variables import REFERENCE, MissingVariable, expand_as_far_as_set
-from subagent_server.domain.definitions import BUILT_RUNNERS, AgentDefinition, ServerDefinition
+from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
 from subagent_server.domain.errors import BadArgument, shorten
 from subagent_server.sandbox.bubblewrap import find_program
 from subagent_server.sandbox.refusal import BoxRefused
@@ -150,8 +150,10 @@ class AgentChecker:
         that the caller names this very definition, so that it needs no trust. `asks_program` says that the
         program of the agent may be executed for its version, if the agent is trusted.
         """
+        # 1. The file alone, and whether it may be used.
         doubt = None if is_asked_for else self._trust_check.doubt(agent)
         refusals = self._of_definition(agent)
+        # 2. Named servers before variables: their entries hold variables too.
         equipped = agent
         try:
             equipped = self._trust_check.equipped(agent)
@@ -164,17 +166,20 @@ class AgentChecker:
         expanded = expand_as_far_as_set(equipped, self._service.settings.environment)
         refusals += map(_unset, expanded.missing)
         ready = expanded.definition
+        # 3. What it relies on here, by the values that a run would have.
         refusals += self._of_surroundings(ready)
         cwd = None
         if not elsewhere and ready.cwd is not None and not _has_unset(ready.cwd):
             cwd, wrong = self._directory(ready.cwd)
             refusals += wrong
         refusals += self._of_runner(ready, cwd)
+        # 4. To ask a program for its version executes it, so only when nothing is doubted.
         old, unknown = (None, None)
-        if asks_program and doubt is None and agent.runner in BUILT_RUNNERS:
+        if asks_program and doubt is None:
             environment = {**self._service.settings.environment, **ready.env}
             old, unknown = too_old(ready, environment, written_places(self._service.settings))
             refusals += [Refusal(old, "runner", in_file=False)] if old is not None else []
+        # 5. Boxes last: they depend on the directory.
         refusals += self._of_box(ready, cwd)
         refusals += self._of_servers(ready, cwd)
         lost = missing_agents(ready, self._agent_names) if ready.agents else []
@@ -190,12 +195,7 @@ class AgentChecker:
         """
         if (doubt := self._trust_check.doubt(agent)) is not None:
             return agent.model_copy(update={"description": _refused_call(doubt), "output_schema": None})
-        description = self.check(agent).description
-        return (
-            agent
-            if description == agent.description
-            else agent.model_copy(update={"description": description})
-        )
+        return agent.model_copy(update={"description": self.check(agent).description})
 
     def _of_definition(self, agent: AgentDefinition) -> list[Refusal]:
         """Return the refusals that follow from the file alone."""
@@ -240,7 +240,7 @@ class AgentChecker:
     def _of_runner(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
         """Yield the refusal of an agent whose runs need a program that is not there."""
         command = (program_of(agent) or "").strip()
-        if agent.runner not in BUILT_RUNNERS or not command or _has_unset(command):
+        if not command or _has_unset(command):
             return
         environment = {**self._service.settings.environment, **agent.env}
         if self._programs.is_missing(command, environment.get("PATH"), cwd):
@@ -269,11 +269,10 @@ class AgentChecker:
 
     def _of_server_boxes(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
         """Yield the refusals of keys of servers that only a box can keep, and none can be had."""
-        if (asked := asked_by_servers(agent)) and (
-            reason := self._no_box_for_servers(agent, cwd)
-        ) is not None:
-            for key, name in asked.items():
-                yield Refusal(f"{key} cannot be kept: {reason}.", f"mcpServers.{name}", in_file=False)
+        asked = asked_by_servers(agent)
+        reason = self._no_box_for_servers(agent, cwd) if asked else None
+        for key, name in asked.items() if reason is not None else ():
+            yield Refusal(f"{key} cannot be kept: {reason}.", f"mcpServers.{name}", in_file=False)
 
     def _no_box_for_servers(self, agent: AgentDefinition, cwd: Path | None) -> str | None:
         """Return why the servers of an agent surely have no box, as a part of a sentence."""

@@ -7,7 +7,7 @@ refused (SPEC section 3).
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from subagent_server.domain.definitions import BUILT_RUNNERS, AgentDefinition, RunnerName
+from subagent_server.domain.definitions import AgentDefinition, RunnerName
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ _PLACES = {"model": "{model}", "effort": "{effort}"}
 
 def unkept_keys(agent: AgentDefinition) -> dict[str, str]:
     """Return the keys that the program of an agent cannot keep, each with a sentence."""
-    if agent.runner == "messages" or agent.runner not in BUILT_RUNNERS:
+    if agent.runner == "messages":
         return {}
     keeps = _kept(agent)
     return {

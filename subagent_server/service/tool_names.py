@@ -164,6 +164,7 @@ def _is_offered(name: str, agent: AgentDefinition, has_servers: bool) -> bool:
         return True
     if agent.agents and (plain in _STARTS_AGENTS or plain in map(tool_name, agent.agents)):
         return True
+    # Tools of servers are known only after a run has connected, so any name may be one of them.
     return has_servers and plain not in _ELSEWHERE
 
 

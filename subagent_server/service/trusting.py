@@ -258,6 +258,7 @@ def check_may_trust(settings: Settings) -> None:
 
 def _brought_along(settings: Settings, project: Path) -> str | None:
     """Return why the user's word is not believed, if a project may have brought the word along."""
+    # By XDG_CONFIG_HOME=$PWD/... a project would trust itself; a home that is a repository is the user's own.
     if settings.trust_file is None or not real_path(settings.trust_file).is_relative_to(project):
         return None
     if settings.home is not None and real_path(settings.home).is_relative_to(project):

@@ -19,7 +19,7 @@ RUNNERS: dict[RunnerName, str] = {
 }
 """The module of each, with a function `open_runner`. A worker imports that of its own agent alone.
 
-The names are `BUILT_RUNNERS` of `domain/definitions.py`, by which agent files are judged.
+The names are those of `RunnerName` in `domain/definitions.py`, by which agent files are judged.
 """
 
 

@@ -3,7 +3,7 @@
 import subprocess
 from typing import get_args
 
-from subagent_server.domain.definitions import BUILT_RUNNERS, RunnerName
+from subagent_server.domain.definitions import RunnerName
 from subagent_server.worker.runners import RUNNERS
 from tests.helpers.installation import Installation
 from tests.helpers.world import BOUND, World
@@ -42,11 +42,10 @@ async def open_runner(setup: RunnerSetup) -> EchoRunner:
     return EchoRunner(setup)
 '''
 ROW = '    "messages": "subagent_server.worker.messages_runner",\n'
-BUILT = 'frozenset({"messages", '
 
 
 def test_every_built_runner_has_a_row_and_a_name_that_agent_files_may_use() -> None:
-    assert set(RUNNERS) == BUILT_RUNNERS <= set(get_args(RunnerName))
+    assert set(RUNNERS) == set(get_args(RunnerName))
 
 
 def test_a_second_runner_is_one_file_and_one_row_and_its_run_goes_from_the_command_to_the_result(
@@ -55,7 +54,6 @@ def test_a_second_runner_is_one_file_and_one_row_and_its_run_goes_from_the_comma
     installed = Installation(world.home / "installed")
     installed.add("worker/echo_runner.py", ECHO)
     installed.replace("worker/runners.py", ROW, ROW + '    "echo": "subagent_server.worker.echo_runner",\n')
-    installed.replace("domain/definitions.py", BUILT, f'{BUILT}"echo", ')
     installed.replace("domain/definitions.py", '"command"]', '"command", "echo"]')
     world.environment |= {"SUBAGENT_WARM": "0"}
     world.agent("echo", runner="echo")

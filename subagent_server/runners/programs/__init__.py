@@ -8,7 +8,7 @@ How to add a runner:
    and the partial result, the same for every program. Before a tool is used that the agent file does not
    allow, it asks `toolkit/permission.py`.
 2. Give it a row in `worker/program_runner.py` (its class) and in `worker/runners.py`, and its name in
-   `domain/definitions.py` (`RunnerName`, `BUILT_RUNNERS`).
+   `domain/definitions.py` (`RunnerName`).
 3. Give it a row in `service/program_keys.py`: the keys of agent files that it can keep, and how it is
    installed.
 
