@@ -10,8 +10,8 @@ import click
 
 from subagent_server.cli.console.flags import Flags
 from subagent_server.cli.console.output import report
-from subagent_server.cli.console.refused import Refused, refusal
-from subagent_server.domain.errors import SubagentError, adopting
+from subagent_server.cli.console.refused import Refused, each_of
+from subagent_server.domain.errors import adopting
 from subagent_server.service.access import Caller, NotAllowed, caller_of, user_here
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.find_run import find_run
@@ -97,14 +97,8 @@ class Session:
 
     def named_runs(self, names: Iterable[str]) -> tuple[list[str], list[Refused]]:
         """Return the ids of the runs that are named, each once, and the names without one, reported."""
-        run_ids: dict[str, None] = {}
-        refused = []
-        for name in names:
-            try:
-                run_ids[self.run_id(name)] = None
-            except SubagentError as error:
-                refused.append(refusal(name, error))
-        return list(run_ids), refused
+        run_ids, refused = each_of(names, self.run_id)
+        return list(dict.fromkeys(run_ids)), refused
 
     def command(self, *words: str) -> str:
         """Return a command that a person can type next, with --runs if a flag named the runs root."""
