@@ -93,7 +93,7 @@ class DemoParent:
         words = ", ".join(f"{name}={cut(text, _MAX_VALUE)}" for name, text in shown.items())
         _tell(f"parent → {tool}({words})", "blue")
         result = await self._client.call_tool(tool, arguments, read_timeout_seconds=_WAIT_SECONDS + 30)
-        self._print_log()
+        self._print_log()  # first, or lines from before the answer would stand behind it
         answer: dict[str, Any] = result.structured_content or {}
         view: dict[str, Any] = answer.get("updatedMetadata", answer)
         if result.is_error:

@@ -9,9 +9,8 @@ from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.follow import until_gone
 from subagent_server.cli.console.output import err, out, out_json
-from subagent_server.cli.console.refused import code_of, refusal
+from subagent_server.cli.console.refused import code_of, each_of
 from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.domain.errors import SubagentError
 from subagent_server.service.remove import StillEnding, remove, sweep
 from subagent_server.service.worktree_end import UnmergedWork
 
@@ -30,15 +29,10 @@ def rm(session: Session, names: tuple[str, ...], drop_unmerged: bool, as_json: b
     given. Each RUN is removed or refused by itself; the exit code is that of the first that was refused.
     """
     session.check_is_user()
-    run_ids, left = session.named_runs(names)
-    removed: list[str] = []
+    run_ids, unknown = session.named_runs(names)
     sweep(session.service.store)
-    for run_id in run_ids:
-        try:
-            _remove(session, run_id, drop_unmerged=drop_unmerged)
-            removed.append(run_id)
-        except SubagentError as error:
-            left.append(refusal(run_id, error))
+    removed, left = each_of(run_ids, lambda run_id: _remove(session, run_id, drop_unmerged=drop_unmerged))
+    left = [*unknown, *left]
     if as_json:
         out_json({"removed": removed, "left": [each.to_wire() for each in left]})
     elif removed:
@@ -46,8 +40,8 @@ def rm(session: Session, names: tuple[str, ...], drop_unmerged: bool, as_json: b
     return code_of(left)
 
 
-def _remove(session: Session, run_id: str, *, drop_unmerged: bool) -> None:
-    """Remove a run; a person is asked before unmerged changes go. Raises as `remove` does."""
+def _remove(session: Session, run_id: str, *, drop_unmerged: bool) -> str:
+    """Remove a run and return its id; a person is asked before unmerged changes go."""
     try:
         _remove_ended(session, run_id, drop_unmerged=drop_unmerged)
     except UnmergedWork as refused:
@@ -57,6 +51,7 @@ def _remove(session: Session, run_id: str, *, drop_unmerged: bool) -> None:
         if not click.confirm("Drop these changes?", err=True):
             raise
         remove(session.service.store, run_id, drop_unmerged=True)
+    return run_id
 
 
 def _remove_ended(session: Session, run_id: str, *, drop_unmerged: bool) -> None:

@@ -241,6 +241,7 @@ def _ending(view: RunView, result: RunResult | None) -> str:
         text = escape_lines(json.dumps(result.output, ensure_ascii=False, indent=2))
     elif result is not None:
         text = escape_lines(result.text)
+    # The summary of a run is the beginning of its text, unless its agent gave another one.
     error, summary = view.error, escape_lines(view.summary or "")
     return facts(
         [

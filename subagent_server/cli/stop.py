@@ -8,10 +8,9 @@ from subagent_server.cli.console.flags import TEXT, json_option
 from subagent_server.cli.console.follow import until_gone
 from subagent_server.cli.console.interrupts import watching
 from subagent_server.cli.console.output import out, out_json, report
-from subagent_server.cli.console.refused import Refused, code_of, refusal
+from subagent_server.cli.console.refused import code_of, each_of
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.verdict import row
-from subagent_server.domain.errors import SubagentError
 from subagent_server.service import stop as service
 from subagent_server.service.reconcile import Observed
 
@@ -29,7 +28,13 @@ def stop(session: Session, names: tuple[str, ...], reason: str | None, as_json: 
     that was refused.
     """
     run_ids, unknown = session.named_runs(names)
-    stopped, refused = _stop_each(session, run_ids, reason)
+    caller = session.leader()
+
+    def one(run_id: str) -> str:
+        service.stop(session.service, run_id, reason, caller)
+        return run_id
+
+    stopped, refused = each_of(run_ids, one)
     code = code_of([*unknown, *refused])
     with watching(session, *(stopped or names)):
         observed = until_gone(session, stopped)
@@ -38,20 +43,6 @@ def stop(session: Session, names: tuple[str, ...], reason: str | None, as_json: 
     for run_id in living:
         report(f"run {run_id} has ended, but processes of it still live: {_prospect(session, run_id)}")
     return code or (ExitCode.TIMED_OUT if living else ExitCode.OK)
-
-
-def _stop_each(session: Session, run_ids: list[str], reason: str | None) -> tuple[list[str], list[Refused]]:
-    """Stop each run; a refusal is reported and the others are stopped all the same."""
-    stopped: list[str] = []
-    refused: list[Refused] = []
-    caller = session.leader()
-    for run_id in run_ids:
-        try:
-            service.stop(session.service, run_id, reason, caller)
-            stopped.append(run_id)
-        except SubagentError as error:
-            refused.append(refusal(run_id, error))
-    return stopped, refused
 
 
 def _prospect(session: Session, run_id: str) -> str:

@@ -45,7 +45,7 @@ def wait(
     if check() is None:
         session.service.store.paths.check_ours()  # runs of a foreign root are not waited for
     with watching(session, *run_ids):
-        found = wait_for(session, run_ids, check, math.inf if timeout is None else timeout)
+        found = wait_for(session.service, run_ids, check, math.inf if timeout is None else timeout)
     _print(session, found or look(), as_json)
     if found is None:
         raise EarlyExit(

@@ -69,8 +69,13 @@ def examine(store: RunStore, run_id: str, environment: Mapping[str, str]) -> Ite
     if request.run_id != run_id:
         yield Defect(run_id, f"request.json is that of run {request.run_id}")
     for check in _CHECKS:
-        for what in _found_by(check, case):
-            yield Defect(run_id, what)
+        try:
+            for what in check(case):
+                yield Defect(run_id, what)
+        except SubagentError as error:  # an unreadable file is a defect too
+            yield Defect(run_id, error.sentence)
+        except OSError as error:
+            yield Defect(run_id, f"{error.filename} cannot be read: {error.strerror}")
 
 
 @dataclass(frozen=True)
@@ -90,16 +95,6 @@ class _Case:
     def is_over(self) -> bool:
         """Whether the run has ended and its last process is gone."""
         return self.meta.status.is_terminal and self.observed.live is False
-
-
-def _found_by(check: "Check", case: _Case) -> Iterator[str]:
-    """Yield the defects found by a check; an unreadable file is a defect too."""
-    try:
-        yield from check(case)
-    except SubagentError as error:
-        yield error.sentence
-    except OSError as error:
-        yield f"{error.filename} cannot be read: {error.strerror}"
 
 
 def _history(case: _Case) -> Iterator[str]:
@@ -271,18 +266,7 @@ def _shim(case: _Case) -> Iterator[str]:
             yield f"{path.name} cannot be read: {error}"
 
 
-Check = Callable[[_Case], Iterator[str]]
-
-_CHECKS: tuple[Check, ...] = (
-    _history,
-    _messages,
-    _ending,
-    _journal,
-    _usage,
-    _tree,
-    _processes,
-    _worktree,
-    _children,
-    _shim,
-    _secrets,
+_CHECKS: tuple[Callable[[_Case], Iterator[str]], ...] = (
+    *(_history, _messages, _ending, _journal, _usage, _tree),
+    *(_processes, _worktree, _children, _shim, _secrets),
 )

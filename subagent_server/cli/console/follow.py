@@ -21,6 +21,7 @@ from subagent_server.host.directory import Entry
 from subagent_server.host.wake import SLOW_POLL_SECONDS
 from subagent_server.host.watch import Watcher
 from subagent_server.service.changes import Changes, Wait, wait_until
+from subagent_server.service.context import Service
 from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
 from subagent_server.store.logs import in_order, page
@@ -131,13 +132,13 @@ class LogFollower:
 
 
 def wait_for(
-    session: Session, run_ids: Sequence[str], check: Callable[[], T | None], seconds: float
+    service: Service, run_ids: Sequence[str], check: Callable[[], T | None], seconds: float
 ) -> T | None:
     """Return the first value of `check` that is not None, or None after `seconds`.
 
     `check` is called in a thread, at once and after each change of one of these runs.
     """
-    changes = Changes(session.service.store)
+    changes = Changes(service.store)
     try:
         wait = Wait(seconds=seconds, run_ids=frozenset(run_ids))
         return asyncio.run(wait_until(changes, check, wait))
@@ -160,11 +161,11 @@ def until_gone(session: Session, run_ids: list[str]) -> list[Observed]:
 
     if not run_ids:
         return []
-    gone = wait_for(session, run_ids, check, _SILENT_SECONDS)
+    gone = wait_for(session.service, run_ids, check, _SILENT_SECONDS)
     as_json = click.get_current_context().ensure_object(Flags).as_json
     if gone is None and is_terminal(sys.stderr) and not as_json:
         err("Stopped. The processes end within 12 s: a call of the model may finish, as it is billed anyway.")
-    return gone or wait_for(session, run_ids, check, STOP_WAIT_SECONDS - _SILENT_SECONDS) or look()
+    return gone or wait_for(session.service, run_ids, check, STOP_WAIT_SECONDS - _SILENT_SECONDS) or look()
 
 
 def watch(session: Session, show: Callable[[], None]) -> NoReturn:

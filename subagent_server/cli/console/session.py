@@ -1,27 +1,25 @@
-"""The context of a verb: settings, service and caller, each made on first use.
-
-Slow modules are imported on first use too: `subagent ls` needs neither the service nor pydantic.
-"""
+"""The context of a verb: settings, service and caller, each made on first use."""
 
 import shlex
 from collections.abc import Callable, Iterable
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import click
 
 from subagent_server.cli.console.flags import Flags
 from subagent_server.cli.console.output import report
-from subagent_server.cli.console.refused import Refused, refusal
-from subagent_server.domain.errors import SubagentError, adopting
+from subagent_server.cli.console.refused import Refused, each_of
+from subagent_server.domain.errors import adopting
 from subagent_server.service.access import Caller, NotAllowed, caller_of, user_here
+from subagent_server.service.context import Service, open_service
+from subagent_server.service.find_run import find_run
+from subagent_server.service.nesting import check_may_delegate
+from subagent_server.service.next_calls import Commands
+from subagent_server.service.reconcile import Observed
+from subagent_server.service.views import RunView, run_view
 from subagent_server.settings import Settings, read_settings
-
-if TYPE_CHECKING:
-    from subagent_server.service.context import Service
-    from subagent_server.service.reconcile import Observed
-    from subagent_server.service.views import RunView
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,10 +47,8 @@ class Session:
         return found
 
     @cached_property
-    def service(self) -> "Service":
+    def service(self) -> Service:
         """The context that the verbs of `service` take."""
-        from subagent_server.service.context import open_service
-
         return open_service(self.settings)
 
     @cached_property
@@ -71,8 +67,6 @@ class Session:
         Raises:
             NotAllowed: the caller is a child whose agent may not delegate.
         """
-        from subagent_server.service.nesting import check_may_delegate
-
         check_may_delegate(self.service, self.caller)
         return self.caller
 
@@ -90,31 +84,20 @@ class Session:
 
     def run_id(self, name: str) -> str:
         """Return the id of the run that a person names. Raises UnknownRun, AmbiguousRun."""
-        from subagent_server.service.find_run import find_run
-
         return find_run(self.service, name)
 
     def run_ids(self, names: Iterable[str]) -> list[str]:
         """Return the ids of the runs that are named, each once, in their order. Raises as `run_id` does."""
         return list(dict.fromkeys(self.run_id(name) for name in names))
 
-    def view(self, observed: "Observed") -> "RunView":
+    def view(self, observed: Observed) -> RunView:
         """Return the view of a run, whose next calls are commands."""
-        from subagent_server.service.next_calls import Commands
-        from subagent_server.service.views import run_view
-
         return run_view(self.service.store, observed, Commands(self.command))
 
     def named_runs(self, names: Iterable[str]) -> tuple[list[str], list[Refused]]:
         """Return the ids of the runs that are named, each once, and the names without one, reported."""
-        run_ids: dict[str, None] = {}
-        refused = []
-        for name in names:
-            try:
-                run_ids[self.run_id(name)] = None
-            except SubagentError as error:
-                refused.append(refusal(name, error))
-        return list(run_ids), refused
+        run_ids, refused = each_of(names, self.run_id)
+        return list(dict.fromkeys(run_ids)), refused
 
     def command(self, *words: str) -> str:
         """Return a command that a person can type next, with --runs if a flag named the runs root."""

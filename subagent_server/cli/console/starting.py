@@ -248,7 +248,7 @@ def _wait(session: Session, run_id: str, seconds: float) -> Observed:
         observed = _look(session, run_id)
         return observed if exit_of_run(observed.meta) is not None else None
 
-    return wait_for(session, [run_id], check, seconds) or _look(session, run_id)
+    return wait_for(session.service, [run_id], check, seconds) or _look(session, run_id)
 
 
 def _stopped(session: Session, observed: Observed, seconds: float) -> Observed:
