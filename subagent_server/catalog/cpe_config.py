@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from subagent_server.catalog.fields import Origin, read_definition
+from subagent_server.catalog.fields import Origin, read_definition, report_repeated
 from subagent_server.catalog.keys import canonical
-from subagent_server.catalog.parts import report_repeated
 from subagent_server.catalog.problems import AgentFileError, NotAnAgent, Notes
 from subagent_server.catalog.strict_yaml import NotYaml, parse
 from subagent_server.catalog.values import Block, is_null

@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from subagent_server.catalog.fields import NAME_LISTS
 from subagent_server.catalog.keys import AGENT_FIELDS, LIMIT_FIELDS, camel, canonical
-from subagent_server.catalog.parts import NAME_LISTS
 from subagent_server.domain.definitions import (
     AgentDefinition,
     CodeMode,

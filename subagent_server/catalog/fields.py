@@ -1,50 +1,81 @@
-"""Make an `AgentDefinition` from the keys of an agent file, in either format (SPEC section 3)."""
+"""An `AgentDefinition` from the keys of an agent file, in either format (SPEC section 3).
+
+A part of a file (the agent, its limits, a server) is a mapping of keys. `_READERS` give each key the form in
+which the pydantic model of the part takes it, and the model judges it. What a reader or the model refuses is
+a fault with the key and its line, and the rest is read as if the key were not there: a single wrong number
+does not hide an agent.
+"""
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
-from subagent_server.catalog.code_mode import read_code_mode
+from pydantic import BaseModel, ValidationError
+
 from subagent_server.catalog.files import Unreadable, read_text
 from subagent_server.catalog.guards import Guards
-from subagent_server.catalog.keys import AGENT_FIELDS, LIMIT_FIELDS, canonical, is_ours
+from subagent_server.catalog.keys import (
+    AGENT_FIELDS,
+    LIMIT_FIELDS,
+    camel,
+    canonical,
+    fields_of,
+    is_ours,
+    nearest_key,
+)
 from subagent_server.catalog.models import misspelt_alias, resolve_model
-from subagent_server.catalog.parts import Draft, Reading, fill, put, read_part, report_repeated, validated
 from subagent_server.catalog.problems import Notes, shown
-from subagent_server.catalog.schemas import BadSchema, inline_schema, note_required, schema_file
-from subagent_server.catalog.servers import is_http_url, read_servers
+from subagent_server.catalog.schemas import BadSchema, inline_schema, schema_file
 from subagent_server.catalog.values import (
     Block,
     Plain,
     Value,
     WrongValue,
     as_json,
+    as_names,
     as_paths,
     as_places,
     as_text,
+    as_text_tree,
     is_null,
 )
-from subagent_server.catalog.web import read_web_bounds
 from subagent_server.domain.definitions import (
     AgentDefinition,
+    CodeMode,
     JsonSchema,
     Limits,
     SandboxLimits,
+    ServerDefinition,
     WebFetchBounds,
     WebSearchBounds,
 )
 from subagent_server.domain.errors import shorten
 
+Kind = TypeVar("Kind", bound=BaseModel)
+
 MAX_NAME = 100
 LONG_DESCRIPTION = 20_000
 """Characters."""
+NAME_LISTS = frozenset(
+    {"tools", "disallowed_tools", "ask", "agents", "excluded_tools", "enabled_tools", "disabled_tools"}
+    | {"allowed_domains", "blocked_domains"}
+)
 _EVERYTHING = frozenset({"*", "all", "all tools"})
-_NONE = frozenset({"none"})
-"""Keys of CPE configurations that have another name here."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DOMAIN = re.compile(r"[^\s:/?#*]+\.[^\s:/?#*]+(?:/\S*)?")
+_PRIVATE = frozenset({"env", "headers", "args", "url", "command", "api_key_env"})
+"""Fields whose values no message repeats: secrets are among them, also in a wrong place."""
+_OTHER_TYPES = {"local": "stdio", "remote": "http", "streamable-http": "http", "streamablehttp": "http"}
+"""Types of a server as other tools write them."""
+_OF_BOX = ("sandbox", "network", "sandbox_read", "sandbox_write")
+_SERVER_FIELDS = fields_of(ServerDefinition)
+_CODE_MODE_FIELDS = {**fields_of(CodeMode), "maxtimeout": "max_timeout_seconds"}
+"""`maxTimeout` is what CPE files call it."""
 
 
 @dataclass(frozen=True)
@@ -57,22 +88,109 @@ class Origin:
 
 
 @dataclass
-class _Job:
-    """A file in the course of reading."""
+class Reading:
+    """One file in the course of reading: what is known of it besides the values of its parts."""
 
-    origin: Origin
-    reading: Reading
-    draft: Draft = field(default_factory=Draft)
-    limits: Draft = field(default_factory=lambda: Draft("limits"))
+    notes: Notes
+    origin: Origin = Origin(Path(), "")
+    unknown: dict[str, object] = field(default_factory=dict)
+    unknown_line: int | None = None
+    named_servers: list[str] = field(default_factory=list)
     read_from: dict[str, Path] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
     guards: Guards = field(init=False)
 
     def __post_init__(self) -> None:
-        self.guards = Guards(self.reading.notes)
+        self.guards = Guards(self.notes)
+
+    def keep_unknown(self, key: str, value: Value, line: int | None) -> None:
+        """Remember an unknown key; `report_unknown` reports all of them at once."""
+        self.unknown[key] = as_json(value)
+        self.unknown_line = self.unknown_line or line
+
+    def report_unknown(self) -> None:
+        """Give a single warning naming every unknown key, on the line of the first."""
+        if self.unknown:
+            near = {key: nearest_key(key) for key in list(self.unknown)[:20]}
+            keys = ", ".join(shorten(key, 60) + (f" (nearest: {n})" if n else "") for key, n in near.items())
+            more = ", ..." if len(self.unknown) > 20 else ""
+            self.notes.warn(f"unknown keys are kept and not used: {keys}{more}", self.unknown_line)
+
+
+@dataclass(frozen=True)
+class _Key:
+    """A key that is being read, by the name that people know it by: `limits.maxTurns`."""
+
+    name: str
+    line: int | None
+    reading: Reading
 
     @property
     def notes(self) -> Notes:
         return self.reading.notes
+
+
+class _Part:
+    """The values of one part of a file, by the fields of its model."""
+
+    def __init__(self, where: str, reading: Reading) -> None:
+        self.where = where
+        self.reading = reading
+        self.values: dict[str, object] = {}
+        self.lines: dict[str, int] = {}
+
+    def name(self, name: str) -> str:
+        """Return a field as people know it."""
+        return f"{self.where}.{camel(name)}" if self.where else camel(name)
+
+    def fill(self, block: Block, fields: Mapping[str, str]) -> None:
+        """Read the keys of a mapping; those that are not in `fields` are unknown."""
+        for key, value in block.items():
+            name = fields.get(canonical(key))
+            if name is None:
+                self.reading.keep_unknown(f"{self.where}.{key}", value, block.lines.get(key))
+            elif not is_null(value):
+                self.put(name, value, block.lines.get(key))
+
+    def put(self, name: str, value: Value, line: int | None) -> None:
+        """Read the value of a field; a second one is a fault."""
+        target, notes = name.removesuffix("_path"), self.reading.notes
+        reader = _READERS.get(f"{self.where.partition('.')[0]}.{name}") or _READERS.get(name, _text_tree)
+        try:
+            read = reader(value, _Key(self.name(name), line, self.reading))
+            if target in self.values:
+                raise WrongValue("is given twice, so say it once")
+            self.values[target] = read
+        except BadSchema as error:
+            notes.fault(f"{self.name(name)}{':' if name == target else ''} {error}", line)
+        except WrongValue as error:
+            notes.fault(f"{self.name(name)} {error}", line)
+        if line is not None:
+            self.lines.setdefault(target, line)
+
+    def built(self, kind: type[Kind], line: int | None = None) -> Kind:
+        """Return the part without the values that its model refuses; each of these is a fault."""
+        try:
+            return kind.model_validate(self.values)
+        except ValidationError as error:
+            for name, reason in self._reasons(error).items():
+                self.reading.notes.fault(f"{self.name(name)} {reason}", self.lines.get(name, line))
+                del self.values[name]
+        return self.built(kind, line)
+
+    def _reasons(self, error: ValidationError) -> dict[str, str]:
+        """Return what is wrong, by the field: the one place where pydantic's words become ours."""
+        reasons: dict[str, str] = {}
+        fields = {camel(name): name for name in self.values}
+        for detail in error.errors(include_url=False):
+            key, *inner = map(str, detail["loc"])
+            name = fields.get(key, key)
+            rule = detail["msg"].replace("Input should", "must").partition(", unable")[0]
+            at = f" at {inner[0]!r}" if inner else ""
+            is_shown = isinstance(detail["input"], str) and name not in _PRIVATE
+            shown_value = f", not {shorten(detail['input'])}" if is_shown else ""
+            reasons.setdefault(name, f"{rule}{at}{shown_value}")
+        return reasons
 
 
 def read_definition(block: Block, origin: Origin, notes: Notes) -> AgentDefinition:
@@ -81,29 +199,43 @@ def read_definition(block: Block, origin: Origin, notes: Notes) -> AgentDefiniti
     A wrong value becomes a fault in `notes` and is left out; unknown keys are kept under `unknown` with a
     single warning. The result has no `faults`, `warnings` and `source` yet: `notes` may still grow.
     """
-    job = _Job(origin, Reading(notes))
+    reading = Reading(notes, origin)
+    agent, limits = _Part("", reading), _Part("limits", reading)
     if origin.body:
-        job.draft.values["system_prompt"] = origin.body
-    _report_repeated(block, notes)
+        agent.values["system_prompt"] = origin.body
+    _report_all_repeated(block, notes)
     for key, value in block.items():
-        _read_key(key, value, block.lines[key], job)
-    job.draft.values.setdefault("name", origin.name)
-    if job.limits.values:
-        job.draft.values["limits"] = validated(Limits, job.limits, notes)
-    definition = validated(AgentDefinition, job.draft, notes)
-    _check(definition, job)
-    job.reading.report_unknown()
-    whole = {"unknown": job.reading.unknown, "read_from": job.read_from, "lines": _lines(job)}
-    return job.guards.applied(definition.model_copy(update=whole))
+        _read_key(key, value, block.lines[key], agent, limits)
+    agent.values.setdefault("name", origin.name)
+    if limits.values:
+        agent.values["limits"] = limits.built(Limits)
+    agent.values["named_servers"] = reading.named_servers
+    definition = agent.built(AgentDefinition)
+    _check(definition, agent.lines, notes)
+    reading.report_unknown()
+    lines = {part.name(name): line for part in (agent, limits) for name, line in part.lines.items()}
+    found = {"unknown": reading.unknown, "read_from": reading.read_from, "lines": lines | reading.lines}
+    return reading.guards.applied(definition.model_copy(update=found))
 
 
-def _lines(job: _Job) -> dict[str, int]:
-    """Return the line of each key, spelled as people know it."""
-    drafts = (job.draft, job.limits)
-    return {d.name(key): line for d in drafts for key, line in d.lines.items()} | job.reading.lines
+def _read_key(key: str, value: Value, line: int, agent: _Part, limits: _Part) -> None:
+    form, reading = canonical(key), agent.reading
+    name = AGENT_FIELDS.get(form)
+    if form in LIMIT_FIELDS:
+        if not is_null(value):
+            limits.put(LIMIT_FIELDS[form], value, line)
+    elif name is None:
+        if not reading.guards.read(key, value, line):
+            reading.keep_unknown(key, value, line)
+    elif name == "limits" and isinstance(value, Block):
+        limits.fill(value, LIMIT_FIELDS)
+    elif name == "limits" and not is_null(value):
+        reading.notes.fault("limits must be a mapping of keys", line)
+    elif name == "tools" or not is_null(value):
+        agent.put(name, value, line)
 
 
-def _report_repeated(block: Block, notes: Notes) -> None:
+def _report_all_repeated(block: Block, notes: Notes) -> None:
     for key, line in block.repeated.items():
         tell = notes.fault if is_ours(key) else notes.warn
         tell(f"{shorten(key)} is given twice (first on line {block.lines[key]}), so say it once", line)
@@ -112,241 +244,340 @@ def _report_repeated(block: Block, notes: Notes) -> None:
             report_repeated(value, key, notes)
 
 
-def _read_key(key: str, value: Value, line: int, job: _Job) -> None:
-    form = canonical(key)
-    if form in LIMIT_FIELDS:
-        fill(job.limits, _alone(key, value, line), LIMIT_FIELDS, job.reading)
-        return
-    name = AGENT_FIELDS.get(form)
-    if name is None:
-        if not job.guards.read(key, value, line):
-            job.reading.keep_unknown(key, value, line)
-    elif name == "tools":
-        _tools(value, line, job)
-    elif not is_null(value):
-        reader = _READERS.get(name)
-        if reader is None:
-            put(job.draft, name, value, line, job.notes)
-        else:
-            reader(name, value, line, job)
+def report_repeated(value: Value, where: str, notes: Notes) -> None:
+    """Give a fault for each repeated key of a mapping, at any depth of `value`."""
+    if isinstance(value, list):
+        for item in value:
+            report_repeated(item, where, notes)
+    if isinstance(value, Block):
+        for key, line in value.repeated.items():
+            first = value.lines[key]
+            notes.fault(f"{where}.{key} is given twice (first on line {first}), so say it once", line)
+        for key, item in value.items():
+            report_repeated(item, f"{where}.{key}", notes)
 
 
-def _alone(key: str, value: Value, line: int) -> Block:
-    block = Block()
-    block.put(key, value, line)
-    return block
+# -- the keys
 
 
-def _set(job: _Job, name: str, value: object, line: int) -> None:
-    if name in job.draft.values:
-        job.notes.fault(f"{job.draft.name(name)} is given twice, so say it once", line)
-    else:
-        job.draft.values[name] = value
-        job.draft.lines[name] = line
+def _text_tree(value: Value, _: _Key) -> object:
+    return as_text_tree(value)
 
 
-def _name(name: str, value: Value, line: int, job: _Job) -> None:
-    try:
-        text = as_text(value).strip()
-    except WrongValue as error:
-        job.notes.fault(f"name {error}", line)
-        return
+def _choice(value: Value, _: _Key) -> object:
+    text = as_text_tree(value)
+    return text.strip().lower() if isinstance(text, str) else text
+
+
+def _names(value: Value, _: _Key) -> list[str]:
+    return as_names(value)
+
+
+def _places(value: Value, _: _Key) -> list[str]:
+    return as_places(value)
+
+
+def _part_of(kind: type[BaseModel], fields: Mapping[str, str]) -> Callable[[Value, _Key], object]:
+    """Return the reader of a key whose value is a part of its own."""
+
+    def read(value: Value, key: _Key) -> object:
+        if not isinstance(value, Block):
+            raise WrongValue("must be a mapping of keys")
+        part = _Part(key.name, key.reading)
+        part.fill(value, fields)
+        return part.built(kind, key.line)
+
+    return read
+
+
+def _name(value: Value, key: _Key) -> str:
+    text = as_text(value).strip()
     if not text.isprintable() or len(text) > MAX_NAME:
-        job.notes.fault(f"name must be at most {MAX_NAME} printable characters on one line", line)
+        key.notes.fault(f"name must be at most {MAX_NAME} printable characters on one line", key.line)
         text = "".join(c if c.isprintable() else " " for c in text)[:MAX_NAME].strip()
-    if text:
-        _set(job, name, text, line)
+    return text or key.reading.origin.name
 
 
-def _description(name: str, value: Value, line: int, job: _Job) -> None:
-    try:
-        text = as_text(value).strip()
-    except WrongValue as error:
-        job.notes.fault(f"description {error}", line)
-        return
+def _description(value: Value, _: _Key) -> str:
+    text = as_text(value).strip()
     # Files in the wild write line ends as \n where YAML leaves them as they are: unquoted, or escaped twice.
     is_escaped = isinstance(value, Plain) or "\n" not in text
-    _set(job, name, text.replace("\\n", "\n") if is_escaped else text, line)
+    return text.replace("\\n", "\n") if is_escaped else text
 
 
-def _tools(value: Value, line: int, job: _Job) -> None:
+def _tools(value: Value, key: _Key) -> list[str] | None:
     if isinstance(value, Block):
-        job.guards.read_tools(value, line)
-        return
-    if value == ["*"] if isinstance(value, list) else str(value).strip().lower() in _EVERYTHING:
-        return
-    if is_null(value) or (isinstance(value, str) and value.strip().lower() in _NONE):
-        job.notes.warn("tools is empty, so the run has none: without the key it has all", line)
-        value = []
-    put(job.draft, "tools", value, line, job.notes)
+        key.reading.guards.read_tools(value, key.line)
+        return None
+    if value == ["*"] or (isinstance(value, str) and value.strip().lower() in _EVERYTHING):
+        return None
+    if is_null(value) or (isinstance(value, str) and value.strip().lower() == "none"):
+        key.notes.warn("tools is empty, so the run has none: without the key it has all", key.line)
+        return []
+    return as_names(value)
 
 
-def _model(name: str, value: Value, line: int, job: _Job) -> None:
+def _model(value: Value, key: _Key) -> object:
     if isinstance(value, list) and value:
-        job.notes.warn("model is a list, and a run has one model: the first is used", line)
+        key.notes.warn("model is a list, and a run has one model: the first is used", key.line)
         value = value[0]
-    put(job.draft, name, value, line, job.notes)
+    return as_text_tree(value)
 
 
-def _limits(_: str, value: Value, line: int, job: _Job) -> None:
-    if isinstance(value, Block):
-        fill(job.limits, value, LIMIT_FIELDS, job.reading)
-    else:
-        job.notes.fault("limits must be a mapping of keys", line)
+def _code_mode(value: Value, key: _Key) -> object:
+    if isinstance(value, str):
+        block = Block()
+        block.put("enabled", value, key.line or 0)
+        value = block
+    return _part_of(CodeMode, _CODE_MODE_FIELDS)(value, key)
 
 
-def _servers(name: str, value: Value, line: int, job: _Job) -> None:
-    _set(job, name, read_servers(value, line, job.reading), line)
-    job.draft.values["named_servers"] = job.reading.named_servers
+def _web(kind: type[WebSearchBounds] | type[WebFetchBounds]) -> Callable[[Value, _Key], object]:
+    def read(value: Value, key: _Key) -> object:
+        bounds = _part_of(kind, fields_of(kind))(value, key)
+        assert isinstance(bounds, WebSearchBounds | WebFetchBounds)
+        if bounds.allowed_domains and bounds.blocked_domains:
+            raise WrongValue("has allowedDomains and blockedDomains: give one of them")
+        return bounds
+
+    return read
 
 
-def _sandbox_limits(name: str, value: Value, line: int, job: _Job) -> None:
-    _set(job, name, read_part(SandboxLimits, value, "sandboxLimits", line, job.reading), line)
+def _domains(value: Value, _: _Key) -> list[str]:
+    """Read a list of domains, unless the API would refuse it."""
+    domains = as_names(value)
+    if not domains:
+        raise WrongValue("is empty: name a domain, or leave it out")
+    if (wrong := next((d for d in domains if not _DOMAIN.fullmatch(d)), None)) is not None:
+        rule = "must be domains such as example.com, without https:// and without *"
+        raise WrongValue(f"{rule}, not {shorten(wrong)}")
+    return domains
 
 
-def _web_bounds(name: str, value: Value, line: int, job: _Job) -> None:
-    if name == "web_search":
-        _set(job, name, read_web_bounds(WebSearchBounds, value, "webSearch", line, job.reading), line)
-    else:
-        _set(job, name, read_web_bounds(WebFetchBounds, value, "webFetch", line, job.reading), line)
+def _hooks(value: Value, _: _Key) -> object:
+    if not isinstance(value, Block):
+        raise WrongValue("must be a mapping of events to commands")
+    return as_json(value)
 
 
-def _sandbox_read(name: str, value: Value, line: int, job: _Job) -> None:
+def _output_schema(value: Value, key: _Key) -> JsonSchema:
+    path = _named_file(value, key) if key.name.endswith("Path") else None
+    return inline_schema(value) if path is None else schema_file(path)
+
+
+def _system_prompt_path(value: Value, key: _Key) -> str:
+    path = _named_file(value, key)
     try:
-        places = as_places(value)
-    except WrongValue as error:
-        job.notes.fault(f"sandboxRead {error}", line)
-        return
-    _set(job, name, places, line)
-
-
-def _sandbox_write(name: str, value: Value, line: int, job: _Job) -> None:
-    try:
-        paths = as_paths(value)
-    except WrongValue as error:
-        job.notes.fault(f"sandboxWrite {error}", line)
-        return
-    _set(job, name, paths, line)
-
-
-def _code_mode(name: str, value: Value, line: int, job: _Job) -> None:
-    _set(job, name, read_code_mode(value, line, job.reading), line)
-
-
-def _hooks(name: str, value: Value, line: int, job: _Job) -> None:
-    if isinstance(value, Block):
-        _set(job, name, as_json(value), line)
-    else:
-        job.notes.fault("hooks must be a mapping of events to commands", line)
-
-
-def _schema(_: str, value: Value, line: int, job: _Job) -> None:
-    try:
-        schema: JsonSchema = inline_schema(value)
-    except BadSchema as error:
-        job.notes.fault(f"outputSchema: {error}", line)
-        return
-    note_required("outputSchema", schema, line, job.notes)
-    _set(job, "output_schema", schema, line)
-
-
-def _schema_path(_: str, value: Value, line: int, job: _Job) -> None:
-    try:
-        path = _named_file("outputSchemaPath", value, job)
-        schema = schema_file(path)
-    except (BadSchema, WrongValue) as error:
-        job.notes.fault(f"outputSchemaPath {error}", line)
-        return
-    note_required("outputSchemaPath", schema, line, job.notes)
-    _set(job, "output_schema", schema, line)
-
-
-def _prompt_path(_: str, value: Value, line: int, job: _Job) -> None:
-    try:
-        path = _named_file("systemPromptPath", value, job)
-    except WrongValue as error:
-        job.notes.fault(f"systemPromptPath {error}", line)
-        return
-    try:
-        _set(job, "system_prompt", read_text(path).strip("\n"), line)
+        return read_text(path).strip("\n")
     except Unreadable as error:
-        job.notes.fault(f"systemPromptPath {shown(path)}: {error.reason}", line)
+        raise WrongValue(f"{shown(path)}: {error.reason}") from error
 
 
-def _named_file(key: str, value: Value, job: _Job) -> Path:
+def _named_file(value: Value, key: _Key) -> Path:
     """Return the file named by a key, links resolved, and keep its path: trust depends on the file read."""
-    path = job.origin.path.parent / as_text(value)
+    path = key.reading.origin.path.parent / as_text(value)
     with suppress(ValueError):  # a NUL: reading says what is wrong with it
         path = Path(os.path.realpath(path))
-    job.read_from[key] = path
+    key.reading.read_from[key.name] = path
     return path
 
 
-_READERS: Mapping[str, Callable[[str, Value, int, _Job], None]] = {
+# -- MCP servers, by the rules of the seed's validation table (SPEC section 8)
+
+
+def read_servers(value: Value, line: int | None, reading: Reading) -> dict[str, ServerDefinition]:
+    """Return the servers of `mcpServers`: a mapping by name, a list of mappings, or names.
+
+    A name alone refers to a server that is defined elsewhere: it is kept in `reading.named_servers`. A broken
+    rule is a fault; a server that cannot be read at all is left out.
+    """
+    servers: dict[str, ServerDefinition] = {}
+    for name, content, at in _named(value, line, reading):
+        if at is not None:
+            reading.lines.setdefault(f"mcpServers.{name}", at)
+        if name in servers or name in reading.named_servers:
+            reading.notes.fault(f"mcpServers.{name} is given twice, so say it once", at)
+        elif content is None or is_null(content):
+            reading.named_servers.append(name)
+        elif isinstance(content, Block):
+            servers[name] = _server(name, content, at, reading)
+        else:
+            reading.notes.fault(f"mcpServers.{name} must be a mapping of keys", at)
+    return servers
+
+
+_Named: TypeAlias = "tuple[str, Value | None, int | None]"
+
+
+def _named(value: Value, line: int | None, reading: Reading) -> Iterator[_Named]:
+    """Yield the name of each server, its keys unless it is only named, and its line."""
+    if isinstance(value, Block):
+        yield from ((name, item, value.lines.get(name, line)) for name, item in value.items())
+        return
+    for item in value if isinstance(value, list) else [value]:
+        if not isinstance(item, Block):
+            yield from ((name, None, line) for name in as_names(item))
+            continue
+        at = next(iter(item.lines.values()), line)
+        if isinstance(name := item.get("name"), str):  # `{name: github, ...}`
+            content = Block()
+            for key in (key for key in item if key != "name"):
+                content.put(key, item[key], item.lines[key])
+            yield name, content, at
+        elif any(canonical(key) in _SERVER_FIELDS for key in item):
+            reading.notes.fault("a server in the list of mcpServers has no name", at)
+        else:  # `{github: {...}}`
+            yield from ((key, content, item.lines[key]) for key, content in item.items())
+
+
+def _server(name: str, block: Block, line: int | None, reading: Reading) -> ServerDefinition:
+    part = _Part(f"mcpServers.{name}", reading)
+    part.fill(block, _SERVER_FIELDS)
+    is_typed = "type" in part.values
+    if not is_typed and "command" not in part.values:
+        rule = "http or sse, with its url" if "url" in part.values else "or a command"
+        reading.notes.fault(f"{part.where} needs a type, {rule}", line)
+        return part.built(ServerDefinition, line)
+    server = part.built(ServerDefinition, line)
+    if not is_typed or "type" in part.values:  # else its type is a fault, and no rule can be judged
+        for key, rule in _broken_rules(server, part.values):
+            reading.notes.fault(f"{part.name(key)} {rule}", part.lines.get(key, line))
+        for key in ("command", "args"):
+            if server.type != "stdio" and key in part.values:
+                reading.notes.warn(f"{part.name(key)} is not used by {server.type}", part.lines.get(key))
+    usual = ServerDefinition()
+    zeros = {key: getattr(usual, key) for key in _SECONDS if getattr(server, key) == 0}
+    return server.model_copy(update=zeros) if zeros else server
+
+
+_SECONDS = ("timeout", "call_timeout_seconds")
+
+
+def _broken_rules(server: ServerDefinition, given: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return the keys that break a rule of their type, each with the rule."""
+    is_boxed = server.network is False or server.sandbox_read or server.sandbox_write
+    foreign = f"is for stdio, and this is a server by {server.type}"
+    rules: list[tuple[str, object, str]] = [
+        ("command", not (server.command or "").strip(), "is missing, and a stdio server is started by one"),
+        ("url", server.url, "is for http and sse, and this is a stdio server"),
+        ("headers", server.headers, "are for http and sse, and this is a stdio server"),
+        (
+            "sandbox",
+            server.sandbox is False and is_boxed,
+            "cannot be false beside network, sandboxRead or sandboxWrite, which are those of its box",
+        ),
+    ]
+    if server.type != "stdio":
+        is_wrong = server.url and not is_http_url(server.url)
+        rules = [
+            ("url", not server.url, f"is missing, and {server.type} needs one"),
+            ("url", is_wrong, "must begin with http:// or https:// and name a host"),
+            *((key, given.get(key) is not None, foreign) for key in _OF_BOX),
+            ("env", server.env, f"{foreign}: use headers"),
+        ]
+    has_both = server.enabled_tools is not None and server.disabled_tools is not None
+    rules.append(("disabled_tools", has_both, "cannot stand beside enabledTools: keep one of the two"))
+    return [(key, rule) for key, is_broken, rule in rules if is_broken]
+
+
+def _chosen_tools(value: Value, _: _Key) -> list[str]:
+    names = as_names(value)
+    if not names:
+        raise WrongValue("must name at least one tool, or be left out")
+    return names
+
+
+def is_http_url(text: str) -> bool:
+    """Whether `text` is a URL of HTTP with a host; one that begins with `${VAR}` may become one."""
+    if text.startswith("${"):
+        return True
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # read only to be checked
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.netloc) and not any(c.isspace() for c in text)
+
+
+_READERS: Mapping[str, Callable[[Value, _Key], object]] = {
+    **dict.fromkeys(NAME_LISTS, _names),
+    **dict.fromkeys(("runner", "effort", "sandbox", "isolation", "on_ask_timeout"), _choice),
+    **dict.fromkeys(("allowed_domains", "blocked_domains"), _domains),
+    **dict.fromkeys(("enabled_tools", "disabled_tools"), _chosen_tools),
+    **dict.fromkeys(("output_schema", "output_schema_path"), _output_schema),
     "name": _name,
     "description": _description,
-    "limits": _limits,
+    "tools": _tools,
     "model": _model,
-    "mcp_servers": _servers,
-    "sandbox_limits": _sandbox_limits,
-    "web_search": _web_bounds,
-    "web_fetch": _web_bounds,
-    "sandbox_read": _sandbox_read,
-    "sandbox_write": _sandbox_write,
+    "mcp_servers": lambda value, key: read_servers(value, key.line, key.reading),
+    "mcpServers.type": lambda value, key: _OTHER_TYPES.get(str(_choice(value, key)), _choice(value, key)),
+    "sandbox_limits": _part_of(SandboxLimits, fields_of(SandboxLimits)),
+    "web_search": _web(WebSearchBounds),
+    "web_fetch": _web(WebFetchBounds),
+    "sandbox_read": _places,
+    "sandbox_write": lambda value, _: as_paths(value),
+    "mcpServers.sandbox_write": _places,
     "code_mode": _code_mode,
     "hooks": _hooks,
-    "output_schema": _schema,
-    "output_schema_path": _schema_path,
-    "system_prompt_path": _prompt_path,
+    "system_prompt_path": _system_prompt_path,
 }
+"""By the field, which may have another meaning in a part: `mcpServers.type`. All others are read as text."""
 
 
-def _check(definition: AgentDefinition, job: _Job) -> None:
-    """Apply the rules for the meaning of a value, and for two values together."""
-    lines = job.draft.lines
-    if definition.base_url and not is_http_url(definition.base_url):
-        job.notes.fault("baseUrl must begin with http:// or https:// and name a host", lines.get("base_url"))
-    if any(c.isspace() for c in resolve_model(definition.model)) and definition.runner == "messages":
-        rule = f"must be the id of a model without spaces, not {shorten(definition.model or '')}"
-        job.notes.fault(f"model {rule}", lines.get("model"))
-    if (
-        (near := misspelt_alias(definition.model))
-        and not definition.base_url
-        and definition.runner == "messages"
-    ):
-        job.notes.warn(
-            f"model {shorten(definition.model or '')} is not known (nearest: {near})", lines.get("model")
-        )
-    if not _VARIABLE.fullmatch(definition.api_key_env):
-        rule = "must be the name of an environment variable, not the key itself"
-        job.notes.fault(f"apiKeyEnv {rule}", lines.get("api_key_env"))
-    if any(not name or "=" in name for name in definition.env):
-        job.notes.fault("env has a variable without a proper name", lines.get("env"))
-    _check_command(definition, job)
-    if not definition.description:
-        job.notes.warn("there is no description, so nobody can tell when to use this agent")
-    if len(definition.description) > LONG_DESCRIPTION:
-        length = f"{len(definition.description):,} characters"
-        job.notes.warn(f"the description has {length}, and every client reads it: shorten it")
-    if not definition.system_prompt and definition.runner == "messages":
-        job.notes.warn("there is no system prompt")
+# -- rules for the meaning of a value, and for two values together
 
 
-def _check_command(definition: AgentDefinition, job: _Job) -> None:
-    """Apply the rules for the program that carries out the runs of an agent, if it names one."""
-    lines = job.draft.lines
-    if definition.runner == "messages" and definition.command:
-        todo = "add one of them, or leave command out"
-        job.notes.fault(f"command is for runner: command and runner: acp: {todo}", lines.get("command"))
-    if definition.runner not in ("command", "acp"):
-        return
-    line = lines.get("runner")
-    if not definition.command:
-        if not any(fault.startswith("command ") for fault in job.notes.reasons("fault")):
-            job.notes.fault(f"command is missing, and runner: {definition.runner} needs one", line)
-        return  # what it would be given can be judged when it is there
-    if definition.runner == "acp":
-        return  # its system prompt goes with the task
-    if definition.system_prompt.strip() and not any("{systemPrompt}" in word for word in definition.args):
-        todo = "put {systemPrompt} into args, or leave it out"
-        job.notes.fault(f"the system prompt cannot reach the program of runner: command: {todo}", line)
+def _check(agent: AgentDefinition, lines: Mapping[str, int], notes: Notes) -> None:
+    model, is_built_in, runner = shorten(agent.model or ""), agent.runner == "messages", agent.runner
+    has_places = any("{systemPrompt}" in word for word in agent.args)
+    is_noted = any(reason.startswith("command ") for reason in notes.reasons("fault"))
+    rules: list[tuple[str, object, str]] = [
+        (
+            "base_url",
+            agent.base_url and not is_http_url(agent.base_url),
+            "baseUrl must begin with http:// or https:// and name a host",
+        ),
+        (
+            "model",
+            is_built_in and any(c.isspace() for c in resolve_model(agent.model)),
+            f"model must be the id of a model without spaces, not {model}",
+        ),
+        (
+            "api_key_env",
+            not _VARIABLE.fullmatch(agent.api_key_env),
+            "apiKeyEnv must be the name of an environment variable, not the key itself",
+        ),
+        (
+            "env",
+            any(not name or "=" in name for name in agent.env),
+            "env has a variable without a proper name",
+        ),
+        (
+            "command",
+            is_built_in and agent.command,
+            "command is for runner: command and runner: acp: add one of them, or leave command out",
+        ),
+        (
+            "runner",
+            runner in ("command", "acp") and not agent.command and not is_noted,
+            f"command is missing, and runner: {runner} needs one",
+        ),
+        (  # with acp, the prompt goes with the task; without a command, nothing can be said of its arguments
+            "runner",
+            runner == "command" and agent.command and agent.system_prompt.strip() and not has_places,
+            "the system prompt cannot reach the program of runner: command: put {systemPrompt} into args, or "
+            "leave it out",
+        ),
+    ]
+    for name, is_broken, reason in rules:
+        if is_broken:
+            notes.fault(reason, lines.get(name))
+    near = misspelt_alias(agent.model)
+    if near and is_built_in and not agent.base_url:
+        notes.warn(f"model {model} is not known (nearest: {near})", lines.get("model"))
+    if not agent.description:
+        notes.warn("there is no description, so nobody can tell when to use this agent")
+    if (length := len(agent.description)) > LONG_DESCRIPTION:
+        notes.warn(f"the description has {length:,} characters, and every client reads it: shorten it")
+    if not agent.system_prompt and is_built_in:
+        notes.warn("there is no system prompt")

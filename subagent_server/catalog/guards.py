@@ -56,7 +56,7 @@ class Guards:
             reader(self, key, value, line)
         return reader is not None
 
-    def read_tools(self, value: Block, line: int) -> None:
+    def read_tools(self, value: Block, line: int | None) -> None:
         """Take in `tools` as opencode has it: a mapping in which `false` takes a tool away."""
         for name, wanted in value.items():
             content = as_json(wanted)
@@ -111,7 +111,7 @@ def _not_kept(mode: PermissionMode, agent: AgentDefinition) -> Iterator[str]:
         return
     if agent.mcp_servers or agent.named_servers:
         yield "the tools of MCP servers"
-    selection = select(agent.tools, agent.disallowed_tools)
+    selection = agent.selection
     if mode in ("plan", "dontAsk"):
         if agent.agents:
             yield "the agents that it may start"

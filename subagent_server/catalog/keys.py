@@ -22,7 +22,7 @@ from subagent_server.domain.definitions import (
 _NOT_FOR_FILES = frozenset(
     {
         *("source", "distinct_tool", "by_contract", "faults", "warnings", "unknown", "named_servers"),
-        *("read_from", "lines", "permission_mode"),
+        *("read_from", "lines", "permission_mode", "verdict"),
     }
 )
 _FILES_ONLY = ("system_prompt_path", "output_schema_path")

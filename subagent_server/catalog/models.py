@@ -4,6 +4,9 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 
+from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.errors import shorten
+
 _SONNET = "claude-sonnet-5-5"
 
 _MOST_COMPARED = 60
@@ -60,3 +63,13 @@ def _id_of(name: str) -> str:
     """Return the id of a model of Anthropic that is given by its title: `Claude Sonnet 4.5 (copilot)`."""
     title = name.partition(" (")[0]
     return re.sub(r"[ .]+", "-", title.lower()) if title.lower().startswith("claude ") else name
+
+
+def unknown_model(agent: AgentDefinition) -> str | None:
+    """Return a sentence on a model that the API surely has not; at another address it may be there."""
+    model = resolve_model(agent.model)
+    is_elsewhere = agent.runner != "messages" or agent.base_url
+    if is_elsewhere or "claude" in model.lower() or misspelt_alias(agent.model):
+        return None
+    why = f"model {shorten(model)} is no known model of the Messages API, and it has no known price"
+    return f"{why}: name one such as sonnet, give the `baseUrl` that has it, or choose another `runner`."

@@ -13,10 +13,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from subagent_server.catalog.fields import Reading, read_servers
 from subagent_server.catalog.files import Unreadable, read_text
-from subagent_server.catalog.parts import Reading
 from subagent_server.catalog.problems import AgentFileError, Notes
-from subagent_server.catalog.servers import read_servers
 from subagent_server.catalog.strict_yaml import NotYaml, parse
 from subagent_server.catalog.values import Block, Plain, Value
 from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
@@ -64,7 +63,13 @@ class ServerFiles:
         Raises:
             AgentFileError: the file cannot be read, or the server breaks a rule.
         """
-        return _read(path, _alone(self._servers(path), name)).get(name)
+        servers = self._servers(path)
+        if isinstance(servers, Block):
+            alone = Block()
+            if name in servers:
+                alone.put(name, servers[name], servers.lines[name])
+            servers = alone
+        return _checked(path, servers).get(name)
 
     def names(self, path: Path) -> list[str]:
         """Return the names of the servers in a file. Raises as `server`."""
@@ -74,7 +79,7 @@ class ServerFiles:
     def _servers(self, path: Path) -> Value:
         if path not in self._read:
             try:
-                self._read[path] = _block_of(path).get("mcpServers", Block())
+                self._read[path] = _servers_in(path)
             except AgentFileError as error:
                 self._read[path] = error
         read = self._read[path]
@@ -130,36 +135,26 @@ def read_server_file(path: Path) -> dict[str, ServerDefinition]:
     Raises:
         AgentFileError: the file cannot be read, or breaks a rule.
     """
-    return _read(path, _block_of(path).get("mcpServers", Block()))
+    return _checked(path, _servers_in(path))
 
 
 def usable_servers(path: Path) -> dict[str, ServerDefinition]:
     """Return the servers of a file that break no rule; mistakes of the file or of others are no error."""
-    found: dict[str, ServerDefinition] = {}
+    files, found = ServerFiles(), dict[str, ServerDefinition]()
     with suppress(AgentFileError):
-        servers = _block_of(path).get("mcpServers", Block())
-        for name in servers if isinstance(servers, Block) else ():
+        for name in files.names(path):
             with suppress(AgentFileError):
-                found |= _read(path, _alone(servers, name))
+                server = files.server(path, name)
+                found |= {name: server} if server is not None else {}
     return found
 
 
-def _alone(servers: Value, name: str) -> Value:
-    """Return one server of a mapping of servers; another value is for the reader to refuse."""
-    if not isinstance(servers, Block):
-        return servers
-    chosen = Block()
-    if name in servers:
-        chosen.put(name, servers[name], servers.lines[name])
-    return chosen
-
-
-def _read(path: Path, servers: Value) -> dict[str, ServerDefinition]:
+def _checked(path: Path, servers: Value) -> dict[str, ServerDefinition]:
     reading = Reading(Notes())
     found = read_servers(servers, None, reading)
-    faults = [note for note in reading.notes.found if note.kind == "fault"]
-    if faults:
-        raise AgentFileError(path, faults[0].reason, faults[0].line)
+    fault = next((note for note in reading.notes.found if note.kind == "fault"), None)
+    if fault is not None:
+        raise AgentFileError(path, fault.reason, fault.line)
     return found
 
 
@@ -180,7 +175,7 @@ def _look_up(name: str, paths: list[Path], users: Path | None, files: ServerFile
     raise UnknownServer(name, paths, near[0] if near else None)
 
 
-def _block_of(path: Path) -> Block:
+def _servers_in(path: Path) -> Value:
     try:
         text = read_text(path)
         content = _from_json(json.loads(text)) if path.suffix == ".json" else parse(text)
@@ -192,7 +187,7 @@ def _block_of(path: Path) -> Block:
         raise AgentFileError(path, f"it is not JSON ({error})", getattr(error, "lineno", None)) from error
     if not isinstance(content, Block):
         raise AgentFileError(path, "it must be a mapping of keys")
-    return content
+    return content.get("mcpServers", Block())
 
 
 def _from_json(value: Any) -> Value:

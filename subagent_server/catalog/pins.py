@@ -30,6 +30,11 @@ Pins = dict[str, Pin]
 """The values of one agent or server, by their keys."""
 
 _PLAIN = ("runner", "command", "args", "baseUrl", "apiKeyEnv")
+_PINNED = (
+    *("name", "runner", "command", "args", "env", "base_url", "api_key_env", "code_mode", "mcp_servers"),
+    *("sandbox", "sandbox_read", "sandbox_write", "hooks"),
+)
+"""The fields that pins are taken from: masking all of an agent, its prompt too, takes much longer."""
 _USUAL = AgentDefinition(name="").model_dump(mode="json")
 _SERVER_PLAIN = ("type", "command", "args", "url", "sandbox", "network", "sandboxRead", "sandboxWrite")
 _USUAL_SERVER = ServerDefinition().model_dump(mode="json")
@@ -37,21 +42,7 @@ _USUAL_SERVER = ServerDefinition().model_dump(mode="json")
 
 def pins_of_agent(agent: AgentDefinition, project: Path) -> Pins:
     """Return the pins of an agent that comes with the directory `project`."""
-    narrow = AgentDefinition(
-        name=agent.name,
-        runner=agent.runner,
-        command=agent.command,
-        args=agent.args,
-        env=agent.env,
-        base_url=agent.base_url,
-        api_key_env=agent.api_key_env,
-        sandbox=agent.sandbox,
-        sandbox_read=agent.sandbox_read,
-        sandbox_write=agent.sandbox_write,
-        code_mode=agent.code_mode,
-        mcp_servers=agent.mcp_servers,
-        hooks=agent.hooks,
-    )
+    narrow = AgentDefinition(**{field: getattr(agent, field) for field in _PINNED})
     places = dict(_places_outside(agent, project))
     return _pinned(
         {**dict(_values(narrow.model_dump(mode="json"))), **places},

@@ -11,16 +11,15 @@ import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urljoin
 
 from subagent_server.catalog.files import Unreadable, read_text
-from subagent_server.catalog.problems import Notes, shown
+from subagent_server.catalog.problems import shown
 from subagent_server.catalog.values import Json, Plain, Value, as_json
 from subagent_server.domain.definitions import JsonSchema
 from subagent_server.domain.errors import shorten
@@ -102,8 +101,8 @@ def _checked(content: Json, where: str) -> JsonSchema:
     try:
         _check_size(content)
         targets = _check_form_and_references(content)
-        alone = validator_name(content) in _REFERENCE_ALONE
-        if (reason := _Contradictions(targets, reference_alone=alone).of(content, "its root")) is not None:
+        draft = validator_name(content) or NEWEST
+        if (reason := _Contradictions(targets, draft).of(content, "its root")) is not None:
             raise BadSchema(f"no result fits, because {reason}")
     except BadSchema as error:
         raise BadSchema(f"{where}{error}") from error
@@ -217,8 +216,7 @@ class _Form:
             raise BadSchema(f"it is not a JSON Schema {self._draft} (at {at}: {message})")
 
 
-@dataclass(frozen=True)
-class _Judge:
+class _Judge(NamedTuple):
     """What judges the form of schemas of a draft."""
 
     draft: str
@@ -298,8 +296,11 @@ _BOUNDS = (
     ("number", "minimum", "maximum"),
     ("integer", "minimum", "maximum"),
 )
+_SAMPLES: tuple[object, ...] = (None, True, 1, 1.5, "", [], {})
+"""A value of each type."""
 _MOST_STEPS = 5_000
 _DEEPEST = 100
+_MOST_COMPARED = 80
 
 
 class _Contradictions:
@@ -308,9 +309,10 @@ class _Contradictions:
     `targets` are those of references. Of what takes too many steps to see it is supposed that something fits.
     """
 
-    def __init__(self, targets: Mapping[int, Any], *, reference_alone: bool) -> None:
+    def __init__(self, targets: Mapping[int, Any], draft: str) -> None:
         self._targets = targets
-        self._reference_alone = reference_alone
+        self._reference_alone = draft in _REFERENCE_ALONE
+        self._judge = _judge(draft).kind
         self._left = _MOST_STEPS
         self._open: set[int] = set()
         self._fine: set[int] = set()
@@ -342,18 +344,15 @@ class _Contradictions:
 
     def _of_value(self, schema: dict[str, Any], at: str) -> str | None:
         """Judge types, values and bounds."""
-        types = _types(schema)
-        for part in schema.get("allOf", []):
-            types = _common(types, _types(part) if isinstance(part, dict) else None)
-        if types is not None and not types:
-            return f"at {at} its types exclude one another"
-        values = schema.get("enum")
-        if "const" in schema:
-            if values is not None and not any(_written(v) == _written(schema["const"]) for v in values):
-                return f"at {at} const is none of enum"
-            values = [schema["const"]]
-        if values is not None and not any(types is None or _has_type(value, types) for value in values):
-            return f"at {at} no value of enum or const has its type" if values else f"at {at} enum is empty"
+        parts = [schema, *(part for part in schema.get("allOf", []) if isinstance(part, dict))]
+        typed = [self._judge({"type": part["type"]}) for part in parts if "type" in part]
+        values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None
+        if values is not None or len(typed) > 1:
+            left = list(_SAMPLES) if values is None else values
+            if "const" in schema:
+                left = [value for value in left if _written(value) == _written(schema["const"])]
+            if not any(all(judge.is_valid(value) for judge in typed) for value in left):
+                return f"at {at} no value is left by type, enum and const"
         for kind, least, most in _BOUNDS:
             if _types(schema) == {kind} and schema.get(least, 0) > schema.get(most, schema.get(least, 0)):
                 return f"at {at} {least} is greater than {most}"
@@ -362,12 +361,16 @@ class _Contradictions:
     def _of_parts(self, schema: dict[str, Any], at: str) -> str | None:
         """Judge what a value has to contain."""
         types, properties = _types(schema), schema.get("properties", {})
-        if types == {"object"}:
-            for name in schema.get("required", []):
-                if name in properties and (
-                    reason := self.of(properties[name], _step(at, f"properties/{name}"))
-                ):
+        is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+        for name in schema.get("required", []) if types == {"object"} else ():
+            if name in properties:
+                if reason := self.of(properties[name], _step(at, f"properties/{name}")):
                     return reason
+            elif is_closed:
+                near = get_close_matches(name[:_MOST_COMPARED], list(properties)[:_MOST_COMPARED], 1)
+                told = f"at {at} required names {shorten(name)}, which properties lacks and "
+                meant = f" (nearest: {shorten(near[0])})" if near else ""
+                return f"{told}additionalProperties forbids{meant}: name it in both"
         if types == {"array"} and schema.get("minItems", 0) > 0 and "prefixItems" not in schema:
             return self.of(schema.get("items"), _step(at, "items"))
         return None
@@ -391,136 +394,11 @@ def _step(at: str, step: str) -> str:
     return step if at == "its root" else f"{at}/{step}"
 
 
-def _types(schema: Mapping[str, Any]) -> set[str] | None:
-    """Return the types that a schema allows; None for all."""
-    named = schema.get("type")
-    return None if named is None else {named} if isinstance(named, str) else set(named)
-
-
-def _common(first: set[str] | None, second: set[str] | None) -> set[str] | None:
-    if first is None or second is None:
-        return second if first is None else first
-    return _widened(first) & _widened(second)
-
-
-def _widened(types: set[str]) -> set[str]:
-    return types | {"integer"} if "number" in types else types
-
-
-def _has_type(value: Any, types: set[str]) -> bool:
-    if isinstance(value, bool) or value is None:
-        return ("null" if value is None else "boolean") in types
-    if isinstance(value, int | float):
-        return "number" in types or ("integer" in types and value == value // 1)
-    return ("string" if isinstance(value, str) else "array" if isinstance(value, list) else "object") in types
+def _types(schema: Mapping[str, Any]) -> set[str]:
+    """Return the types that a schema names."""
+    named = schema.get("type", [])
+    return {named} if isinstance(named, str) else set(named)
 
 
 def _written(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
-
-
-# -- likely mistakes in a schema that is valid
-
-_MOST_NAMED = 5
-_MOST_COMPARED = 80
-_LEAST_LIKENESS = 0.85
-_RULES = ("properties", "required", "additionalProperties", "patternProperties", "items", "enum", "const")
-_ELSEWHERE = frozenset({"allOf", "anyOf", "oneOf", "$ref", "$dynamicRef", "if", "patternProperties"})
-"""Keywords beside `properties` that may describe the name."""
-
-
-@dataclass(frozen=True)
-class _Place:
-    """A schema within the schema. A value that has to be there makes the whole schema impossible with it."""
-
-    schema: Mapping[str, object]
-    path: str
-    is_needed: bool
-
-
-def note_required(key: str, schema: JsonSchema, line: int | None, notes: Notes) -> None:
-    """Note misspelt keywords, and names that are required and not described.
-
-    A name is a fault if no result can fit because of it, else a warning.
-    """
-    if isinstance(schema, bool):
-        return
-    words = (
-        (place, word)
-        for place in _places(_Place(schema, "its root", is_needed=True))
-        for word in place.schema
-        if word not in _judge(NEWEST).meta["properties"]
-    )
-    for place, word in islice(words, _MOST_COMPARED):
-        lacking = [rule for rule in _RULES if rule not in place.schema]
-        for rule in get_close_matches(word[:_MOST_COMPARED], lacking, 1, _LEAST_LIKENESS):
-            told = f"at {place.path} {shorten(word)} is no keyword, and means nothing"
-            notes.warn(f"{key}: {told} (nearest: {rule})", line)
-    mistakes = (
-        (place, name)
-        for place in _places(_Place(schema, "its root", is_needed=True))
-        for name in _lacking(place)
-    )
-    for place, name in islice(mistakes, _MOST_NAMED):
-        near = _nearest(name, place.schema)
-        meant = f" (nearest: {near})" if near else ""
-        if place.schema.get("additionalProperties") is not False:
-            if near:
-                notes.warn(
-                    f"{key}: at {place.path} required names {shorten(name)}{meant}, and properties does not",
-                    line,
-                )
-        elif place.is_needed:
-            notes.fault(f"{key}: no result fits, because {_told(place, name)}{meant}: name it in both", line)
-        else:
-            notes.warn(f"{key}: {_told(place, name)}{meant}", line)
-
-
-def _told(place: _Place, name: str) -> str:
-    rule = "which properties lacks and additionalProperties forbids"
-    return f"at {place.path} required names {shorten(name)}, {rule}"
-
-
-def _lacking(place: _Place) -> Iterator[str]:
-    required, known = place.schema.get("required"), _properties(place.schema)
-    is_closed = place.schema.get("additionalProperties") is False
-    if not isinstance(required, list) or not (known or is_closed):
-        return
-    if "patternProperties" in place.schema or (not is_closed and _ELSEWHERE & place.schema.keys()):
-        return
-    yield from (name for name in required if isinstance(name, str) and name not in known)
-
-
-def _places(place: _Place) -> Iterator[_Place]:
-    """Yield a schema and the schemas below it, as far as a value has to fit them."""
-    yield place
-    required = place.schema.get("required")
-    needed = set(map(str, required)) if isinstance(required, list) else set()
-    for name, child in _properties(place.schema).items():
-        yield from _below(place, child, f"properties/{name}", is_needed=name in needed)
-    for key in ("items", "additionalProperties"):
-        yield from _below(place, place.schema.get(key), key, is_needed=False)
-    for key in ("allOf", "anyOf", "oneOf", "prefixItems"):
-        children = place.schema.get(key)
-        for number, child in enumerate(children if isinstance(children, list) else []):
-            yield from _below(place, child, f"{key}/{number}", is_needed=key == "allOf")
-    definitions = place.schema.get("$defs")
-    for name, child in definitions.items() if isinstance(definitions, dict) else ():
-        yield from _below(place, child, f"$defs/{name}", is_needed=False)
-
-
-def _below(place: _Place, child: object, step: str, *, is_needed: bool) -> Iterator[_Place]:
-    if isinstance(child, dict):
-        path = step if place.path == "its root" else f"{place.path}/{step}"
-        is_object = child.get("type", "object") == "object"
-        yield from _places(_Place(child, path, is_needed=place.is_needed and is_needed and is_object))
-
-
-def _properties(schema: Mapping[str, object]) -> dict[str, object]:
-    properties = schema.get("properties")
-    return properties if isinstance(properties, dict) else {}
-
-
-def _nearest(name: str, schema: Mapping[str, object]) -> str | None:
-    near = get_close_matches(name[:_MOST_COMPARED], list(_properties(schema))[:200], 1)
-    return shorten(near[0]) if near else None

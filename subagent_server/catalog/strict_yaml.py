@@ -1,11 +1,6 @@
-"""Parse YAML that is not trusted: by its standard, bounded, without types, with line numbers.
-
-Built on parser events, not on a loader: a deep nesting, a chain of aliases that multiplies ("billion
-laughs") or a tag that names a class is refused before anything large exists.
-"""
+"""Parse YAML that is not trusted: by its standard, bounded, without types, with line numbers."""
 
 import re
-from collections.abc import Iterator
 
 import yaml
 
@@ -15,11 +10,10 @@ MAX_DEPTH = 60
 MAX_VALUES = 20_000
 """Of an agent file: as many are read in a twentieth of a second. Files of cases may have more."""
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_CORE = "tag:yaml.org,2002:"
-_COLLECTIONS = frozenset({_CORE + "map", _CORE + "seq", "!"})
-_UNTYPED = frozenset({_CORE + name for name in ("int", "float", "bool", "null")})
-_TEXT = frozenset({_CORE + "str", "!"})
+_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_TAGS = frozenset(
+    f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "map", "seq")
+)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -36,25 +30,20 @@ def parse(text: str, first_line: int = 1, most_values: int = MAX_VALUES) -> Valu
     """Return the one document in `text`, whose first line is line `first_line` of its file.
 
     Raises:
-        NotYaml: it is not YAML, has more than one document, or more or deeper values than any agent needs.
+        NotYaml: it is not YAML, has more than one document, an alias, or more or deeper values than any
+            agent needs.
     """
-    builder = _Builder(text, first_line, most_values)
     try:
-        return builder.document()
+        _check_bounds(text, first_line, most_values)
+        node = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
-        raise NotYaml(_plain_words(error), first_line + _blamed_line(error)) from error
+        told = " ".join(part for part in (error.problem, error.context) if part)
+        raise NotYaml(told, first_line + _blamed_line(error)) from error
     except yaml.YAMLError as error:  # a character that no YAML text may hold
-        position = getattr(error, "position", 0)
-        raise NotYaml(
-            f"a control character (code {getattr(error, 'character', '?')})",
-            first_line + text.encode().count(b"\n", 0, position),
-        ) from error
-    finally:
-        builder.close()
-
-
-def _plain_words(error: yaml.MarkedYAMLError) -> str:
-    return " ".join(part for part in (error.problem, error.context) if part)
+        before = text.encode().count(b"\n", 0, getattr(error, "position", 0))
+        code = getattr(error, "character", "?")
+        raise NotYaml(f"a control character (code {code})", first_line + before) from error
+    return Plain("") if node is None else _value(node, first_line)
 
 
 def _blamed_line(error: yaml.MarkedYAMLError) -> int:
@@ -65,111 +54,41 @@ def _blamed_line(error: yaml.MarkedYAMLError) -> int:
     return mark.line if mark else 0
 
 
-class _Builder:
-    """Turns the events of one text into values."""
+def _check_bounds(text: str, first_line: int, most_values: int) -> None:
+    """Look at the events of the parser, which come one by one: composing nodes recurses, and needs them all.
 
-    def __init__(self, text: str, first_line: int, most_values: int) -> None:
-        self._events: Iterator[yaml.Event] = yaml.parse(text, Loader=_LOADER)
-        self._first_line = first_line
-        self._anchors: dict[str, tuple[Value, int]] = {}
-        self._count = 0
-        self._most_values = most_values
-
-    def close(self) -> None:
-        self._events.close()  # type: ignore[attr-defined]  # it is a generator
-
-    def document(self) -> Value:
-        next(self._events)
-        start = next(self._events)
-        if isinstance(start, yaml.StreamEndEvent):
-            return Plain("")
-        value = self._value(next(self._events), 0)
-        next(self._events)
-        after = next(self._events)
-        if not isinstance(after, yaml.StreamEndEvent):
-            raise NotYaml("a second document begins here, and one file holds one agent", self._line(after))
-        return value
-
-    def _line(self, event: yaml.Event) -> int:
-        mark = event.start_mark
-        return self._first_line + (mark.line if mark else 0)
-
-    def _value(self, event: yaml.Event, depth: int) -> Value:
-        self._admit(event, 1, depth)
+    Without aliases no value can multiply ("billion laughs").
+    """
+    count, depth, documents = 0, 0, 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        line = first_line + (event.start_mark.line if event.start_mark else 0)
         if isinstance(event, yaml.AliasEvent):
-            return self._alias(event)
-        before = self._count
-        value = self._new_value(event, depth)
-        anchor = getattr(event, "anchor", None)
-        if anchor:
-            self._anchors[anchor] = value, self._count - before + 1
-        return value
-
-    def _new_value(self, event: yaml.Event, depth: int) -> Value:
-        if isinstance(event, yaml.ScalarEvent):
-            return self._scalar(event)
-        if event.tag not in _COLLECTIONS and event.tag is not None:  # type: ignore[attr-defined]
-            raise NotYaml(f"the tag {event.tag} means nothing here", self._line(event))  # type: ignore[attr-defined]
-        if isinstance(event, yaml.SequenceStartEvent):
-            return list(self._items(depth))
-        return self._block(depth)
-
-    def _admit(self, event: yaml.Event, count: int, depth: int = 0) -> None:
-        self._count += count
-        if self._count > self._most_values:
-            raise NotYaml(f"more than {self._most_values:,} values, aliases included", self._line(event))
+            raise NotYaml(f"*{event.anchor} is an alias, which is not read here: write the value out", line)
+        documents += isinstance(event, yaml.DocumentStartEvent)
+        if documents > 1:
+            raise NotYaml("a second document begins here, and one file holds one agent", line)
+        count += isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
+        if count > most_values:
+            raise NotYaml(f"more than {most_values:,} values", line)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
-            raise NotYaml(f"nested more than {MAX_DEPTH} deep", self._line(event))
-
-    def _alias(self, event: yaml.AliasEvent) -> Value:
-        known = self._anchors.get(event.anchor or "")
-        if known is None:
-            raise NotYaml(f"*{event.anchor} refers to nothing above it", self._line(event))
-        self._admit(event, known[1])
-        return known[0]
-
-    def _scalar(self, event: yaml.ScalarEvent) -> str:
-        text = str(event.value)
-        if _SURROGATE.search(text):  # libyaml refuses it; the loader in Python does not
-            raise NotYaml("an escape that is half a character", self._line(event))
-        if event.tag is None or event.tag in _UNTYPED:
-            return Plain(text) if event.implicit[0] or event.tag in _UNTYPED else text
-        if event.tag not in _TEXT:
-            raise NotYaml(f"the tag {event.tag} means nothing here", self._line(event))
-        return text
-
-    def _items(self, depth: int) -> Iterator[Value]:
-        for event in self._events:
-            if isinstance(event, yaml.SequenceEndEvent):
-                return
-            yield self._value(event, depth + 1)
-
-    def _block(self, depth: int) -> Block:
-        block, merged = Block(), list[Block]()
-        for event in self._events:
-            if isinstance(event, yaml.MappingEndEvent):
-                break
-            key = self._value(event, depth + 1)
-            if not isinstance(key, str):
-                raise NotYaml("a key must be text", self._line(event))
-            value = self._value(next(self._events), depth + 1)
-            if isinstance(key, Plain) and key == "<<":
-                merged += self._bases(value, event)
-            else:
-                block.put(str(key), value, self._line(event))
-        _merge(block, merged)
-        return block
-
-    def _bases(self, value: Value, event: yaml.Event) -> list[Block]:
-        bases = [base for base in (value if isinstance(value, list) else [value]) if isinstance(base, Block)]
-        if not bases:
-            raise NotYaml("<< must name a mapping", self._line(event))
-        return bases
+            raise NotYaml(f"nested more than {MAX_DEPTH} deep", line)
 
 
-def _merge(block: Block, bases: list[Block]) -> None:
-    """Add the keys of `bases` that `block` lacks, the first base first."""
-    for base in bases:
-        for key, value in base.items():
-            if key not in block:
-                block.put(key, value, base.lines[key])
+def _value(node: yaml.Node, first_line: int) -> Value:
+    line = first_line + node.start_mark.line
+    if node.tag not in _TAGS:
+        raise NotYaml(f"the tag {node.tag} means nothing here", line)
+    if isinstance(node, yaml.ScalarNode):
+        if _SURROGATE.search(node.value):  # libyaml refuses it; the loader in Python does not
+            raise NotYaml("an escape that is half a character", line)
+        return str(node.value) if node.style else Plain(node.value)
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(item, first_line) for item in node.value]
+    block = Block()
+    for key_node, value_node in node.value:
+        key = _value(key_node, first_line)
+        if not isinstance(key, str):
+            raise NotYaml("a key must be text", first_line + key_node.start_mark.line)
+        block.put(str(key), _value(value_node, first_line), first_line + key_node.start_mark.line)
+    return block

@@ -6,6 +6,7 @@ read as a number or a truth value only if the field wants this.
 
 import math
 import re
+from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import TypeAlias
 
@@ -127,15 +128,11 @@ def as_paths(value: Value) -> list[str]:
     Raises:
         WrongValue: the value is a mapping, a list of anything but text, or a path that leaves the directory.
     """
-    paths = _listed_paths(value)
-    for path in paths:
-        is_below = bool(path.parts) and ".." not in path.parts and path.parts[0] not in ("/", "~")
-        if not is_below and not _is_place(path):
-            raise WrongValue(
-                "must be paths below the working directory, or paths that begin with / or ~/, "
-                f"not {shorten(str(path))}"
-            )
-    return list(dict.fromkeys(str(path) for path in paths))
+    return _paths(
+        value,
+        lambda path: _is_below(path) or _is_place(path),
+        "must be paths below the working directory, or paths that begin with / or ~/",
+    )
 
 
 def as_places(value: Value) -> list[str]:
@@ -144,16 +141,19 @@ def as_places(value: Value) -> list[str]:
     Raises:
         WrongValue: the value is a mapping, a list of anything but text, or another kind of path.
     """
-    paths = _listed_paths(value)
-    for path in paths:
-        if not _is_place(path):
-            raise WrongValue(f"must be paths that begin with / or ~/, not {shorten(str(path))}")
-    return list(dict.fromkeys(str(path) for path in paths))
+    return _paths(value, _is_place, "must be paths that begin with / or ~/")
 
 
-def _listed_paths(value: Value) -> list[PurePosixPath]:
-    given = value if isinstance(value, list) else [Plain(item) for item in as_text(value).split(",")]
-    return [PurePosixPath(as_text(item).strip()) for item in given if not is_null(item)]
+def _paths(value: Value, is_right: Callable[[PurePosixPath], bool], rule: str) -> list[str]:
+    written = value if isinstance(value, list) else [Plain(item) for item in as_text(value).split(",")]
+    paths = [PurePosixPath(as_text(item).strip()) for item in written if not is_null(item)]
+    if (wrong := next((path for path in paths if not is_right(path)), None)) is not None:
+        raise WrongValue(f"{rule}, not {shorten(str(wrong))}")
+    return list(dict.fromkeys(map(str, paths)))
+
+
+def _is_below(path: PurePosixPath) -> bool:
+    return bool(path.parts) and ".." not in path.parts and path.parts[0] not in ("/", "~")
 
 
 def _is_place(path: PurePosixPath) -> bool:

@@ -2,21 +2,19 @@
 
 import click
 
-from subagent_server.cli.console.after_start import (
-    AfterStart,
-    detach_option,
-    inputs_from_here,
-    start_run,
-    stop_option,
-    wait_option,
-)
-from subagent_server.cli.console.ask_trust import with_trust
 from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.exits import ExitCode
-from subagent_server.cli.console.flags import TEXT, json_option, trust_option
-from subagent_server.cli.console.overrides import override_options, overrides
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.stdin import argument_or_stdin
+from subagent_server.cli.console.flags import TEXT
+from subagent_server.cli.console.session import Session
+from subagent_server.cli.console.starting import (
+    AfterStart,
+    argument_or_stdin,
+    inputs_from_here,
+    override_options,
+    overrides,
+    start_options,
+    start_run,
+)
 from subagent_server.service.continue_run import ContinueOrder, continue_run
 from subagent_server.service.parents import COMMAND_LINE
 
@@ -42,12 +40,7 @@ from subagent_server.service.parents import COMMAND_LINE
     help="If the file of the agent is gone, take the definition that the run was started with.",
 )
 @override_options
-@trust_option
-@detach_option
-@wait_option
-@stop_option
-@json_option
-@pass_session
+@start_options
 def continue_(
     session: Session,
     run: str,
@@ -55,10 +48,7 @@ def continue_(
     inputs: tuple[str, ...],
     label: str | None,
     stored_agent: bool,
-    detach: bool,
-    seconds: float | None,
-    stops: bool,
-    as_json: bool,
+    how: AfterStart,
 ) -> ExitCode:
     """Carry a run that has ended on, as a new run.
 
@@ -67,8 +57,6 @@ def continue_(
     has completed needs one. Options such as --model are for the new run; those of the old one are not kept.
     The rest is as with `subagent run`.
     """
-    how = AfterStart(detach=detach, seconds=seconds, stops=stops, as_json=as_json)
-    how.check()
     order = ContinueOrder(
         session.run_id(run),
         None if prompt is None else argument_or_stdin(prompt, "prompt"),
@@ -79,7 +67,4 @@ def continue_(
         overrides=overrides(),
     )
 
-    def started() -> ExitCode:
-        return start_run(session, lambda: continue_run(session.service, order, session.caller), how)
-
-    return with_trust(session, started, may_ask=not as_json)
+    return start_run(session, lambda: continue_run(session.service, order, session.caller), how)

@@ -77,55 +77,48 @@ _SURVEY = Scene(
 )
 
 
-class DemoLog:
-    """The log of the run of a demo, printed as it grows."""
+class DemoParent:
+    """The parent agent of the demo: prints each call and its answer, and the log of the run between them."""
 
-    def __init__(self, service: Service, scene: Scene) -> None:
+    def __init__(self, client: Client, service: Service, scene: Scene) -> None:
+        self._client = client
         self._service = service
         self._scene = scene
-        self._run_id: str | None = None
         self._cursor = 0
-
-    async def follow(self, run_id: str) -> None:
-        """Print new lines until the task is cancelled."""
-        self._run_id = run_id
-        while True:
-            self.print_new()
-            await asyncio.sleep(_FOLLOW_SECONDS)
-
-    def print_new(self) -> None:
-        """Print the lines that have come since the last time."""
-        while self._run_id is not None:
-            page = read_from(self._service.store.paths.run(self._run_id).log, self._cursor, 500)
-            if not page.lines:
-                return
-            self._cursor = page.cursor
-            for line in page.lines:
-                if (line[:1].isspace() and not self._scene.has_program) or _SAID_TWICE.match(line):
-                    continue
-                _tell(f"    {line}", "grey")
-
-
-@dataclass(frozen=True)
-class DemoParent:
-    """The parent agent of the demo: prints each call and its answer, between the lines of the log."""
-
-    client: Client
-    log: DemoLog
+        self.run_id: str | None = None
 
     async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
         """Call a tool and return the view in its answer; a refusal is a view with an error."""
-        _tell(f"parent → {tool}({_shown(arguments)})", "blue")
-        result = await self.client.call_tool(tool, arguments, read_timeout_seconds=_WAIT_SECONDS + 30)
-        self.log.print_new()
+        shown = {name: one_line(json.dumps(value, ensure_ascii=False)) for name, value in arguments.items()}
+        words = ", ".join(f"{name}={cut(text, _MAX_VALUE)}" for name, text in shown.items())
+        _tell(f"parent → {tool}({words})", "blue")
+        result = await self._client.call_tool(tool, arguments, read_timeout_seconds=_WAIT_SECONDS + 30)
+        self._print_log()
         answer: dict[str, Any] = result.structured_content or {}
         view: dict[str, Any] = answer.get("updatedMetadata", answer)
         if result.is_error:
             why = "; ".join(getattr(block, "text", "") for block in result.content)
             view = {"status": "refused", "error": {"code": tool, "message": why}}
-        words, colour = _heard(view)
+        words, colour = _answer_line(view)
         out(coloured(one_line(f"parent ← {words}"), colour))
         return view
+
+    async def follow(self) -> None:
+        """Print the log of the run as it grows, until the task is cancelled."""
+        while True:
+            self._print_log()
+            await asyncio.sleep(_FOLLOW_SECONDS)
+
+    def _print_log(self) -> None:
+        while self.run_id is not None:
+            page = read_from(self._service.store.paths.run(self.run_id).log, self._cursor, 500)
+            if not page.lines:
+                return
+            self._cursor = page.cursor
+            for line in page.lines:
+                is_detail = line[:1].isspace() and not self._scene.has_program
+                if not is_detail and not _SAID_TWICE.match(line):
+                    _tell(f"    {line}", "grey")
 
 
 @click.command()
@@ -146,15 +139,38 @@ def demo(session: Session, repo: Path | None, code: bool) -> int:
     """
     scene = _SURVEY if code else _REVIEW
     key = session.settings.environment.get("ANTHROPIC_API_KEY")
+    places = [
+        "--agents",
+        str(scene.agents),
+        "--agent",
+        scene.agent,
+        "--runs",
+        str(session.settings.runs_root),
+    ]
     with _repository(session, repo) as root, _model(scene, key) as environment:
-        parameters = StdioServerParameters(
+        server = StdioServerParameters(
             command=sys.executable,
-            args=["-P", "-m", "subagent_server", "serve", "--role", "parent", *_places(session, scene)],
+            args=["-P", "-m", "subagent_server", "serve", "--role", "parent", *places],
             env={**os.environ, "SUBAGENT_DEMO_PYTHON": sys.executable, **environment},
         )
-        view = _delegated(session.service, parameters, scene, root)
+        try:
+            view = asyncio.run(_delegate(session.service, server, scene, root))
+        except* (MCPError, OSError, OutputClosed, EarlyExit) as errors:
+            raise _lost(errors) from errors
     _conclude(session, view)
     return ExitCode.OK if view.get("status") == "completed" else ExitCode.FAILED
+
+
+def _lost(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, (OutputClosed, EarlyExit)):
+        return error
+    why = one_line(str(error))
+    return EarlyExit(
+        ExitCode.ENVIRONMENT,
+        f"the demo lost its server ({why}): mend what the server said above, then try again.",
+    )
 
 
 @contextmanager
@@ -215,80 +231,37 @@ def _model(scene: Scene, key: str | None) -> Iterator[dict[str, str]]:
         yield {"ANTHROPIC_BASE_URL": simulator.base_url, "ANTHROPIC_API_KEY": "scripted"}
 
 
-def _places(session: Session, scene: Scene) -> list[str]:
-    """Return the flags that give the server the agent of the scene alone, and the runs of this command."""
-    return ["--agents", str(scene.agents), "--agent", scene.agent, "--runs", str(session.settings.runs_root)]
-
-
-def _delegated(
-    service: Service, parameters: StdioServerParameters, scene: Scene, repository: Path
-) -> dict[str, Any]:
-    """Return the last view of a run that the parent has brought to its end.
-
-    Raises:
-        EarlyExit: the server ended or could not be started; its own words are on the terminal.
-        OutputClosed: the reader of stdout has gone.
-    """
-    try:
-        return asyncio.run(_delegate(service, parameters, scene, repository))
-    except* (MCPError, OSError, OutputClosed, EarlyExit) as errors:
-        first = _first(errors)
-        if isinstance(first, (OutputClosed, EarlyExit)):  # of our own output
-            raise first from None
-        raise EarlyExit(
-            ExitCode.ENVIRONMENT,
-            f"the demo lost its server ({one_line(str(first))}): mend what the server said above, then try "
-            "again.",
-        ) from errors
-
-
-def _first(error: BaseException) -> BaseException:
-    """Return the first error of a group, at whatever depth; else the error itself."""
-    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
-
-
 async def _delegate(
-    service: Service, parameters: StdioServerParameters, scene: Scene, repository: Path
+    service: Service, server: StdioServerParameters, scene: Scene, repository: Path
 ) -> dict[str, Any]:
     """Start the agent, answer its questions and return the last view; print its log as it grows."""
-    async with Client(parameters) as client:
+    async with Client(server) as client:
         tools = await client.list_tools()
         _tell(f"parent sees the tools {', '.join(tool.name for tool in tools.tools)}", "grey")
-        log = DemoLog(service, scene)
-        parent = DemoParent(client, log)
+        parent = DemoParent(client, service, scene)
         view = await parent.call(f"run_{scene.agent}", prompt=scene.prompt, cwd=str(repository))
         if "runId" not in view:
             return view
-        run_id = str(view["runId"])
-        following = asyncio.create_task(log.follow(run_id))
+        parent.run_id = run_id = str(view["runId"])
+        following = asyncio.create_task(parent.follow())
         try:
             while not _is_over(view):
-                view = await _next(parent, run_id, view)
+                given: dict[str, str] = {}
+                if questions := view.get("messages"):
+                    answer = (questions[0].get("options") or ["Decide yourself."])[0]
+                    given = {"messageId": questions[0]["messageId"], "answer": answer}
+                tool = "reply_subagent" if given else "check_status"
+                view = await parent.call(tool, runId=run_id, **given, waitSeconds=_WAIT_SECONDS)
         finally:
             following.cancel()
     return view
-
-
-async def _next(parent: DemoParent, run_id: str, view: dict[str, Any]) -> dict[str, Any]:
-    questions = view.get("messages")
-    if not questions:
-        return await parent.call("check_status", runId=run_id, waitSeconds=_WAIT_SECONDS)
-    answer = (questions[0].get("options") or ["Decide yourself."])[0]
-    return await parent.call(
-        "reply_subagent",
-        runId=run_id,
-        messageId=questions[0]["messageId"],
-        answer=answer,
-        waitSeconds=_WAIT_SECONDS,
-    )
 
 
 def _is_over(view: dict[str, Any]) -> bool:
     return bool(view.get("result")) or "output" in view or "error" in view
 
 
-def _heard(view: dict[str, Any]) -> tuple[str, str]:
-    """Return what an answer tells the parent, and its colour."""
+def _answer_line(view: dict[str, Any]) -> tuple[str, str]:
     status = view.get("status")
     if questions := view.get("messages"):
         return f"asks: {questions[0]['question']}", "yellow"
@@ -325,8 +298,3 @@ def _tell(text: str, colour: str | None = None) -> None:
     """Print one line, cut to the width of the screen."""
     line = cut(escape(text.expandtabs(4).replace("\n", " ")), line_width())
     out(line if colour is None else coloured(line, colour))
-
-
-def _shown(arguments: dict[str, Any]) -> str:
-    texts = {name: one_line(json.dumps(value, ensure_ascii=False)) for name, value in arguments.items()}
-    return ", ".join(f"{name}={cut(text, _MAX_VALUE)}" for name, text in texts.items())

@@ -1,9 +1,9 @@
 """`subagent doctor`: check agent files, or the files of runs."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -23,7 +23,7 @@ from subagent_server.host.process_scan import with_words
 from subagent_server.sandbox.trial import outlook
 from subagent_server.service.check_agent import AgentChecker, CheckedAgent
 from subagent_server.service.context import warm_start
-from subagent_server.service.doctor import NOT_SETTLED, Defect, examine
+from subagent_server.service.doctor import NOT_SETTLED, examine
 from subagent_server.service.hooks import hooks_for_run
 from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import observe
@@ -63,32 +63,22 @@ def doctor(session: Session, name: str | None, run: str | None, as_json: bool) -
             raise click.UsageError("AGENT or FILE is for agents and --runs is for runs: give one of them.")
         return _check_runs(session, run, as_json)
     if name is not None:
-        return _check_agents(session, *_named(session, name), as_json)
-    agents, problems = session.service.registry.agents(), session.service.registry.catalog().problems
-    surroundings = _Surroundings(
-        _warm_start(session),
-        outlook(session.settings.environment),
-        hooks_for_run(session.settings)[1],
-        with_words(b"serve", b"--no-token"),
-        _open_worktrees(session),
-    )
-    return _check_agents(session, agents, problems, as_json, surroundings)
-
-
-@dataclass(frozen=True)
-class _Surroundings:
-    """How runs will be started here, where their programs will work, and why hooks are not called."""
-
-    warm_start: str
-    sandbox: str
-    unusable_hooks: list[str]
-    open_servers: list[int]
-    """The pids of this user's servers that need no token (`serve --no-token`)."""
-    open_worktrees: dict[str, str]
-    """Why the worktrees of ended runs could not be settled yet, by run."""
+        return _check_agents(session, *_named(session, name), {}, as_json)
+    registry, settings = session.service.registry, session.settings
+    warm = warm_start(settings)
+    plain = "starts are plain: SUBAGENT_WARM is 0"
+    surroundings = {
+        "warmStart": plain if warm is None else f"{warm.directory}: {warm.outlook()}",
+        "sandbox": outlook(settings.environment),
+        "unusableHooks": hooks_for_run(settings)[1],
+        "serversWithoutToken": with_words(b"serve", b"--no-token"),
+        "openWorktrees": _open_worktrees(session),
+    }
+    return _check_agents(session, registry.agents(), registry.catalog().problems, surroundings, as_json)
 
 
 def _open_worktrees(session: Session) -> dict[str, str]:
+    """Return why the worktrees of ended runs could not be settled yet, by run."""
     store, found = session.service.store, {}
     for run_id in store.live_ids():
         if open_worktree(store, run_id) is not None:
@@ -99,30 +89,19 @@ def _open_worktrees(session: Session) -> dict[str, str]:
     return found
 
 
-def _warm_start(session: Session) -> str:
-    """Return where the zygote is looked for, and the reason if starts are plain."""
-    warm = warm_start(session.settings)
-    if warm is None:
-        return "starts are plain: SUBAGENT_WARM is 0"
-    return f"{warm.directory}: {warm.outlook()}"
-
-
 # -- runs
 
 
 def _check_runs(session: Session, name: str, as_json: bool) -> ExitCode:
-    findings: list[Defect] = []
-    run_ids = _run_ids(session, name)
-    store = session.service.store.kept_open()
+    run_ids = list(_run_ids(session, name))
+    store, findings = session.service.store.kept_open(), []
     for run_id in run_ids:
         for finding in examine(store, run_id, session.settings.environment):
-            findings.append(finding)
+            findings.append({"runId": finding.run_id, "what": finding.what})
             if not as_json:
                 out(one_line(f"{finding.run_id}: {finding.what}"))
     if as_json:
-        out_json(
-            {"checked": len(run_ids), "findings": [{"runId": f.run_id, "what": f.what} for f in findings]}
-        )
+        out_json({"checked": len(run_ids), "findings": findings})
     else:
         err(_summary(len(run_ids), "run", len(findings)))
     if (foreign := session.service.store.paths.foreign()) is not None:
@@ -130,27 +109,22 @@ def _check_runs(session: Session, name: str, as_json: bool) -> ExitCode:
     return ExitCode.FAILED if findings else ExitCode.OK
 
 
-def _run_ids(session: Session, name: str) -> list[str]:
-    """Return the runs to check, oldest first: the named run, or all that the caller may open."""
+def _run_ids(session: Session, name: str) -> Iterator[str]:
+    """Yield the runs to check, oldest first: the named run, or all that the caller may open."""
+    store = session.service.store
     if name != _EVERY_RUN:
-        if (session.settings.cwd / name).is_dir() and name not in session.service.store.run_ids():
+        if (session.settings.cwd / name).is_dir() and name not in store.run_ids():
             command = f"subagent --runs {one_line(name)} doctor --runs"
             raise click.UsageError(f"after `doctor`, --runs names a run: `{command}` checks another root.")
-        run_id = session.run_id(name)
-        open_run(session.service, run_id, session.caller)
-        return [run_id]
-    return list(_open_to_caller(session, session.service.store.run_ids(newest_first=False)))
-
-
-def _open_to_caller(session: Session, run_ids: Iterable[str]) -> Iterator[str]:
-    caller = session.caller
-    for run_id in run_ids:
+        yield open_run(session.service, session.run_id(name), session.caller).meta.run_id
+        return
+    for run_id in store.run_ids(newest_first=False):
         try:
-            if caller.may_open(session.service.store.read(run_id)):
-                yield run_id
-        except SubagentError:
-            if not caller.is_child:  # a state that cannot be read is a finding
-                yield run_id
+            may_open = session.caller.may_open(store.read(run_id))
+        except SubagentError:  # a state that cannot be read is a finding
+            may_open = not session.caller.is_child
+        if may_open:
+            yield run_id
 
 
 # -- agent files
@@ -161,10 +135,8 @@ def _of_file(path: Path) -> tuple[list[AgentDefinition], list[Problem]]:
         loaded = load_file(path)
     except AgentFileError as error:  # a file that is named is meant as an agent
         return [], [Problem(path, error.line, "error", error.reason)]
-    name = loaded.definition.name
-    return [loaded.definition], [
-        Problem(path, note.line, note.kind, note.reason, name) for note in loaded.notes
-    ]
+    agent = loaded.definition
+    return [agent], [Problem(path, note.line, note.kind, note.reason, agent.name) for note in loaded.notes]
 
 
 def _named(session: Session, name: str) -> tuple[list[AgentDefinition], list[Problem]]:
@@ -175,7 +147,10 @@ def _named(session: Session, name: str) -> tuple[list[AgentDefinition], list[Pro
     """
     catalog = session.service.registry.catalog()
     path, agent = session.settings.cwd / name, catalog.find(name)
-    if _is_file(path) or len(Path(name).parts) > 1 or (path.suffix and agent is None):
+    is_file = False
+    with suppress(OSError, ValueError):  # no file has such a name
+        is_file = path.is_file()
+    if is_file or len(Path(name).parts) > 1 or (path.suffix and agent is None):
         return _of_file(path)
     known_as = name if agent is None else agent.name
     problems = [each for each in catalog.problems if known_as == (each.agent or each.path.stem)]
@@ -186,65 +161,44 @@ def _named(session: Session, name: str) -> tuple[list[AgentDefinition], list[Pro
     return [], problems
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # no file has such a name
-        return False
-
-
 def _check_agents(
     session: Session,
     agents: list[AgentDefinition],
     problems: list[Problem],
+    around: dict[str, Any],
     as_json: bool,
-    around: _Surroundings | None = None,
 ) -> ExitCode:
     checker = AgentChecker(session.service)
     # The faults of a file are listed already, each with its line.
     checked = [checker.check(agent, asks_program=True) for agent in agents]
-    every = [*problems, *(found for each in checked for found in _problems(each))]
+    problems = [*problems, *(found for each in checked for found in _problems(each))]
     servers = [
         {"agent": each.agent.name, "server": name, "works": place.works, "why": str(place)}
         for each in checked
         for name, place in checker.server_places(each).items()
     ]
-    findings = sum(problem.kind not in _REMARKS for problem in every)
-    findings += len(around.unusable_hooks) + len(around.open_worktrees) if around is not None else 0
+    findings = sum(problem.kind not in _REMARKS for problem in problems)
+    findings += sum(len(around.get(key, ())) for key in ("unusableHooks", "openWorktrees"))
     if as_json:
-        wire = {
-            "checked": len(agents),
-            "problems": [problem_wire(problem) for problem in every],
-            "servers": servers,
-        }
-        out_json(wire if around is None else {**wire, **_wire(around)})
-    else:
-        if around is not None:
-            err(one_line(f"Warm start: {around.warm_start}."))
-            err(one_line(f"Sandbox: {around.sandbox}."))
-            for sentence in around.unusable_hooks:
-                out(one_line(f"Hooks: {sentence}"))
-            for run_id, why in around.open_worktrees.items():
-                out(one_line(f"{run_id}: {NOT_SETTLED}: {why}"))
-            for pid in around.open_servers:
-                err(f"HTTP: server {pid} runs with --no-token. {EVERYBODY}")
-        for server in servers:
-            err(one_line(f"MCP server {server['server']} of {server['agent']} works {server['why']}."))
-        for problem in every:
-            out(problem_line(session, problem))
-        warnings = sum(problem.kind == "warning" for problem in every)
-        err(_summary(len(agents), "agent", findings, warnings))
+        shown = {"problems": [problem_wire(problem) for problem in problems], "servers": servers}
+        out_json({"checked": len(agents), **shown, **around})
+        return ExitCode.FAILED if findings else ExitCode.OK
+    if around:
+        err(one_line(f"Warm start: {around['warmStart']}."))
+        err(one_line(f"Sandbox: {around['sandbox']}."))
+    for sentence in around.get("unusableHooks", ()):
+        out(one_line(f"Hooks: {sentence}"))
+    for run_id, why in around.get("openWorktrees", {}).items():
+        out(one_line(f"{run_id}: {NOT_SETTLED}: {why}"))
+    for pid in around.get("serversWithoutToken", ()):
+        err(f"HTTP: server {pid} runs with --no-token. {EVERYBODY}")
+    for server in servers:
+        err(one_line(f"MCP server {server['server']} of {server['agent']} works {server['why']}."))
+    for problem in problems:
+        out(problem_line(session, problem))
+    warnings = sum(problem.kind == "warning" for problem in problems)
+    err(_summary(len(agents), "agent", findings, warnings))
     return ExitCode.FAILED if findings else ExitCode.OK
-
-
-def _wire(around: _Surroundings) -> dict[str, object]:
-    return {
-        "warmStart": around.warm_start,
-        "sandbox": around.sandbox,
-        "unusableHooks": around.unusable_hooks,
-        "serversWithoutToken": around.open_servers,
-        "openWorktrees": around.open_worktrees,
-    }
 
 
 def _problems(checked: CheckedAgent) -> Iterator[Problem]:

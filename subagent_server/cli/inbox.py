@@ -11,6 +11,8 @@ from subagent_server.cli.console.flags import TEXT, json_option
 from subagent_server.cli.console.output import err, is_terminal, out, out_json, report
 from subagent_server.cli.console.questions import question_text
 from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.domain.command_input import command_environment, command_stdin
+from subagent_server.host.bounded_command import start
 from subagent_server.host.host_programs import NoHostProgram
 from subagent_server.service.inbox import OpenQuestion, open_questions
 from subagent_server.service.live_runs import host_program
@@ -87,9 +89,6 @@ class _Alarm:
             self._start(question)
 
     def _start(self, question: OpenQuestion) -> None:
-        from subagent_server.domain.command_input import command_environment, command_stdin
-        from subagent_server.host.bounded_command import start  # a list of questions starts nothing
-
         facts = _wire(question)
         environment = command_environment(self._session.settings.environment, "onQuestion", facts)
         given = command_stdin("onQuestion", facts)
@@ -123,7 +122,7 @@ def _watch(session: Session, alarm: _Alarm, as_json: bool) -> None:
             shown.add((question.run_id, question.message_id))
             alarm.ring(question)
 
-    from subagent_server.cli.console.watch import watch  # imports watchdog, which only the watching needs
+    from subagent_server.cli.console.follow import watch  # imports asyncio, which only the watching needs
 
     watch(session, show)
 

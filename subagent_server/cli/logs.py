@@ -60,7 +60,7 @@ def logs(
         for run_id, line in in_order(past) if several else past:
             show(run_id, line)
         if follow:
-            from subagent_server.cli.console.follow import LogFollower  # watching is not needed to read
+            from subagent_server.cli.console.follow import LogFollower  # as in `inbox`
 
             with LogFollower(session, tree=tree) as follower:
                 for run_id, each in tails.items():

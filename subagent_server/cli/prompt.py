@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from subagent_server.cli.console.after_start import inputs_from_here
 from subagent_server.cli.console.ask_trust import with_trust
 from subagent_server.cli.console.colours import coloured
 from subagent_server.cli.console.complete import complete_agents
+from subagent_server.cli.console.first_request import first_request
 from subagent_server.cli.console.flags import TEXT, json_option, trust_option
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.stdin import argument_or_stdin
+from subagent_server.cli.console.starting import argument_or_stdin, inputs_from_here
 from subagent_server.cli.console.text import escape_lines, one_line
 from subagent_server.service.start import StartOrder
 
@@ -44,8 +44,6 @@ def prompt(
     request is shown, with its size in tokens (an estimate). MCP servers are not started without --servers,
     so their tools are missing.
     """
-    from subagent_server.cli.console.first_request import first_request  # imports a server of HTTP
-
     given = _SOME_PROMPT if prompt is None else argument_or_stdin(prompt, "prompt")
     order = StartOrder(agent=agent, prompt=given, inputs=inputs_from_here(session, inputs), cwd=cwd)
     found = with_trust(

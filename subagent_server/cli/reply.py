@@ -2,14 +2,18 @@
 
 import click
 
+from subagent_server.cli.console.asking import ask_person, has_person
 from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.flags import TEXT, json_option
+from subagent_server.cli.console.interrupts import watching
 from subagent_server.cli.console.output import err, out, out_json
+from subagent_server.cli.console.questions import question_context
 from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.stdin import argument_or_stdin
+from subagent_server.cli.console.starting import argument_or_stdin
 from subagent_server.domain.errors import BadArgument
 from subagent_server.service import reply as answering
 from subagent_server.service.access import NotAllowed
+from subagent_server.service.inbox import open_questions
 from subagent_server.service.open_run import open_run
 
 _USAGE = "Give the run, the question if several are open, and the answer in quotes."
@@ -28,9 +32,7 @@ def reply(session: Session, run: str | None, words: tuple[str, ...], as_json: bo
 
     On a terminal, without an answer: ask the open questions of RUN, or of all runs, one after the other.
     """
-    if not words:
-        _check_person(as_json)
-    if len(words) > 2:
+    if len(words) > 2 or (not words and (as_json or not has_person())):
         raise click.UsageError(_USAGE)
     run_id = None if run is None else session.run_id(run)
     caller = session.leader()
@@ -41,8 +43,10 @@ def reply(session: Session, run: str | None, words: tuple[str, ...], as_json: bo
         return
     assert run_id is not None  # words come behind it
     message_id = words[0] if len(words) == 2 else None
-    if message_id is None:
-        _refuse_a_question_for_an_answer(session, run_id, words[0])
+    if message_id is None:  # `reply RUN q1` forgets the answer; `reply RUN q1 q1` is possible
+        pending = open_run(session.service, run_id, session.caller).meta.pending
+        if any(message.message_id == words[0] for message in pending):
+            raise BadArgument(f"{words[0]} is the question: give the answer after it.")
     answer = argument_or_stdin(words[-1], "answer")
     if not answer.strip():
         raise BadArgument("The answer is empty, and the agent would go on with nothing: give it in quotes.")
@@ -62,21 +66,8 @@ def reply(session: Session, run: str | None, words: tuple[str, ...], as_json: bo
     out(f"The answer to run {run_id} is recorded{answering.masked_note(observed.meta, answer)}{left}.")
 
 
-def _check_person(as_json: bool) -> None:
-    """Raise UsageError where there is no person to ask."""
-    from subagent_server.cli.console.asking import has_person
-
-    if as_json or not has_person():
-        raise click.UsageError(_USAGE)
-
-
 def _walk(session: Session, run_id: str | None) -> None:
     """Ask the person the open questions, the oldest first; Ctrl-D leaves one open and goes to the next."""
-    from subagent_server.cli.console.asking import ask_person
-    from subagent_server.cli.console.interrupts import watching
-    from subagent_server.cli.console.questions import question_context
-    from subagent_server.service.inbox import open_questions
-
     met: set[tuple[str, str]] = set()
     while True:
         questions = [
@@ -95,14 +86,3 @@ def _walk(session: Session, run_id: str | None) -> None:
                 ask_person(session, question.run_id, message)
     if not met:
         err("No run waits for an answer." if run_id is None else f"Run {run_id} waits for no answer.")
-
-
-def _refuse_a_question_for_an_answer(session: Session, run_id: str, word: str) -> None:
-    """Refuse `reply RUN q1`, which forgets the answer; `reply RUN q1 q1` is possible.
-
-    Raises:
-        BadArgument: the only word is the id of an open question.
-    """
-    pending = open_run(session.service, run_id, session.caller).meta.pending
-    if any(message.message_id == word for message in pending):
-        raise BadArgument(f"{word} is the question: give the answer after it.")

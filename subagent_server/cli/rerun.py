@@ -5,21 +5,20 @@ from pathlib import Path
 
 import click
 
-from subagent_server.cli.console.after_start import (
-    AfterStart,
-    detach_option,
-    start_run,
-    stop_option,
-    wait_option,
-)
-from subagent_server.cli.console.ask_trust import with_trust
 from subagent_server.cli.console.complete import complete_runs
-from subagent_server.cli.console.editor import edited
 from subagent_server.cli.console.exits import ExitCode
-from subagent_server.cli.console.flags import TEXT, json_option, trust_option
-from subagent_server.cli.console.overrides import override_options, overrides
-from subagent_server.cli.console.script_file import script_file, script_option
-from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.flags import TEXT
+from subagent_server.cli.console.session import Session
+from subagent_server.cli.console.starting import (
+    AfterStart,
+    edited,
+    override_options,
+    overrides,
+    script_file,
+    script_option,
+    start_options,
+    start_run,
+)
 from subagent_server.service.parents import COMMAND_LINE
 from subagent_server.service.rerun import order_of
 from subagent_server.service.scripted import check_not_scripted
@@ -34,22 +33,14 @@ from subagent_server.service.start import start
 )
 @override_options
 @script_option
-@trust_option
-@detach_option
-@wait_option
-@stop_option
-@json_option
-@pass_session
+@start_options
 def rerun(
     session: Session,
     run: str,
     edit: bool,
     label: str | None,
     script: Path | None,
-    detach: bool,
-    seconds: float | None,
-    stops: bool,
-    as_json: bool,
+    how: AfterStart,
 ) -> ExitCode:
     """Start the task of a run once more, as a new run.
 
@@ -57,8 +48,6 @@ def rerun(
     now. The new run knows nothing of the old one: `subagent continue` carries a conversation on. The rest
     is as with `subagent run`.
     """
-    how = AfterStart(detach=detach, seconds=seconds, stops=stops, as_json=as_json)
-    how.check()
     order = order_of(session.service, session.run_id(run), session.caller)
     order = replace(
         order,
@@ -71,7 +60,4 @@ def rerun(
     if script is None:
         check_not_scripted(session.service, session.run_id(run))
 
-    def started() -> ExitCode:
-        return start_run(session, lambda: start(session.service, order, session.caller), how)
-
-    return with_trust(session, started, may_ask=not as_json)
+    return start_run(session, lambda: start(session.service, order, session.caller), how)

@@ -7,10 +7,10 @@ from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.error_text import for_people
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import json_option
+from subagent_server.cli.console.follow import until_gone
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.refused import code_of, refusal
 from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.until_gone import until_gone
 from subagent_server.domain.errors import SubagentError
 from subagent_server.service.remove import StillEnding, remove, sweep
 from subagent_server.service.worktree_end import UnmergedWork

@@ -5,24 +5,25 @@ from pathlib import Path
 
 import click
 
-from subagent_server.cli.console.after_start import (
-    AfterStart,
-    detach_option,
-    inputs_from_here,
-    start_run,
-    stop_option,
-    wait_option,
-)
-from subagent_server.cli.console.ask_trust import with_trust
 from subagent_server.cli.console.complete import complete_agents
-from subagent_server.cli.console.editor import edited, has_editor
 from subagent_server.cli.console.exits import ExitCode
-from subagent_server.cli.console.flags import TEXT, json_option, trust_option
+from subagent_server.cli.console.flags import TEXT
 from subagent_server.cli.console.output import is_terminal
-from subagent_server.cli.console.overrides import override_options, overrides
-from subagent_server.cli.console.script_file import script_file, script_option
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.stdin import argument_or_stdin, stdin_text
+from subagent_server.cli.console.session import Session
+from subagent_server.cli.console.starting import (
+    AfterStart,
+    argument_or_stdin,
+    edited,
+    has_editor,
+    inputs_from_here,
+    override_options,
+    overrides,
+    script_file,
+    script_option,
+    start_options,
+    start_run,
+    stdin_text,
+)
 from subagent_server.service.parents import COMMAND_LINE
 from subagent_server.service.start import StartOrder, start
 
@@ -45,12 +46,7 @@ from subagent_server.service.start import StartOrder, start
 )
 @override_options
 @script_option
-@trust_option
-@detach_option
-@wait_option
-@stop_option
-@json_option
-@pass_session
+@start_options
 def run(
     session: Session,
     agent: str,
@@ -59,10 +55,7 @@ def run(
     label: str | None,
     cwd: str | None,
     script: Path | None,
-    detach: bool,
-    seconds: float | None,
-    stops: bool,
-    as_json: bool,
+    how: AfterStart,
 ) -> ExitCode:
     """Start an agent and follow it until it ends.
 
@@ -71,8 +64,6 @@ def run(
     keeps the review. What the agent asks is asked on the terminal; without one the command exits with 5 and
     says how to answer. Ctrl-C stops the watching, never the run.
     """
-    how = AfterStart(detach=detach, seconds=seconds, stops=stops, as_json=as_json)
-    how.check()
     order = StartOrder(
         agent=agent,
         prompt=_prompt(prompt),
@@ -84,10 +75,7 @@ def run(
         script=script_file(session, script),
     )
 
-    def started() -> ExitCode:
-        return start_run(session, lambda: start(session.service, order, session.caller), how)
-
-    return with_trust(session, started, may_ask=not as_json)
+    return start_run(session, lambda: start(session.service, order, session.caller), how)
 
 
 def _prompt(given: str | None) -> str:

@@ -8,12 +8,11 @@ from typing import Any
 import click
 
 from subagent_server.catalog.models import resolve_model
-from subagent_server.cli.console.colours import coloured
+from subagent_server.cli.console.colours import coloured, has_colours
 from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.error_text import for_people
 from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.output import err, out, out_json
-from subagent_server.cli.console.programs import program_text
 from subagent_server.cli.console.run_markdown import run_markdown
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import (
@@ -26,11 +25,10 @@ from subagent_server.cli.console.text import (
     one_line,
     prose,
 )
-from subagent_server.cli.console.transcript_text import transcript_text
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.records import Message, RunMeta, RunRequest, RunResult
 from subagent_server.domain.states import MessageStatus
-from subagent_server.service.kept_programs import kept_programs
+from subagent_server.service.kept_programs import KeptProgram, kept_programs
 from subagent_server.service.left_behind import restore as give_back
 from subagent_server.service.merge_run import run_diff
 from subagent_server.service.open_run import open_run
@@ -40,8 +38,18 @@ from subagent_server.service.sandbox_mark import sandbox_mark
 from subagent_server.service.tree_usage import subtree
 from subagent_server.service.views import RunView
 from subagent_server.store.log_format import count, usage_line
+from subagent_server.store.log_format import one_line as arguments_line
 from subagent_server.store.transcript import read_transcript
 
+_INDENT = "    "
+_ROLES = {"system": "grey", "user": "green", "assistant": "bold"}
+_OUTCOMES: dict[int | None, tuple[str, str]] = {
+    0: ("✔ done", "green"),
+    1: ("✘ failed", "red"),
+    2: ("✘ died", "red"),
+    3: ("✘ torn", "red"),
+}
+_CUT_OFF = ("? cut off", "yellow")
 _PROMPT_LINES = 12
 
 
@@ -76,131 +84,97 @@ def show(  # a flag for each way of looking
     where its files are. With --json: its view, as the MCP tools answer it.
     """
     observed = open_run(session.service, session.run_id(run), session.caller)
+    run_id = observed.meta.run_id
     if restore is not None:
-        _restore(session, observed.meta.run_id, restore, as_json)
-        return
-    if code:
-        _show_code(session, observed.meta.run_id, as_json)
-        return
-    if diff:
-        _show_diff(session, observed.meta.run_id, as_json)
-        return
-    if transcript:
-        _show_transcript(session, observed.meta.run_id, as_json)
-        return
-    view = session.view(observed)
+        path = str(give_back(session.service.store, run_id, restore, session.caller))
+        if as_json:
+            out_json({"runId": run_id, "restored": path})
+        else:
+            err(f"{one_line(path)} is back where it was.")
+    elif code:
+        _show_code(session, run_id, as_json)
+    elif diff:
+        patch = run_diff(session.service, run_id, session.caller)
+        if as_json:
+            out_json({"runId": run_id, "diff": patch})
+        else:
+            out(escape_lines(patch.rstrip("\n")) or f"Run {run_id} has changed nothing.")
+    elif transcript:
+        _show_transcript(session, run_id, as_json)
+    else:
+        _show(session, observed, markdown, as_json)
+
+
+def _show(session: Session, observed: Observed, markdown: bool, as_json: bool) -> None:
+    meta, view = observed.meta, session.view(observed)
     if as_json:
         out_json(view.to_wire())
         return
+    result = session.service.store.read_result(meta.run_id) if meta.status.is_terminal else None
     if markdown:
-        out(run_markdown(observed.meta, view, _result(session, view)))
+        out(run_markdown(meta, view, result))
         return
-    parts = [
-        _state(session, observed, view),
-        _asked(session, observed.meta),
-        *(_question(session, observed.meta, message) for message in observed.meta.messages),
-        _ending(session, view),
-    ]
+    questions = (_question(session, meta, message) for message in meta.messages)
+    parts = [_state(session, observed, view), _asked(session, meta), *questions, _ending(view, result)]
     out("\n\n".join(part for part in parts if part))
 
 
-def _restore(session: Session, run_id: str, name: str, as_json: bool) -> None:
-    path = str(give_back(session.service.store, run_id, name, session.caller))
-    if as_json:
-        out_json({"runId": run_id, "restored": path})
-    else:
-        err(f"{one_line(path)} is back where it was.")
-
-
-def _show_code(session: Session, run_id: str, as_json: bool) -> None:
-    programs = kept_programs(session.service.store.paths.run(run_id))
-    if as_json:
-        out_json([program.to_wire() for program in programs])
-        return
-    texts = [program_text(program) for program in programs]
-    out("\n\n".join(texts) or f"Run {run_id} has run no programs: only agents with `codeMode` do.")
-
-
-def _show_diff(session: Session, run_id: str, as_json: bool) -> None:
-    patch = run_diff(session.service, run_id, session.caller)
-    if as_json:
-        out_json({"runId": run_id, "diff": patch})
-        return
-    out(escape_lines(patch.rstrip("\n")) or f"Run {run_id} has changed nothing.")
-
-
-def _worktree(view: RunView) -> str:
-    """Return the lines on the worktree of a run."""
-    shown = view.worktree or {}
-    lines = [f"{shown.get('branch', '')} from {str(shown.get('base', ''))[:12]} of {shown.get('from', '')}"]
-    if "commits" in shown:
-        merged = ", merged" if shown["merged"] else ""
-        files, commits = count(shown["files"], "file"), count(shown["commits"], "commit")
-        lines.append(f"{commits}, {files}, +{shown['insertions']} -{shown['deletions']}{merged}")
-    lines += [
-        f"{name}: {shown[name]}" for name in ("path", "state", "takenOverBy", "leftBehind") if name in shown
-    ]
-    if "next" in shown:
-        lines.append(f"next: {shown['next']}")
-    return "\n".join(map(one_line, [*lines, *shown.get("notes", [])])) if shown else ""
-
-
-def _show_transcript(session: Session, run_id: str, as_json: bool) -> None:
-    agent = session.service.store.read_request(run_id).agent
-    system = str(agent.get("systemPrompt") or "")
-    messages = list(read_transcript(session.service.store.paths.run(run_id)))
-    if as_json:
-        out_json({"system": system, "messages": messages})
-    elif messages:
-        out("\n\n".join(transcript_text(system, messages)))
-    else:
-        err(f"Run {run_id} has no conversation yet.")
-
-
 def _state(session: Session, observed: Observed, view: RunView) -> str:
-    meta = observed.meta
+    meta, run = observed.meta, session.service.store.paths.run(observed.meta.run_id)
     look = look_of(meta.status, meta.pending_questions, observed.live)
     exactly = "" if look.word == meta.status.value else f" ({meta.status.value})"
-    waits = " (waits for a slot)" if view.waiting_for_slot else _awaits(view)
+    waits = f" (waits for the end of all of run {view.waiting_for_run})" if view.waiting_for_run else ""
+    waits = " (waits for a slot)" if view.waiting_for_slot else waits
+    live = "yes: its processes live" if observed.live else "no"
+    if observed.live is None:
+        host = meta.launch.host if meta.launch else "another host"
+        live = one_line(f"unknown here: it runs on {host}")
+    tree = None
+    if view.with_descendants is not None:
+        runs = count(sum(1 for _ in subtree(session.service.store, meta)), "run")
+        tree = one_line(f"{usage_line(view.with_descendants)}, in {runs}")
+    quarantine = [one_line(kept) for kept in view.quarantined or []]
+    if quarantine:
+        quarantine.append(f"gives one back: {session.command('show', meta.run_id, '--restore', 'NUMBER')}")
     return facts(
         [
             ("run", meta.run_id),
             ("agent", one_line(meta.agent_name)),
             ("label", one_line(meta.label or "")),
             ("status", f"{coloured(look.text, look.colour)}{exactly}{waits}"),
-            ("live", _live(observed)),
+            ("live", live),
             ("created", moment(meta.created_at)),
             ("started", moment(meta.started_at) if meta.started_at else None),
             ("ended", moment(meta.ended_at) if meta.ended_at else None),
             ("elapsed", duration(view.elapsed_seconds)),
             ("usage", one_line(usage_line(view.usage))),
-            ("tree", _tree(session, meta, view)),
-            ("sandbox", prose(one_line(sandbox_mark(session.service.store.paths.run(meta.run_id)) or ""))),
-            ("worktree", _worktree(view)),
+            ("tree", tree),
+            ("sandbox", prose(one_line(sandbox_mark(run) or ""))),
+            ("worktree", "\n".join(map(one_line, _worktree(view.worktree or {})))),
             ("warnings", "\n".join(prose(one_line(warning)) for warning in view.warnings or [])),
-            ("quarantine", _quarantine(session, view)),
+            ("quarantine", "\n".join(quarantine)),
             ("parent", one_line(meta.parent_run_id or "")),
             ("client", one_line(OtherParents(session.caller).name(meta.started_by) or "")),
             ("continues", one_line(meta.continues_run_id or "")),
             ("children", "\n".join(_children(session, meta))),
-            ("files", one_line(session.shown(session.service.store.paths.run(meta.run_id).directory))),
+            ("files", one_line(session.shown(run.directory))),
             ("now", "" if meta.pending else escape_lines(view.preview or "")),
         ]
     )
 
 
-def _quarantine(session: Session, view: RunView) -> str:
-    lines = [one_line(kept) for kept in view.quarantined or []]
-    back = session.command("show", view.run_id, "--restore", "NUMBER")
-    return "\n".join([*lines, f"gives one back: {back}"]) if lines else ""
-
-
-def _tree(session: Session, meta: RunMeta, view: RunView) -> str | None:
-    """Return the usage of the run and of all its descendants."""
-    if view.with_descendants is None:
-        return None
-    runs = sum(1 for _ in subtree(session.service.store, meta))
-    return one_line(f"{usage_line(view.with_descendants)}, in {count(runs, 'run')}")
+def _worktree(shown: dict[str, Any]) -> Iterator[str]:
+    if not shown:
+        return
+    yield f"{shown.get('branch', '')} from {str(shown.get('base', ''))[:12]} of {shown.get('from', '')}"
+    if "commits" in shown:
+        merged = ", merged" if shown["merged"] else ""
+        files, commits = count(shown["files"], "file"), count(shown["commits"], "commit")
+        yield f"{commits}, {files}, +{shown['insertions']} -{shown['deletions']}{merged}"
+    for name in ("path", "state", "takenOverBy", "leftBehind", "next"):
+        if name in shown:
+            yield f"{name}: {shown[name]}"
+    yield from shown.get("notes", [])
 
 
 def _children(session: Session, meta: RunMeta) -> Iterator[str]:
@@ -213,17 +187,6 @@ def _children(session: Session, meta: RunMeta) -> Iterator[str]:
             continue
         look = look_of(child.status, child.pending_questions, child.ended_at is None)
         yield f"{run_id}  {look.text}  {one_line(child.agent_name)}"
-
-
-def _awaits(view: RunView) -> str:
-    return f" (waits for the end of all of run {view.waiting_for_run})" if view.waiting_for_run else ""
-
-
-def _live(observed: Observed) -> str:
-    if observed.live is None:
-        host = observed.meta.launch.host if observed.meta.launch else "another host"
-        return one_line(f"unknown here: it runs on {host}")
-    return "yes: its processes live" if observed.live else "no"
 
 
 def _model_of(request: RunRequest) -> str | None:
@@ -243,13 +206,11 @@ def _asked(session: Session, meta: RunMeta) -> str:
         request = session.service.store.read_request(meta.run_id)
     except SubagentError as error:
         return facts([("prompt", for_people(error.sentence))])
+    source = request.agent.get("source")
     return facts(
         [
             ("model", _model_of(request)),
-            (
-                "file",
-                one_line(session.shown(Path(str(source)))) if (source := request.agent.get("source")) else "",
-            ),
+            ("file", one_line(session.shown(Path(str(source)))) if source else ""),
             ("cwd", one_line(request.cwd)),
             ("inputs", "\n".join(one_line(name) for name in request.inputs)),
             ("prompt", prose(escape_lines(head(request.prompt, _PROMPT_LINES)))),
@@ -258,12 +219,9 @@ def _asked(session: Session, meta: RunMeta) -> str:
 
 
 def _question(session: Session, meta: RunMeta, message: Message) -> str:
-    options = " | ".join(one_line(option) for option in message.options or [])
-    answer: str | None = None
     if message.answer_content is not None:
-        answer = (
-            f"{escape_lines(message.answer_content)}\n(by the {one_line(message.answered_by or 'parent')})"
-        )
+        by = one_line(message.answered_by or "parent")
+        answer = f"{escape_lines(message.answer_content)}\n(by the {by})"
     elif message.message_status is MessageStatus.PENDING:
         answer = f"none yet: {session.command('reply', meta.run_id, message.message_id, 'ANSWER')}"
     else:
@@ -271,21 +229,18 @@ def _question(session: Session, meta: RunMeta, message: Message) -> str:
     return facts(
         [
             (one_line(message.message_id), prose(f"? {escape_lines(message.question_content)}")),
-            ("options", options),
+            ("options", " | ".join(one_line(option) for option in message.options or [])),
             ("answer", answer),
         ]
     )
 
 
-def _result(session: Session, view: RunView) -> RunResult | None:
-    return session.service.store.read_result(view.run_id) if view.status.is_terminal else None
-
-
-def _ending(session: Session, view: RunView) -> str:
-    result = _result(session, view)
+def _ending(view: RunView, result: RunResult | None) -> str:
     text = ""
-    if result is not None:
-        text = _output(result.output) if result.has_output else escape_lines(result.text)
+    if result is not None and result.has_output:
+        text = escape_lines(json.dumps(result.output, ensure_ascii=False, indent=2))
+    elif result is not None:
+        text = escape_lines(result.text)
     error, summary = view.error, escape_lines(view.summary or "")
     return facts(
         [
@@ -297,5 +252,87 @@ def _ending(session: Session, view: RunView) -> str:
     )
 
 
-def _output(value: Any) -> str:
-    return escape_lines(json.dumps(value, ensure_ascii=False, indent=2))
+# -- the conversation
+
+
+def _show_transcript(session: Session, run_id: str, as_json: bool) -> None:
+    system = str(session.service.store.read_request(run_id).agent.get("systemPrompt") or "")
+    messages = list(read_transcript(session.service.store.paths.run(run_id)))
+    if as_json:
+        out_json({"system": system, "messages": messages})
+        return
+    if not messages:
+        err(f"Run {run_id} has no conversation yet.")
+        return
+    spoken = [{"role": "system", "content": system}] if system.strip() else []
+    out("\n\n".join(map(_message, [*spoken, *messages])))
+
+
+def _message(message: dict[str, Any]) -> str:
+    role, content = one_line(str(message.get("role"))), message.get("content")
+    blocks = content if isinstance(content, list) else [content]
+    title = coloured(f"── {role}", _ROLES.get(role, "bold"))
+    return "\n".join([title, *(escape_lines(_block(block), _INDENT) for block in blocks)])
+
+
+def _block(block: Any) -> str:
+    """Return what a block of a message says. A transcript is data: a block of another form is its JSON."""
+    match block:
+        case str():
+            return block
+        case {"type": "text", "text": str(text)}:
+            return text
+        case {"type": "thinking", "thinking": str(text)}:
+            return f"~ {text}"
+        case {"type": "tool_use", "name": str(name), "input": given}:
+            return f"→ {name} {json.dumps(given, ensure_ascii=False, indent=1)}"
+        case {"type": "tool_result", "content": inner, **rest}:
+            mark = "✗" if rest.get("is_error") else "←"
+            parts = inner if isinstance(inner, list) else [inner]
+            return f"{mark} " + "\n".join(map(_block, parts))
+        case {"type": "image" | "document" as kind, "source": {"media_type": str(media)}}:
+            return f"[{kind}: {media}]"
+    return json.dumps(block, ensure_ascii=False)
+
+
+# -- the programs of code mode
+
+
+def _show_code(session: Session, run_id: str, as_json: bool) -> None:
+    programs = kept_programs(session.service.store.paths.run(run_id))
+    if as_json:
+        out_json([program.to_wire() for program in programs])
+        return
+    texts = "\n\n".join(map(_program, programs))
+    out(texts or f"Run {run_id} has run no programs: only agents with `codeMode` do.")
+
+
+def _program(program: KeptProgram) -> str:
+    words, colour = _OUTCOMES.get(program.outcome, _CUT_OFF)
+    parts = [f"program {program.number}  {coloured(words, colour)}", _highlighted(program.code)]
+    ends = {call.get("call"): call for call in program.calls if "isError" in call}
+    begun = [call for call in program.calls if "function" in call and "isError" not in call]
+    parts += [_call_text(call, ends.get(call.get("call"))) for call in begun]
+    parts += [escape_lines(program.output, _INDENT)] if program.output.strip() else []
+    return "\n".join(parts)
+
+
+def _call_text(call: dict[str, Any], end: dict[str, Any] | None) -> str:
+    mark = "?" if end is None else "✗" if end.get("isError") else "←"
+    brought = "" if end is None else f"  {mark} {one_line(str(end.get('text', '')))[:160]}"
+    head = f"→ {call.get('call')}. {call.get('function')} {arguments_line(call.get('arguments'))}"
+    return f"{one_line(head)}{brought or '  ? its end is not known'}"
+
+
+def _highlighted(code: str) -> str:
+    """Return the code, escaped, in colours if the terminal has them."""
+    text = escape_lines(code.strip("\n"))
+    if not has_colours():
+        return escape_lines(text, _INDENT)
+    from rich.console import Console  # only where it is shown
+    from rich.syntax import Syntax
+
+    console = Console(force_terminal=True, color_system="standard", width=10_000)
+    with console.capture() as captured:
+        console.print(Syntax(text, "python", theme="ansi_dark", background_color="default"), soft_wrap=True)
+    return "\n".join(f"{_INDENT}{line.rstrip()}" for line in captured.get().rstrip("\n").split("\n"))

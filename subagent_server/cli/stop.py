@@ -5,11 +5,11 @@ import click
 from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import TEXT, json_option
+from subagent_server.cli.console.follow import until_gone
 from subagent_server.cli.console.interrupts import watching
 from subagent_server.cli.console.output import out, out_json, report
 from subagent_server.cli.console.refused import Refused, code_of, refusal
 from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.until_gone import until_gone
 from subagent_server.cli.console.verdict import row
 from subagent_server.domain.errors import SubagentError
 from subagent_server.service import stop as service

@@ -7,11 +7,11 @@ import click
 from subagent_server.cli.console.complete import complete_runs
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.flags import SECONDS, json_option
+from subagent_server.cli.console.follow import wait_for
 from subagent_server.cli.console.interrupts import watching
 from subagent_server.cli.console.output import out, out_json
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.verdict import exit_of_run, report_run, row, worst
-from subagent_server.cli.console.watch import wait_for
 from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed
 

@@ -3,13 +3,15 @@
 import hashlib
 import re
 import unicodedata
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from subagent_server.domain.code_mode import CODE_TOOL_NAME
 from subagent_server.domain.records import Money, Record
+from subagent_server.domain.tool_selection import Selection, select
 
 JsonSchema = dict[str, object] | bool
 RUN_AGENT_NAME = "run_agent"
@@ -39,8 +41,8 @@ class ServerDefinition(Record):
     env: dict[str, str] = Field(default_factory=dict)
     url: str | None = None
     headers: dict[str, str] = Field(default_factory=dict)
-    timeout: float = 60
-    call_timeout_seconds: float = 600
+    timeout: float = Field(default=60, ge=0, allow_inf_nan=False)
+    call_timeout_seconds: float = Field(default=600, ge=0, allow_inf_nan=False)
     enabled_tools: list[str] | None = None
     disabled_tools: list[str] | None = None
     prefix: bool = False
@@ -63,7 +65,7 @@ class CodeMode(Record):
 
     enabled: bool = False
     excluded_tools: list[str] = Field(default_factory=list)
-    max_timeout_seconds: int = Field(default=300, le=300)
+    max_timeout_seconds: int = Field(default=300, ge=1, le=300)
     python: str | None = None
     stub_characters: int = Field(default=16_000, ge=0)
 
@@ -75,19 +77,19 @@ class Limits(Record):
     """
 
     max_turns: int = Field(default=100, ge=1)
-    timeout_seconds: float = Field(default=3600, gt=0)
-    budget_usd: Money | None = None
-    ask_timeout_seconds: float = Field(default=3600, gt=0)
+    timeout_seconds: float = Field(default=3600, gt=0, allow_inf_nan=False)
+    budget_usd: Annotated[Money, Field(ge=0)] | None = None
+    ask_timeout_seconds: float = Field(default=3600, gt=0, allow_inf_nan=False)
     on_ask_timeout: Literal["continue", "fail"] = "continue"
-    idle_timeout_seconds: float = Field(default=900, gt=0)
+    idle_timeout_seconds: float = Field(default=900, gt=0, allow_inf_nan=False)
 
 
 class SandboxLimits(Record):
     """Bounds for the programs of a run: bytes of memory, processes, bytes of one file."""
 
-    memory_bytes: int = 4 << 30
-    processes: int = 256
-    file_bytes: int = 1 << 30
+    memory_bytes: int = Field(default=4 << 30, ge=1)
+    processes: int = Field(default=256, ge=1)
+    file_bytes: int = Field(default=1 << 30, ge=1)
 
 
 class WebSearchBounds(Record):
@@ -105,6 +107,43 @@ class WebFetchBounds(Record):
     max_content_tokens: int = Field(default=20_000, ge=1)
     allowed_domains: list[str] | None = None
     blocked_domains: list[str] | None = None
+
+
+WEB_TOOL_NAMES = ("web_search", "web_fetch")
+
+
+@dataclass(frozen=True)
+class WebOffer:
+    """The web tools of an agent with their bounds; None for a tool that it does not name.
+
+    `problem` says in a sentence why the file cannot be kept to.
+    """
+
+    search: WebSearchBounds | None = None
+    fetch: WebFetchBounds | None = None
+    problem: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The names that the model sees."""
+        return [
+            name for name, bounds in zip(WEB_TOOL_NAMES, (self.search, self.fetch), strict=True) if bounds
+        ]
+
+
+class Verdict(Record):
+    """What the one judge of agents has found (`service/check_agent.py`).
+
+    It goes to the worker with the definition, in the memory file alone, and nobody judges again. `model` is
+    an id, `is_model_known` whether the API surely has it or may have it. Of `missing_tools`, names that
+    nothing here offers, the start has warned.
+    """
+
+    selection: Selection
+    web: WebOffer
+    model: str
+    is_model_known: bool
+    missing_tools: list[str] = Field(default_factory=list)
 
 
 class AgentDefinition(Record):
@@ -166,6 +205,14 @@ class AgentDefinition(Record):
     warnings: list[str] = Field(default_factory=list)
     unknown: dict[str, object] = Field(default_factory=dict)
     lines: dict[str, int] = Field(default_factory=dict, exclude=True)
+    verdict: Verdict | None = Field(default=None, exclude=True)
+
+    @property
+    def selection(self) -> Selection:
+        """The tools that its runs may use."""
+        if self.verdict is not None:
+            return self.verdict.selection
+        return select(self.tools, self.disallowed_tools)
 
     @property
     def enabled_code_mode(self) -> CodeMode | None:

@@ -1,34 +1,11 @@
 """The web tools that an agent may use: what its `tools` name, and the bounds that its file gives. Pure."""
 
-from dataclasses import dataclass
-
-from subagent_server.domain.definitions import AgentDefinition, WebFetchBounds, WebSearchBounds
-from subagent_server.domain.tool_selection import Selection
-
-WEB_TOOL_NAMES = ("web_search", "web_fetch")
+from subagent_server.domain.definitions import AgentDefinition, WebFetchBounds, WebOffer, WebSearchBounds
 
 
-@dataclass(frozen=True)
-class WebOffer:
-    """The web tools of an agent with their bounds; None for a tool that it does not name.
-
-    `problem` says in a sentence why the file cannot be kept to.
-    """
-
-    search: WebSearchBounds | None = None
-    fetch: WebFetchBounds | None = None
-    problem: str | None = None
-
-    @property
-    def names(self) -> list[str]:
-        """The names that the model sees."""
-        return [
-            name for name, bounds in zip(WEB_TOOL_NAMES, (self.search, self.fetch), strict=True) if bounds
-        ]
-
-
-def web_offer(agent: AgentDefinition, selection: Selection) -> WebOffer:
-    """Return the web tools that `selection`, made of the agent's `tools`, leaves."""
+def web_offer(agent: AgentDefinition) -> WebOffer:
+    """Return the web tools that the selection of an agent leaves."""
+    selection = agent.selection
     search = (agent.web_search or WebSearchBounds()) if selection.web_search else None
     fetch = (agent.web_fetch or WebFetchBounds()) if selection.web_fetch else None
     if fetch is not None and selection.fetch_domains:

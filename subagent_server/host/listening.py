@@ -1,4 +1,4 @@
-"""Sockets to listen on: a TCP port, a Unix socket that only this user reaches, or one that systemd passed."""
+"""Sockets to listen on: a TCP port, or a Unix socket that only this user reaches."""
 
 import os
 import socket
@@ -10,7 +10,6 @@ from pathlib import Path
 from subagent_server.domain.errors import BadArgument, HostError, shorten
 
 BACKLOG = 512
-_FIRST_PASSED = 3
 
 
 def listen_on_port(host: str, port: int) -> socket.socket:
@@ -80,23 +79,6 @@ def remove_path(path: Path, made: os.stat_result) -> None:
     with suppress(OSError):
         if os.path.samestat(path.lstat(), made):
             path.unlink()
-
-
-def passed_socket() -> socket.socket | None:
-    """Return the socket that systemd passed to this process (sd_listen_fds), or None.
-
-    Raises:
-        BadArgument: it passed several.
-    """
-    if os.environ.get("LISTEN_PID") != str(os.getpid()):
-        return None
-    count = os.environ.get("LISTEN_FDS", "")
-    if count != "1":
-        raise BadArgument(f"LISTEN_FDS is {shorten(count)}: let the socket unit pass one socket.")
-    os.set_inheritable(_FIRST_PASSED, False)
-    for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
-        os.environ.pop(name, None)
-    return socket.socket(fileno=_FIRST_PASSED)
 
 
 def _check_private(directory: Path) -> None:

@@ -36,8 +36,9 @@ Result = TypeVar("Result")
 PARENT_INSTRUCTIONS = (
     "Hand focused work to subagents: run_<agent> (of many: run_agent, with a name from list_agents) "
     "starts one and returns a runId at once, or its result with waitSeconds (default 0; cut to your "
-    "client's timeout). It sees only prompt and inputs (file paths, relative to cwd). For several at once "
-    "start all in one turn, each with a label, then wait_for_runs. When a view shows an open question, "
+    "client's timeout). It sees only prompt and inputs (file paths, relative to cwd), and works in cwd if "
+    "that is given. For several at once start all in one turn, each with a label, then wait_for_runs. When a "
+    "view shows an open question, "
     "answer it with reply_subagent. Wait with waitSeconds or wait_for_runs instead of polling. Runs go on"
     " whatever happens to this server or to a call: after a call that timed out, look with list_runs "
     "before you start it again."

@@ -30,8 +30,6 @@ Context = ServerRequestContext[Any, Any]
 DEFAULT_WAIT_SECONDS = 50.0
 WAIT_SECONDS = {"claude-code": 1500.0, "codex": 280.0, "gemini-cli": 570.0}
 """How long a call of a client may take before the client gives it up (measured; see `docs/tools.md`)."""
-LARGE_PAYLOAD = "subagent.payload"
-"""Under this key the scope of an HTTP request has the file with its argument `payload`."""
 ADDED_BY_CLIENTS = frozenset({"wait_for_previous"})
 """Arguments that a client adds to every tool's schema for itself and passes on all the same: Gemini CLI's."""
 
@@ -111,7 +109,7 @@ class ToolHandlers:
         beside = partial(self._log_notifier.beside, context)
         call = Call(_arguments(params), longest, progress, beside, name)
         if isinstance(request := context.request, Request):
-            call.http_url, call.large_payload = str(request.base_url), request.scope.get(LARGE_PAYLOAD)
+            call.http_url = str(request.base_url)
         return call
 
 

@@ -4,16 +4,16 @@ The caller of the parent tools is trusted as the user is. A child proves itself 
 whose hash is in the meta file. The token opens this run and the runs started by it, and nothing else.
 """
 
+import hashlib
+import hmac
+import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from subagent_server.domain.errors import CallerError, SubagentError
+from subagent_server.domain.records import RunMeta
 from subagent_server.host.processes import Identity, this_process
 from subagent_server.settings import Settings
-
-if TYPE_CHECKING:  # `subagent ls` has a caller and does without pydantic
-    from subagent_server.domain.records import RunMeta
-    from subagent_server.store.runs import RunStore
+from subagent_server.store.runs import RunStore
 
 
 class NotAllowed(CallerError):
@@ -42,15 +42,11 @@ class Caller:
         """Whether the caller is a run."""
         return self.run_id is not None
 
-    def may_open(self, meta: "RunMeta") -> bool:
+    def may_open(self, meta: RunMeta) -> bool:
         """Whether this run is the caller's own or was started by the caller."""
-        return self.may_open_run(meta.run_id, meta.parent_run_id)
-
-    def may_open_run(self, run_id: str, parent_run_id: str | None) -> bool:
-        """Whether the run of this id and this parent is the caller's own or was started by the caller."""
-        if self.run_id is None or self.run_id in (run_id, parent_run_id):
+        if self.run_id is None or self.run_id in (meta.run_id, meta.parent_run_id):
             return True
-        return parent_run_id in self.carries_on
+        return meta.parent_run_id in self.carries_on
 
 
 USER = Caller()
@@ -63,19 +59,15 @@ def user_here() -> Caller:
 
 def new_token() -> str:
     """Return a new token, too long to guess."""
-    import secrets  # it and the hashes are a tenth of the start of a command that needs none
-
     return secrets.token_urlsafe(24)
 
 
 def token_hash(token: str) -> str:
     """Return the hash of a token, which is stored instead of the token."""
-    import hashlib
-
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def run_as_caller(store: "RunStore", run_id: str) -> Caller:
+def run_as_caller(store: RunStore, run_id: str) -> Caller:
     """Return a run as the caller of a verb.
 
     Raises:
@@ -92,7 +84,7 @@ def run_as_caller(store: "RunStore", run_id: str) -> Caller:
     return Caller(run_id, frozenset(before))
 
 
-def caller_of(settings: Settings, store: "RunStore") -> Caller:
+def caller_of(settings: Settings, store: RunStore) -> Caller:
     """Return the caller named by the environment of this process.
 
     Raises:
@@ -105,8 +97,6 @@ def caller_of(settings: Settings, store: "RunStore") -> Caller:
         expected = store.read(run_id or "").child_token_hash or ""
     except SubagentError as error:
         raise NotAllowed(f"SUBAGENT_RUN_ID names no run that can be read here: {error.sentence}") from error
-    import hmac
-
     if not hmac.compare_digest(expected, token_hash(token or "")):
         raise NotAllowed(
             f"SUBAGENT_RUN_TOKEN does not open run {run_id}: unset SUBAGENT_RUN_ID and SUBAGENT_RUN_TOKEN "
@@ -115,7 +105,7 @@ def caller_of(settings: Settings, store: "RunStore") -> Caller:
     return run_as_caller(store, str(run_id))
 
 
-def check_open(caller: Caller, meta: "RunMeta") -> None:
+def check_open(caller: Caller, meta: RunMeta) -> None:
     """Refuse a child access to any run except its own run and the runs started by its own.
 
     Raises:

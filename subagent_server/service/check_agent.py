@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from subagent_server.catalog.models import has_known_price, misspelt_alias, resolve_model
+from subagent_server.catalog.fields import is_http_url
+from subagent_server.catalog.models import has_known_price, misspelt_alias, resolve_model, unknown_model
 from subagent_server.catalog.named_servers import UnknownServer
 from subagent_server.catalog.problems import AgentFileError
-from subagent_server.catalog.servers import is_http_url
 from subagent_server.catalog.variables import REFERENCE, MissingVariable, expand_as_far_as_set
 from subagent_server.domain.definitions import BUILT_RUNNERS, AgentDefinition, ServerDefinition
 from subagent_server.domain.errors import BadArgument, shorten
@@ -34,6 +34,7 @@ from subagent_server.service.tool_names import (
     missing_sentence,
     missing_tools,
     tool_refusals,
+    verdict_of,
 )
 from subagent_server.service.trusting import NotTrusted, TrustCheck
 from subagent_server.service.unsupported import asked_by_servers, asked_of_box, why_no_box, works_without_box
@@ -177,8 +178,9 @@ class AgentChecker:
         refusals += self._of_box(ready, cwd)
         refusals += self._of_servers(ready, cwd)
         lost = missing_agents(ready, self._agent_names) if ready.agents else []
-        model = unknown_model(ready)
-        return CheckedAgent(ready, refusals, doubt, cwd, missing_tools(ready), lost, unknown, model)
+        doubtful_model, missing = unknown_model(ready), missing_tools(ready)
+        judged = ready.model_copy(update={"verdict": verdict_of(ready)})
+        return CheckedAgent(judged, refusals, doubt, cwd, missing, lost, unknown, doubtful_model)
 
     def as_shown(self, agent: AgentDefinition) -> AgentDefinition:
         """Return an agent as models may see it.
@@ -339,20 +341,6 @@ def _of_budget(agent: AgentDefinition) -> Iterator[Refusal]:
         "one whose price is known, or limit the run by maxTurns and timeoutSeconds."
     )
     yield Refusal(why, _BUDGET)
-
-
-def unknown_model(agent: AgentDefinition) -> str | None:
-    """Return a sentence on a model that the API surely has not; at another address it may be there."""
-    model = resolve_model(agent.model)
-    if (
-        agent.runner != "messages"
-        or agent.base_url
-        or "claude" in model.lower()
-        or misspelt_alias(agent.model)
-    ):
-        return None
-    why = f"model {shorten(model)} is no known model of the Messages API, and it has no known price"
-    return f"{why}: name one such as sonnet, give the `baseUrl` that has it, or choose another `runner`."
 
 
 def _no_model(key: str, why: str, todo: str) -> Refusal:

@@ -1,11 +1,8 @@
 """Opening a run for a caller: a single read of its state, the check of the caller, then reconciliation."""
 
-from pathlib import Path
-
 from subagent_server.service.access import USER, Caller
 from subagent_server.service.context import Service
 from subagent_server.service.reconcile import Observed, observe
-from subagent_server.store.runs import RunStore
 
 
 def open_run(service: Service, run_id: str, caller: Caller = USER) -> Observed:
@@ -15,8 +12,3 @@ def open_run(service: Service, run_id: str, caller: Caller = USER) -> Observed:
         InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed, StorageFailed, LockTimeout.
     """
     return observe(service.store, run_id, caller)
-
-
-def open_run_below(root: Path, run_id: str, caller: Caller = USER) -> Observed:
-    """Return a run under `root`, reconciled, if it is open to the caller. Raises as `open_run` does."""
-    return observe(RunStore(root), run_id, caller)

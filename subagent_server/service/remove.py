@@ -147,7 +147,7 @@ def _old(store: RunStore, age: Age) -> Iterator[str]:
     for run_id in store.newest_first():
         run = store.paths.run(run_id)
         try:
-            end = _end_of(store, run)
+            end = store.read_state(run).ended_at or observe(store, run_id).meta.ended_at
         except UnknownRun:
             if _never_was(run, moment):
                 yield run_id
@@ -159,11 +159,6 @@ def _old(store: RunStore, age: Age) -> Iterator[str]:
         ended += 1
         if ended > age.keep and moment - end >= age.older_than:
             yield run_id
-
-
-def _end_of(store: RunStore, run: RunPaths) -> datetime | None:
-    """Return when a run ended, or None if the run has not ended. Raises as `observe` does."""
-    return store.read_state(run).ended_at or observe(store, run.run_id).meta.ended_at
 
 
 def _never_was(run: RunPaths, moment: datetime) -> bool:
@@ -187,15 +182,21 @@ def _check_removable(store: RunStore, run_id: str) -> str | None:
         NotARun, StillNeeded, NewerSchema, InvalidRunId, UnknownRun, StorageFailed, LockTimeout.
     """
     run = store.paths.run(run_id)
-    if (version := newer_version(run)) is not None:  # nobody here knows what belongs to such a run
+    # 1. Nobody here knows what belongs to a run of a newer version.
+    if (version := newer_version(run)) is not None:
         raise NewerSchema(run_id, version, SCHEMA_VERSION)
+    # 2. The run itself: ended, and nothing of it lives. Of an unreadable one only the machine can tell.
     marked = set(store.live_ids())
     try:
         parent = _parent_of_settled(store, run, is_marked=run_id in marked)
     except UnreadableMeta:
         _check_is_run(run)
-        _check_nobody(run)
+        if _is_held(run) or marks.processes_of(run_id):  # its state says nothing of them
+            raise StillNeeded(
+                f"The state of run {run_id} cannot be read, but its processes live: end them."
+            ) from None
         return None
+    # 3. Those who read it: a live child reads its parent, a live parent its children.
     for relative in (*([] if parent is None else [parent]), *store.children_of(run_id)):
         if relative in marked and _lives(store, relative):
             raise StillNeeded(f"Run {run_id} stays while run {relative} of its tree lives: stop that first.")
@@ -243,18 +244,12 @@ def _check_is_run(run: RunPaths) -> None:
 
 
 def _check_never_was(run: RunPaths) -> None:
-    if run.files.exists():
-        _check_is_run(run)
-    if run.files.exists() and not _never_was(run, now()):
-        raise StillNeeded(f"Run {run.run_id} may be about to start: try again in an hour.")
+    """Refuse a directory without a state that may be a start in the making."""
     if not run.files.exists():
         raise UnknownRun(run.run_id, run.directory.parent)
-
-
-def _check_nobody(run: RunPaths) -> None:
-    """Refuse to remove a run whose state says nothing while anything of it lives."""
-    if _is_held(run) or marks.processes_of(run.run_id):
-        raise StillNeeded(f"The state of run {run.run_id} cannot be read, but its processes live: end them.")
+    _check_is_run(run)
+    if not _never_was(run, now()):
+        raise StillNeeded(f"Run {run.run_id} may be about to start: try again in an hour.")
 
 
 def _is_held(run: RunPaths) -> bool:

@@ -345,4 +345,5 @@ def _slots(service: Service, agent: AgentDefinition) -> dict[str, int]:
 
 
 def _dumped(agent: AgentDefinition) -> dict[str, Any]:
-    return agent.model_dump(mode="json", by_alias=True, exclude_none=True)
+    verdict = agent.verdict and agent.verdict.model_dump(mode="json")
+    return {**agent.model_dump(mode="json", exclude_none=True), "verdict": verdict}

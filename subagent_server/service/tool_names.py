@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 
+from subagent_server.catalog.models import resolve_model, unknown_model
 from subagent_server.domain.code_mode import CODE_TOOL_NAME
-from subagent_server.domain.definitions import AgentDefinition, tool_name
+from subagent_server.domain.definitions import AgentDefinition, Verdict, tool_name
 from subagent_server.domain.errors import shorten
 from subagent_server.domain.tool_selection import NAMES, select
 from subagent_server.domain.web_tools import web_offer
@@ -53,6 +54,17 @@ class MissingName:
         """The name as it is shown."""
         near = f" (nearest: {self.nearest})" if self.nearest else ""
         return f"{shorten(self.name)}{near}"
+
+
+def verdict_of(agent: AgentDefinition) -> Verdict:
+    """Return what the worker of a run needs to know about the tools and the model of its agent."""
+    return Verdict(
+        selection=agent.selection,
+        web=web_offer(agent),
+        model=resolve_model(agent.model),
+        is_model_known=unknown_model(agent) is None,
+        missing_tools=[missing.name for missing in missing_tools(agent)],
+    )
 
 
 def missing_tools(agent: AgentDefinition) -> list[MissingName]:
@@ -142,7 +154,7 @@ def tool_refusals(agent: AgentDefinition) -> Iterator[tuple[str, str]]:
     if misspelt := [name for name in missing_disallowed(agent) if name.nearest]:
         told = f"disallowedTools names what is not here: {_named(misspelt)}"
         yield "disallowedTools", f"{told}. Name a tool that is here, or leave it out."
-    if problem := web_offer(agent, select(agent.tools, agent.disallowed_tools)).problem:
+    if problem := web_offer(agent).problem:
         yield "tools", problem
 
 

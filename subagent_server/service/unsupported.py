@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.tool_selection import select
 from subagent_server.sandbox.bubblewrap import find_program
 from subagent_server.sandbox.refusal import BoxRefused
 
@@ -36,7 +35,7 @@ def works_without_box(agent: AgentDefinition) -> bool:
 
 def why_no_commit(agent: AgentDefinition) -> str | None:
     """Return a sentence for an agent whose prompt speaks of commits that its runs cannot make, or None."""
-    has_shell = agent.runner == "messages" and select(agent.tools, agent.disallowed_tools).bash
+    has_shell = agent.runner == "messages" and agent.selection.bash
     can_commit = agent.sandbox == "none" or agent.isolation == "worktree" or not has_shell
     if can_commit or re.search(r"\bcommit(s|ted|ting)?\b", agent.system_prompt, re.IGNORECASE) is None:
         return None
@@ -55,7 +54,7 @@ def why_no_box(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path
         return "the agent file says `sandbox: none`"
     if works_without_box(agent):
         return f"the runner {agent.runner} works without a sandbox, unless the file says `sandbox: bwrap`"
-    selection = select(agent.tools, agent.disallowed_tools)
+    selection = agent.selection
     programs = selection.bash or agent.enabled_code_mode is not None or agent.runner != "messages"
     if not (programs or selection.grep or selection.glob or selection.ls):
         return None  # no program is started

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from subagent_server.domain import events
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument
-from subagent_server.domain.limits import check_summary, cut, maybe_cut
+from subagent_server.domain.limits import check_payload_size, check_summary, cut, maybe_cut
 from subagent_server.domain.records import Failure, RunResult
 from subagent_server.domain.states import Status
 from subagent_server.host.clock import now
@@ -18,7 +18,6 @@ from subagent_server.host.schema_check import misfit
 from subagent_server.service.access import USER, Caller
 from subagent_server.service.context import Service
 from subagent_server.service.ending import signal_shim, stop_children
-from subagent_server.service.given_payload import Payload, check_payload, masked_pieces, text_of
 from subagent_server.service.masking import masker_at_door
 from subagent_server.service.open_run import open_run
 from subagent_server.service.reconcile import Observed, observe
@@ -32,7 +31,7 @@ def update_status(
     run_id: str,
     status: Reported,
     summary: str | None = None,
-    payload: Payload | None = None,
+    payload: str | None = None,
     caller: Caller = USER,
     structured: dict[str, Any] | None = None,
 ) -> Observed:
@@ -46,7 +45,7 @@ def update_status(
         IllegalTransition, InvalidRunId, UnknownRun, NotAllowed, StorageFailed.
     """
     check_summary(summary)
-    check_payload(payload)
+    _check_size(payload)
     masker = masker_at_door(service, run_id)
     summary = masker.data(summary)
     store = service.store
@@ -59,8 +58,8 @@ def update_status(
         output = masker.data(structured or {})
         result = RunResult(outcome=Status.COMPLETED, text=text, summary=short, **output)
         finished = events.Finished(summary=short, usage=usage)
-        pieces = None if payload is None else masked_pieces(payload, masker)
-        store.update(run_id, finished, now(), result=result, payload=pieces)
+        kept = None if payload is None else masker.text(payload).encode("utf-8", "replace")
+        store.update(run_id, finished, now(), result=result, payload=kept)
     else:
         failure = Failure(code="agent_error", message=cut(text) or "The agent reported that it failed.")
         result = RunResult(outcome=Status.FAILED, text=text, error=failure)
@@ -71,7 +70,7 @@ def update_status(
 
 
 async def structured_result(
-    service: Service, run_id: str, payload: Payload | None, caller: Caller = USER
+    service: Service, run_id: str, payload: str | None, caller: Caller = USER
 ) -> dict[str, Any]:
     """Return the field `output` of a result, if the agent of the run promises one and the run goes on.
 
@@ -81,19 +80,24 @@ async def structured_result(
         BadArgument: the payload is not JSON that fits the schema of the agent.
         InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
     """
-    check_payload(payload)
+    _check_size(payload)
     schema = await asyncio.to_thread(_promised, service, run_id, caller)
     if schema is None:
         return {}
     expected = f"the agent of run {run_id} promises a result of its outputSchema"
     try:
-        output = json.loads(await asyncio.to_thread(text_of, payload))
+        output = json.loads(payload or "")
     except (ValueError, RecursionError) as error:
         raise BadArgument(f"The payload is not JSON, and {expected}: give that as `payload`.") from error
     problem = await misfit(schema, output)
     if problem is not None:
         raise BadArgument(f"The payload {problem}; {expected}: mend it, and call again.")
     return {"output": output}
+
+
+def _check_size(payload: str | None) -> None:
+    if payload is not None:
+        check_payload_size(len(payload.encode("utf-8", "replace")))
 
 
 def _promised(service: Service, run_id: str, caller: Caller) -> Any:

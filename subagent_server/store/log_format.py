@@ -89,18 +89,6 @@ def _started(e: Event) -> str:
     return "\n".join([*lines, preview(str(e.get("prompt", "")))])
 
 
-def _turn(e: Event) -> str:
-    return f"── turn {e.get('turn')}"
-
-
-def _thought(e: Event) -> str:
-    return f"~ {preview(str(e.get('text', '')), 4)}"
-
-
-def _text(e: Event) -> str:
-    return preview(str(e.get("text", "")), 40)
-
-
 def _call(e: Event) -> str:
     arguments = e.get("arguments")
     if e.get("toolName") == CODE_TOOL_NAME and isinstance(arguments, dict):
@@ -148,14 +136,6 @@ def _reply(e: Event) -> str:
     )
 
 
-def _no_reply(e: Event) -> str:
-    return f"! {e.get('messageId')} expired without an answer"
-
-
-def _warning(e: Event) -> str:
-    return f"⚠ {e.get('message')}"
-
-
 def _edited(e: Event) -> str:
     uses, tokens = int(e.get("clearedToolUses") or 0), int(e.get("clearedTokens") or 0)
     return f"✂ the API no longer shows the model {count(uses, 'old tool result')} ({count(tokens, 'token')})"
@@ -169,10 +149,6 @@ def _progress(e: Event) -> str:
     total = f"/{e['total']:g}" if isinstance(e.get("total"), int | float) else ""
     message = f": {e['message']}" if e.get("message") else ""
     return f"… {e.get('toolName')} {e.get('progress', 0):g}{total}{message}"
-
-
-def _usage(e: Event) -> str:
-    return f"· {usage_line(e)}"
 
 
 def _subagent(e: Event) -> str:
@@ -226,22 +202,22 @@ def _other(e: Event) -> str:
 
 _RENDERERS: dict[str, Callable[[Event], str]] = {
     "run_started": _started,
-    "turn": _turn,
-    "thought": _thought,
-    "text": _text,
+    "turn": lambda e: f"── turn {e.get('turn')}",
+    "thought": lambda e: f"~ {preview(str(e.get('text', '')), 4)}",
+    "text": lambda e: preview(str(e.get("text", "")), 40),
     "tool_call": _call,
     "tool_result": _result,
     "question": _question,
     "reply": _reply,
-    "no_reply": _no_reply,
-    "warning": _warning,
+    "no_reply": lambda e: f"! {e.get('messageId')} expired without an answer",
+    "warning": lambda e: f"⚠ {e.get('message')}",
     "context_edited": _edited,
     "program_call": _program_call,
     "program_result": _program_result,
     "todos": _todos,
     "server_log": _server_log,
     "tool_progress": _progress,
-    "usage": _usage,
+    "usage": lambda e: f"· {usage_line(e)}",
     "run_ended": _ended,
     "subagent_event": _subagent,
 }

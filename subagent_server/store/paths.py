@@ -19,30 +19,90 @@ STATE_BYTES = 32 << 20
 """How much of a state, a request or a result is read: no run writes more."""
 RECORD_BYTES = 64 << 10
 """The same of the records of a shim."""
-_NAMES = frozenset(
-    {
-        *(
-            "request.json",
-            "inputs",
-            "run.meta.json",
-            "run.meta.lock",
-            "run.meta.spare",
-            "result.json",
-            "payload.gz",
-        ),
-        *("events.jsonl", "run.log", "transcript.jsonl", "live.lock", "shim.claim", "shim.json", "exit.json"),
-        *("worker.out", "worktree.json", "worktree.lock", "program"),
-        *("children", "tree.lock", "calls.lock", "call.lock", "outputs", "mcp", "code"),
-        *("quarantine", "before.json", "git-config"),
-    }
-)
 _TEMPORARY = re.compile(r"\..+\.tmp|wake\.[0-9]+")
 _MANY_MARKS = 1_000
 _MOST_SLEEPERS = 1_000
 
 
+class _File:
+    """A file of a run, by its name: an entry of the run's directory."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, run: "RunPaths", owner: object = None) -> Entry:
+        return run.files.entry(self.name)
+
+
+class _Folder:
+    """A directory of a run, by its name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, run: "RunPaths", owner: object = None) -> Directory:
+        return run.files.below(self.name)
+
+
 class RunPaths:
     """The files of one run. `files` is its directory, opened at the first use and closed with this object."""
+
+    request = _File("request.json")
+    """The task; immutable."""
+    inputs = _Folder("inputs")
+    """Copies of the input files."""
+    meta = _File("run.meta.json")
+    """The state."""
+    meta_lock = _File("run.meta.lock")
+    """Held around every change of the state; never removed."""
+    spare = _File("run.meta.spare")
+    """Room on the disk, reserved for the end of the run until the run has ended."""
+    result = _File("result.json")
+    """How it ended, in the agent's words; written once."""
+    payload = _File("payload.gz")
+    """The payload of `update_status(completed)`, gzip-compressed."""
+    events = _File("events.jsonl")
+    """The journal, one event a line."""
+    log = _File("run.log")
+    """The journal for people."""
+    transcript = _File("transcript.jsonl")
+    """The conversation with the model."""
+    live_lock = _File("live.lock")
+    """Held by the starter, then by the shim, as long as the run's tree may live."""
+    shim_claim = _File("shim.claim")
+    """Made by the one shim of the run."""
+    shim = _File("shim.json")
+    """The identities of shim and worker."""
+    exit = _File("exit.json")
+    """How the worker ended, and whether its tree is gone."""
+    worker_out = _File("worker.out")
+    """The output of shim and worker outside the journal."""
+    worktree = _File("worktree.json")
+    """How the worktree of the run stands."""
+    worktree_lock = _File("worktree.lock")
+    """Held while the worktree is settled, merged, handed over or removed."""
+    children = _Folder("children")
+    """A mark for each run started by this run."""
+    tree_lock = _File("tree.lock")
+    """Of a run without a parent: held while another run of its tree is counted and published."""
+    calls_lock = _File("calls.lock")
+    """Of a run without a parent: held while a model call in its tree is admitted by its budget."""
+    call_lock = _File("call.lock")
+    """Held by the worker of a run with a budget, or below one, while its model is called."""
+    outputs = _Folder("outputs")
+    """Tool outputs that are too long for the model."""
+    server_logs = _Folder("mcp")
+    """The output of its MCP servers, a file each."""
+    code = _Folder("code")
+    """The programs that it has run, a directory each."""
+    quarantine = _Folder("quarantine")
+    """What came in its working directory during a command and is executed by other programs."""
+    before = _File("before.json")
+    """The names of that kind that were there before the command that just runs; else empty."""
+    git_config = _File("git-config")
+    """The configuration of the repository as programs in a box see it: without credentials."""
+    program = _Folder("program")
+    """The directory of the program that carries out the run: its state, its result file."""
 
     def __init__(self, root: "RootPaths", run_id: str) -> None:
         self.root = root
@@ -53,146 +113,6 @@ class RunPaths:
     def directory(self) -> Path:
         """The path of the directory: for messages, and for the processes of the run."""
         return self.files.path
-
-    @property
-    def request(self) -> Entry:
-        """The task; immutable."""
-        return self.files.entry("request.json")
-
-    @property
-    def inputs(self) -> Directory:
-        """Copies of the input files."""
-        return self.files.below("inputs")
-
-    @property
-    def meta(self) -> Entry:
-        """The state."""
-        return self.files.entry("run.meta.json")
-
-    @property
-    def meta_lock(self) -> Entry:
-        """Held around every change of the state; never removed."""
-        return self.files.entry("run.meta.lock")
-
-    @property
-    def spare(self) -> Entry:
-        """Room on the disk, reserved for the end of the run until the run has ended."""
-        return self.files.entry("run.meta.spare")
-
-    @property
-    def result(self) -> Entry:
-        """How it ended, in the agent's words; written once."""
-        return self.files.entry("result.json")
-
-    @property
-    def payload(self) -> Entry:
-        """The payload of `update_status(completed)`, gzip-compressed."""
-        return self.files.entry("payload.gz")
-
-    @property
-    def events(self) -> Entry:
-        """The journal, one event a line."""
-        return self.files.entry("events.jsonl")
-
-    @property
-    def log(self) -> Entry:
-        """The journal for people."""
-        return self.files.entry("run.log")
-
-    @property
-    def transcript(self) -> Entry:
-        """The conversation with the model."""
-        return self.files.entry("transcript.jsonl")
-
-    @property
-    def live_lock(self) -> Entry:
-        """Held by the starter, then by the shim, as long as the run's tree may live."""
-        return self.files.entry("live.lock")
-
-    @property
-    def shim_claim(self) -> Entry:
-        """Made by the one shim of the run."""
-        return self.files.entry("shim.claim")
-
-    @property
-    def shim(self) -> Entry:
-        """The identities of shim and worker."""
-        return self.files.entry("shim.json")
-
-    @property
-    def exit(self) -> Entry:
-        """How the worker ended, and whether its tree is gone."""
-        return self.files.entry("exit.json")
-
-    @property
-    def worker_out(self) -> Entry:
-        """The output of shim and worker outside the journal."""
-        return self.files.entry("worker.out")
-
-    @property
-    def worktree(self) -> Entry:
-        """How the worktree of the run stands."""
-        return self.files.entry("worktree.json")
-
-    @property
-    def worktree_lock(self) -> Entry:
-        """Held while the worktree is settled, merged, handed over or removed."""
-        return self.files.entry("worktree.lock")
-
-    @property
-    def children(self) -> Directory:
-        """A mark for each run started by this run."""
-        return self.files.below("children")
-
-    @property
-    def tree_lock(self) -> Entry:
-        """Of a run without a parent: held while another run of its tree is counted and published."""
-        return self.files.entry("tree.lock")
-
-    @property
-    def calls_lock(self) -> Entry:
-        """Of a run without a parent: held while a model call in its tree is admitted by its budget."""
-        return self.files.entry("calls.lock")
-
-    @property
-    def call_lock(self) -> Entry:
-        """Held by the worker of a run with a budget, or below one, while its model is called."""
-        return self.files.entry("call.lock")
-
-    @property
-    def outputs(self) -> Directory:
-        """Tool outputs that are too long for the model."""
-        return self.files.below("outputs")
-
-    @property
-    def server_logs(self) -> Directory:
-        """The output of its MCP servers, a file each."""
-        return self.files.below("mcp")
-
-    @property
-    def code(self) -> Directory:
-        """The programs that it has run, a directory each."""
-        return self.files.below("code")
-
-    @property
-    def quarantine(self) -> Directory:
-        """What came in its working directory during a command and is executed by other programs."""
-        return self.files.below("quarantine")
-
-    @property
-    def before(self) -> Entry:
-        """The names of that kind that were there before the command that just runs; else empty."""
-        return self.files.entry("before.json")
-
-    @property
-    def git_config(self) -> Entry:
-        """The configuration of the repository as programs in a box see it: without credentials."""
-        return self.files.entry("git-config")
-
-    @property
-    def program(self) -> Directory:
-        """The directory of the program that carries out the run: its state, its result file."""
-        return self.files.below("program")
 
     @property
     def program_home(self) -> Directory:
@@ -224,6 +144,9 @@ class RunPaths:
         """The FIFOs of all who wait for changes of this run, a thousand at most."""
         names = sorted(name for name in self.files.names() if name.startswith("wake."))
         return [self.files.entry(name) for name in names[:_MOST_SLEEPERS]]
+
+
+_NAMES = {each.name for each in vars(RunPaths).values() if isinstance(each, _File | _Folder)}
 
 
 class RootPaths:

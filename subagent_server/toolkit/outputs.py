@@ -2,14 +2,13 @@
 
 import base64
 import binascii
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
-from subagent_server.toolkit.new_file import new_file
+from subagent_server.toolkit.new_file import keep_bytes
 from subagent_server.toolkit.tool import ContentBlock, ToolResult
-from subagent_server.toolkit.workspace.output import KEPT_BYTES, OutputCapture
+from subagent_server.toolkit.workspace.output import OutputCapture
 
 MOST_BASE64 = {"image": 5 << 20, "document": 20 << 20}
 """How many characters of base64 the API takes in one block."""
@@ -33,7 +32,7 @@ class KeptOutputs:
 
     def __init__(self, directory: Directory | None = None, masker: Masker | None = None) -> None:
         self._directory = directory
-        self._masker = masker
+        self._masker = masker or Masker()
 
     def shortened(self, result: ToolResult, characters: int) -> ToolResult:
         """Return a result that is short enough and names the file with the full text."""
@@ -58,25 +57,14 @@ class KeptOutputs:
     def _reference(self, block: ContentBlock) -> ContentBlock:
         """Return a text that names the file of an image or document too big for the API."""
         kind, source = block["type"], block["source"]
-        reference = f"[{kind} of {len(source['data']):,} characters of base64, too big to be shown; {{}}]"
-        return {"type": "text", "text": reference.format(self._kept(source))}
-
-    def _kept(self, source: dict[str, Any]) -> str:
-        if self._directory is None:
-            return "it was not kept"
         try:
-            data = base64.b64decode(source["data"])
+            where = keep_bytes(
+                self._directory, self._masker, base64.b64decode(source["data"]), source.get("media_type")
+            )
         except (binascii.Error, ValueError):
-            return "it is no base64"
-        if self._masker is not None:
-            data = self._masker.stream(data, last=True)[0]
-        if len(data) > KEPT_BYTES:
-            return f"it was not kept, as it has more than {KEPT_BYTES:,} bytes"
-        suffix = str(source.get("media_type", "")).rpartition("/")[2]
-        try:
-            return f"it is in {_written(self._directory, suffix, data)}"
-        except OSError as error:
-            return f"it could not be kept: {error.strerror or error}"
+            where = "no valid base64"
+        size = f"{len(source['data']):,} characters of base64"
+        return {"type": "text", "text": f"[{kind} of {size}, too big to be shown; {where}]"}
 
 
 _PIECE = 1 << 20
@@ -90,11 +78,3 @@ def _is_too_big(block: ContentBlock) -> bool:
     source = block.get("source")
     data = source.get("data") if isinstance(source, dict) else None
     return isinstance(data, str) and len(data) > MOST_BASE64.get(str(block.get("type")), len(data))
-
-
-def _written(directory: Directory, suffix: str, data: bytes) -> Path:
-    safe = "".join(c for c in suffix if c.isalnum())[:10] or "bin"
-    path, file = new_file(directory, "attachment", f".{safe}")
-    with file:
-        file.write(data)
-    return path

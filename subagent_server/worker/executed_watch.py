@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.tool_selection import select
 from subagent_server.host.no_room import lack_of_room
 from subagent_server.sandbox.executed_changes import Seen, new_repositories, own_hooks
 from subagent_server.sandbox.name_watch import CommandWatch, NameWatch, Taken
@@ -22,7 +21,7 @@ class ExecutedWatch:
     """The looks of a worker. An agent without a shell, programs and an editor that writes needs none."""
 
     def __init__(self, run: WorkerRun, agent: AgentDefinition, environment: Mapping[str, str]) -> None:
-        selection = select(agent.tools, agent.disallowed_tools)
+        selection = agent.selection
         self._needed = selection.bash or selection.edit or agent.enabled_code_mode is not None
         self._run = run
         self._since = time.time()

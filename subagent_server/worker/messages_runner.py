@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subagent_server import extensions
-from subagent_server.catalog.models import resolve_model
-from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.domain.definitions import AgentDefinition, Verdict
 from subagent_server.domain.records import Failure, RunRequest, Usage
-from subagent_server.domain.tool_selection import Selection, select
-from subagent_server.domain.web_tools import web_offer
+from subagent_server.domain.tool_selection import Selection
 from subagent_server.domain.worktrees import worktree_words
 from subagent_server.host.control_groups import GROUPS
 from subagent_server.launch import marks
@@ -35,10 +33,9 @@ from subagent_server.runners.messages.resume import (
 from subagent_server.runners.messages.web import make_web_tools
 from subagent_server.runners.outcome import Outcome
 from subagent_server.sandbox.refusal import BoxRefused, end_of_run
-from subagent_server.service.check_agent import unknown_model
 from subagent_server.service.inputs import copied_inputs
 from subagent_server.service.scripted import is_scripted
-from subagent_server.service.tool_names import missing_tools
+from subagent_server.service.tool_names import verdict_of
 from subagent_server.store.root import is_marked
 from subagent_server.toolkit.agent_complete import AgentComplete
 from subagent_server.toolkit.ask_parent import AskParent
@@ -135,20 +132,19 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
         UnknownRun, UnreadableMeta: the run to carry on is gone.
     """
     agent, run = setup.agent, setup.run
-    # 1. Look up prices, model and tools, which `service/check_agent.py` has checked before the start.
-    prices, scripted = find_prices(resolve_model(agent.model)), is_scripted(setup.environment)
+    # 1. Take the verdict on model and tools, made before the start, and look up the prices.
+    verdict = agent.verdict or verdict_of(agent)  # a server from before an upgrade sends none
+    prices, scripted = find_prices(verdict.model), is_scripted(setup.environment)
     meter = UsageMeter(None if scripted else prices)
-    settings = _model_settings(agent, setup.environment, prices)
+    settings = _model_settings(agent, verdict.model, setup.environment, prices)
     request = run.request()
     final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
-    selection = select(agent.tools, agent.disallowed_tools)
-    offer = web_offer(agent, selection)
-    workspace, place = await _entered_workspace(setup, selection)
+    workspace, place = await _entered_workspace(setup, verdict.selection)
     async with AsyncExitStack() as cleanup:
         cleanup.push_async_callback(_leave, workspace)
         # 2. Record the start: whatever is refused from here on stands in the journal behind it.
         setup.record_start(request, place.mark, settings.model)
-        todos = todo_tools(selection.todos, run.record)
+        todos = todo_tools(verdict.selection.todos, run.record)
         own_tools = [*workspace, *todos, *_companions(setup), *([final] if final else [])]
         # 3. Begin the transcript, before any server is started: a kill from here on loses no conversation.
         task = _task(agent, request, run, place)
@@ -159,7 +155,7 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
         else:
             start = await carry_on_conversation(run, read_past(run.store, request.continues_run_id), opening)
         # 4. Connect the servers. If one fails, this closes them all itself.
-        own_names = [*(tool.name for tool in own_tools), *offer.names]
+        own_names = [*(tool.name for tool in own_tools), *verdict.web.names]
         servers = await _servers(setup, own_names, place)
         if servers is not None:
             cleanup.push_async_callback(servers.aclose)
@@ -179,11 +175,11 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
             meter=meter,
             outputs=KeptOutputs(run.paths.outputs, run.masker),
             text=start.text,
-            web=make_web_tools(offer),
+            web=make_web_tools(verdict.web),
             ask=agent.ask,
         )
-        _warn(setup, selection, [*tools, *(servers.tools if servers else [])], servers)
-        if prices is None and not scripted and unknown_model(agent) is None:  # else the start has said so
+        _warn(setup, verdict, [*tools, *(servers.tools if servers else [])], servers)
+        if prices is None and not scripted and verdict.is_model_known:  # else the start has said so
             message = f"No price is known for {settings.model}, so its cost is not counted."
             run.record("warning", message=message)
         cleanup.pop_all()
@@ -194,10 +190,10 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
 
 
 def _model_settings(
-    agent: AgentDefinition, environment: Mapping[str, str], prices: Prices | None
+    agent: AgentDefinition, model: str, environment: Mapping[str, str], prices: Prices | None
 ) -> ModelSettings:
     return ModelSettings(
-        model=resolve_model(agent.model),
+        model=model,
         api_key=environment[agent.api_key_env].strip(),
         base_url=agent.base_url or environment.get("ANTHROPIC_BASE_URL") or None,
         max_tokens=agent.max_tokens or DEFAULT_MAX_TOKENS,
@@ -330,12 +326,11 @@ async def _servers(setup: RunnerSetup, own_names: list[str], place: Place) -> "C
 
 
 def _warn(
-    setup: RunnerSetup, selection: Selection, tools: list[Tool], servers: "ConnectedServers | None"
+    setup: RunnerSetup, verdict: Verdict, tools: list[Tool], servers: "ConnectedServers | None"
 ) -> None:
     """Record a warning for names in `tools` that no server offers; the start has warned of the others."""
-    offered = {tool.name for tool in tools} | {AskParent.name}
-    offered |= {tool.name for tool in missing_tools(setup.agent)}
-    asked = [name for name in (*selection.unknown, *(selection.mcp or [])) if name not in offered]
-    unknown = [name for name in asked if servers is None or not servers.know(name)]
+    known = {tool.name for tool in tools} | {AskParent.name, *verdict.missing_tools}
+    asked = [*verdict.selection.unknown, *(verdict.selection.mcp or [])]
+    unknown = [n for n in asked if n not in known and (servers is None or not servers.know(n))]
     if unknown:
         setup.run.record("warning", message=f"No tool is offered under the names {', '.join(unknown)}.")

@@ -54,7 +54,10 @@ class ModelCalls:
             return True
         try:
             with exclusive(self._gate.calls_lock):
-                return self._admitted(self._budgets)
+                if not all(self._has_room(budget) for budget in self._budgets):
+                    return False
+                self._lock = _taken(self._run)
+                return True
         except LockTimeout:
             return False
         except StorageFailed:  # a disk that refuses locks is no reason to end a run whose money is not spent
@@ -68,12 +71,6 @@ class ModelCalls:
         if self._lock is not None:
             locks.give_back(self._lock)
             self._lock = None
-
-    def _admitted(self, budgets: list[Budget]) -> bool:
-        if not all(self._has_room(budget) for budget in budgets):
-            return False
-        self._lock = _taken(self._run)
-        return True
 
     def _has_room(self, budget: Budget) -> bool:
         """Whether another call fits into a budget beside the calls under way.
@@ -104,12 +101,9 @@ class ModelCalls:
         for meta in subtree(self._store, first):
             run = self._store.paths.run(meta.run_id)
             calling += locks.is_held(run.call_lock)  # looked at first: its cost is recorded before it is over
-            walked = walked.plus(self._used_by(meta, run))
+            used = meta.usage.merged(recorded_usage(run))
+            walked = walked.plus(used.merged(self._spent) if meta.run_id == self._run.run_id else used)
         return calling, walked.merged(tree_usage(self._store, first))
-
-    def _used_by(self, meta: RunMeta, run: RunPaths) -> Usage:
-        used = meta.usage.merged(recorded_usage(run))
-        return used.merged(self._spent) if meta.run_id == self._run.run_id else used
 
 
 def _taken(run: RunPaths) -> int:

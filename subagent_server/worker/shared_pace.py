@@ -5,19 +5,16 @@ file of another boot or host, a torn file, and a figure out of bounds count as a
 """
 
 import hashlib
-import hmac
 import json
 import math
 import random
-import secrets
 import time
 from dataclasses import dataclass
 from typing import Any
 
-from subagent_server.domain.errors import LockTimeout, StorageFailed
+from subagent_server.domain.errors import StorageFailed
 from subagent_server.host.atomic import remove_leftovers, write_durably
-from subagent_server.host.directory import Directory, Entry
-from subagent_server.host.locks import exclusive
+from subagent_server.host.directory import Directory
 from subagent_server.host.processes import boot_id
 from subagent_server.host.stderr import log
 from subagent_server.toolkit.pace import LONGEST_WAIT_SECONDS
@@ -28,8 +25,6 @@ LONGEST_GROWN_SECONDS = 30.0
 """The longest wait that grows by itself, when the API named none."""
 LEAST_SPREAD_SECONDS = 0.25
 _LONGEST_HOLD = 4_096
-_SECRET, _SECRET_BYTES = "secret", 32
-_LOCK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -43,22 +38,15 @@ class _Hold:
 class SharedPace:
     """Implements `toolkit.pace.Pace` for all runs of a root that call one API with one key.
 
-    The file of a hold is named by a digest of address and key, keyed by a secret of the root: runs with other
-    keys are other accounts, and no file tells which key it is about.
+    The file of a hold is named by a digest of root, address and key: runs with other keys are other accounts,
+    and no file tells which key it is about.
     """
 
     def __init__(self, directory: Directory, base_url: str, key: str) -> None:
         """`key` is the key itself, which is never written."""
         self._directory = directory
-        self._account = f"{base_url}\n{key}".encode("utf-8", "surrogateescape")
-        self._found: Entry | None = None
-
-    @property
-    def file(self) -> Entry | None:
-        """The file of the hold; None as long as the root has no secret, and so no hold."""
-        if self._found is None and (secret := self._secret()) is not None:
-            self._found = self._named(secret)
-        return self._found
+        account = f"{directory.path}\n{base_url}\n{key}".encode("utf-8", "surrogateescape")
+        self._file = directory.entry(f"{hashlib.sha256(account).hexdigest()[:16]}.json")
 
     def hold(self) -> float:
         """Return the seconds to wait, longer by chance, so that waiting runs do not come all at once."""
@@ -82,32 +70,9 @@ class SharedPace:
             until = before.until
         return until - moment + _spread(seconds)
 
-    def _named(self, secret: bytes) -> Entry:
-        name = hmac.new(secret, self._account, hashlib.sha256).hexdigest()[:16]
-        return self._directory.entry(f"{name}.json")
-
-    def _secret(self) -> bytes | None:
-        try:
-            secret = self._directory.entry(_SECRET).read(_SECRET_BYTES + 1)
-        except (OSError, ValueError):
-            return None
-        return secret if len(secret) == _SECRET_BYTES else None
-
-    def _made_file(self) -> Entry:
-        """Return the file of the hold; the first run that meets a busy API makes the secret."""
-        self._directory.make()
-        with exclusive(self._directory.entry(f"{_SECRET}.lock"), _LOCK_SECONDS):
-            secret = self._secret()
-            if secret is None:
-                secret = secrets.token_bytes(_SECRET_BYTES)
-                write_durably(self._directory.entry(_SECRET), secret)
-        return self._named(secret)
-
     def _read(self, moment: float) -> _Hold | None:
-        if (file := self.file) is None:
-            return None
         try:
-            data = json.loads(file.read(_LONGEST_HOLD))
+            data = json.loads(self._file.read(_LONGEST_HOLD))
         except (OSError, ValueError):
             return None
         if not isinstance(data, dict) or data.get("bootId") != boot_id():
@@ -120,10 +85,10 @@ class SharedPace:
     def _write(self, hold: _Hold) -> None:
         data = {"bootId": boot_id(), "until": hold.until, "seconds": hold.seconds}
         try:
-            file = self.file or self._made_file()
+            self._directory.make()
             remove_leftovers(self._directory)
-            write_durably(file, json.dumps(data).encode())
-        except (OSError, StorageFailed, LockTimeout) as error:
+            write_durably(self._file, json.dumps(data).encode())
+        except (OSError, StorageFailed) as error:
             log(f"The busy API could not be recorded for other runs ({error}); this run goes on.")
 
 

@@ -219,11 +219,8 @@ def test_an_unnamed_configuration_has_the_name_of_its_file(config: WriteConfig) 
     assert load_agent_file(config(CONFIG.replace("  name: review_changes\n", ""))).name == "review"
 
 
-def test_anchors_and_merge_keys_are_understood(config: WriteConfig) -> None:
-    text = CONFIG + "  a: &base {command: c, timeout: 5}\n  b: {<<: *base, timeout: 6}\n  c: *base\n"
-    servers = load_agent_file(config(text)).mcp_servers
-    assert [(servers[name].command, servers[name].timeout) for name in "abc"] == [
-        ("c", 5),
-        ("c", 6),
-        ("c", 5),
-    ]
+def test_an_alias_is_refused_with_its_line(config: WriteConfig) -> None:
+    text = CONFIG + "  a: &base {command: c}\n  c: *base\n"
+    with pytest.raises(AgentFileError, match=r"\*base is an alias") as caught:
+        load_agent_file(config(text))
+    assert caught.value.line == text.count("\n")

@@ -87,6 +87,7 @@ def test_the_page_on_agents_names_every_key() -> None:
             "readFrom",
             "lines",
             "byContract",
+            "verdict",
         }
         - set(re.findall(r"`(\w+)`", page))
     )

@@ -84,45 +84,25 @@ NEAR = (
 
 
 @pytest.mark.parametrize(
-    ("schema", "faults", "warnings"),
+    ("schema", "place"),
     [
-        (f"{{{REQUIRED}, {CLOSED}}}", [f"no result fits, because at its root {NEAR}: name it in both"], []),
-        (f"{{{REQUIRED}}}", [], ["at its root required names 'summery' (nearest: 'summary')"]),
-        (f"{{type: object, properties: {{a: {{{REQUIRED}, {CLOSED}}}}}}}", [], [f"at properties/a {NEAR}"]),
-        (f"{{type: array, items: {{{REQUIRED}, {CLOSED}}}}}", [], [f"at items {NEAR}"]),
-        (
-            f"{{type: object, required: [a], properties: {{a: {{{REQUIRED}, {CLOSED}}}}}}}",
-            [f"at properties/a {NEAR}"],
-            [],
-        ),
-        ("{type: object, required: [x], properties: {summary: {}}}", [], []),
-        ("{anyOf: [{required: [a]}, {required: [b]}], properties: {a: {}, b: {}}}", [], []),
-        (f"{{{REQUIRED}, {CLOSED}, patternProperties: {{'^s': {{}}}}}}", [], []),
-        (f"{{not: {{{REQUIRED}, {CLOSED}}}}}", [], []),
+        (f"{{{REQUIRED}, {CLOSED}}}", "its root"),
+        (f"{{type: object, required: [a], properties: {{a: {{{REQUIRED}, {CLOSED}}}}}}}", "properties/a"),
+        (f"{{{REQUIRED}}}", None),
+        (f"{{type: object, properties: {{a: {{{REQUIRED}, {CLOSED}}}}}}}", None),
+        (f"{{type: array, items: {{{REQUIRED}, {CLOSED}}}}}", None),
+        ("{type: object, required: [x], properties: {summary: {}}}", None),
+        ("{anyOf: [{required: [a]}, {required: [b]}], properties: {a: {}, b: {}}}", None),
+        (f"{{{REQUIRED}, {CLOSED}, patternProperties: {{'^s': {{}}}}}}", None),
+        (f"{{not: {{{REQUIRED}, {CLOSED}}}}}", None),
     ],
 )
 def test_a_required_property_that_the_schema_forbids_is_a_fault_if_no_result_can_fit(
-    agent: Load, schema: str, faults: list[str], warnings: list[str]
+    agent: Load, schema: str, place: str | None
 ) -> None:
     definition = agent(f"outputSchema: {schema}")
-    for found, wanted in ((definition.faults, faults), (definition.warnings, warnings)):
-        assert len(found) == len(wanted), found
-        assert all(words in line for line, words in zip(found, wanted, strict=True)), found
-
-
-def test_a_misspelt_keyword_of_a_schema_is_a_warning_with_the_keyword_that_was_meant(agent: Load) -> None:
-    definition = agent(
-        "outputSchema: {type: object, propertis: {a: {}}, required: [a], properies: 1, example: {}}"
-    )
-    assert definition.faults == []
-    assert definition.warnings == [
-        "outputSchema: at its root 'propertis' is no keyword, and means nothing (nearest: properties)",
-        "outputSchema: at its root 'properies' is no keyword, and means nothing (nearest: properties)",
-    ]
-    right = (
-        "{type: object, properties: {propertis: {enum: [1]}}, required: [propertis], patternProperties: {}}"
-    )
-    assert agent(f"outputSchema: {right}").warnings == []
+    told = f"outputSchema: no result fits, because at {place} {NEAR}: name it in both"
+    assert definition.faults == ([] if place is None else [told]) and definition.warnings == []
 
 
 MOST_SECONDS = 0.1
@@ -194,11 +174,11 @@ def test_no_schema_costs_a_listing_more_than_a_tenth_of_a_second(
         ({"not": {}}, "at its root not forbids everything"),
         ({"not": True}, "not forbids everything"),
         ({"$ref": "#"}, "at $ref it needs itself, without an end"),
-        ({"type": "string", "enum": [1, None]}, "no value of enum or const has its type"),
-        ({"enum": []}, "enum is empty"),
-        ({"const": 1, "enum": ["1", True]}, "const is none of enum"),
+        ({"type": "string", "enum": [1, None]}, "no value is left by type, enum and const"),
+        ({"enum": []}, "no value is left"),
+        ({"const": 1, "enum": ["1", True]}, "no value is left"),
         ({"type": "array", "minItems": 3, "maxItems": 2}, "minItems is greater than maxItems"),
-        ({"allOf": [{"type": "string"}, {"type": ["object", "null"]}]}, "its types exclude one another"),
+        ({"allOf": [{"type": "string"}, {"type": ["object", "null"]}]}, "no value is left"),
         ({"anyOf": [False, {"not": {}}]}, "at anyOf/0 it is false"),
         ({"type": "object", "required": ["a"], "properties": {"a": False}}, "at properties/a it is false"),
         (

@@ -18,7 +18,7 @@ from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.dispatch import ToolDispatcher
 from subagent_server.service.tools.lifecycle_tools import LIFECYCLE_TOOLS
 from subagent_server.service.tools.many_agents import MANY_AGENTS
-from subagent_server.service.tools.run_tools import RUN_SHOWN
+from subagent_server.service.tools.run_tools import RUN_ARGUMENTS
 from subagent_server.service.tools.table import TOOLS
 from subagent_server.settings import read_settings
 from tests.fuzz.dice import FUZZED, JSON
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.fuzz
 REFUSED = "---\nname: {}\ndescription: Never starts a process.\nrunner: codex\n---\nYou are other.\n"
 """Agents whose runs are refused with `config`, so that no example starts a worker."""
 GENERIC = (*TOOLS, *(tool for tool in LIFECYCLE_TOOLS if tool.name != "agent_start"))
-SCHEMAS = {"run_other": RUN_SHOWN, **{tool.name: tool.arguments for tool in (*GENERIC, *MANY_AGENTS)}}
+SCHEMAS = {"run_other": RUN_ARGUMENTS, **{tool.name: tool.arguments for tool in (*GENERIC, *MANY_AGENTS)}}
 
 strange = st.sampled_from(
     [
@@ -54,7 +54,7 @@ values = JSON | strange
 def calls(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     """Draw a tool and arguments: of its own names mostly, sometimes of none."""
     name = draw(st.sampled_from(sorted(SCHEMAS)) | st.text(max_size=20))
-    schema = SCHEMAS.get(name, RUN_SHOWN)
+    schema = SCHEMAS.get(name, RUN_ARGUMENTS)
     known = st.sampled_from(sorted(schema["properties"]))
     arguments = draw(st.dictionaries(known | st.text(max_size=10), values, max_size=5))
     if draw(st.booleans()):

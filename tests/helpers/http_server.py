@@ -44,7 +44,10 @@ class Reply:
 
     @property
     def json(self) -> Any:
-        """The body, which has to be JSON."""
+        """The body, which has to be JSON, or a stream whose last event is."""
+        if self.headers["content-type"].startswith("text/event-stream"):
+            *_, last = (line for line in self.body.splitlines() if line.startswith(b"data: {"))
+            return json.loads(last.removeprefix(b"data: "))
         return json.loads(self.body)
 
 

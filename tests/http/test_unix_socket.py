@@ -87,7 +87,7 @@ def test_mcp_and_the_page_need_no_token_there(world: World) -> None:
         assert ask(place, "GET", "/page/costs", None, **known)[0] == 200
         said = world.cli("page").stderr
         assert f"ssh -N -L 8101:{place} HOST" in said
-        assert ask(place, "GET", "/metrics", None, Host="evil.example")[0] == 421
+        assert ask(place, "GET", "/nothing", None, Host="evil.example")[0] == 421
 
 
 def test_with_a_token_file_its_tokens_are_needed(world: World) -> None:
@@ -95,9 +95,9 @@ def test_with_a_token_file_its_tokens_are_needed(world: World) -> None:
     tokens.write_text("alice alices-own-secret-token\n")
     tokens.chmod(0o600)
     with served(world, place, "--token-file", str(tokens)):
-        assert ask(place, "GET", "/metrics")[0] == 401
+        assert ask(place, "GET", "/nothing")[0] == 401
         known = {"Authorization": "Bearer alices-own-secret-token"}
-        assert ask(place, "GET", "/metrics", None, **known)[0] == 200
+        assert ask(place, "GET", "/nothing", None, **known)[0] == 404
 
 
 def test_a_program_in_a_box_is_not_heard_although_it_is_of_the_same_user(world: World) -> None:

@@ -124,12 +124,13 @@ def test_a_server_of_another_make_works_in_its_box(world: World) -> None:
         calls(
             use("write_file", path="note.txt", content="milk"),
             use("write_file", path=".mcp.json", content="x"),
-            use("read_text_file", path="note.txt"),
         ),
+        calls(use("read_text_file", path="note.txt")),  # calls of one turn overlap
         says("Done."),
     )
     assert world.completed(world.start()) == "Done."
-    wrote, refused, read = tool_results(simulator.requests[-1].body)
+    wrote, refused = tool_results(simulator.requests[-2].body)
+    (read,) = tool_results(simulator.requests[-1].body)
     assert "Successfully" in wrote and "milk" in read and "Successfully" not in refused
     assert (world.work / ".mcp.json").read_text(encoding="utf-8") == "{}"
 
@@ -274,7 +275,9 @@ def test_a_box_that_cannot_be_started_again_ends_the_run_with_storage_and_the_pa
     world.agent(sandbox="bwrap", tools="Read, mcp__x", mcpServers={"x": scripted("t")})
     world.play(says("Never."))
     code, message = world.failed(world.start())
-    assert code == "storage" and "The MCP server x could not be started" in message and "/gone" in message, message
+    assert code == "storage" and "The MCP server x could not be started" in message and "/gone" in message, (
+        message
+    )
 
 
 # -- outside of every box

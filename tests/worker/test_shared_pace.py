@@ -69,15 +69,6 @@ def test_no_file_holds_the_address_or_the_key_or_a_digest_that_another_root_has(
     assert file_of(tmp_path / "one").name != file_of(tmp_path / "other").name
 
 
-@pytest.mark.parametrize("data", [b"", b"short", bytes(33), bytes(1 << 20)], ids=len)
-def test_a_secret_that_is_torn_or_planted_is_made_anew(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / ".backoff").mkdir()
-    (tmp_path / ".backoff" / "secret").write_bytes(data)
-    assert pace(tmp_path).hold() == 0
-    pace(tmp_path).busy(5, asked=True)
-    assert pace(tmp_path).hold() > 0
-
-
 def test_a_hold_is_never_shortened_and_no_file_makes_it_longer_than_the_longest(tmp_path: Path) -> None:
     pace(tmp_path).busy(60, asked=True)
     assert pace(tmp_path).busy(1, asked=True) > 30

@@ -14,8 +14,8 @@ from typing import Any
 
 from subagent_server.cli.console.error_text import for_people
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
+from subagent_server.cli.console.follow import STOP_WAIT_SECONDS
 from subagent_server.cli.console.session import Session
-from subagent_server.cli.console.until_gone import STOP_WAIT_SECONDS
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument
 from subagent_server.domain.records import RunMeta

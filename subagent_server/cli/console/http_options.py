@@ -16,7 +16,6 @@ from subagent_server.host.listening import (
     is_loopback,
     listen_on_path,
     listen_on_port,
-    passed_socket,
     remove_path,
 )
 from subagent_server.host.peer import is_user_outside_boxes
@@ -77,7 +76,7 @@ def http_options(command: F) -> F:
                 flag_value=DEFAULT_ADDRESS,
                 metavar="[HOST:PORT]",
                 help=f"Serve over HTTP, to several clients at once: at /mcp of {DEFAULT_ADDRESS} if no place "
-                "is named, or on the socket that systemd passes.",
+                "is named.",
             ),
             click.option(
                 "--unix",
@@ -153,7 +152,7 @@ def opened(options: HttpOptions, settings: Settings) -> HttpDoor:
         listener = listen_on_path(path)
         close = partial(remove_path, path, path.lstat())
         return HttpDoor(listener, hosts, tokens, is_user_outside_boxes, close)
-    return HttpDoor(passed_socket() or listen_on_port(host, port), hosts, tokens)
+    return HttpDoor(listen_on_port(host, port), hosts, tokens)
 
 
 def announce(door: HttpDoor) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C stops the watching, never the run."""
+"""Ctrl-C ends the watching, never the run."""
 
 import signal
 import sys
@@ -20,31 +20,30 @@ def watching(session: Session, *run_ids: str) -> Iterator[None]:
     Raises:
         EarlyExit: Ctrl-C was pressed.
     """
+
+    def asks(run_id: str) -> bool:
+        try:
+            return open_run(session.service, run_id, session.caller).meta.pending_questions > 0
+        except SubagentError:  # the verb that comes next will say what is wrong with the run
+            return False
+
     try:
         yield
     except KeyboardInterrupt:
-        if is_terminal(sys.stderr):
-            err("")  # the terminal has written ^C
-        raise EarlyExit(ExitCode.INTERRUPTED, _goes_on(session, run_ids)) from None
+        first, asking = run_ids[0], next(filter(asks, run_ids), None)
+        goes_on = f"run {first} goes on" if len(run_ids) == 1 else "the runs go on"
+        answers = "" if asking is None else f"`{session.command('reply', asking)}` answers its question, "
+        raise interrupted(
+            f"only the watching has ended, {goes_on}: {answers}`{session.command('logs', '-f', first)}` "
+            f"watches, `{session.command('stop', *run_ids)}` stops."
+        ) from None
 
 
-def _goes_on(session: Session, run_ids: tuple[str, ...]) -> str:
-    """Return the sentence on runs that are not watched any more, with the command that answers a question."""
-    first = run_ids[0]
-    asking = next((run_id for run_id in run_ids if _asks(session, run_id)), None)
-    goes_on = f"run {first} goes on" if len(run_ids) == 1 else "the runs go on"
-    answers = "" if asking is None else f"`{session.command('reply', asking)}` answers its question, "
-    return (
-        f"only the watching has ended, {goes_on}: {answers}`{session.command('logs', '-f', first)}` watches, "
-        f"`{session.command('stop', *run_ids)}` stops."
-    )
-
-
-def _asks(session: Session, run_id: str) -> bool:
-    try:
-        return open_run(session.service, run_id, session.caller).meta.pending_questions > 0
-    except SubagentError:  # the verb that comes next will say what is wrong with the run
-        return False
+def interrupted(sentence: str) -> EarlyExit:
+    """Return the end of a verb whose watching Ctrl-C has ended."""
+    if is_terminal(sys.stderr):
+        err("")  # the terminal has written ^C
+    return EarlyExit(ExitCode.INTERRUPTED, sentence)
 
 
 @contextmanager

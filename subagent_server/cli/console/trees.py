@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from subagent_server.cli.console.colours import coloured
+from subagent_server.cli.console.follow import watch
 from subagent_server.cli.console.output import is_terminal, out, out_json
 from subagent_server.cli.console.row_cells import run_cell, what_cell
 from subagent_server.cli.console.session import Session
 from subagent_server.cli.console.text import UNKNOWN, cut, duration, line_width, look_of, one_line, table
-from subagent_server.cli.console.watch import watch
 from subagent_server.domain.figures import TOKENS, least_mark
 from subagent_server.domain.money import dollars
 from subagent_server.service.trees import Node, TreeRow, trees_of

@@ -12,7 +12,14 @@ from subagent_server.cli.console.exits import ExitCode
 from subagent_server.cli.console.flags import TEXT, json_option, take_common_options, trust_option
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.mcp.config import Chosen, all_servers, one_server, why_no_box
+from subagent_server.cli.mcp.servers import (
+    OneServer,
+    all_servers,
+    show_call,
+    show_info,
+    show_tools,
+    why_no_box,
+)
 from subagent_server.cli.mcp.text import Which, listed_server, wire_place, wire_server
 from subagent_server.domain.errors import BadArgument
 from subagent_server.sandbox.server_places import place_of
@@ -71,9 +78,7 @@ def list_servers(session: Session, agent: str | None, config: Path | None, as_js
 @click.argument("server", type=TEXT)
 def info(session: Session, server: str, agent: str | None, config: Path | None, as_json: bool) -> ExitCode:
     """Connect to SERVER and print its name, version and instructions."""
-    from subagent_server.cli.mcp.client import show_info  # imports the SDK of the protocol
-
-    return show_info(one_server(session, server, agent, config), as_json)
+    return show_info(OneServer(session, server, agent, config), as_json)
 
 
 @_verb("list-tools")
@@ -92,10 +97,8 @@ def list_tools(
     """List the tools of SERVER, with their schemas."""
     if show_all and show_filtered:
         raise click.UsageError("--show-all and --show-filtered exclude each other: give one of them.")
-    from subagent_server.cli.mcp.client import show_tools  # imports the SDK of the protocol
-
     which: Which = "all" if show_all else "filtered" if show_filtered else "offered"
-    return show_tools(one_server(session, server, agent, config), which, as_json)
+    return show_tools(OneServer(session, server, agent, config), which, as_json)
 
 
 @_verb("call-tool")
@@ -124,10 +127,7 @@ def call_tool(
     if server is None or tool is None or left:
         raise click.UsageError("say which server and which tool, then the arguments as one JSON object.")
     parsed = _object(arguments)
-    from subagent_server.cli.mcp.client import show_call  # imports the SDK of the protocol
-
-    chosen: Chosen = one_server(session, server, agent, config)
-    return show_call(chosen, tool, parsed, as_json)
+    return show_call(OneServer(session, server, agent, config), tool, parsed, as_json)
 
 
 def _next(words: list[str]) -> str | None:

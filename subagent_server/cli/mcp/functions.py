@@ -9,8 +9,7 @@ from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.session import Session
 from subagent_server.cli.console.text import one_line
-from subagent_server.cli.mcp.client import pass_on
-from subagent_server.cli.mcp.config import ReadyServers, agent_with_servers
+from subagent_server.cli.mcp.servers import ReadyServers, agent_with_servers, pass_on
 from subagent_server.domain.definitions import AgentDefinition, CodeMode
 from subagent_server.domain.errors import RunRefused, choices, shorten
 from subagent_server.domain.secrets import Masker

@@ -12,12 +12,12 @@ import click
 from subagent_server.cli.console.ask_trust import with_trust
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
 from subagent_server.cli.console.flags import DIRECTORY, json_option, trust_option
+from subagent_server.cli.console.follow import until_gone
 from subagent_server.cli.console.output import err, out, out_json
 from subagent_server.cli.console.row_cells import run_cell
-from subagent_server.cli.console.script_file import script_file
 from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.starting import script_file
 from subagent_server.cli.console.text import GAP, UNKNOWN, duration, line_width, one_line, table
-from subagent_server.cli.console.until_gone import until_gone
 from subagent_server.domain.figures import least_mark
 from subagent_server.domain.money import dollars
 from subagent_server.extensions.evals.file import EvalFile, reach_of, read_eval_file

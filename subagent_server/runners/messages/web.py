@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+from subagent_server.domain.definitions import WebOffer
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import WebSource
-from subagent_server.domain.web_tools import WebOffer
 
 # -- the blocks of the API
 

@@ -1,42 +1,52 @@
-"""The MCP server over HTTP: it serves until a signal asks it to end, and then ends streams first."""
+"""The MCP server over HTTP: its application, served until a signal asks it to end. Then streams end first."""
 
 import asyncio
 import errno
+import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn, Protocol, cast
 
 import anyio
+import mcp_types as types
 import uvicorn
-from starlette.routing import BaseRoute
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
+from mcp.shared.exceptions import MCPError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
+from subagent_server.domain.errors import CallerError, SubagentError, UnknownRun
 from subagent_server.server.app import WARM_UP_SECONDS
 from subagent_server.server.connection import build_server
-from subagent_server.server.http.assembly import Access, assemble
 from subagent_server.server.http.clients import HttpClients
-from subagent_server.server.http.log_lines import log_as_json, write_line
-from subagent_server.server.http.open_calls import OpenCalls
+from subagent_server.server.http.gates import BodyBounds, HostGate, KnowsBrowser, ParentOf, TokenGate
 from subagent_server.server.http.payload import payload_route
 from subagent_server.server.http.sessions import McpSessions
-from subagent_server.server.http.shared_lists import SharedLists
-from subagent_server.server.http.short_calls import is_short
 from subagent_server.server.http.socket_bounds import (
     ACCEPTED_AT_ONCE,
     MAX_HEADER_BYTES,
     BoundedProtocol,
     IsWelcome,
 )
-from subagent_server.server.http.traffic import Traffic, note_call
+from subagent_server.server.unanswered import LEFT
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 from subagent_server.settings import Role
 
+Context = ServerRequestContext[Any, Any]
 THREADS = 32
+MAX_OPEN = 2_000
+"""How many requests may have no answer at once."""
 FINISH_SECONDS = 1.0
 """How long calls that do not wait may still be answered when the server leaves."""
 CLOSE_SECONDS = 2.5
@@ -47,6 +57,16 @@ BACKLOG = 512
 _POLL_SECONDS = 0.02
 _REPEAT_SECONDS = 60.0
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+@dataclass(frozen=True)
+class Access:
+    """The access rules: allowed hosts, who knows tokens (`parent_of` None: parents need none), and peers."""
+
+    hosts: Iterable[str]
+    parent_of: ParentOf | None
+    knows_browser: KnowsBrowser | None = None
+    is_welcome: IsWelcome | None = None
 
 
 class AttachedPage(Protocol):
@@ -73,7 +93,7 @@ def serve_http(
 
     Nothing of a run lives here, so nobody waits for threads that are still in the middle of a verb.
     """
-    log_as_json()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", force=True)
     asyncio.run(_serve(service, role, caller, listener, access, page, leave))
 
 
@@ -98,15 +118,13 @@ async def _serve(
     alike = clients.made(None)
     alike.read_ahead()
     server = build_server(clients.of, alike)
-    sessions = McpSessions(server, is_short, clients.end_session)
-    calls = OpenCalls(sessions.is_heard)
-    server.middleware[:0] = [SharedLists(), note_call, calls]
+    sessions = McpSessions(server, clients.end_session)
+    calls = OpenCalls()
+    server.middleware.insert(0, calls)
     server.get_tool_input_schema = lambda _: None  # no tool takes arguments from headers: nothing to compare
-    traffic = Traffic({"sessions": lambda: sessions.count, "calls_open": lambda: calls.count})
     routes = [payload_route(service, clients.caller_of), *([] if page is None else page.routes)]
-    http = HttpServer(assemble(sessions, access, traffic, routes), access.is_welcome)
+    http = HttpServer(assemble(sessions, access, routes), access.is_welcome)
     async with sessions.run():
-        watching = asyncio.create_task(calls.watch())
         serving = asyncio.create_task(http.serve([listener]))
         left = asyncio.create_task(leaving.wait())
         await asyncio.wait([serving, left], return_when=asyncio.FIRST_COMPLETED)
@@ -123,9 +141,65 @@ async def _serve(
                 await anyio.sleep(_POLL_SECONDS)
         await sessions.end_all()
         await http.close(CLOSE_SECONDS)
-        watching.cancel()
         await serving
     leave()
+
+
+def assemble(sessions: McpSessions, access: Access, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
+    """Return the application: MCP at `/mcp`, the routes, and the layers that look at each request first."""
+    app: ASGIApp = Starlette(
+        routes=[
+            Route("/mcp", StreamableHTTPASGIApp(sessions)),
+            Route("/healthz", _health, methods=["GET"]),
+            *routes,
+        ],
+        exception_handlers={SubagentError: _refused},
+    )
+    return HostGate(TokenGate(BodyBounds(app), access.parent_of, access.knows_browser), access.hosts)
+
+
+async def _refused(_: Request, error: Exception) -> JSONResponse:
+    """Answer with the sentence of what a verb refuses."""
+    status = 404 if isinstance(error, UnknownRun) else 400 if isinstance(error, CallerError) else 500
+    sentence = error.sentence if isinstance(error, SubagentError) else str(error)
+    return JSONResponse({"error": sentence}, status, headers={"cache-control": "no-store"})
+
+
+async def _health(_: Request) -> JSONResponse:
+    return JSONResponse({"status": "ok"})
+
+
+class OpenCalls:
+    """Counts the requests without an answer, and answers them with an error when the server leaves."""
+
+    def __init__(self) -> None:
+        self._open: set[anyio.CancelScope] = set()
+        self._leaving = False
+
+    @property
+    def count(self) -> int:
+        """How many requests have no answer."""
+        return len(self._open)
+
+    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Answer a message, unless the server leaves. Raises MCPError."""
+        if ctx.request_id is None:
+            return await call_next(ctx)
+        if self._leaving or len(self._open) >= MAX_OPEN:
+            raise MCPError(types.INTERNAL_ERROR, "The server has too much to do, or leaves: try again soon.")
+        with anyio.CancelScope() as scope:
+            self._open.add(scope)
+            try:
+                return await call_next(ctx)
+            finally:
+                self._open.discard(scope)
+        raise MCPError(types.CONNECTION_CLOSED, LEFT)
+
+    def end_all(self) -> None:
+        """Answer every open request with the error that says that the server leaves."""
+        self._leaving = True
+        for scope in list(self._open):
+            scope.cancel()
 
 
 class _Complaints:
@@ -140,9 +214,8 @@ class _Complaints:
             return loop.default_exception_handler(context)
         if loop.time() >= self._quiet_until:
             self._quiet_until = loop.time() + _REPEAT_SECONDS
-            write_line(
-                {"level": "warning", "message": f"Connections wait, as there is no room: {error.strerror}."}
-            )
+            sentence = f"Connections wait, as there is no room: {error.strerror}."
+            print(sentence, file=sys.stderr, flush=True)
         return None
 
 

@@ -1,20 +1,23 @@
-"""Access over HTTP: a request must name this server, have no foreign origin, and bring a token.
+"""Access over HTTP: a request must name this server, have no foreign origin, bring a token, and a fit body.
 
-That is the token of a parent, and for the addresses of the page the session of a browser. No byte of a body
+The token is that of a parent, and for the addresses of the page the session of a browser. No byte of a body
 is read before, but for the code that a browser exchanges for its session.
 """
 
+import asyncio
+import re
+import sys
 from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from subagent_server.domain.errors import SubagentError
-from subagent_server.server.http.log_lines import write_line
 from subagent_server.server.http.socket_bounds import ADMIT
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -28,6 +31,22 @@ OPEN_PATHS = frozenset({"/healthz", "/", KNOCK_PATH})
 STATIC_PATHS = f"{PAGE_PATHS}static/"
 """The other paths that need no token; requests for them have no body."""
 MAX_TOKEN_CHARACTERS = 1_000
+MAX_BODY_BYTES = 20 << 20
+"""A payload of 16 MiB and its framing: JSON writes some characters as several."""
+MAX_BYTES_AT_ONCE = 256 << 20
+"""How much the bodies of all requests may hold together while they come and while they are answered."""
+MAX_PAGE_BYTES = 1 << 20
+"""A change that the page sends."""
+PAUSE_SECONDS = 10.0
+BODY_SECONDS = 120.0
+"""How long a body may pause, and how long all of it may take."""
+MAX_CODE_BYTES = 4 << 10
+CODE_SECONDS = 5.0
+"""The bounds of the one body that is read without a token: that of a browser with its code."""
+UNCOUNTED_BYTES = 1 << 20
+MAX_PARTS = 100_000
+"""How many values, names and marks a larger body may have: few bytes become large objects."""
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 ParentOf = Callable[[bytes], str | None]
@@ -135,7 +154,7 @@ class TokenGate:
         try:
             return parent_of(token)
         except SubagentError as error:  # the file of tokens: its owner has to hear of it
-            write_line({"level": "error", "message": error.sentence})
+            print(error.sentence, file=sys.stderr, flush=True)
             return None
 
 
@@ -152,3 +171,81 @@ def parent_of(scope: Scope) -> str | None:
     """Return the name of the parent of a request, or None if none is needed here."""
     user = scope.get("user")
     return user.access_token.client_id if isinstance(user, AuthenticatedUser) else None
+
+
+class BodyBounds:
+    """Gives the application a body that has come whole, within bounds of size and time."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on when its body is here, or refuse it."""
+        if scope["method"] in {"GET", "HEAD", "DELETE"}:
+            return await self._app(scope, receive, send)
+        body = bytearray()
+        try:
+            try:
+                refused = await self._read(scope, receive, body)
+            except TimeoutError:
+                refused = refusal(408, "The body came too slowly: send the request again.")
+            await (refused or self._app)(scope, _replayed(body, receive), send)
+        except ClientDisconnect:
+            pass
+        finally:
+            self._held -= len(body)
+        return None
+
+    async def _read(self, scope: Scope, receive: Receive, body: bytearray) -> Response | None:
+        """Read a body; return the answer if it is refused. Raises TimeoutError, ClientDisconnect."""
+        most, seconds = _bounds(scope["path"])
+        declared = Headers(scope=scope).get("content-length", "")
+        if declared.isdecimal() and (len(declared) > 19 or int(declared) > most):
+            return _too_large(most)
+        more = True
+        async with asyncio.timeout(seconds):
+            while more:
+                async with asyncio.timeout(PAUSE_SECONDS):
+                    message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                piece = message.get("body", b"")
+                body += piece
+                self._held += len(piece)
+                if len(body) > most:
+                    return _too_large(most)
+                if self._held > MAX_BYTES_AT_ONCE:
+                    return refusal(
+                        503, "Too many large requests at once: send it again.", {"retry-after": "1"}
+                    )
+                more = message.get("more_body", False)
+        return await asyncio.to_thread(_too_many_parts, body) if len(body) > UNCOUNTED_BYTES else None
+
+
+def _bounds(path: str) -> tuple[int, float]:
+    """Return how many bytes the body of a request may have, and how many seconds it may take."""
+    if path == CODE_PATH:
+        return MAX_CODE_BYTES, CODE_SECONDS
+    return MAX_PAGE_BYTES if path.startswith(PAGE_PATHS) else MAX_BODY_BYTES, BODY_SECONDS
+
+
+def _too_large(most: int) -> Response:
+    return refusal(413, f"The body is larger than {most >> 10:,} KiB: leave more in files, and name them.")
+
+
+def _too_many_parts(body: bytearray) -> Response | None:
+    marks = _STRING.sub(b"", body)
+    if sum(marks.count(mark) for mark in (b",", b"[", b"{")) <= MAX_PARTS:
+        return None
+    return refusal(413, f"The body has more than {MAX_PARTS:,} parts: leave more in files, and name them.")
+
+
+def _replayed(body: bytearray, receive: Receive) -> Receive:
+    """Return the receiver of a request whose body has come."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_again

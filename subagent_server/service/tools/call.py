@@ -5,10 +5,9 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Sized
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from subagent_server.domain.errors import BadArgument
-from subagent_server.service.given_payload import Payload
 from subagent_server.service.next_calls import ToolCalls
 from subagent_server.service.tools.schema import Schema
 
@@ -34,8 +33,6 @@ class Call:
     client: str | None = None
     http_url: str | None = None
     """The address under which the client reaches this server by HTTP, with a slash at its end."""
-    large_payload: BinaryIO | None = None
-    """The argument `payload`, if it was too long for the memory; that of `arguments` is empty then."""
 
     @property
     def next_calls(self) -> ToolCalls:
@@ -45,11 +42,6 @@ class Call:
     def get(self, name: str, default: Any = None) -> Any:
         """Return an argument."""
         return self.arguments.get(name, default)
-
-    @property
-    def payload(self) -> Payload | None:
-        """The argument `payload`."""
-        return self.get("payload") if self.large_payload is None else self.large_payload
 
     def wait_seconds(self, default: float = 0) -> float:
         """Return how long to wait, within the timeout of the client."""

@@ -52,7 +52,7 @@ ASK_PARENT = ToolSpec(
 
 async def _update_status(context: ToolContext, call: Call) -> Answer:
     run_id = context.own_run_id(call)
-    status, summary, payload = call.arguments["status"], call.get("summary"), call.payload
+    status, summary, payload = call.arguments["status"], call.get("summary"), call.get("payload")
     output: dict[str, Any] = {}
     if status == "completed":
         output = await structured_result(context.service, run_id, payload, context.caller)

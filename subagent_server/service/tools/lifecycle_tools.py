@@ -52,7 +52,7 @@ async def _status(context: ToolContext, call: Call) -> Answer:
 
 
 async def _complete(context: ToolContext, call: Call) -> Answer:
-    agent_id, summary, payload = call.arguments["agent_id"], call.arguments["summary"], call.payload
+    agent_id, summary, payload = call.arguments["agent_id"], call.arguments["summary"], call.get("payload")
     output = await structured_result(context.service, agent_id, payload, context.caller)
     observed = await asyncio.to_thread(
         update_status, context.service, agent_id, "completed", summary, payload, context.caller, output

@@ -7,16 +7,14 @@ from subagent_server.service.tools.answers import agents_answer, run_answer
 from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.context import ToolContext
 from subagent_server.service.tools.pages import digest_of, page_of
-from subagent_server.service.tools.run_tools import RUN_CHECKED, run_agent
-from subagent_server.service.tools.schema import arguments, brief, text
+from subagent_server.service.tools.run_tools import RUN_ARGUMENTS, run_agent
+from subagent_server.service.tools.schema import arguments, text
 from subagent_server.service.tools.spec import Answer, ToolHints, ToolSpec
 
 PAGE_AGENTS = 20
 """The most agents in one answer of `list_agents`."""
 MAX_DESCRIPTION_CHARACTERS = 1_000
 """The most characters of an agent's description in an answer of `list_agents`."""
-
-_CHECKED = arguments(["agent", "prompt"], agent=text("Its name"), **RUN_CHECKED["properties"])
 
 
 async def _run_agent(context: ToolContext, call: Call) -> Answer:
@@ -28,8 +26,7 @@ RUN_AGENT = ToolSpec(
     name=RUN_AGENT_NAME,
     title="Run an agent",
     description="Start a run of an agent. list_agents finds the agent.",
-    arguments=_CHECKED,
-    shown=brief(_CHECKED),
+    arguments=arguments(["agent", "prompt"], agent=text("Its name"), **RUN_ARGUMENTS["properties"]),
     answer=run_answer,
     handler=_run_agent,
     roles=frozenset({"parent"}),

@@ -38,14 +38,11 @@ async def _check_status(context: ToolContext, call: Call) -> Answer:
 CHECK_STATUS = ToolSpec(
     name="check_status",
     title="Check a run",
-    description=(
-        "State of a run: progress, open questions, result or error, and what to call next. "
-        "waitSeconds waits until it ends or asks."
-    ),
+    description="A run's state: progress, open questions, result or error, what to call next.",
     arguments=arguments(
         ["runId"],
         runId=RUN_ID,
-        messageId=text("Only for the asker: its question; takes the answer"),
+        messageId=text("Only for the asker"),
         waitSeconds=wait(0),
     ),
     answer=run_answer,
@@ -82,16 +79,16 @@ WAIT_FOR_RUNS = ToolSpec(
     name="wait_for_runs",
     title="Wait for runs",
     description=(
-        "Wait for several runs in one call, by default all that you started. Returns as soon as one ends or "
-        "asks (waitFor all: when all have ended, or one asks), and shows each question and each end once. To "
-        "do several things at once, start all runs in one turn, each with a label, then call this."
+        "Wait for runs, by default all you started, until one ends or asks (waitFor all: until all have "
+        "ended or one asks). Shows each question and end once. Start all in one turn, with labels, then call "
+        "it."
     ),
     arguments=arguments(
         [],
         runIds=TEXTS | {"description": "Only these", "maxItems": MAX_SHOWN},
-        waitFor={"enum": ["any", "all"], "default": "any", "description": "all: until all have ended"},
-        waitSeconds=wait(45, "Seconds to wait; long waits cost nothing"),
-        cursor=text("Only after a new connection: from the last answer"),
+        waitFor={"enum": ["any", "all"], "description": "Default any"},
+        waitSeconds=wait(45, "Long waits cost nothing"),
+        cursor=text("Of an earlier connection"),
     ),
     answer=partial(record_answer, WaitResult),
     handler=_wait_for_runs,
@@ -117,13 +114,13 @@ async def _list_runs(context: ToolContext, call: Call) -> Answer:
 LIST_RUNS = ToolSpec(
     name="list_runs",
     title="List runs",
-    description="Your runs, newest first; those that need an answer come first.",
+    description="Your runs: those that need an answer, then the newest.",
     arguments=arguments(
         [],
-        status={"enum": [status.value for status in Status], "description": "Only runs in this state"},
-        agent=text("Only runs of this agent"),
+        status={"enum": [status.value for status in Status], "description": "Only these"},
+        agent=text("Only of this agent"),
         limit=bounded("integer", 1, 500, 20, "How many"),
-        all={"type": "boolean", "default": False, "description": "Also other parents' runs"},
+        all={"type": "boolean", "description": "Also other parents' runs"},
     ),
     answer=rows_answer,
     handler=_list_runs,
@@ -148,17 +145,13 @@ async def _get_logs(context: ToolContext, call: Call) -> Answer:
 GET_LOGS = ToolSpec(
     name="get_logs",
     title="Read a run's log",
-    description="A page of a run's log (its last lines first), events, whole result or payload.",
+    description="A page of a run's log (last lines first), events, whole result or payload.",
     arguments=arguments(
         ["runId"],
         runId=RUN_ID,
-        stream={
-            "enum": ["log", "events", "result", "payload"],
-            "default": "log",
-            "description": "log: what it did; events: the same as JSON",
-        },
+        stream={"enum": ["log", "events", "result", "payload"], "description": "Default log"},
         cursor=text("From the last page"),
-        lines=bounded("integer", 1, 1000, 50, "Of the log or events"),
+        lines=bounded("integer", 1, 1000, 50, "Of log or events"),
     ),
     answer=partial(record_answer, LogPage),
     handler=_get_logs,
@@ -180,12 +173,12 @@ async def _reply(context: ToolContext, call: Call) -> Answer:
 REPLY_SUBAGENT = ToolSpec(
     name="reply_subagent",
     title="Answer a subagent",
-    description="Answer a run's question. waitSeconds then waits for what comes next.",
+    description="Answer a run's question.",
     arguments=arguments(
         ["runId", "answer"],
         runId=RUN_ID,
-        messageId=text("Needed where several are open"),
-        answer=text("What the run is to know", maxLength=MAX_ANSWER_CHARACTERS),
+        messageId=text("If several are open"),
+        answer=text("What it is to know", maxLength=MAX_ANSWER_CHARACTERS),
         waitSeconds=wait(0),
     ),
     answer=reply_answer,
@@ -208,8 +201,8 @@ async def _stop(context: ToolContext, call: Call) -> Answer:
 STOP_RUN = ToolSpec(
     name="stop_run",
     title="Stop a run",
-    description="End a run and all it started. A run that has ended stays as it is.",
-    arguments=arguments(["runId"], runId=RUN_ID, reason=SUMMARY | {"description": "Why, for its record"}),
+    description="End a run and all it started. An ended run stays as it is.",
+    arguments=arguments(["runId"], runId=RUN_ID, reason=SUMMARY | {"description": "Why"}),
     answer=run_answer,
     handler=_stop,
     roles=_PARENT,
@@ -232,13 +225,13 @@ async def _continue(context: ToolContext, call: Call) -> Answer:
 CONTINUE_RUN = ToolSpec(
     name="continue_run",
     title="Continue a run",
-    description="Carry a run that has ended on, with its whole conversation, as a new run.",
+    description="Go on with an ended run and its whole conversation, as a new run.",
     arguments=arguments(
         ["runId"],
         runId=RUN_ID,
-        prompt=text("What to do next; without it the run goes on where it was cut"),
-        inputs=TEXTS | {"description": "Paths of more files"},
-        storedAgent={"type": "boolean", "description": "If its file is gone: as the run had it"},
+        prompt=text("Next task; else it goes on where it was cut"),
+        inputs=TEXTS | {"description": "More files"},
+        storedAgent={"type": "boolean", "description": "The agent as the run had it"},
         waitSeconds=wait(0),
     ),
     answer=run_answer,
@@ -262,13 +255,12 @@ MERGE_RUN = ToolSpec(
     name="merge_run",
     title="Merge a run's changes",
     description=(
-        "Merge what an ended run changed in its git worktree into the directory it came from; conflicts "
-        "change nothing."
+        "Merge what an ended run changed in its git worktree into its origin; conflicts change nothing."
     ),
     arguments=arguments(
         ["runId"],
         runId=RUN_ID,
-        how={"enum": list(MERGE_WAYS), "default": "merge", "description": "As in git"},
+        how={"enum": list(MERGE_WAYS), "description": "Default merge"},
     ),
     answer=reply_answer,
     handler=_merge,

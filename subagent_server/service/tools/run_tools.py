@@ -8,21 +8,18 @@ from subagent_server.service.start import StartOrder, start
 from subagent_server.service.tools.answers import output_answer
 from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.context import ToolContext
-from subagent_server.service.tools.schema import TEXTS, arguments, brief, text, wait
+from subagent_server.service.tools.schema import MAX_WAIT_SECONDS, TEXTS, arguments, text
 from subagent_server.service.tools.spec import Answer, ToolHints, ToolSpec
 
-RUN_CHECKED = arguments(
+RUN_ARGUMENTS = arguments(
     ["prompt"],
-    prompt=text("The whole task: it sees nothing else of your conversation"),
-    inputs=TEXTS | {"description": "Paths of files for it, relative to cwd"},
-    waitSeconds=wait(0, "Seconds to wait until it ends or asks; for several at once 0, then wait_for_runs"),
-    label=text("Your name for this run, to tell several apart"),
-    cwd=text("Directory to work in, if not yours"),
+    prompt=text("All it sees"),
+    inputs=TEXTS | {"description": "Files"},
+    waitSeconds={"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "description": "Default 0"},
+    label=text("Name"),
+    cwd=text("Where"),
 )
-"""What a call of `run_<agent>` has to fit."""
-
-RUN_SHOWN = brief(RUN_CHECKED)
-"""The same as a model sees it, once for each agent: every parent pays for each byte."""
+"""In few words, because a parent reads them once for each agent. The instructions of the server say more."""
 
 
 def run_tool(agent: AgentDefinition, *, in_sight: bool = True) -> ToolSpec:
@@ -31,8 +28,7 @@ def run_tool(agent: AgentDefinition, *, in_sight: bool = True) -> ToolSpec:
         name=agent.tool_name,
         title=f"Run {agent.name}",
         description=agent.description,
-        arguments=RUN_CHECKED,
-        shown=RUN_SHOWN,
+        arguments=RUN_ARGUMENTS,
         answer=None if agent.output_schema is None else partial(output_answer, agent.output_schema),
         handler=partial(run_agent, agent.name),
         roles=frozenset({"parent"}),

@@ -25,21 +25,28 @@ def text(description: str = "", **more: Any) -> Schema:
 
 
 def bounded(kind: str, least: int, most: int, default: int, use: str) -> Schema:
-    """Return the schema of a number. Words repeat its bounds: some clients pass on nothing else."""
-    bounds = {"minimum": least, "maximum": most, "default": default}
-    return {"type": kind, "description": f"{use}. Default {default}, at most {most}", **bounds}
+    """Return the schema of a number. Words have its default: the schema that a model sees has none."""
+    return {"type": kind, "description": f"{use}. Default {default}", "minimum": least, "maximum": most}
 
 
-def wait(default: int, use: str = "Seconds to wait until it ends or asks") -> Schema:
+def wait(default: int, use: str = "Until it ends or asks") -> Schema:
     """Return the schema of `waitSeconds`."""
     return bounded("number", 0, MAX_WAIT_SECONDS, default, use)
 
 
+_NOT_SHOWN = frozenset({"additionalProperties", "minimum", "maximum", "maxLength", "maxItems"})
+
+
 def brief(schema: Schema) -> Schema:
-    """Return an input schema as a model sees it: the call refuses unknown names all the same."""
-    return {name: value for name, value in schema.items() if name != "additionalProperties"}
+    """Return an input schema as a model sees it. Bounds are checked at the call, whose refusal names them."""
+    properties = {
+        name: {key: value for key, value in each.items() if key not in _NOT_SHOWN}
+        for name, each in schema["properties"].items()
+    }
+    shown = {key: value for key, value in schema.items() if key not in _NOT_SHOWN and value != []}
+    return shown | {"properties": properties}
 
 
-RUN_ID = text("Id of the run")
+RUN_ID = text("Its id")
 TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
 SUMMARY = text(maxLength=MAX_SUMMARY_CHARACTERS)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from subagent_server.service.tools.call import Call
 from subagent_server.service.tools.context import ToolContext
-from subagent_server.service.tools.schema import Schema
+from subagent_server.service.tools.schema import Schema, brief
 
 Answer = dict[str, Any]
 LIST = "result"
@@ -40,12 +40,10 @@ class ToolSpec:
     handler: Handler
     roles: frozenset[ToolRole]
     hints: ToolHints = ToolHints()
-    shown: Schema | None = None
-    """The arguments as a model sees them, if that is shorter."""
     in_sight: bool = False
     """Whether a client that hides tools shall show this one: a view may name it as the next call."""
 
     @property
     def shown_arguments(self) -> Schema:
-        """The schema of the arguments as a model sees it."""
-        return self.arguments if self.shown is None else self.shown
+        """The schema of the arguments as a model sees it: every parent pays for each byte."""
+        return brief(self.arguments)

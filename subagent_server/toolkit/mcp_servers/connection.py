@@ -1,22 +1,343 @@
-"""A server over the whole of a run: connected, called, restarted once if it dies, closed."""
+"""A server over the whole of a run: connected, listed, called, restarted once if it dies, closed."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
+from mcp import Client, ClientSession, MCPError
 from mcp.shared.dispatcher import ProgressFnT
-from mcp_types import CallToolResult, Tool
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    METHOD_NOT_FOUND,
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    Implementation,
+    InputRequiredResult,
+    JSONRPCResponse,
+    LoggingMessageNotificationParams,
+    PaginatedRequestParams,
+    Tool,
+)
+from mcp_types.methods import validate_server_result
+from pydantic import TypeAdapter, ValidationError
 
+from subagent_server import __version__
 from subagent_server.domain.definitions import ServerDefinition
+from subagent_server.domain.errors import shorten
 from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
 from subagent_server.sandbox.server_places import ServerStart
-from subagent_server.toolkit.mcp_servers.reasons import ServerLost, ServerTrouble
+from subagent_server.toolkit.mcp_servers.input_schema import unpacked
+from subagent_server.toolkit.mcp_servers.network import NetworkTransport
+from subagent_server.toolkit.mcp_servers.reasons import (
+    CallTimedOut,
+    ServerLost,
+    ServerTrouble,
+    first_fault,
+    means_loss,
+    why_not_connected,
+    with_status,
+)
 from subagent_server.toolkit.mcp_servers.server_log import ServerLog
-from subagent_server.toolkit.mcp_servers.session import Mode, ServerSession
+from subagent_server.toolkit.mcp_servers.stdio import StdioTransport
+
+# -- the tools that a server lists: all pages, without those whose schema the protocol does not know
+#
+# The SDK refuses a page whole if one tool of it is at fault. So its answer is looked at on the way in: a
+# loose input schema is made an object, and a tool that is at fault all the same is left out, with a warning.
+
+_MOST_PAGES = 1_000
+_LIST = "tools/list"
+_OLDEST_JUDGED = "2025-11-25"
+"""The version by which the SDK judges a session that has agreed on none."""
+
+
+async def all_tools(session: ClientSession) -> list[Tool]:
+    """Return the tools of all pages; a server without tools has none.
+
+    Raises:
+        ServerTrouble: the pages do not end.
+    """
+    tools: list[Tool] = []
+    cursors: set[str] = set()
+    cursor: str | None = None
+    while True:
+        try:
+            page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+        except MCPError as error:
+            if error.code == METHOD_NOT_FOUND and not tools:
+                return []
+            raise
+        tools += page.tools
+        cursor = page.next_cursor
+        if cursor is None:
+            return tools
+        if cursor in cursors or len(cursors) >= _MOST_PAGES:
+            raise ServerTrouble("lists its tools in pages that do not end")
+        cursors.add(cursor)
+
+
+class RepairedListing:
+    """A transport around another one, whose pages of tools hold what the protocol knows.
+
+    `version` returns the version of the protocol once it is agreed on. `faults` are the tools that were left
+    out, each with the reason, as the end of a sentence that begins with the name of the server.
+    """
+
+    def __init__(
+        self, transport: AbstractAsyncContextManager[Any], version: Callable[[], str | None]
+    ) -> None:
+        self.faults: list[str] = []
+        self._transport = transport
+        self._version = version
+
+    async def __aenter__(self) -> Any:
+        """Open the transport. Raises as that does."""
+        received, sent = await self._transport.__aenter__()
+        return _Received(received, self._repair), sent
+
+    async def __aexit__(self, *error: Any) -> Any:
+        """Close the transport."""
+        return await self._transport.__aexit__(*error)
+
+    def _repair(self, message: Any) -> None:
+        """Make a page of tools fit, in place. Every other message stays as it is."""
+        response = message.message if isinstance(message, SessionMessage) else None
+        page = response.result if isinstance(response, JSONRPCResponse) else {}
+        listed = page.get("tools")
+        if not isinstance(listed, list):
+            return
+        page["tools"] = [_with_object(tool) for tool in listed]
+        if self._fault(page) is None or self._fault({**page, "tools": []}) is not None:
+            return
+        faults = [(tool, self._fault({**page, "tools": [tool]})) for tool in page["tools"]]
+        page["tools"] = [tool for tool, fault in faults if fault is None]
+        self.faults += [_left_out(tool, fault) for tool, fault in faults if fault is not None]
+
+    def _fault(self, page: dict[str, Any]) -> str | None:
+        try:
+            validate_server_result(_LIST, self._version() or _OLDEST_JUDGED, page)
+        except ValidationError as error:
+            return first_fault(error)
+        except (KeyError, ValueError):
+            pass  # a version without rules
+        return None
+
+
+class _Received:
+    """A stream of received messages that `see` looks at first."""
+
+    def __init__(self, stream: Any, see: Callable[[Any], None]) -> None:
+        self._stream = stream
+        self._see = see
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def __aenter__(self) -> "_Received":
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._stream.__aexit__(*error)
+
+    def __aiter__(self) -> "_Received":
+        return self
+
+    async def __anext__(self) -> Any:
+        message = await self._stream.__anext__()
+        self._see(message)
+        return message
+
+
+def _with_object(tool: Any) -> Any:
+    """Return a tool whose input schema, if it is empty, missing or without a type, is one of an object."""
+    schema = tool.get("inputSchema") if isinstance(tool, dict) else 0
+    if schema is None:
+        return {**tool, "inputSchema": {"type": "object"}}
+    return (
+        {**tool, "inputSchema": {"type": "object", **unpacked(schema)}} if isinstance(schema, dict) else tool
+    )
+
+
+def _left_out(tool: Any, fault: str) -> str:
+    name = shorten(str(tool.get("name"))) if isinstance(tool, dict) else "without a name"
+    return f"offers a tool that is left out, because the protocol does not know its form: {name} ({fault})"
+
+
+# -- one session
+#
+# The SDK wants a client to be left by the task that entered it, so that task owns it; calls come from any.
+
+Mode = Literal["auto", "legacy"]
+
+_ME = Implementation(name="subagent-server", title="Subagent server", version=__version__)
+_RESULT: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
+_HURRY_SECONDS = 0.2
+_END_SECONDS = 10.0
+
+for _name in ("mcp", "client", "httpx2", "httpcore2"):  # this package reports their failures itself
+    logging.getLogger(_name).addHandler(logging.NullHandler())
+    logging.getLogger(_name).propagate = False
+
+
+class ServerSession:
+    """One session with a server. `open` it once; then `call`, until `is_lost`; `aclose` in any case."""
+
+    def __init__(
+        self, definition: ServerDefinition, starting: Callable[[], ServerStart], log: ServerLog, mode: Mode
+    ) -> None:
+        self._client: ClientSession | None = None
+        self._log = log
+        self._mode = mode
+        self._definition = definition
+        self._transport = (
+            StdioTransport(starting, log) if definition.type == "stdio" else NetworkTransport(definition)
+        )
+        self._listing = RepairedListing(
+            self._transport, lambda: None if self._client is None else self._client.protocol_version
+        )
+        self._leave = asyncio.Event()
+        self._is_decided = asyncio.Event()
+        self._tools: list[Tool] | None = None
+        self._failure: BaseException | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._lost = False
+
+    async def open(self) -> list[Tool]:
+        """Connect and list all tools.
+
+        Raises:
+            ServerTrouble: the server cannot be used.
+        """
+        self._task = asyncio.create_task(self._live())
+        await self._is_decided.wait()
+        if self._tools is None:
+            raise self._trouble(self._failure)
+        return self._tools
+
+    @property
+    def faults(self) -> list[str]:
+        """The tools that it lists and that cannot be used, each as the end of a sentence with its name."""
+        return self._listing.faults
+
+    def remedy(self, words: str) -> str:
+        """Return what to do if it failed with these words, as a part of a sentence; empty if unknown."""
+        return self._transport.remedy(words) if isinstance(self._transport, StdioTransport) else ""
+
+    @property
+    def ended_itself(self) -> bool:
+        """Whether it is a program that has run and ended."""
+        return self._definition.type == "stdio" and self._transport.trouble is not None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether no call can reach the server any more."""
+        return self._lost or self._transport.over.is_set() or self._task is None or self._task.done()
+
+    async def call(
+        self, tool: str, arguments: dict[str, object], seconds: float, progress: ProgressFnT
+    ) -> CallToolResult:
+        """Call a tool and return its result, whatever it is.
+
+        Raises:
+            ServerLost: the server ended during the call, so what the call did is unknown.
+            ServerTrouble: it refused the call, or did not answer in time.
+        """
+        assert self._client is not None, "open comes first"
+        self._transport.trouble = None if self._definition.type != "stdio" else self._transport.trouble
+        request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                result = await self._client.send_request(request, _RESULT, progress_callback=progress)
+        except TimeoutError as error:
+            if limit.expired():
+                raise CallTimedOut(
+                    f"did not answer within {seconds:g} s, so the call was given up"
+                ) from error
+            raise CallTimedOut("did not answer in time") from error
+        except MCPError as error:
+            raise await self._loss_or_refusal(error) from error
+        except ValidationError as error:
+            raise ServerTrouble(
+                f"gave a result that the protocol does not know ({first_fault(error)})"
+            ) from error
+        if isinstance(result, CallToolResult):
+            return result
+        raise ServerTrouble("wants to ask its user something first, and a subagent has none who could answer")
+
+    async def _loss_or_refusal(self, error: MCPError) -> ServerTrouble:
+        if not self.is_lost and not means_loss(error, self._transport.trouble):
+            return ServerTrouble(f"refused the call: {with_status(error, self._transport.trouble)}")
+        self._lost = True
+        if self._definition.type == "stdio":
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._transport.over.wait(), 1)
+        return ServerLost(self._transport.trouble or "is not connected any more")
+
+    async def aclose(self, *, hurry: bool = False) -> None:
+        """Leave the server; with `hurry` it gets little time to end."""
+        self._leave.set()
+        if self._task is None:
+            return
+        if hurry:
+            self._transport.grace = _HURRY_SECONDS
+            self._task.cancel()
+        try:
+            await asyncio.wait([self._task], timeout=_END_SECONDS)
+        except asyncio.CancelledError:
+            self._transport.grace = 0.0
+            self._task.cancel()
+            raise
+
+    def facts(self) -> dict[str, Any]:
+        """Return the name, version and instructions that the server has given."""
+        if self._client is None:
+            return {}
+        known = self._client.server_info
+        known_facts = {
+            "name": known.name if known else None,
+            "version": known.version if known else None,
+            "protocolVersion": self._client.protocol_version,
+            "instructions": self._client.instructions,
+        }
+        return {key: value for key, value in known_facts.items() if value}
+
+    def why_lost(self) -> str:
+        """Return how the server ended, as the end of a sentence."""
+        return self._transport.trouble or self._trouble(self._failure).what
+
+    # -- the task that owns the client
+
+    async def _live(self) -> None:
+        """Be connected until `aclose`. However it ends, the reason is kept and nothing is raised."""
+        try:
+            async with Client(
+                self._listing, mode=self._mode, client_info=_ME, cache=None, logging_callback=self._logged
+            ) as client:
+                self._client = client.session
+                self._tools = await all_tools(client.session)
+                self._is_decided.set()
+                await self._leave.wait()
+        except Exception as error:  # noqa: BLE001 - any fault that a server causes ends its session
+            self._failure = error
+        finally:
+            self._is_decided.set()
+
+    async def _logged(self, params: LoggingMessageNotificationParams) -> None:
+        self._log.say(f"[{params.level}] {str(params.data)[:1_000]}", always=True)
+
+    def _trouble(self, error: BaseException | None) -> ServerTrouble:
+        return why_not_connected(error, self._definition, self._transport.trouble)
+
+
+# -- the server over the whole of a run
 
 _PROGRESS_SECONDS = 2.0
 """Progress of a call comes into the journal no more often than this."""
@@ -92,14 +413,11 @@ class ServerConnection:
                 return await self._begin("auto")
         except TimeoutError:
             pass
-        except ServerTrouble as trouble:
+        except ServerTrouble:
             if self.session is None or not self.session.ended_itself:
-                raise type(trouble)(self._with_remedy(trouble.what)) from trouble
+                raise
         self._log.forget()
-        try:
-            return await self._begin("legacy")
-        except ServerTrouble as trouble:
-            raise type(trouble)(self._with_remedy(trouble.what)) from trouble
+        return await self._begin("legacy")
 
     async def _begin(self, mode: Mode) -> list[Tool]:
         self.session = session = ServerSession(
@@ -107,7 +425,10 @@ class ServerConnection:
         )
         try:
             return await session.open()
-        except (ServerTrouble, asyncio.CancelledError):
+        except ServerTrouble as trouble:
+            await session.aclose(hurry=True)
+            raise type(trouble)(self._with_remedy(trouble.what)) from trouble
+        except asyncio.CancelledError:
             await session.aclose(hurry=True)
             raise
 

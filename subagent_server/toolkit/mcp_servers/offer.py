@@ -122,6 +122,7 @@ def _named(listing: ToolListing, warnings: list[str]) -> list[Offered]:
     prefix = _prefix(listing)
     chosen: dict[str, Offered] = {}
     seen: set[str] = set()
+    # A tool keeps its own name, whatever others before it in the list would become.
     exact = {acceptable(prefix + tool.name) for tool in listing.tools if acceptable(tool.name) == tool.name}
     for tool in listing.tools:
         if tool.name in seen:

@@ -7,7 +7,6 @@ API refuses) is kept in a file of the run, and a line names the file.
 import base64
 import binascii
 import json
-import mimetypes
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,10 +27,9 @@ from subagent_server.domain.errors import BadArgument
 from subagent_server.domain.images import media_type
 from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
-from subagent_server.toolkit.new_file import new_file
+from subagent_server.toolkit.new_file import keep_bytes
 from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace.images import image_block
-from subagent_server.toolkit.workspace.output import KEPT_BYTES
 
 Block = dict[str, Any]
 
@@ -45,18 +43,7 @@ class Attachments:
 
     def keep(self, data: bytes, media: str | None) -> str:
         """Store bytes and return a few words with their path, or why they are not kept."""
-        if self.directory is None:
-            return "not shown here"
-        if len(data) > KEPT_BYTES:
-            return f"not kept: more than {KEPT_BYTES:,} bytes"
-        suffix = mimetypes.guess_extension((media or "").partition(";")[0].strip()) or ".bin"
-        try:
-            path, file = new_file(self.directory, "file", suffix)
-            with file:
-                file.write(self.masker.stream(data, last=True)[0])
-        except OSError as error:
-            return f"not kept: {error.strerror or error}"
-        return f"kept in {path}"
+        return keep_bytes(self.directory, self.masker, data, media)
 
 
 def converted(result: CallToolResult, attachments: Attachments) -> ToolResult:

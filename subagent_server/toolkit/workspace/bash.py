@@ -16,10 +16,11 @@ from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.name_watch import CommandWatch, watching
 from subagent_server.sandbox.refusal import BoxRefused, end_of_run, tried_twice
 from subagent_server.sandbox.trial import not_started
+from subagent_server.toolkit.new_file import KEPT_BYTES
 from subagent_server.toolkit.tool import ToolResult
 from subagent_server.toolkit.workspace.arguments import Arguments, parse_arguments
 from subagent_server.toolkit.workspace.off_loop import off_loop
-from subagent_server.toolkit.workspace.output import KEPT_BYTES, SHOWN_CHARACTERS, OutputCapture
+from subagent_server.toolkit.workspace.output import SHOWN_CHARACTERS, OutputCapture
 from subagent_server.toolkit.workspace.process_tree import Spare, spare_none
 from subagent_server.toolkit.workspace.shell import Ending, Reason, Shell
 
@@ -91,7 +92,7 @@ class BashTool:
         self._grace = grace
         self._shell: Shell | None = None
         self._turn = asyncio.Lock()
-        self._interrupt: Callable[[], None] | None = None
+        self._interrupt: Callable[[], object] | None = None
         self._closed = False
 
     def definition(self) -> dict[str, Any]:
@@ -137,7 +138,7 @@ class BashTool:
 
     async def _interruptible(self, work: Callable[[int], T]) -> T:
         readable, writable = os.pipe()
-        self._interrupt = lambda: _poke(writable)
+        self._interrupt = lambda: os.write(writable, b"!")
         try:
             return await off_loop(lambda: work(readable), interrupt=self._interrupt)
         finally:
@@ -216,7 +217,13 @@ class BashTool:
         Raises:
             OSError, BoxRefused.
         """
-        shell = self._shell = self._shell or self._start()
+        if self._shell is None:
+            # The thread stays as long as the event loop: a box ends with the thread that has started it.
+            self._box = None if self._new_box is None else self._new_box()
+            self._shell = Shell.start(
+                cwd=self._cwd, environment=self._environment, new_capture=self._new_capture, box=self._box
+            )
+        shell = self._shell
         try:
             if wait:
                 shell.get_ready(cancel)
@@ -225,21 +232,13 @@ class BashTool:
             raise
         return shell
 
-    def _start(self) -> Shell:
-        """Start a shell, in a thread that stays as long as the event loop: its box ends with the thread."""
-        self._box = None if self._new_box is None else self._new_box()
-        return Shell.start(
-            cwd=self._cwd, environment=self._environment, new_capture=self._new_capture, box=self._box
-        )
-
     def _end_shell(self) -> int | None:
         shell, self._shell = self._shell, None
         return None if shell is None else shell.close(self._grace, self._spare)
 
     def _drop_shell(self) -> None:
-        shell = self._shell
-        self._end_shell()
-        if shell is not None:
+        if (shell := self._shell) is not None:
+            self._end_shell()
             shell.take_output().finish()
 
 
@@ -263,7 +262,3 @@ def _how(code: int | None) -> str:
     with suppress(ValueError):
         return f"was ended by {signal.Signals(-code).name} (exit code {128 - code})"
     return f"was ended by signal {-code} (exit code {128 - code})"
-
-
-def _poke(descriptor: int) -> None:
-    os.write(descriptor, b"!")

@@ -103,6 +103,7 @@ class EditorTool:
             if command is None:
                 allowed = ", ".join(f"`{name}`" for name in self._commands)
                 raise BadArgument(f"`{wanted.command}` is not allowed to this agent: it may use {allowed}.")
+            # Off the loop, and to its end even if the call is cancelled: half an edit would be left.
             watch = None if wanted.command == "view" else self._watch
             return await off_loop(lambda: _watched(command, wanted, watch))
         except BadArgument as error:

@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def off_loop(work: Callable[[], T], *, interrupt: Callable[[], None] | None = None) -> T:
+async def off_loop(work: Callable[[], T], *, interrupt: Callable[[], object] | None = None) -> T:
     """Run `work` in a thread and return what it returns.
 
     If the caller is cancelled, `interrupt` is called and the end of `work` is awaited before the cancellation

@@ -6,10 +6,9 @@ from typing import BinaryIO
 
 from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
-from subagent_server.toolkit.new_file import new_file
+from subagent_server.toolkit.new_file import KEPT_BYTES, new_file
 
 SHOWN_CHARACTERS = 30_000
-KEPT_BYTES = 64 << 20
 
 
 class OutputCapture:

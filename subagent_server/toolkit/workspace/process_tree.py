@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 
 from subagent_server.host import process_scan, processes
@@ -15,6 +14,7 @@ from subagent_server.host.processes import Identity
 Spare = Callable[[Identity], bool]
 """Whether a process is the shim of a run: such a process outlives the program that has started it."""
 _BOUND_AFTER_KILL = 5.0
+_SHORT_PAUSE, _LONG_PAUSE = 0.005, 0.08
 
 
 def spare_none(_: Identity) -> bool:
@@ -22,61 +22,57 @@ def spare_none(_: Identity) -> bool:
     return False
 
 
-def end_tree(leader: int, grace: float, spare: Spare) -> bool:
+def end_tree(leader: int, grace: float, spare: Spare) -> None:
     """End the session that process `leader` leads and all that descends from it: TERM, after `grace` s KILL.
 
     Spared descendants, and all processes below them, are left alone. `leader` may have ended but must not
-    have been reaped, so that no other process has its pid. Return whether no process is left: the kernel may
-    be unable to kill one within a few seconds.
+    have been reaped, so that no other process has its pid. The kernel may be unable to kill a process: it is
+    left after a few seconds.
     """
     known: list[Identity] = []
-    warned: set[Identity] = set()
-    grace_ends = time.monotonic() + grace
-    pause = threading.Event()
-    for attempt in count():
+
+    def members() -> list[Identity]:
+        nonlocal known
         known = _members(leader, known, spare)
-        now = time.monotonic()
-        if not known or now > grace_ends + _BOUND_AFTER_KILL:
-            break
-        if now >= grace_ends:
-            _send(known, signal.SIGKILL)
-        else:
-            new = [identity for identity in known if identity not in warned]
-            _send(new, signal.SIGTERM)
-            _send(new, signal.SIGCONT)  # a stopped process could not act on TERM
-            warned.update(new)
-        pause.wait(min(0.005 * 2 ** min(attempt, 4), 0.08))
-    return not known
+        return known
+
+    _ask_to_end(members, grace)
+    _kill(members)
 
 
-def end_box(leader: int, grace: float) -> bool:
+def end_box(leader: int, grace: float) -> None:
     """End all processes of the box that a bubblewrap, `leader`, holds: TERM, after `grace` s KILL.
 
     The shell in it is only stopped, so that it cannot go on with its script: its end would take the others
-    with it before they could act on TERM. All these pids are numbers of the host. Return whether no process
-    is left.
+    with it before they could act on TERM. All these pids are numbers of the host.
     """
     first = process_scan.descendants([leader])
     frame = [processes.identify(leader), *first[:2]]  # bubblewrap, its process 1, the shell
-    warned: set[Identity] = set()
     _send(first[1:2], signal.SIGSTOP)
+    _ask_to_end(lambda: [each for each in process_scan.descendants([leader]) if each not in frame], grace)
+    rest = [each for each in frame if each is not None] + process_scan.descendants([leader])
+    _kill(lambda: [each for each in rest if processes.is_alive(each)])
+
+
+def _ask_to_end(members: Callable[[], list[Identity]], grace: float) -> None:
+    """Send TERM to each process once, until none is left or `grace` seconds are over."""
+    warned: set[Identity] = set()
     deadline = time.monotonic() + grace
-    pause = threading.Event()
-    for attempt in count():
-        others = [each for each in process_scan.descendants([leader]) if each not in frame]
-        if not others or time.monotonic() > deadline:
-            break
-        new = [identity for identity in others if identity not in warned]
+    pause = _SHORT_PAUSE
+    while (known := members()) and time.monotonic() < deadline:
+        new = [identity for identity in known if identity not in warned]
         _send(new, signal.SIGTERM)
-        _send(new, signal.SIGCONT)
+        _send(new, signal.SIGCONT)  # a stopped process could not act on TERM
         warned.update(new)
-        pause.wait(min(0.005 * 2 ** min(attempt, 4), 0.08))
-    rest = [identity for identity in frame if identity is not None] + process_scan.descendants([leader])
-    _send(rest, signal.SIGKILL)
+        threading.Event().wait(pause)
+        pause = min(2 * pause, _LONG_PAUSE)
+
+
+def _kill(members: Callable[[], list[Identity]]) -> None:
     deadline = time.monotonic() + _BOUND_AFTER_KILL
-    while (left := any(map(processes.is_alive, rest))) and time.monotonic() < deadline:
-        pause.wait(0.002)
-    return not left
+    while (left := members()) and time.monotonic() < deadline:
+        _send(left, signal.SIGKILL)
+        threading.Event().wait(_SHORT_PAUSE)
 
 
 def _members(leader: int, known: list[Identity], spare: Spare) -> list[Identity]:

@@ -13,11 +13,11 @@ import select
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.check import check_box
@@ -50,20 +50,14 @@ class Ending:
     exit_code: int | None = None
 
 
-class _Pipes(NamedTuple):
-    """The reading ends of the pipes of a shell."""
-
-    output: int
-    status: int
-
-
 class Shell:
     """A running bash. `run` and `close` are for one thread at a time."""
 
     def __init__(
         self,
         process: "subprocess.Popen[bytes]",
-        pipes: "_Pipes",
+        output: int,
+        status: int,
         token: str,
         new_capture: Callable[[], OutputCapture],
         box: Box | None,
@@ -72,16 +66,16 @@ class Shell:
         self._box = box
         self._is_checked = box is None
         self._bounding: subprocess.Popen[bytes] | None = None
-        self._status = pipes.status
+        self._status = status
         self._heard = _StatusLines(token)
         self._commands = process.stdin.fileno() if process.stdin else -1
         for descriptor in (self._status, self._commands):
             os.set_blocking(descriptor, False)
         self._ended = os.pidfd_open(process.pid)
         try:
-            self._output = OutputReader(pipes.output, new_capture)
+            self._output = OutputReader(output, new_capture)
         except (OSError, RuntimeError):
-            _close(self._ended)
+            os.close(self._ended)
             raise
 
     @classmethod
@@ -100,47 +94,32 @@ class Shell:
         or no room for it in the machine; then nothing is left open.
         """
         token = secrets.token_hex(8)
-        output, output_end = os.pipe()
-        try:
-            status, status_end = os.pipe()
-        except OSError:
-            _close(output, output_end)
-            raise
-        try:
+        with ExitStack() as unless_started, ExitStack() as always:
+            output, output_end = _pipe(unless_started, always)
+            status, status_end = _pipe(unless_started, always)
             bash = ["bash", "--noprofile", "--norc", "-c", _driver(token, status_end, box)]
+            how: dict[str, Any] = {
+                "stdin": subprocess.PIPE,
+                "stdout": output_end,
+                "pass_fds": (status_end,),
+                "bufsize": 0,
+            }
             if box is not None:
-                process = box.start(
-                    [*GIVING_WAY, *bash],
-                    stdin=subprocess.PIPE,
-                    stdout=output_end,
-                    stderr=subprocess.PIPE,
-                    pass_fds=(status_end,),
-                    bufsize=0,
-                )
+                process = box.start([*GIVING_WAY, *bash], stderr=subprocess.PIPE, **how)
             else:
                 process = subprocess.Popen(
                     bash,
-                    stdin=subprocess.PIPE,
-                    stdout=output_end,
                     stderr=subprocess.DEVNULL,
-                    pass_fds=(status_end,),
                     cwd=cwd,
                     env=dict(environment),
                     start_new_session=True,
-                    bufsize=0,
+                    **how,
                 )
-        except (OSError, ValueError):
-            _close(output, status)
-            raise
-        finally:
-            _close(output_end, status_end)
-        try:
-            return cls(process, _Pipes(output, status), token, new_capture, box)
-        except (OSError, RuntimeError):
-            _close(output, status)
-            with process:  # closes its pipes, and collects it
-                process.kill()
-            raise
+            unless_started.push(process)  # closes its pipes, and collects it
+            unless_started.callback(process.kill)
+            shell = cls(process, output, status, token, new_capture, box)
+            unless_started.pop_all()
+            return shell
 
     @property
     def has_ended(self) -> bool:
@@ -231,7 +210,8 @@ class Shell:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
         self._output.close()
-        _close(self._status, self._ended)
+        os.close(self._status)
+        os.close(self._ended)
         for pipe in (self._process.stdin, self._process.stderr):
             if pipe is not None:
                 pipe.close()
@@ -284,9 +264,12 @@ class _StatusLines:
         return bool(chunk)
 
 
-def _close(*descriptors: int) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
+def _pipe(unless_started: ExitStack, always: ExitStack) -> tuple[int, int]:
+    """Return a pipe; its writing end is closed here in any case, because the shell has it."""
+    reading, writing = os.pipe()
+    unless_started.callback(os.close, reading)
+    always.callback(os.close, writing)
+    return reading, writing
 
 
 def _driver(token: str, status: int, box: Box | None) -> str:

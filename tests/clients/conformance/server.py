@@ -22,12 +22,9 @@ from mcp.server.subscriptions import (
 from mcp.shared.exceptions import MCPError
 
 from subagent_server.server.connection import ProtocolServer
-from subagent_server.server.http.app import HttpServer
-from subagent_server.server.http.assembly import Access, assemble
+from subagent_server.server.http.app import Access, HttpServer, OpenCalls, assemble
 from subagent_server.server.http.gates import LOOPBACK_NAMES
-from subagent_server.server.http.open_calls import OpenCalls
 from subagent_server.server.http.sessions import McpSessions
-from subagent_server.server.http.traffic import Traffic, note_call
 from subagent_server.server.protocol_checks import explain_bad_parameters, refuse_second_initialize
 from tests.clients.conformance.documents import (
     PROMPT_ARGUMENTS,
@@ -257,10 +254,9 @@ def fixture_server() -> ProtocolServer:
 async def serve(port: int) -> None:
     """Serve the fixtures as `subagent serve --http --no-token` serves runs, for ever."""
     server = fixture_server()
-    sessions = McpSessions(server, is_short=lambda body: b'"tools/call"' not in body)
-    calls = OpenCalls(sessions.is_heard)
-    server.middleware[:0] = [note_call, calls]
-    app = assemble(sessions, Access(LOOPBACK_NAMES, None), Traffic({"sessions": lambda: sessions.count}))
+    sessions = McpSessions(server)
+    server.middleware.insert(0, OpenCalls())
+    app = assemble(sessions, Access(LOOPBACK_NAMES, None))
     with socket.create_server(("127.0.0.1", port)) as listener:
         async with sessions.run():
             await HttpServer(app).serve([listener])
