@@ -18,7 +18,7 @@ from subagent_server.service.reconcile import observe
 from subagent_server.service.stop import stop
 from subagent_server.settings import read_settings
 from subagent_server.simulator import Simulator
-from subagent_server.simulator.app import Respond
+from subagent_server.simulator.server import Respond
 
 MAX_RUNS = 2_000
 """More than ever work at once."""

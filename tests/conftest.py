@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from subagent_server.store.runs import RunStore
 from tests.helpers import warm
+from tests.helpers.api_checks import check_strictly
 from tests.helpers.forking import ADDRESS, Forker
 from tests.helpers.starter import forget_starter
 
@@ -20,6 +21,7 @@ _FORKER = pytest.StashKey[Forker]()
 def pytest_configure(config: pytest.Config) -> None:
     """Set the process up, and name the directory of the zygote: workers get it with their environment."""
     forget_starter()
+    check_strictly()
     settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("suite")  # a busy machine is slow: that is not a fault of an example
     if not hasattr(config, "workerinput"):

@@ -51,7 +51,7 @@ EXTENSIONS: Mapping[str, Extension] = {
     "evals": Extension(
         commands={
             "eval": Command(
-                f"{_HERE}.extensions.evals.cli:eval_", "Try cases with agents and models.", "agents"
+                f"{_HERE}.extensions.evals.cli:eval_", "Try cases with agents and models.", "script"
             )
         },
         schemas={"eval": f"{_HERE}.extensions.evals.file:eval_schema"},

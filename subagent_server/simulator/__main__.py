@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from subagent_server.domain.errors import CallerError, SubagentError
-from subagent_server.simulator.running import Simulator
+from subagent_server.simulator.server import Simulator
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _USAGE, _ENVIRONMENT = 2, 6

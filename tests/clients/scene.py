@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.simulator import Simulator, Turn, load_script
-from subagent_server.simulator.choosing import choose
-from subagent_server.simulator.request_view import RequestView
+from subagent_server.simulator.answer import choose
+from subagent_server.simulator.request import RequestView
 from tests.clients.loopback import Fence, fence
 from tests.helpers import turns, warm
 from tests.helpers.world import World

@@ -17,10 +17,10 @@ from subagent_server.runners.messages.resume import (
     resume,
     sendable,
 )
-from subagent_server.simulator.message_checks import check_messages
-from subagent_server.simulator.signatures import signature_of
+from subagent_server.simulator.request import signature_of
 from subagent_server.toolkit.ask_parent import NO_ANSWER
 from subagent_server.toolkit.final_answer import FinalAnswer
+from tests.helpers.api_checks import check_messages
 from tests.helpers.runs import T0, make_message
 
 Message = dict[str, Any]

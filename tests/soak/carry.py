@@ -31,6 +31,7 @@ from subagent_server.service.start import StartOrder, start
 from subagent_server.service.stop import stop
 from subagent_server.settings import read_settings
 from subagent_server.simulator import Simulator
+from tests.helpers.api_checks import check_strictly
 from tests.helpers.wait import wait_for
 from tests.soak.audit import Audit
 from tests.soak.carried import STEPS, Careful, marks, prompt, result
@@ -67,6 +68,7 @@ def carry(rounds: int, seed: int, home: Path) -> Verdict:
     with ExitStack() as stack:
         audit = Audit(home / "audit.jsonl")
         stack.callback(audit.close)
+        check_strictly()
         ground = Field(home, stack.enter_context(Simulator(model)).base_url, audit)
         stack.callback(ground.clear)
         with ThreadPoolExecutor(_LANES) as pool:

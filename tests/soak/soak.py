@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from subagent_server.simulator import Simulator
+from tests.helpers.api_checks import check_strictly
 from tests.soak.audit import Audit
 from tests.soak.excuses import Excuses
 from tests.soak.field import Field, effects_of
@@ -70,6 +71,7 @@ def soak(plan: Plan, home: Path) -> Verdict:
         audit = Audit(home / "audit.jsonl")
         stack.callback(audit.close)
         leader = Leader(effects_of(home), audit)
+        check_strictly()
         simulator = stack.enter_context(Simulator(leader))
         ground = Field(home, simulator.base_url, audit)
         stack.callback(ground.clear)

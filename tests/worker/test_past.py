@@ -26,12 +26,12 @@ from subagent_server.runners.messages.resume import (
     sendable,
 )
 from subagent_server.simulator import Simulator
-from subagent_server.simulator.message_checks import check_messages
 from subagent_server.store.logs import RunJournal
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 from subagent_server.store.transcript import Transcript
 from subagent_server.worker.past import read_past
+from tests.helpers.api_checks import check_messages
 from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
 from tests.helpers.scale import times
 from tests.helpers.turns import calls, says, use

@@ -28,8 +28,8 @@ from subagent_server.service.start import StartOrder, start_agent
 from subagent_server.service.stop import stop
 from subagent_server.service.trusting import TrustCheck
 from subagent_server.simulator import Simulator
+from subagent_server.simulator.request import characters, input_tokens, tokens_of
 from subagent_server.simulator.script import Script
-from subagent_server.simulator.tokens import characters, input_tokens, tokens_of
 
 BOUND_SECONDS = 180.0
 """How long the run may take to its first request, with the start of its MCP servers."""

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subagent_server.simulator.checks import check_request
 from subagent_server.toolkit.mcp_servers.input_schema import InputSchema, input_schema
 from subagent_server.toolkit.mcp_servers.naming import acceptable, free_name
 from subagent_server.toolkit.mcp_servers.schema_repair import DEAD_REFERENCE
+from tests.helpers.api_checks import check_request
 
 SHAPES = Path(__file__).with_name("schema_shapes.jsonl")
 """Schemas of the wild with other names and no words. They have every keyword that 4,080 have, wherever

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.simulator.checks import check_request
+from tests.helpers.api_checks import check_request
 from tests.helpers.mcp_servers import reference
 from tests.helpers.wait import wait_for
 from tests.toolkit.mcp_servers.connecting import BOUND, Field, connected

@@ -9,9 +9,9 @@ from mcp_types import CallToolResult
 
 from subagent_server.domain.secrets import Masker
 from subagent_server.host.directory import Directory
-from subagent_server.simulator.checks import check_request
 from subagent_server.toolkit.mcp_servers.results import Attachments, converted
 from subagent_server.toolkit.tool import ToolResult
+from tests.helpers.api_checks import check_request
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(8) + b"\0\0\0\x01\0\0\0\x01").decode()
 PDF = base64.b64encode(b"%PDF-1.7\n").decode()

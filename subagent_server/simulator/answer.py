@@ -1,0 +1,508 @@
+"""The answer of a script to a request, as the Messages API sends it."""
+
+import base64
+import hashlib
+import json
+import re
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from subagent_server.simulator.request import (
+    OVERHEAD,
+    Context,
+    PromptCache,
+    RequestView,
+    blocks_of,
+    error_body,
+    output_tokens,
+    signature_of,
+)
+from subagent_server.simulator.script import (
+    NO_FURTHER_TURN,
+    Block,
+    Capture,
+    Citation,
+    Dialogue,
+    Fault,
+    RawBlock,
+    RedactedThinking,
+    RuleWhen,
+    Script,
+    ScriptedFetch,
+    ScriptedSearch,
+    Text,
+    Thinking,
+    ToolUse,
+    Turn,
+    When,
+)
+
+# -- which turn answers: decided by the request alone, so retries need no memory
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A turn and its place in the script, such as `conversations[0].turns[2]`."""
+
+    turn: Turn
+    place: str
+
+
+def choose(script: Script, request: RequestView) -> Choice:
+    """Return the turn for `request`: of the first conversation that fits, else of the top level."""
+    for number, conversation in enumerate(script.conversations):
+        if matches(conversation.when, request):
+            return _choose_in(conversation, request, f"conversations[{number}].")
+    return _choose_in(script, request, "")
+
+
+def matches(when: When, request: RequestView) -> bool:
+    """Whether every key that `when` gives holds for `request`; an empty `when` always does."""
+    patterns = [(when.prompt, request.prompt), (when.system, request.system), (when.model, request.model)]
+    if isinstance(when, RuleWhen):
+        if when.turn is not None and when.turn != request.turn:
+            return False
+        if when.tool_error is not None and when.tool_error != request.has_tool_error:
+            return False
+        patterns.append((when.last, request.last))
+    if when.tool is not None and when.tool not in request.tools:
+        return False
+    return all(pattern is None or pattern.search(text) for pattern, text in patterns)
+
+
+def _choose_in(dialogue: Dialogue, request: RequestView, prefix: str) -> Choice:
+    for number, rule in enumerate(dialogue.rules):
+        if matches(rule.when, request):
+            return Choice(rule, f"{prefix}rules[{number}]")
+    to_skip = request.turn
+    for number, turn in enumerate(dialogue.turns):
+        if to_skip < turn.repeat:
+            return Choice(turn, f"{prefix}turns[{number}]")
+        to_skip -= turn.repeat
+    if dialogue.turns and dialogue.after == "repeat_last":
+        return Choice(dialogue.turns[-1], f"{prefix}turns[{len(dialogue.turns) - 1}]")
+    return Choice(NO_FURTHER_TURN, f"{prefix}after")
+
+
+# -- `${name}` in a turn: replaced by what a capture found in the conversation
+
+
+_PLACEHOLDER = re.compile(r"\$\$\{|\$\{(\w+)\}")
+
+
+def filled_blocks(turn: Turn, request: RequestView) -> list[Block]:
+    """Return the blocks of `turn` with its captures filled in; text that has become empty is left out.
+
+    Only names that the turn captures are replaced, so `${HOME}` in a shell command stays; `$${` is `${`.
+    """
+    values = {name: _find(capture, request) for name, capture in turn.capture.items()}
+    blocks = [_filled(block, values) for block in turn.blocks()]
+    if turn.content is not None:
+        return blocks
+    return [block for block in blocks if not (isinstance(block, Text) and not block.text)]
+
+
+def _find(capture: Capture, request: RequestView) -> str:
+    for text in request.newest_texts():
+        found = capture.pattern.search(text)
+        if found is not None:
+            value = found.group(1) if found.re.groups else found.group()
+            return capture.default if value is None else value
+    return capture.default
+
+
+def _filled(block: Block, values: Mapping[str, str]) -> Block:
+    match block:
+        case Text():
+            return block.model_copy(update={"text": _expanded(block.text, values)})
+        case Thinking():
+            return block.model_copy(update={"thinking": _expanded(block.thinking, values)})
+        case ToolUse():
+            return block.model_copy(update={"input": _expanded_inside(block.input, values)})
+        case ScriptedSearch():
+            return block.model_copy(update={"query": _expanded(block.query, values)})
+        case ScriptedFetch():
+            return block.model_copy(update={"url": _expanded(block.url, values)})
+        case _:
+            return block
+
+
+def _expanded_inside(value: Any, values: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return _expanded(value, values)
+    if isinstance(value, list):
+        return [_expanded_inside(item, values) for item in value]
+    if isinstance(value, dict):
+        return {key: _expanded_inside(item, values) for key, item in value.items()}
+    return value
+
+
+def _expanded(text: str, values: Mapping[str, str]) -> str:
+    def replacement(found: re.Match[str]) -> str:
+        name = found.group(1)
+        return "${" if name is None else values.get(name, found.group())
+
+    return _PLACEHOLDER.sub(replacement, text)
+
+
+# -- the tools that the API runs itself
+
+Json = dict[str, Any]
+
+SERVER_CALL = "server_tool_use"
+RESULTS = {"web_search_tool_result": "web_search", "web_fetch_tool_result": "web_fetch"}
+SERVER_INPUT = {"web_search": "query", "web_fetch": "url"}
+_URL = re.compile(r"https?://[^\s\"'<>)\]]+")
+
+
+class Searcher:
+    """Makes the calls and results of one answer, within the limits of the request."""
+
+    def __init__(self, request: RequestView) -> None:
+        self._request = request
+        self._tools = {str(t.get("name")): t for t in request.body.get("tools") or [] if "type" in t}
+        self._made: Counter[str] = Counter()
+        self.counted: Counter[str] = Counter()
+
+    def resolved(self) -> Iterator[Json]:
+        """Yield the results of calls that stood beside calls of the client in the answer before."""
+        answers = [m for m in self._request.messages[-2:] if m["role"] == "assistant"]
+        blocks = blocks_of(answers[-1]["content"]) if answers else []
+        done = {block.get("tool_use_id") for block in blocks if block["type"] in RESULTS}
+        for block in blocks:
+            if block["type"] == SERVER_CALL and block["id"] not in done and block["name"] in SERVER_INPUT:
+                value = block["input"][SERVER_INPUT[block["name"]]]
+                made = (
+                    ScriptedSearch(query=value) if block["name"] == "web_search" else ScriptedFetch(url=value)
+                )
+                yield self._result(block["id"], made)
+
+    def blocks(self, call: ScriptedSearch | ScriptedFetch, call_id: str) -> list[Json]:
+        """Return a call, and its result behind it unless that comes later."""
+        given = {"query": call.query} if isinstance(call, ScriptedSearch) else {"url": call.url}
+        use = {"type": SERVER_CALL, "id": call_id, "name": call.type, "input": given}
+        if call.pending:
+            return [use]
+        silence = {"_seconds": call.seconds} if call.seconds else {}
+        return [use, self._result(call_id, call) | silence]
+
+    def _result(self, call_id: str, call: ScriptedSearch | ScriptedFetch) -> Json:
+        self._made[call.type] += 1
+        error = call.error or self._refusal(call)
+        kind = f"{call.type}_tool_result"
+        if error is not None:
+            content: Any = {"type": f"{kind}_error", "error_code": error}
+        else:
+            self.counted[call.type] += 1
+            content = _found(call) if isinstance(call, ScriptedSearch) else _fetched(call)
+        return {"type": kind, "tool_use_id": call_id, "content": content}
+
+    def _refusal(self, call: ScriptedSearch | ScriptedFetch) -> str | None:
+        tool = self._tools.get(call.type, {})
+        if self._made[call.type] > tool.get("max_uses", self._made[call.type]):
+            return "max_uses_exceeded"
+        if isinstance(call, ScriptedSearch):
+            return None
+        allowed, blocked = tool.get("allowed_domains"), tool.get("blocked_domains") or []
+        if (allowed is not None and not _lies_in(call.url, allowed)) or _lies_in(call.url, blocked):
+            return "url_not_allowed"
+        return None if call.url in self._known_urls() else "url_not_in_prior_context"
+
+    def _known_urls(self) -> set[str]:
+        """Return the addresses that stand in user messages and in results."""
+        known = {url.rstrip(".,;") for text in self._request.newest_texts() for url in _URL.findall(text)}
+        for message in self._request.messages:
+            for block in blocks_of(message["content"]):
+                found = block.get("content") if block.get("type") in RESULTS else None
+                known |= {
+                    str(result.get("url"))
+                    for result in dicts_in(found if isinstance(found, list) else [found])
+                }
+        return known
+
+
+def _lies_in(url: str, domains: Sequence[str]) -> bool:
+    parts = urlsplit(url)
+    place = f"{parts.hostname or ''}{parts.path}"
+    hosts = [place, *(place[n + 1 :] for n, c in enumerate(parts.hostname or "") if c == ".")]
+    return any(host == d or host.startswith(f"{d.rstrip('/')}/") for host in hosts for d in domains)
+
+
+def _found(call: ScriptedSearch) -> list[Json]:
+    if call.results is None:
+        title = f"About {call.query}"
+        pages = [
+            {"url": f"https://example.com/{re.sub('[^a-z0-9]+', '-', call.query.lower())}", "title": title}
+        ]
+    else:
+        pages = [page.model_dump(exclude_none=True) for page in call.results]
+    return [
+        {"type": "web_search_result", "page_age": None, **page}
+        | {"encrypted_content": secret_of(page["url"], page["title"])}
+        for page in pages
+    ]
+
+
+def _fetched(call: ScriptedFetch) -> Json:
+    text = f"The page at {call.url}." if call.page is None else call.page
+    source = {"type": "text", "media_type": "text/plain", "data": text}
+    document = {"type": "document", "source": source, "title": call.title, "citations": {"enabled": False}}
+    at = "2026-11-22T09:00:00Z"
+    return {"type": "web_fetch_result", "url": call.url, "retrieved_at": at, "content": document}
+
+
+def cited(citation: Citation) -> Json:
+    """Return a citation as the API writes it."""
+    secret = {"encrypted_index": secret_of(citation.url, citation.title)}
+    return {"type": "web_search_result_location", **citation.model_dump(exclude={"type"}), **secret}
+
+
+def dicts_in(value: Any) -> list[Json]:
+    """Return the objects in a list; none of anything else."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def secret_of(url: Any, title: Any) -> str:
+    """Return the text of a result that only the API can read, and that has to come back unchanged."""
+    digest = hashlib.sha256(f"simulated page\0{url}\0{title}".encode("utf-8", "replace")).digest()
+    return base64.b64encode(digest * 3).decode("ascii")
+
+
+# -- the answer: one JSON message, or the events of its stream
+
+
+Event = dict[str, Any]
+
+CUT: Final[Event] = {"type": "cut"}
+"""Stands in a list of events for the end of the connection."""
+
+STALL: Final[Event] = {"type": "stall"}
+"""Stands in a list of events for silence that does not end."""
+GARBAGE: Final[Event] = {"type": "garbage"}
+"""Stands in a list of events for one that is no JSON."""
+PING: Final[Event] = {"type": "ping"}
+SEARCH: Final = "search"
+"""The type of an event that stands for some `seconds` of nothing but pings."""
+
+_CHUNK = 24
+_MOST_CHUNKS = 200  # clients parse the whole tool input again at every fragment
+
+
+def compose(
+    turn: Turn, request: RequestView, message_id: str, cache: PromptCache, context: Context
+) -> dict[str, Any]:
+    """Return the whole answer to `request` as one message, with captures filled in and usage estimated.
+
+    `context` is what the model sees of the request: that is what is counted.
+    """
+    searcher = Searcher(request)
+    content = _contents(filled_blocks(turn, request), request, turn.keep_ids, searcher)
+    calls = any(block["type"] == "tool_use" for block in content)
+    stop_reason = turn.stop_reason or ("tool_use" if calls else "end_turn")
+    edits = {"context_management": {"applied_edits": context.applied}} if context.asked else {}
+    return edits | {
+        "id": message_id,
+        "type": "message",
+        "role": "assistant",
+        "model": request.model,
+        "content": content,
+        "stop_reason": stop_reason,
+        "stop_sequence": turn.stop_sequence,
+        "stop_details": {"type": "refusal", "category": None, "explanation": None}
+        if stop_reason == "refusal"
+        else None,
+        "usage": _usage(turn, context, content, cache) | _searched(searcher),
+    }
+
+
+def _searched(searcher: Searcher) -> dict[str, Any]:
+    """Return how often the API has searched; a call that failed costs nothing."""
+    if not searcher.counted:
+        return {}
+    names = ("web_search", "web_fetch")
+    return {"server_tool_use": {f"{name}_requests": searcher.counted[name] for name in names}}
+
+
+def _contents(
+    blocks: list[Block], request: RequestView, keep_ids: bool, searcher: Searcher
+) -> list[dict[str, Any]]:
+    """Return the blocks as the API writes them. A call whose id is taken gets a longer one, or `keep_ids`."""
+    taken = set(request.tool_use_ids)
+    contents = list(searcher.resolved())
+    for number, block in enumerate(blocks):
+        if isinstance(block, ScriptedSearch | ScriptedFetch):
+            contents += searcher.blocks(block, block.id or f"srvtoolu_{_stable_id(request, number)}")
+            continue
+        content = _content(block, request)
+        if content["type"] == "tool_use":
+            content["id"] = content["id"] or f"toolu_{_stable_id(request, number)}"
+            if content["id"] in taken and not keep_ids:
+                content["id"] += f"_{request.turn}_{number}"
+            taken.add(content["id"])
+        contents.append(content)
+    return contents
+
+
+def _content(block: Block, request: RequestView) -> dict[str, Any]:
+    match block:
+        case Text():
+            cites = (
+                {"citations": [cited(citation) for citation in block.citations]} if block.citations else {}
+            )
+            return {"type": "text", "text": block.text, **cites}
+        case Thinking():
+            omitted = (request.body.get("thinking") or {}).get("display") == "omitted"
+            shown = "" if omitted else block.thinking
+            return {"type": "thinking", "thinking": shown, "signature": signature_of(shown)}
+        case RedactedThinking():
+            return {"type": "redacted_thinking", "data": block.data}
+        case RawBlock():
+            return {**block.raw, "_raw": True}
+        case ScriptedSearch() | ScriptedFetch():
+            raise AssertionError("calls of the API are more than one block")
+    return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.input}
+
+
+def _stable_id(request: RequestView, number: int) -> str:
+    """Return an id that a retry of the request gets again, and no other turn of any conversation."""
+    return uuid.uuid5(uuid.NAMESPACE_OID, f"{request.conversation} {request.turn} {number}").hex[:24]
+
+
+def _usage(turn: Turn, context: Context, content: list[dict[str, Any]], cache: PromptCache) -> dict[str, Any]:
+    used = cache.use(context.body, OVERHEAD)
+    counts = {
+        "input_tokens": used.uncached,
+        "cache_creation_input_tokens": used.written_5m + used.written_1h,
+        "cache_read_input_tokens": used.read,
+        "output_tokens": output_tokens(content),
+    } | turn.usage.model_dump(exclude_none=True)
+    for_an_hour = min(used.written_1h, counts["cache_creation_input_tokens"])
+    return counts | {
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": counts["cache_creation_input_tokens"] - for_an_hour,
+            "ephemeral_1h_input_tokens": for_an_hour,
+        },
+        "service_tier": "standard",
+    }
+
+
+def events_of(message: dict[str, Any], chunk_size: int | None, fault: Fault | None = None) -> Iterator[Event]:
+    """Yield the events of the stream that gives `message`, as far as `fault` lets it come.
+
+    `chunk_size` is in characters; without it short texts come in pieces of 24, long ones in 200 pieces.
+    """
+    malformed = fault.malformed_tool_json if fault else None
+    events = _whole_stream(message, chunk_size, malformed)
+    if fault is None or fault.kind not in _BREAKS:
+        yield from events
+        return
+    last, limit = _BREAKS[fault.kind], fault.limit
+    if fault.stream_error is not None:
+        last = error_body(fault.stream_error, fault.message or "Simulated error")
+    for number, event in enumerate(events):
+        if number == limit or event["type"] == "message_stop":
+            break
+        yield event
+    yield last
+
+
+_BREAKS = {"cut_after": CUT, "stall_after": STALL, "garbage_after": GARBAGE, "stream_error": CUT}
+"""What breaks a stream, by the kind of its fault."""
+
+
+def _whole_stream(message: dict[str, Any], chunk_size: int | None, malformed: str | None) -> Iterator[Event]:
+    usage = message["usage"]
+    opening: dict[str, Any] = {
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "stop_details": None,
+    }
+    if "context_management" in message:
+        opening["context_management"] = None
+    yield {"type": "message_start", "message": message | opening | {"usage": usage | {"output_tokens": 1}}}
+    for index, block in enumerate(message["content"]):
+        if (seconds := block.get("_seconds")) is not None:
+            yield {"type": SEARCH, "seconds": seconds}
+        yield {"type": "content_block_start", "index": index, "content_block": _opened(block)}
+        if index == 0:
+            yield PING
+        for delta in () if "_raw" in block else _deltas(block, chunk_size, malformed):
+            yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+    closing = {key: message[key] for key in ("stop_reason", "stop_sequence", "stop_details")}
+    totals = {
+        key: value for key, value in usage.items() if key.endswith("_tokens") or key == "server_tool_use"
+    }
+    edits = {key: message[key] for key in ("context_management",) if key in message}
+    yield {"type": "message_delta", "delta": closing, "usage": totals} | edits
+    yield {"type": "message_stop"}
+
+
+_EMPTIED: dict[str, dict[str, Any]] = {
+    "text": {"text": ""},
+    "thinking": {"thinking": "", "signature": ""},
+    "tool_use": {"input": {}},
+    "server_tool_use": {"input": {}},
+}
+
+
+def _opened(block: dict[str, Any]) -> dict[str, Any]:
+    if "_raw" in block:
+        return as_sent(block)
+    opened = block | _EMPTIED.get(block["type"], {})
+    if block["type"] == "text" and "citations" in block:
+        opened["citations"] = []
+    return as_sent(opened)
+
+
+def as_sent(block: dict[str, Any]) -> dict[str, Any]:
+    """Return a block without what is only for its player."""
+    return {key: value for key, value in block.items() if key not in ("_seconds", "_raw")}
+
+
+def _deltas(block: dict[str, Any], chunk_size: int | None, malformed: str | None) -> Iterator[Event]:
+    match block["type"]:
+        case "text":
+            for citation in block.get("citations", []):
+                yield {"type": "citations_delta", "citation": citation}
+            for piece in _pieces(block["text"], chunk_size):
+                yield {"type": "text_delta", "text": piece}
+        case "thinking":
+            for piece in _pieces(block["thinking"], chunk_size):
+                yield {"type": "thinking_delta", "thinking": piece}
+            yield {"type": "signature_delta", "signature": block["signature"]}
+        case "tool_use" | "server_tool_use":
+            for piece in ["", *_pieces(input_json(block["input"], malformed), chunk_size)]:
+                yield {"type": "input_json_delta", "partial_json": piece}
+
+
+def input_json(arguments: dict[str, Any], malformed: str | None = None) -> str:
+    """Return tool input as it is streamed: nothing at all for no arguments, as at the real API.
+
+    `malformed`: `truncated` ends in the middle, `garbled` is what even a lenient parser does not take.
+    """
+    whole = json.dumps(arguments, ensure_ascii=False)
+    if malformed == "truncated":
+        return whole[: max(1, len(whole) * 2 // 3)] if arguments else "{"
+    if malformed == "garbled":
+        return '{"": ]' + whole
+    return whole if arguments else ""
+
+
+def _pieces(text: str, chunk_size: int | None) -> Iterator[str]:
+    size = chunk_size or max(min(_CHUNK, -(-len(text) // 3)), -(-len(text) // _MOST_CHUNKS), 1)
+    for start in range(0, len(text), size):
+        yield text[start : start + size]
+
+
+def encode(event: Event) -> bytes:
+    """Return `event` as it goes over the wire, a server-sent event."""
+    if event is GARBAGE:
+        return b'event: content_block_delta\ndata: {"type": "content_bl\n\n'
+    data = json.dumps(event, ensure_ascii=False).encode("utf-8", "replace")
+    return b"event: %s\ndata: %s\n\n" % (str(event["type"]).encode("ascii"), data)

@@ -1,0 +1,413 @@
+"""A request of the Messages API as scripts and answers look at it, and what it costs there.
+
+The prompt cache has entries at marks, found by prefix, within 20 blocks, above a size. A prefix is everything
+before a block in the order tools, system, messages, the block included. An entry is written at each mark
+whose prefix is long enough, lives as long as its mark says, and again after each use. A request reads the
+longest entry that one of its marks finds: at the mark or at one of the 19 blocks before it.
+"""
+
+import base64
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+"""The error type that the Messages API gives for a status."""
+
+
+class ApiError(Exception):
+    """An answer that is an error of the Messages API: its status, type and message."""
+
+    def __init__(
+        self, status: int, message: str, error_type: str | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.error_type = error_type or error_type_of(status)
+        self.retry_after = retry_after
+
+    def body(self, request_id: str) -> dict[str, Any]:
+        """Return the JSON body of the answer."""
+        return error_body(self.error_type, self.message) | {"request_id": request_id}
+
+
+def error_type_of(status: int) -> str:
+    """Return the error type of any status from 400 to 599."""
+    return ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+
+
+def status_of(error_type: str) -> int:
+    """Return the status that goes with an error type; 500 for one that is not in the table."""
+    return next((status for status, name in ERROR_TYPES.items() if name == error_type), 500)
+
+
+def error_body(error_type: str, message: str) -> dict[str, Any]:
+    """Return an error as the API writes it, in a body or in the middle of a stream."""
+    return {"type": "error", "error": {"type": error_type, "message": message}}
+
+
+def refuse(place: str, why: str) -> ApiError:
+    """Return the refusal of an invalid request: `place` is the path into the body, `why` what is wrong."""
+    return ApiError(400, f"{place}: {why}")
+
+
+def signature_of(thinking: str) -> str:
+    """Return the signature of a thinking block, the same for the same text."""
+    digest = hashlib.sha256(b"simulated thinking\0" + thinking.encode("utf-8", "replace")).digest()
+    return base64.b64encode(digest * 3).decode("ascii")
+
+
+# -- the request
+
+
+Message = dict[str, Any]
+
+
+def blocks_of(content: Any) -> list[dict[str, Any]]:
+    """Return message or system content as a list of blocks: a string is one block of text."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return content or []
+
+
+def texts_of(content: Any) -> Iterator[str]:
+    """Yield the texts of `content` in order, those inside tool results among them."""
+    for block in blocks_of(content):
+        if block.get("type") == "text":
+            yield block["text"]
+        elif block.get("type") == "tool_result":
+            yield from texts_of(block.get("content"))
+
+
+class RequestView:
+    """A Messages request that has passed the checks, with a name for each fact that scripts ask for."""
+
+    def __init__(self, body: dict[str, Any]) -> None:
+        self.body = body
+        self.messages: list[Message] = body["messages"]
+        self.model: str = body["model"]
+
+    @cached_property
+    def turn(self) -> int:
+        """The number of the turn that is asked for, from 0: one for each assistant message before it."""
+        return sum(message["role"] == "assistant" for message in self.messages)
+
+    @cached_property
+    def system(self) -> str:
+        """The system prompt as one text."""
+        return "\n".join(texts_of(self.body.get("system")))
+
+    @cached_property
+    def prompt(self) -> str:
+        """The text of the first user message."""
+        return "\n".join(texts_of(self._user_messages[0]["content"])) if self._user_messages else ""
+
+    @cached_property
+    def last(self) -> str:
+        """The text of the last user message, tool results included."""
+        return "\n".join(texts_of(self._user_messages[-1]["content"])) if self._user_messages else ""
+
+    @property
+    def has_tool_error(self) -> bool:
+        """Whether the last user message holds a tool result that is an error."""
+        last = self._user_messages[-1]["content"] if self._user_messages else None
+        return any(block.get("is_error") is True for block in blocks_of(last))
+
+    @property
+    def tools(self) -> set[str]:
+        """The names of the tools that are offered."""
+        return {tool["name"] for tool in self.body.get("tools") or [] if "name" in tool}
+
+    @cached_property
+    def tool_use_ids(self) -> set[str]:
+        """The ids of the calls that the conversation already holds."""
+        return {
+            block["id"]
+            for message in self.messages
+            for block in blocks_of(message["content"])
+            if block.get("type") == "tool_use"
+        }
+
+    def newest_texts(self) -> Iterator[str]:
+        """Yield the texts of user messages and tool results, the newest first."""
+        for message in reversed(self._user_messages):
+            yield from reversed(list(texts_of(message["content"])))
+
+    @cached_property
+    def conversation(self) -> str:
+        """The identity of the conversation: a hash of the system prompt and the first user message.
+
+        Cache marks do not count, and text is the same as one block of text: clients move and rewrite both.
+        """
+        first = blocks_of(self._user_messages[0]["content"]) if self._user_messages else []
+        plain = [{key: value for key, value in block.items() if key != "cache_control"} for block in first]
+        identity = json.dumps([self.system, plain], sort_keys=True)
+        return hashlib.sha256(identity.encode("utf-8")).hexdigest()
+
+    @cached_property
+    def _user_messages(self) -> list[Message]:
+        return [message for message in self.messages if message["role"] == "user"]
+
+
+# -- plausible token counts, from sizes alone: four characters are a token, an image or PDF is 1,600
+
+
+_CHARACTERS_PER_TOKEN = 4
+_ATTACHMENT = 1600 * _CHARACTERS_PER_TOKEN
+_UNCOUNTED = frozenset({"cache_control", "signature"})
+
+OVERHEAD = 3
+"""The tokens of a request that belong to no block."""
+
+
+def output_tokens(content: list[dict[str, Any]]) -> int:
+    """Return the estimated output tokens of an answer; never 0, as at the real API."""
+    return max(1, tokens_of(characters(content)))
+
+
+def input_tokens(request: dict[str, Any]) -> int:
+    """Return the estimated input tokens of a Messages request, cached or not."""
+    parts = [*(request.get("tools") or []), *blocks_of(request.get("system"))]
+    for message in request["messages"]:
+        parts += blocks_of(message["content"])
+    return tokens_of(characters(parts)) + OVERHEAD
+
+
+def tokens_of(size: int) -> int:
+    """Return how many tokens so many characters are."""
+    return size // _CHARACTERS_PER_TOKEN
+
+
+def characters(value: Any) -> int:
+    """Return how many characters count in a part of a request or an answer."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, list):
+        return sum(characters(item) for item in value)
+    if isinstance(value, dict):
+        if value.get("type") in ("image", "document"):
+            return _ATTACHMENT
+        return sum(len(key) + characters(item) for key, item in value.items() if key not in _UNCOUNTED)
+    return _CHARACTERS_PER_TOKEN
+
+
+# -- the prompt cache
+
+
+LOOKBACK = 20
+"""How many blocks a mark looks at for an entry, its own the first."""
+_LIFETIMES = {"5m": 300.0, "1h": 3600.0}
+_UNMARKABLE = ("thinking", "redacted_thinking")
+_SMALLEST = (
+    (re.compile(r"claude-(haiku-4-5|opus-4-[56])"), 4096),
+    (re.compile(r"claude-(opus-4-7|3-5-haiku|3-haiku)"), 2048),
+    (re.compile(r"claude-(fable|mythos|opus|sonnet|haiku)-5"), 512),
+    (re.compile(r"claude-\w+-\d"), 1024),
+)
+"""The smallest prefix that is cached, in tokens, by the name of the model; an invented model has none."""
+
+
+@dataclass(frozen=True)
+class CacheUse:
+    """The input tokens of one request: uncached, read, and written for five minutes or an hour."""
+
+    uncached: int
+    read: int
+    written_5m: int
+    written_1h: int
+
+
+@dataclass(frozen=True)
+class _Breakpoint:
+    """One block of a request: the name and size of the prefix that it ends, and its mark."""
+
+    prefix: str
+    tokens: int
+    ttl: str | None
+
+
+class PromptCache:
+    """Remembers prefixes. The smallest size depends on the model; `smallest` (tokens) is one for all."""
+
+    def __init__(self, smallest: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._smallest = smallest
+        self._clock = clock
+        self._entries: dict[str, tuple[float, float]] = {}
+
+    def use(self, request: dict[str, Any], overhead: int) -> CacheUse:
+        """Return the tokens that `request` reads and writes, and remember these; `overhead` not."""
+        places = list(_places(request))
+        total = places[-1].tokens if places else 0
+        marks = [n for n, place in enumerate(places) if place.ttl and place.tokens >= self._least(request)]
+        read = max((self._read(places, mark) for mark in marks), default=0)
+        for mark in marks:
+            lifetime = _LIFETIMES[places[mark].ttl or "5m"]
+            self._entries[places[mark].prefix] = (self._clock() + lifetime, lifetime)
+        end = places[marks[-1]].tokens if marks else 0
+        long = [places[mark].tokens for mark in marks if places[mark].ttl == "1h"]
+        written_1h = max(0, long[-1] - read) if long else 0
+        end = max(end, read)
+        return CacheUse(total - end + overhead, read, end - read - written_1h, written_1h)
+
+    def _read(self, places: list[_Breakpoint], mark: int) -> int:
+        """Return the size of the longest living entry that a mark finds; its life begins anew."""
+        for place in reversed(places[max(0, mark - LOOKBACK + 1) : mark + 1]):
+            expires, lifetime = self._entries.get(place.prefix, (0.0, 0.0))
+            if expires > self._clock():
+                self._entries[place.prefix] = (self._clock() + lifetime, lifetime)
+                return place.tokens
+        return 0
+
+    def _least(self, request: dict[str, Any]) -> int:
+        if self._smallest is not None:
+            return self._smallest
+        model = str(request["model"])
+        return next((size for name, size in _SMALLEST if name.match(model)), 0)
+
+
+def _places(request: dict[str, Any]) -> Iterator[_Breakpoint]:
+    """Yield the blocks of a request, a mark of the whole request on the last that can carry one."""
+    blocks = list(_blocks(request))
+    ttls = [_ttl(block) for _, block in blocks]
+    automatic = request.get("cache_control")
+    if automatic:
+        able = [n for n, (_, block) in enumerate(blocks) if block.get("type") not in _UNMARKABLE]
+        if able and not ttls[able[-1]]:
+            ttls[able[-1]] = automatic.get("ttl", "5m")
+    running, size = hashlib.sha256(str(request["model"]).encode()), 0
+    for (place, block), ttl in zip(blocks, ttls, strict=True):
+        running.update(json.dumps([place, _unmarked(block)], sort_keys=True).encode())
+        size += characters(block)
+        yield _Breakpoint(running.hexdigest(), tokens_of(size), ttl)
+
+
+def _blocks(request: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for tool in request.get("tools") or []:
+        yield "tools", tool
+    for block in blocks_of(request.get("system")):
+        yield "system", block
+    for message in request["messages"]:
+        for block in blocks_of(message["content"]):
+            yield message["role"], block
+
+
+def _ttl(block: dict[str, Any]) -> str | None:
+    """Return how long the mark of a block, or of a part of a tool result, lasts; None without a mark."""
+    parts = block.get("content")
+    marks = [part.get("cache_control") for part in parts] if isinstance(parts, list) else []
+    mark = next((mark for mark in [block.get("cache_control"), *reversed(marks)] if mark), None)
+    return str(mark.get("ttl", "5m")) if mark else None
+
+
+def _unmarked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _unmarked(item) for key, item in value.items() if key != "cache_control"}
+    return [_unmarked(item) for item in value] if isinstance(value, list) else value
+
+
+# -- context management
+
+
+BETA = "context-management-2025-06-27"
+CLEARED = "[Old tool result content cleared]"
+_CLEAR_TOOL_USES = "clear_tool_uses_20250919"
+_CLEAR_THINKING = "clear_thinking_20251015"
+_DEFAULT_TRIGGER = {"type": "input_tokens", "value": 100_000}
+_DEFAULT_KEEP = 3
+
+
+@dataclass(frozen=True)
+class Context:
+    """A request as the model sees it, and the edits that led there. `asked`: the request wanted edits."""
+
+    body: dict[str, Any]
+    asked: bool = False
+    applied: list[dict[str, Any]] = field(default_factory=list)
+
+
+def managed(body: dict[str, Any], betas: str, *, able: bool, window: int | None) -> Context:
+    """Return a request as the model sees it. `betas` is the header, `able` whether the model has edits.
+
+    Raises:
+        ApiError: 400; the edits are not to be had or wrong, or what is left is larger than `window` tokens.
+    """
+    context = _edited(body, betas, able)
+    size = input_tokens(context.body)
+    if window is not None and size > window:
+        raise ApiError(400, f"prompt is too long: {size} tokens > {window} maximum")
+    return context
+
+
+def _edited(body: dict[str, Any], betas: str, able: bool) -> Context:
+    wanted = body.get("context_management")
+    if wanted is None:
+        return Context(body)
+    if BETA not in betas:
+        raise refuse("context_management", "Extra inputs are not permitted")
+    if not able:
+        raise refuse("context_management", f"{body['model']} does not support context management")
+    edits = wanted.get("edits", []) if isinstance(wanted, dict) else None
+    if not isinstance(edits, list):
+        raise refuse("context_management.edits", "must be a list")
+    seen, applied = body, []
+    for number, edit in enumerate(edits):
+        kind = edit.get("type") if isinstance(edit, dict) else None
+        if kind not in (_CLEAR_TOOL_USES, _CLEAR_THINKING):
+            raise refuse(f"context_management.edits.{number}.type", f"{kind!r} is not known")
+        if kind == _CLEAR_TOOL_USES:
+            seen, told = _cleared(seen, edit)
+            applied += told
+    return Context(seen, True, applied)
+
+
+def _cleared(body: dict[str, Any], edit: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the request without its old tool results, and what is told of it; whole where none are due."""
+    before = input_tokens(body)
+    names = {b["id"]: b["name"] for m in body["messages"] for b in _of_type(m, "tool_use")}
+    uses = [b["tool_use_id"] for m in body["messages"] for b in _of_type(m, "tool_result")]
+    trigger: dict[str, Any] = edit.get("trigger") or _DEFAULT_TRIGGER
+    if (len(uses) if trigger["type"] == "tool_uses" else before) <= trigger["value"]:
+        return body, []
+    spared = set(edit.get("exclude_tools") or [])
+    keep = (edit.get("keep") or {}).get("value", _DEFAULT_KEEP)
+    old = {use for use in uses[: max(0, len(uses) - keep)] if names.get(use) not in spared}
+    edited = body | {"messages": [_without(message, old, edit) for message in body["messages"]]}
+    freed = before - input_tokens(edited)
+    if not old or freed < (edit.get("clear_at_least") or {}).get("value", 1):
+        return body, []
+    told = {"type": _CLEAR_TOOL_USES, "cleared_tool_uses": len(old), "cleared_input_tokens": freed}
+    return edited, [told]
+
+
+def _of_type(message: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [block for block in blocks_of(message["content"]) if block["type"] == kind]
+
+
+def _without(message: dict[str, Any], old: set[str], edit: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(message["content"], str):
+        return message
+    content = []
+    for block in message["content"]:
+        if block["type"] == "tool_result" and block["tool_use_id"] in old:
+            block = block | {"content": CLEARED}
+        elif block["type"] == "tool_use" and block["id"] in old and edit.get("clear_tool_inputs") is True:
+            block = block | {"input": {}}
+        content.append(block)
+    return message | {"content": content}
