@@ -140,8 +140,8 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
     request = run.request()
     final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
     workspace, place = await _entered_workspace(setup, verdict.selection)
-    async with AsyncExitStack() as whatever_fails:
-        whatever_fails.push_async_callback(_leave, workspace)
+    async with AsyncExitStack() as cleanup:
+        cleanup.push_async_callback(_leave, workspace)
         # 2. Record the start: whatever is refused from here on stands in the journal behind it.
         setup.record_start(request, place.mark, settings.model)
         todos = todo_tools(verdict.selection.todos, run.record)
@@ -150,20 +150,24 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
         task = _task(agent, request, run, place)
         delegates = setup.delegation is not None
         opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, delegates)
-        start = await _start(run, request, opening)
+        if request.continues_run_id is None:
+            start = start_conversation(run, opening)
+        else:
+            start = await carry_on_conversation(run, read_past(run.store, request.continues_run_id), opening)
         # 4. Connect the servers. If one fails, this closes them all itself.
         own_names = [*(tool.name for tool in own_tools), *verdict.web.names]
         servers = await _servers(setup, own_names, place)
         if servers is not None:
-            whatever_fails.push_async_callback(servers.aclose)
+            cleanup.push_async_callback(servers.aclose)
         foreign = await _foreign_tools(setup, servers, own_tools, place)
         tools = [*own_tools, *foreign]
         check_asked(agent.ask, [tool.name for tool in tools])
         # 5. Nothing may be refused from here on.
         may_ask = any(tool.name == AskParent.name for tool in tools)
+        pace = SharedPace(run.store.paths.backoff, settings.base_url or "", settings.api_key)
         loop = Loop(
             run=run,
-            model=_model(setup, settings),
+            model=Model(settings, pace, run.request_sent),
             system=system_blocks(task, may_ask=may_ask, structured=final is not None),
             tools=tools,
             max_turns=agent.limits.max_turns,
@@ -178,7 +182,7 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
         if prices is None and not scripted and verdict.is_model_known:  # else the start has said so
             message = f"No price is known for {settings.model}, so its cost is not counted."
             run.record("warning", message=message)
-        whatever_fails.pop_all()
+        cleanup.pop_all()
         return MessagesRunner(loop, start, servers, place, run.first_request)
 
 
@@ -280,12 +284,6 @@ def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun, place: Pl
     )
 
 
-async def _start(run: WorkerRun, request: RunRequest, opening: Opening) -> Resumed:
-    if request.continues_run_id is None:
-        return start_conversation(run, opening)
-    return await carry_on_conversation(run, read_past(run.store, request.continues_run_id), opening)
-
-
 # -- steps 4 and 5: servers and model
 
 
@@ -325,12 +323,6 @@ async def _servers(setup: RunnerSetup, own_names: list[str], place: Place) -> "C
     from subagent_server.worker.servers import connect_servers  # imports the SDK of the protocol
 
     return await connect_servers(setup, own_names, None if place.servers is None else place.servers.built_for)
-
-
-def _model(setup: RunnerSetup, settings: ModelSettings) -> Model:
-    run = setup.run
-    pace = SharedPace(run.store.paths.backoff, settings.base_url or "", settings.api_key)
-    return Model(settings, pace, run.request_sent)
 
 
 def _warn(

@@ -53,19 +53,8 @@ MOST_OPEN = 32
 """Requests of Codex that wait for their answers at once; one more is refused."""
 _NO_METHOD, _BUSY = -32601, -32000
 _MOST_LEVELS = 32
-_KEYWORDS = frozenset(
-    {
-        "type",
-        "properties",
-        "required",
-        "additionalProperties",
-        "items",
-        "enum",
-        "const",
-        "description",
-        "title",
-    }
-)
+_KEYWORDS = {"type", "properties", "required", "additionalProperties", "items", "enum", "const"}
+_KEYWORDS |= {"description", "title"}
 
 
 class CodexDialect:
@@ -242,7 +231,7 @@ class CodexDialect:
                 return await self._elicited(params)
             case _:
                 self._events.warn(f"Codex asked for {method}, which nobody can answer here.")
-                raise ProtocolError(_NO_METHOD, "Nobody can answer this here; use the tool ask_parent.")
+                raise ProtocolError("Nobody can answer this here; use the tool ask_parent.")
 
     async def _elicited(self, params: Message) -> Message:
         meta = members(params.get("_meta"))
@@ -424,13 +413,11 @@ def _is_strict(schema: Any, level: int = 0) -> bool:
         return False
     if schema.get("type") == "object" or level == 0:
         properties = schema.get("properties")
-        if schema.get("type") != "object" or not isinstance(properties, dict):
+        is_closed = schema.get("type") == "object" and schema.get("additionalProperties") is False
+        if not is_closed or not isinstance(properties, dict):
             return False
-        if schema.get("additionalProperties") is not False or set(schema.get("required", ())) != set(
-            properties
-        ):
-            return False
-        return all(_is_strict(part, level + 1) for part in properties.values())
+        is_whole = set(schema.get("required", ())) == set(properties)
+        return is_whole and all(_is_strict(part, level + 1) for part in properties.values())
     return schema.get("type") != "array" or _is_strict(schema.get("items"), level + 1)
 
 
@@ -552,10 +539,6 @@ def _parsed(arguments: Any) -> Any:
 class ProtocolError(Exception):
     """An error answer of JSON-RPC, from either side."""
 
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
 
 class ProgramGone(Exception):
     """Nothing more is heard of the program: its output has ended, or the run has."""
@@ -641,7 +624,7 @@ class _JsonRpc:
         elif request_id is None:
             self._notice(method, members(message.get("params")))
         elif len(self._answering) >= MOST_OPEN:
-            await self._refuse(request_id, ProtocolError(_BUSY, f"More than {MOST_OPEN} requests are open."))
+            await self._refuse(request_id, _BUSY, f"More than {MOST_OPEN} requests are open.")
         else:
             task = asyncio.create_task(self._respond(request_id, method, members(message.get("params"))))
             self._answering.add(task)
@@ -653,9 +636,8 @@ class _JsonRpc:
         if answered is None or answered.done():
             return  # an answer to nothing
         if "error" in message:
-            error = members(message["error"])
-            words = str(error.get("message") or "it gave no reason")
-            answered.set_exception(ProtocolError(count_of(error.get("code")) or 0, words))
+            words = members(message["error"]).get("message") or "it gave no reason"
+            answered.set_exception(ProtocolError(str(words)))
         else:
             answered.set_result(members(message.get("result")))
 
@@ -663,10 +645,10 @@ class _JsonRpc:
         try:
             await self.send(id=request_id, result=await self._answer(method, params))
         except ProtocolError as error:
-            await self._refuse(request_id, error)
+            await self._refuse(request_id, _NO_METHOD, str(error))
         except (RunRefused, RunOver) as refusal:
             if not self._refused.done():
                 self._refused.set_exception(refusal)
 
-    async def _refuse(self, request_id: Any, error: ProtocolError) -> None:
-        await self.send(id=request_id, error={"code": error.code, "message": str(error)})
+    async def _refuse(self, request_id: Any, code: int, why: str) -> None:
+        await self.send(id=request_id, error={"code": code, "message": why})
