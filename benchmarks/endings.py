@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.bench_world import BenchWorld, bench_world
 from benchmarks.latency import BARE_SERVER
 from benchmarks.scale import Scale
-from benchmarks.serve_start import BARE, COMMAND, serving
+from benchmarks.serve_start import COMMAND, serving
 from benchmarks.start import SCRIPT, ready_zygote
 from benchmarks.table import Bar, Line, table
 from subagent_server.domain.states import TERMINAL
@@ -25,6 +25,7 @@ from subagent_server.host import processes
 from subagent_server.service.shim_record import read_shim
 from subagent_server.service.start import StartOrder, start
 
+BARE = (sys.executable, "-I", "-S", "-c", "pass")
 TITLE = "Ends"
 TIMES = 20
 RAW_MS, EXIT_MS = 3_000, 300

@@ -1,9 +1,8 @@
-"""From the start of `subagent serve` to its reply to `initialize`, warm beside plain, and its memory.
+"""From the start of `subagent serve` to its reply to `initialize`, and its memory.
 
-`python -m benchmarks.serve_start [RUNS]`. The floor of both is a bare interpreter.
+`python -m benchmarks.serve_start [RUNS]`. The baseline is the import of the SDK of the protocol.
 """
 
-import asyncio
 import json
 import os
 import subprocess
@@ -16,15 +15,13 @@ from typing import IO
 
 from benchmarks.bench_world import BenchWorld, bench_world
 from benchmarks.scale import Scale
-from benchmarks.start import SCRIPT, ready_zygote
+from benchmarks.start import SCRIPT
 from benchmarks.table import Bar, Line, table
 
 TITLE = "A server that starts"
-WARM_STARTS = 40
-PLAIN_STARTS = 7
+STARTS = 15
 COMMAND = (str(Path(sys.executable).with_name("subagent")), "serve", "--role", "parent")
-BARE = (sys.executable, "-I", "-S", "-c", "pass")
-SLOW_SERVER = "an interpreter for the front, a fork of the zygote, and the SDK's own start of a session"
+IMPORT = (sys.executable, "-c", "import mcp")
 _INITIALIZE = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -40,26 +37,13 @@ _INITIALIZE = {
 def measure(scale: Scale) -> list[Line]:
     """Return the lines of starts, and of the memory that an idle server adds."""
     with bench_world(SCRIPT, ["asker"]) as world:
-        plainly = {**world.environment, "SUBAGENT_WARM": "0"}
-        plain = [_start(world, plainly) for _ in range(scale.times(PLAIN_STARTS))]
-        asyncio.run(ready_zygote(world))
-        warm = [_start(world, world.environment) for _ in range(scale.times(WARM_STARTS))]
-        bare = [_bare() for _ in range(scale.times(WARM_STARTS))]
-        own = [_weight(world, world.environment) for _ in range(5)]
-        own_plain = [_weight(world, plainly) for _ in range(3)]
-    what = "`serve` to its reply to `initialize`"
-    floor = "a bare interpreter"
+        imports = [_import() for _ in range(scale.times(STARTS))]
+        starts = [_start(world, world.environment) for _ in range(scale.times(STARTS))]
+        own = [_weight(world, world.environment) for _ in range(3)]
+    floor = "`import mcp`"
     return [
-        Line(f"{what}, plain", plain, floor, bare),
-        Line(f"{what}, warm", warm, floor, bare, (Bar("p50", 70),), because=SLOW_SERVER),
-        Line(
-            "memory of its own (USS) of an idle server, warm",
-            own,
-            "plain",
-            own_plain,
-            (Bar("p50", 20),),
-            "MiB",
-        ),
+        Line("`serve` to its reply to `initialize`", starts, floor, imports, (Bar("ratio", 1.5),)),
+        Line("memory of its own (USS) of an idle server", own, "itself", own, unit="MiB"),
     ]
 
 
@@ -76,13 +60,13 @@ def _weight(world: BenchWorld, environment: Mapping[str, str]) -> float:
 
 
 def own_memory(process: subprocess.Popen[str]) -> float:
-    """Return the memory in MiB that would be free without this server: it, its front, all below it."""
+    """Return the memory in MiB that would be free without this server: it, and all below it."""
     assert process.stdin is not None
     return sum(_unshared(pid) for pid in {process.pid, *_readers(process.stdin)})
 
 
 def _readers(stream: IO[str]) -> Iterator[int]:
-    """Yield the processes that have the other end of a pipe: the server, and what only stands for it."""
+    """Yield the processes that have the other end of a pipe: the server."""
     pipe = Path(f"pipe:[{os.fstat(stream.fileno()).st_ino}]")
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -129,7 +113,7 @@ def serving(
         process.wait(30)
 
 
-def _bare(command: Sequence[str] = BARE) -> float:
+def _import(command: Sequence[str] = IMPORT) -> float:
     began = time.perf_counter()
     subprocess.run(command, check=True)
     return (time.perf_counter() - began) * 1000

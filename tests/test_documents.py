@@ -23,7 +23,7 @@ FOREIGN_FILES = {"conftest.py"}
 
 WORDS = (
     *("run", "agent", "parent", "child", "tree", "door", "verb", "room", "runs root", "starter"),
-    *("shim", "worker", "zygote", "plain start", "warm start", "front", "slot", "ticket", "mark"),
+    *("shim", "worker", "zygote", "plain start", "warm start", "slot", "ticket", "mark"),
     *("reconcile", "sweep", "transcript", "journal", "view", "row", "run context", "runner", "failpoint"),
 )
 RETIRED_WORDS = re.compile(r"\b(keeper|newborn|leash|amid|whoever|of ours|warm process|is none)\b", re.I)

@@ -30,7 +30,17 @@ FLOORS: dict[str, set[str]] = {
     "worktrees": {"sandbox", "host", "domain"},
     "simulator": {"host", "domain"},
     "runners": {"toolkit", "host", "domain"},
-    "service": {"store", "launch", "catalog", "sandbox", "worktrees", "host", "domain", "settings"},
+    "service": {
+        "store",
+        "launch",
+        "forkserver",
+        "catalog",
+        "sandbox",
+        "worktrees",
+        "host",
+        "domain",
+        "settings",
+    },
     "server": ABOVE_THE_VERBS,
     "tui": ABOVE_THE_VERBS,
     "web": ABOVE_THE_VERBS,
@@ -47,10 +57,9 @@ FLOORS: dict[str, set[str]] = {
     },
     "warm": {
         *("service", "catalog", "domain", "settings", "host", "store", "forkserver", "launch", "runners"),
-        *("worker", "cli", "simulator", "sandbox"),
+        *("worker", "simulator", "sandbox"),
     },
-    "front": {"cli", "forkserver", "domain", "settings", "host.no_room"},
-    "__main__": {"front"},
+    "__main__": {"cli", "host.no_room"},
 }
 """By hand from the table of floors: a room, and the rooms (or single modules) it may import beside itself.
 

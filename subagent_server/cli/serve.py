@@ -104,7 +104,7 @@ def serve(
     It exits at the end of input, on SIGINT and on SIGTERM; the runs go on.
     """
     for number in (signal.SIGTERM, signal.SIGINT):  # the event loop takes over after the imports
-        signal.signal(number, lambda *_: session.leave(0))
+        signal.signal(number, lambda *_: os._exit(0))
     http = HttpOptions.taken_from(values)
     if cwd is not None:
         _enter(cwd)
@@ -123,7 +123,7 @@ def serve(
         _serve_http(session, service, _role(role, caller), http)
         return ExitCode.OK
     app = _imported("subagent_server.server.app")
-    app.serve_stdio(service, _role(role, caller), caller, session.leave)
+    app.serve_stdio(service, _role(role, caller), caller)
     return ExitCode.OK
 
 
@@ -144,7 +144,7 @@ def _serve_http(session: Session, service: Service, role: Role, options: HttpOpt
 
     def leave() -> NoReturn:
         door.close()
-        session.leave(0)
+        os._exit(0)  # a thread that still waits would hold the leave up
 
     http.serve_http(service, role, session.caller, door.listener, access, page, leave)
 

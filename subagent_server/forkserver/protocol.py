@@ -1,107 +1,216 @@
-"""The messages between a starter and the child that a zygote forks for it: one connection an order.
+"""What starters and zygotes agree on: the name of a zygote, the messages, and how descriptors travel.
 
-The package's docstring draws them. The order travels in a memory file, so that no part of it is ever in the
-memory of the zygote. Standard library only, and little of it: the front of a command imports this module.
+Standard library only: a shim imports this module.
 """
 
-import _socket
-import marshal
+import json
 import os
+import socket
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any, TypedDict
-
-    class Order(TypedDict):
-        """A program, and everything that its process gets from the starter.
-
-        `program` is a name in the zygote's table. `command` is the command line of the plain start, for
-        `/proc` to show; `argv` is `sys.argv`. `targets` are the numbers that the descriptors of the order
-        get, in the same order. `inherited` is described in `inherited.py`. With `has_front`, the starter
-        stands for the process (`front.py`) and keeps the connection.
-        """
-
-        program: str
-        command: list[str]
-        argv: list[str]
-        environment: dict[str, str]
-        targets: list[int]
-        inherited: dict[str, Any]
-        has_front: bool
-
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypedDict
 
 HERE = b"here"
 READY = b"ready"
 GO = b"go"
-_ORDER = b"order"
 EXIT_NEVER_BEGUN = 71
 """The exit code of a child whose program has not begun."""
 LONGEST_SECRET = 64
-"""Bytes that are read of the first message."""
-_MAX_DESCRIPTORS = 64
-_INT = 4
+_LONGEST_ORDER = 256 << 10
+_MAX_DESCRIPTORS = 32
+
+_RIGHTS = ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp")
+_NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
+_INTERPRETER = (
+    *("LD_", "GLIBC_", "MALLOC_", "OPENSSL_", "GCONV_", "LOCPATH", "SSLKEYLOGFILE"),
+    *("LANG", "LC_ALL", "LC_CTYPE"),
+)
+"""Variables that are read while a program is loaded, or by C code before it asks for them."""
+_PACKAGE = os.path.realpath(f"{__file__}/../..")
+_SITES = ("site-packages", "dist-packages")
+_RECORDS = (".dist-info", ".pth", ".egg-link")
+
+
+class Order(TypedDict):
+    """A program of the zygote's table, and everything that its process gets from the starter.
+
+    `command` is the command line of the plain start, for `/proc` to show. `targets` are the numbers that the
+    descriptors get, in the order in which they are sent.
+    """
+
+    program: str
+    command: list[str]
+    arguments: list[str]
+    environment: dict[str, str]
+    umask: int
+    targets: list[int]
 
 
 class OrderRefused(Exception):
     """The other side sent a reason or nothing, in place of the expected word."""
 
 
-def new_socket() -> _socket.socket:
-    """Return a socket of the kind that both sides use."""
-    return _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+# -- the name of a zygote
 
 
-def send_order(connection: _socket.socket, order: "Order", descriptors: "Sequence[int]") -> None:
-    """Send an order. Raises OSError.
-
-    `descriptors` are its working directory, the place of the starter (`inherited.open_place`), and those
-    that the program gets.
-    """
-    with os.fdopen(os.memfd_create("subagent-order", os.MFD_CLOEXEC), "wb") as memory:
-        marshal.dump({**order}, memory)  # both sides are the same interpreter: the key says so
-        memory.flush()
-        send(connection, _ORDER, (memory.fileno(), *descriptors))
-
-
-def receive_order(connection: _socket.socket) -> "tuple[Order, int, list[int], list[int]]":
-    """Return an order, its working directory, the place of the starter, and the program's descriptors.
-
-    No descriptor is inheritable.
+def zygote_name() -> str:
+    """Return the name of the zygote whose forks are like the children of this process.
 
     Raises:
-        OSError, OrderRefused: no order came.
+        OSError: the package is not a directory of files.
     """
-    memory, cwd, *descriptors = expect(connection, _ORDER)
-    with os.fdopen(memory, "rb") as file:
-        file.seek(0)
-        order: Order = marshal.load(file)
-    own = max(0, len(descriptors) - len(order["targets"]))
-    return order, cwd, descriptors[:own], descriptors[own:]
+    environment = [f"{name}={value}" for name, value in sorted(interpreter_variables(os.environ).items())]
+    return f"{installation_key()}-{_digest([*attributes('self'), *place(), *environment])}"
 
 
-def send(connection: _socket.socket, word: bytes, descriptors: "Sequence[int]" = ()) -> None:
-    """Send a word, with copies of descriptors. Raises OSError."""
-    numbers = b"".join(number.to_bytes(_INT, sys.byteorder) for number in descriptors)
-    rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)] if numbers else []
-    connection.sendmsg([word], rights)
+def installation_key() -> str:
+    """Return a key of the interpreter that runs this, of this package, and of all that is installed.
+
+    It changes with each of their files: an upgrade, or an edited checkout, never meets an older zygote. Only
+    names, sizes and times are read, which takes two milliseconds.
+
+    Raises:
+        OSError: the package is not a directory of files.
+    """
+    interpreter = os.path.realpath(sys.executable)  # `python` and `python3` of one directory are the same
+    facts = [sys.prefix, sys.version, _fact(interpreter, os.stat(interpreter))]  # noqa: PTH116
+    return _digest([*facts, *_sources(_PACKAGE), *_installed()])
 
 
-def expect(connection: _socket.socket, word: bytes) -> list[int]:
-    """Wait for a word of the other side, and return the descriptors that come with it.
+def _digest(facts: Sequence[str]) -> str:
+    data = "\0".join(facts).encode("utf-8", "surrogateescape")
+    return f"{zlib.crc32(data):08x}{zlib.adler32(data):08x}{len(data):x}"
+
+
+def _sources(folder: str) -> Iterator[str]:
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        if not entry.is_dir():
+            yield _fact(entry.path, entry.stat())
+        elif entry.name != "__pycache__":
+            yield from _sources(entry.path)
+
+
+def _installed() -> Iterator[str]:
+    """Yield a fact of each installed package: the name of its record has its version."""
+    for folder in sys.path:
+        if folder.endswith(_SITES) and os.path.isdir(folder):  # noqa: PTH112
+            for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+                if entry.name.endswith(_RECORDS):
+                    yield _fact(entry.path, entry.stat())
+
+
+def _fact(path: str, facts: os.stat_result) -> str:
+    return f"{path} {facts.st_size} {facts.st_mtime_ns}"
+
+
+# -- what a fork cannot take over
+
+
+def attributes(process: str) -> list[str]:
+    """Return the rights, limits, control group and priorities of a process: `self`, or a pid.
+
+    `/proc` shows these even of a process that is not dumpable. Raises OSError: the process has ended.
+    """
+    root, status = f"/proc/{process}", _status(process)
+    # A shim forbids core dumps for itself and its descendants: a worker that starts a nested run has limit 0.
+    limits = [line for line in _read(f"{root}/limits").splitlines() if not line.startswith("Max core file")]
+    return [
+        *(f"{name}:{status.get(name)}" for name in (*_RIGHTS, "Cpus_allowed")),
+        *limits,
+        _read(f"{root}/cgroup"),
+        _read(f"{root}/oom_score_adj"),
+        str(os.getpriority(os.PRIO_PROCESS, 0 if process == "self" else int(process))),
+    ]
+
+
+def umask() -> int:
+    """Return the umask of this process; a look by umask(2) would change it for other threads."""
+    return int(_status("self")["Umask"], 8)
+
+
+def place() -> list[str]:
+    """Return device and inode of each namespace and of the root directory of this process."""
+    return [_place_of(os.stat(path)) for path in _place_paths()]  # noqa: PTH116
+
+
+def open_place(opened: list[int]) -> None:
+    """Append descriptors of the namespaces and the root directory of this process, which prove its place.
+
+    A process elsewhere cannot open them. They are not looked up by pid, because only root may do that for a
+    process that is not dumpable. Raises OSError: there is no descriptor left.
+    """
+    for path in _place_paths():
+        opened.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+
+def is_place(descriptors: Sequence[int]) -> bool:
+    """Whether `open_place` opened these in a process that is in the same place as this one."""
+    return [_place_of(os.fstat(descriptor)) for descriptor in descriptors] == place()
+
+
+def _place_paths() -> list[str]:
+    return [*(f"/proc/self/ns/{name}" for name in _NAMESPACES), "/"]
+
+
+def _place_of(facts: os.stat_result) -> str:
+    return f"{facts.st_dev}:{facts.st_ino}"
+
+
+def interpreter_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that an interpreter, or a library that it has loaded, has read before a fork."""
+    return {name: value for name, value in environment.items() if name.startswith(_INTERPRETER)}
+
+
+def _status(process: str) -> dict[str, str]:
+    return dict(line.partition(":")[::2] for line in _read(f"/proc/{process}/status").splitlines())
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+        return file.read()
+
+
+# -- the messages
+
+
+def new_socket() -> socket.socket:
+    """Return a socket of the kind that both sides use."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send_order(connection: socket.socket, order: Order, descriptors: Sequence[int]) -> None:
+    """Send an order, with the place of the starter and the program's descriptors. Raises OSError."""
+    own: list[int] = []
+    try:
+        open_place(own)
+        socket.send_fds(connection, [json.dumps(order).encode("ascii")], [*own, *descriptors])
+    finally:
+        for descriptor in own:
+            os.close(descriptor)
+
+
+def receive_order(connection: socket.socket) -> tuple[Order, list[int], list[int]]:
+    """Return an order, the place of the starter, and the program's descriptors, none of them inheritable.
+
+    Raises:
+        OSError, ValueError: no order came.
+    """
+    data, descriptors, _, _ = socket.recv_fds(
+        connection, _LONGEST_ORDER, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+    )
+    order: Order = json.loads(data)
+    own = len(descriptors) - len(order["targets"])
+    return order, descriptors[:own], descriptors[own:]
+
+
+def expect(connection: socket.socket, word: bytes) -> None:
+    """Wait for a word of the other side.
 
     Raises:
         OSError: it took too long, or the connection broke.
         OrderRefused: the other side sent something else, or has closed its end.
     """
-    room = _socket.CMSG_LEN(_MAX_DESCRIPTORS * _INT)
-    received, rights, _, _ = connection.recvmsg(4096, room, _socket.MSG_CMSG_CLOEXEC)
-    numbers = b"".join(data for level, kind, data in rights if kind == _socket.SCM_RIGHTS)
-    whole = len(numbers) - len(numbers) % _INT
-    descriptors = [int.from_bytes(numbers[at : at + _INT], sys.byteorder) for at in range(0, whole, _INT)]
+    received = connection.recv(4096)
     if received != word:
-        for descriptor in descriptors:
-            os.close(descriptor)
         raise OrderRefused(received.decode("utf-8", "replace") or "the other side has closed its end")
-    return descriptors

@@ -20,12 +20,6 @@ def keep_others_out() -> None:
         _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def let_others_in() -> None:
-    """Make this process dumpable, as every program is that has just been executed."""
-    if _prctl is not None:
-        _prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
-
-
 def forbid_core_dumps() -> None:
     """Forbid core dumps of this process and all its descendants, for good."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -5,17 +5,12 @@ This way does the same as the plain way (`program.py`), sooner and with shared m
 
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from subagent_server.forkserver.interpreter import (
-    NotLikePlainStart,
-    assume_identity,
-    close_all_but,
-    run,
-)
-from subagent_server.forkserver.proctitle import ProcessTitle
+from subagent_server.forkserver.server import Title, close_all_but, run
 from subagent_server.launch.program import Invocation, WorkerProgram, pass_gate
 
 THREAD_SECONDS = 0.2
@@ -25,7 +20,7 @@ THREAD_SECONDS = 0.2
 class ForkedWorker(WorkerProgram):
     """The worker's program, loaded: `main` is called in a forked process instead of an exec."""
 
-    def __init__(self, title: ProcessTitle, main: Callable[[list[str]], object]) -> None:
+    def __init__(self, title: Title, main: Callable[[list[str]], object]) -> None:
         self._title = title
         self._main = main
         self._alone = True
@@ -39,17 +34,15 @@ class ForkedWorker(WorkerProgram):
 
     def become(self, invocation: Invocation, gate: int | None = None) -> NoReturn:
         """Make this process the worker; by exec if its environment wants another interpreter."""
-        if not self._alone:
+        if not self._alone or not self._title.fits(invocation.environment):
             super().become(invocation, gate)
         # 1. Get ready while the shim records this process.
         close_all_but({0, 1, 2, *invocation.keep, *([] if gate is None else [gate])})
-        try:
-            assume_identity(self._title, *invocation.shown_as(), invocation.environment)
-        except NotLikePlainStart:
-            super().become(invocation, gate)
+        self._title.become(invocation.command(), invocation.environment)
+        tempfile.tempdir = None  # the run has a TMPDIR of its own
         # 2. Begin only once it is on record.
         pass_gate(gate)
-        run(self._main, invocation.arguments)
+        run(lambda: self._main(list(invocation.arguments)))
 
     def spawn(self, arguments: Sequence[str]) -> int:
         """Start the worker's program as a child, by fork."""

@@ -4,34 +4,19 @@ import fcntl
 import json
 import os
 import subprocess
-import sys
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 from subagent_server.domain.errors import LaunchFailed, StorageFailed
-from subagent_server.forkserver.client import ForkConnection, new_order
-from subagent_server.forkserver.starter import WarmStart
+from subagent_server.forkserver.client import ForkConnection, WarmStart
+from subagent_server.forkserver.protocol import interpreter_variables
 from subagent_server.host import failpoints, locks
 from subagent_server.host.failpoints import failpoint
 from subagent_server.launch.launcher import LaunchPackage, Start
-from subagent_server.launch.marks import SHIM_FLAGS
+from subagent_server.launch.shim import order_fork, shim_command
 from subagent_server.store.paths import RunPaths
 
-__all__ = ["LocalLauncher", "LocalReservation", "LocalStart", "WarmStart"]
-
-_SHIM = Path(__file__).with_name("shim.py")
-_PASSED_ON = (
-    "PATH",
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "TMPDIR",
-    "LD_LIBRARY_PATH",
-    "TZ",
-    failpoints.VARIABLE,
-)
-_WARM_LOCK, _WARM_MEMORY = 3, 4
+_PASSED_ON = ("PATH", "HOME", "TMPDIR", "TZ", failpoints.VARIABLE)
 
 
 class LocalLauncher:
@@ -125,7 +110,7 @@ class LocalReservation:
             failpoint("starter.published")
             # 4. Write the package, then let the shim begin: it reads the whole package or has not begun.
             _fill(self._memory_file(), package)
-            if not (self._goes() or self._goes_again()):
+            if not self._goes():
                 # 5. Else the plain start. At most one shim begins: the fork has exited, or never will begin.
                 self.launcher.adopt(self._spawned())
                 self.launcher.warm_up()
@@ -157,17 +142,14 @@ class LocalReservation:
         warm = self.launcher.warm
         if warm is None or connection is None:
             return None
-        command = _command(self.run, _WARM_LOCK, _WARM_MEMORY)
-        order = new_order("shim", command, command[3:], _shim_environment())
-        try:
+
+        def order() -> None:
             with Path(os.devnull).open("rb") as nothing, self.run.worker_out.appender() as output:
-                out = output.fileno()
-                streams = {0: nothing.fileno(), 1: out, 2: out}
-                descriptors = {**streams, _WARM_LOCK: self.lock, _WARM_MEMORY: self._memory_file()}
-                return connection if warm.order(connection, order, descriptors) else None
-        except OSError:  # the plain start meets it too, and says so
-            connection.close()
-            return None
+                streams = (nothing.fileno(), output.fileno(), output.fileno())
+                directory, environment = str(self.run.directory), _shim_environment()
+                order_fork(connection, directory, self.lock, self._memory_file(), streams, environment)
+
+        return connection if warm.tried(connection, order) else None
 
     def _goes(self) -> bool:
         """Let the ordered shim begin; False if there is none, or it is gone."""
@@ -177,18 +159,15 @@ class LocalReservation:
         self._connection = None
         return warm.go(connection)
 
-    def _goes_again(self) -> bool:
-        """Order a second shim after the first was refused or died, and let the second begin."""
-        warm = self.launcher.warm
-        self._connection = None if warm is None else self._ordered(warm.connect())
-        return self._goes()
-
     def _spawned(self) -> "subprocess.Popen[bytes]":
         """The plain start: a fresh interpreter."""
-        memory = self._memory_file()
+        memory, warm = self._memory_file(), self.launcher.warm
         with self.run.worker_out.appender() as output:
             return subprocess.Popen(
-                _command(self.run, self.lock, memory),
+                [
+                    *shim_command(str(self.run.directory), self.lock, memory),
+                    *([] if warm is None else warm.address_of_loading()),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -209,10 +188,6 @@ def _above_streams(descriptor: int) -> int:
         os.close(descriptor)
 
 
-def _command(run: RunPaths, lock: int, memory: int) -> list[str]:
-    return [sys.executable, *SHIM_FLAGS, str(_SHIM), str(run.directory), str(lock), str(memory)]
-
-
 def _fill(memory: int, package: LaunchPackage) -> None:
     """Write the package into a memory file: a pipe would block the starter at a long one."""
     rest = json.dumps(package.to_json()).encode("utf-8", "surrogateescape")
@@ -221,4 +196,5 @@ def _fill(memory: int, package: LaunchPackage) -> None:
 
 
 def _shim_environment() -> dict[str, str]:
-    return {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    named = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    return {**named, **interpreter_variables(os.environ)}

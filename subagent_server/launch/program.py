@@ -32,9 +32,9 @@ class Invocation:
     keep: Sequence[int] = ()
     unblocked: Collection[int] = ()
 
-    def shown_as(self) -> tuple[list[str], list[str]]:
-        """Return its command line and its `sys.argv`."""
-        return [*WORKER, *self.arguments], ["subagent_server.worker", *self.arguments]
+    def command(self) -> list[str]:
+        """Return its command line."""
+        return [*WORKER, *self.arguments]
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class WorkerProgram:
         pass_gate(gate)
         for descriptor in invocation.keep:
             os.set_inheritable(descriptor, True)
-        os.execve(WORKER[0], [*WORKER, *invocation.arguments], dict(invocation.environment))
+        os.execve(WORKER[0], invocation.command(), dict(invocation.environment))
 
     def spawn(self, arguments: Sequence[str]) -> int:
         """Start the worker's program as a child, without signals blocked, and return its pid.

@@ -1,10 +1,10 @@
 """The shim of a run: waits for its slots, starts its worker, and stays until the last process is gone.
 
-Started as `python -I -S shim.py RUN_DIRECTORY LOCK_FD MEMORY_FD` in a session of its own, with the run's
-`live.lock` already held for the shim, or forked from the zygote with the same arguments. Standard library
-only, because a shim lives as long as its run does. The order of the steps makes every kill harmless (SPEC
-section 4, "The process"). They are numbered as in docs/architecture.md; `aftermath.py` has those after the
-worker.
+Started as `python -I -S shim.py RUN_DIRECTORY LOCK_FD MEMORY_FD [ZYGOTES NAME]` in a session of its own, with
+the run's `live.lock` already held for the shim, or forked from the zygote with the first three arguments.
+Standard library only, because a shim lives as long as its run does. The order of the steps makes every kill
+harmless (SPEC section 4, "The process"). They are numbered as in docs/architecture.md; `aftermath.py` has
+those after the worker.
 """
 
 import ctypes
@@ -13,8 +13,13 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from subagent_server.forkserver.client import ForkConnection
 
 if __name__ == "__main__":  # -I leaves out the directory of the package
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -27,6 +32,7 @@ from subagent_server.host.failpoints import failpoint
 from subagent_server.host.stderr import flush, log
 from subagent_server.launch import hooks, predecessor, slots
 from subagent_server.launch.aftermath import conclude, state_has_ended
+from subagent_server.launch.marks import SHIM_FLAGS
 from subagent_server.launch.program import Invocation, WorkerProgram
 from subagent_server.store.paths import RootPaths, RunPaths, run_at
 
@@ -34,6 +40,8 @@ GRACE_SECONDS = 10.0
 """Between TERM and KILL."""
 EXIT_SECOND_SHIM = 75
 HEAD_POLL_SECONDS = 0.03
+_FORK_LOCK, _FORK_MEMORY = 3, 4
+"""The descriptors of a forked shim."""
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)
 _PR_SET_CHILD_SUBREAPER = 36
 _STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -231,9 +239,52 @@ def _become_subreaper() -> None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def shim_command(directory: str, lock: int, memory: int) -> list[str]:
+    """Return the command line of a shim."""
+    return [sys.executable, *SHIM_FLAGS, str(Path(__file__).resolve()), directory, str(lock), str(memory)]
+
+
+def order_fork(
+    connection: "ForkConnection",
+    directory: str,
+    lock: int,
+    memory: int,
+    streams: tuple[int, int, int],
+    environment: Mapping[str, str],
+) -> None:
+    """Order a fork of the zygote as the shim of a run. Raises what `ForkConnection.order` does."""
+    command = shim_command(directory, _FORK_LOCK, _FORK_MEMORY)
+    descriptors = {**dict(enumerate(streams)), _FORK_LOCK: lock, _FORK_MEMORY: memory}
+    connection.order("shim", command, command[-3:], environment, descriptors)
+
+
+def _is_handed_on(directory: str, lock: str, memory: str, zygotes: str, name: str) -> bool:
+    """Let a fork of the zygote be the shim, if the zygote is loading. False: this process is the shim.
+
+    A server that has just begun starts runs faster than its zygote gets ready. A plain worker takes as much
+    of the processor as the zygote: a few of them would keep it, and the server, from getting on. To wait
+    here costs nothing, and the starter has answered. Nothing is claimed yet: the fork begins, or this
+    process goes on.
+    """
+    if not os.path.lexists(f"{zygotes}/{name}.loading"):
+        return False
+    # Only here: it would stay in the memory of a shim for as long as its run lives.
+    from subagent_server.forkserver.client import FAILURES, ForkConnection
+
+    try:
+        with closing(ForkConnection(Path(zygotes), name, while_loading=True)) as connection:
+            order_fork(connection, directory, int(lock), int(memory), (0, 1, 2), os.environ)
+            connection.go()
+    except FAILURES:
+        return False
+    return True
+
+
 def main(arguments: list[str], program: WorkerProgram | None = None) -> int:
     """Supervise the run of the command line; `program` starts its worker."""
     dumpable.keep_others_out()
+    if len(arguments) > 3 and _is_handed_on(*arguments):
+        return 0
     dumpable.forbid_core_dumps()
     # 1. Undo what the starter ignored, and block the signals: `sigtimedwait` alone receives them.
     dispositions.restore_defaults()

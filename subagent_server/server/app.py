@@ -1,11 +1,10 @@
 """The MCP server over stdio: both protocol eras, and a quick leave that touches no run."""
 
 import asyncio
+import os
 import signal
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NoReturn
 
 from subagent_server.server.connection import ClientConnection, SharedByClients
 from subagent_server.server.serving import Serving
@@ -19,16 +18,16 @@ WARM_UP_SECONDS = 0.5
 _THREADS = 32
 
 
-def serve_stdio(service: Service, role: Role, caller: Caller, leave: Callable[[int], NoReturn]) -> None:
-    """Serve one client on stdin and stdout, then exit by `leave` with code 0.
+def serve_stdio(service: Service, role: Role, caller: Caller) -> None:
+    """Serve one client on stdin and stdout, then exit at once with code 0.
 
     It leaves at end of input, SIGINT or SIGTERM, within 300 ms. Nothing of a run lives here, so nothing needs
     to be put away: a thread that still waits for a line of input would only hold the leave up.
     """
-    asyncio.run(_serve(service, role, caller, leave))
+    asyncio.run(_serve(service, role, caller))
 
 
-async def _serve(service: Service, role: Role, caller: Caller, leave: Callable[[int], NoReturn]) -> None:
+async def _serve(service: Service, role: Role, caller: Caller) -> None:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="verb"))
     connection = ClientConnection(service, role, caller, SharedByClients(service, caller))
@@ -39,15 +38,15 @@ async def _serve(service: Service, role: Role, caller: Caller, leave: Callable[[
         stdin, stdout = claim()
     except OSError as error:
         _report(error)
-        leave(6)
+        os._exit(6)
     serving = Serving(connection, stdin, stdout, Reports())
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, serving.leave)
     failure = await serving.until_left()
     if failure is not None:
         _report(failure)
-        leave(6)
-    leave(0)
+        os._exit(6)
+    os._exit(0)
 
 
 def _report(error: BaseException) -> None:

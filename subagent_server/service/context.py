@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from subagent_server.forkserver.client import WarmStart
 from subagent_server.launch.launcher import Launcher
-from subagent_server.launch.local import LocalLauncher, WarmStart
+from subagent_server.launch.local import LocalLauncher
 from subagent_server.service.agents import AgentRegistry
 from subagent_server.service.origin import confined
 from subagent_server.settings import Settings

@@ -1,7 +1,7 @@
-"""Rehearse runs in the zygote, before it forks the first one for a starter.
+"""Rehearse a run in the zygote, before it forks the first one for a starter.
 
 A run loads and caches on its way: the start, a conversation with a question in it, the files, the end. After
-the rehearsals its forks find all this done. They work in a directory of their own, with a scripted model.
+the rehearsal its forks find all this done. It works in a directory of its own, with a scripted model.
 """
 
 import gc
@@ -32,30 +32,29 @@ _QUESTION = {"name": "ask_parent", "input": {"question": "Is anybody there?"}}
 _SCRIPT = {"turns": [{"tool_use": [_QUESTION]}, {"text": "No."}]}
 
 
-def rehearse_if_possible(times: int, directory: Path) -> None:
+def rehearse_if_possible(directory: Path) -> None:
     """Rehearse, as far as there are loopback and room for files; without, a little less is loaded."""
     rehearse_box(os.environ)
     with suppress(OSError, SubagentError):
-        rehearse(times, directory)
+        rehearse(directory)
 
 
-def rehearse(times: int, directory: Path) -> None:
-    """Do so many runs below `directory`, in this thread, which has to be the main one.
+def rehearse(directory: Path) -> None:
+    """Do a run below `directory`, in this thread, which has to be the main one.
 
     Raises:
         OSError, SubagentError: there is no room for it, or no loopback.
     """
     temporary = tempfile.TemporaryDirectory(dir=directory)
     with temporary as name, Simulator(_SCRIPT) as model, chdir(directory):  # a worker changes to its own
-        for _ in range(times):
-            kept = _KeptPackage()
-            own = WorkerRun(_started(Path(name), model.base_url, kept).directory, [])
-            assert kept.package is not None  # a start that fails raises before
-            package = kept.package.to_json()
-            with redirect_stderr(sys.stderr):  # a worker masks its output: not that of this process
-                work(own, package, package["environment"])
-            if own.meta().status is not Status.COMPLETED:
-                raise OSError("the rehearsed run has not completed")
+        kept = _KeptPackage()
+        own = WorkerRun(_started(Path(name), model.base_url, kept).directory, [])
+        assert kept.package is not None  # a start that fails raises before
+        package = kept.package.to_json()
+        with redirect_stderr(sys.stderr):  # a worker masks its output: not that of this process
+            work(own, package, package["environment"])
+        if own.meta().status is not Status.COMPLETED:
+            raise OSError("the rehearsed run has not completed")
     del own, kept, model
     gc.collect()  # objects of a run that refer to each other hold its directory open
 

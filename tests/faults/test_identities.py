@@ -37,8 +37,8 @@ ASLEEP = """
 
 SHOWN_AS = """
     import json, sys
-    from subagent_server.forkserver.proctitle import ProcessTitle
-    ProcessTitle().show_command(json.loads(sys.argv[1]))
+    from subagent_server.forkserver.server import Title
+    Title().show(json.loads(sys.argv[1]))
     print("asleep", flush=True)
     sys.stdin.readline()
 """
@@ -183,9 +183,9 @@ def test_a_run_of_another_host_is_unknown_and_never_declared_dead(store: RunStor
 
 SHIM = """
     import fcntl, signal, sys
-    from subagent_server.forkserver.proctitle import ProcessTitle
+    from subagent_server.forkserver.server import Title
     lock = open(sys.argv[1], "r+b")
-    ProcessTitle().show_command(["python", "-I", "-S", "launch/shim.py", sys.argv[2], "3", "4"])
+    Title().show(["python", "-I", "-S", "launch/shim.py", sys.argv[2], "3", "4"])
     fcntl.flock(lock, fcntl.LOCK_EX)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     print("keeps", flush=True)

@@ -5,20 +5,18 @@ import json
 import os
 import resource
 import shutil
-import signal
 import stat
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from subagent_server.forkserver import protocol
-from subagent_server.forkserver.client import new_order
+from subagent_server.forkserver.protocol import zygote_name
 from subagent_server.host import locks
 from subagent_server.host.directory import Entry
 from tests.forkserver.tiny import ROOM, TinyPlace
@@ -30,8 +28,7 @@ _ABI_OF_LANDLOCK = (444, None, 0, 1)
 CONFINED = """
     import ctypes, os, struct, sys
     from pathlib import Path
-    from subagent_server.forkserver.client import new_order
-    from subagent_server.forkserver.starter import WarmStart
+    from subagent_server.forkserver.client import WarmStart
 
     directory, how = Path(sys.argv[1]), sys.argv[2]
     warm = WarmStart(directory, 600)
@@ -50,10 +47,12 @@ CONFINED = """
 
     def start():
         nothing = open("/dev/null", "r+")
-        order = new_order("wait", ["wait"], ["wait"], {})
         connection = warm.connect()
+        if connection is None:
+            return False
         given = {number: nothing.fileno() for number in (0, 1, 2)}
-        return connection is not None and warm.order(connection, order, given) and warm.go(connection)
+        ordered = warm.tried(connection, lambda: connection.order("wait", ["wait"], [], {}, given))
+        return ordered and warm.go(connection)
 
     free = start()
     confine()
@@ -63,7 +62,7 @@ CONFINED = """
 REUSED = """
     import os, select, signal, sys
     from pathlib import Path
-    from subagent_server.forkserver.client import FAILURES, new_order
+    from subagent_server.forkserver.client import FAILURES
     from tests.forkserver.tiny import OLDER_KERNEL, tiny_place
 
     directory, when, kernel = sys.argv[1:]
@@ -82,7 +81,7 @@ REUSED = """
                 os.read(kept, 1)
                 select.select([connection._socket], [], [], 60)  # longer than a starter would
                 try:
-                    connection.order(new_order("wait", ["x"], ["x"], {}), {}, cwd="/")
+                    connection.order("wait", ["x"], [], {}, {})
                     connection.go()
                     print("served", flush=True)
                 except FAILURES as refusal:
@@ -110,12 +109,15 @@ def test_a_starter_with_other_rights_or_without_the_secret_gets_nothing(place: T
     assert started.stdout == "True False\n", started.stderr
 
 
-def test_a_connection_that_does_not_begin_with_the_secret_is_refused(place: TinyPlace) -> None:
+def test_a_connection_that_does_not_begin_with_the_secret_is_refused(
+    place: TinyPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place.start()
+    monkeypatch.chdir(place.directory)  # the whole path is too long for a socket
     for first_message in (b"\0", b"x" * 32, b"x" * 5000):
         with closing(protocol.new_socket()) as connection:
             connection.settimeout(BOUND)
-            connection.connect(str(next(place.directory.glob("*.sock"))))
+            connection.connect(f"{place.name}.sock")
             connection.send(first_message)
             with pytest.raises(protocol.OrderRefused, match="does not know the secret"):
                 protocol.expect(connection, protocol.HERE)
@@ -146,8 +148,7 @@ def test_an_order_without_the_word_to_go_comes_to_nothing(tmp_path: Path, place:
     lock = locks.take(held)
     assert lock is not None
     with closing(place.connect()) as connection:
-        order = new_order("append", ["append"], ["append", str(lines)], {})
-        connection.order(order, {3: lock}, cwd="/")
+        connection.order("append", ["append"], [str(lines)], {}, {3: lock})
     os.close(lock)
     assert not locks.is_held(held), "closing waits until the child holds nothing"
     assert not lines.exists()
@@ -156,60 +157,30 @@ def test_an_order_without_the_word_to_go_comes_to_nothing(tmp_path: Path, place:
 def test_an_order_of_an_unknown_program_is_refused(place: TinyPlace) -> None:
     place.start()
     with closing(place.connect()) as connection:
-        connection.order(new_order("no such program", ["x"], ["x"], {}), {}, cwd="/")
+        connection.order("no such program", ["x"], [], {}, {})
         with pytest.raises(protocol.OrderRefused, match="no such program"):
             connection.go()
 
 
-ADDR_NO_RANDOMIZE = 0x0040000
-
-
-def set_io_class(name: str) -> None:
-    """Give this process an I/O priority of a class, if the machine has `ionice`."""
-    if (program := shutil.which("ionice")) is not None:
-        subprocess.run([program, "-c", name, "-p", str(os.getpid())], check=True)
-
-
-@contextmanager
-def unusual_attributes() -> Iterator[None]:
-    """Have attributes that few processes have."""
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    before = os.umask(0o027)
-    handler = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files[0] - 1, files[1]))
-    personality = ctypes.CDLL(None).personality(ADDR_NO_RANDOMIZE)
-    set_io_class("idle")
-    try:
-        yield
-    finally:
-        set_io_class("none")
-        ctypes.CDLL(None).personality(personality)
-        resource.setrlimit(resource.RLIMIT_NOFILE, files)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        signal.signal(signal.SIGUSR2, handler)
-        os.umask(before)
-
-
-def forked(place: TinyPlace, words: list[str], environment: dict[str, str], cwd: Path) -> dict[str, Any]:
+def forked(place: TinyPlace, words: list[str], environment: dict[str, str]) -> dict[str, Any]:
     """Return the report of a forked process."""
     out, into = os.pipe()
     with closing(place.connect()) as connection, os.fdopen(out, "rb") as output:
         with Path(os.devnull).open("r+b") as nothing, os.fdopen(into, "wb"):
             streams = {0: nothing.fileno(), 1: into, 2: nothing.fileno()}
-            connection.order(new_order("report", words, words, environment), streams, cwd=str(cwd))
-        os.close(connection.go())
+            connection.order("report", ["report", *words], words, environment, streams)
+        connection.go()
         report: dict[str, Any] = json.loads(output.read())
     return report
 
 
-def executed(words: list[str], environment: dict[str, str], cwd: Path) -> dict[str, Any]:
+def executed(words: list[str], environment: dict[str, str]) -> dict[str, Any]:
     """Return the report of a process that is started plainly."""
     code = "from tests.forkserver.tiny import report; import sys; sys.exit(report(None, sys.argv[1:]))"
     done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); {code}", *words[1:]],
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); {code}", *words],
         env=environment,
-        cwd=cwd,
+        cwd="/",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         check=True,
@@ -218,12 +189,26 @@ def executed(words: list[str], environment: dict[str, str], cwd: Path) -> dict[s
     return report
 
 
-def test_a_forked_program_has_the_attributes_of_one_that_its_starter_executes(
-    tmp_path: Path, place: TinyPlace
-) -> None:
+def test_a_forked_program_has_the_attributes_of_one_that_its_starter_executes(place: TinyPlace) -> None:
     place.start()
-    words, environment = ["report", "0", "ü"], {"PATH": os.environ["PATH"], "NAME": "grün", "FILLER": ROOM}
-    with unusual_attributes():
-        seen = forked(place, words, environment, tmp_path)
-        assert seen == executed(words, environment, tmp_path)
-    assert (seen["umask"], seen["environment"]["NAME"], seen["argv"]) == ("0027", "grün", ["0", "ü"])
+    environment = {"PATH": os.environ["PATH"], "NAME": "grün", "FILLER": ROOM, "LC_CTYPE": "C.UTF-8"}
+    before = os.umask(0o027)
+    try:
+        seen = forked(place, ["ü"], environment)
+        assert seen == executed(["ü"], environment)
+    finally:
+        os.umask(before)
+    assert (seen["umask"], seen["environment"]["NAME"], seen["arguments"]) == ("0027", "grün", ["ü"])
+
+
+def test_a_starter_with_another_limit_has_a_zygote_of_its_own(place: TinyPlace) -> None:
+    place.start()
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files[0] - 1, files[1]))
+    try:
+        assert zygote_name() != place.name
+        with closing(place.connect()) as connection, pytest.raises(protocol.OrderRefused, match="open files"):
+            connection.wait_until_here()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, files)
+    assert zygote_name() == place.name

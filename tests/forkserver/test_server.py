@@ -1,81 +1,16 @@
-"""The zygote serves every starter, forks ahead of the next one, and exits when it is not wanted."""
+"""The zygote serves every starter, and exits when it is not wanted."""
 
 import os
-import select
 import shutil
-from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 
-from subagent_server.forkserver.client import new_order
 from subagent_server.host import failpoints, processes
 from tests.forkserver.tiny import TinyPlace
 from tests.helpers.processes import REPOSITORY, run_python
 from tests.helpers.wait import wait_for
-from tests.helpers.warm_place import children_of, is_preforked
-from tests.helpers.world import BOUND, kill
-
-
-def preforked_of(zygote: processes.Identity) -> processes.Identity:
-    """Return the child that was forked for the next starter, as soon as it is there."""
-
-    def found() -> list[processes.Identity]:
-        with suppress(FileNotFoundError, ProcessLookupError):  # a child has exited just now
-            return [child for child in children_of(zygote) if is_preforked(child, zygote)]
-        return []
-
-    (child,) = wait_for(found, BOUND, "a pre-forked child")
-    return child
-
-
-def test_a_starter_is_served_although_the_preforked_child_was_killed(
-    tmp_path: Path, place: TinyPlace
-) -> None:
-    zygote = place.start()
-    kill(preforked_of(zygote))
-    assert place.start_program("append", tmp_path / "lines")
-    wait_for((tmp_path / "lines").exists, BOUND, "the program")
-
-
-def test_the_preforked_child_exits_with_its_zygote(place: TinyPlace) -> None:
-    zygote = place.start()
-    child = preforked_of(zygote)
-    kill(zygote)
-    wait_for(lambda: not processes.is_alive(child), BOUND, "the exit of the child")
-
-
-def test_the_next_child_is_forked_when_no_start_is_on_its_way(place: TinyPlace) -> None:
-    zygote = place.start()
-    with ExitStack() as stack:
-        connections = [stack.enter_context(closing(place.connect())) for _ in range(10)]
-        for connection in connections:
-            connection.wait_until_here()
-        assert len(children_of(zygote)) == len(connections), "one each, and none ahead"
-
-    def only_the_next_is_there() -> bool:
-        with suppress(FileNotFoundError, ProcessLookupError):  # a child has exited just now
-            return [is_preforked(child, zygote) for child in children_of(zygote)] == [True]
-        return False
-
-    wait_for(only_the_next_is_there, BOUND, "the exit of the others, and the next child")
-
-
-def test_the_next_child_is_forked_while_a_program_runs(place: TinyPlace) -> None:
-    zygote = place.start()
-    first = preforked_of(zygote)
-    streams = {number: os.open(os.devnull, os.O_RDWR) for number in (1, 2)}
-    streams[0], held = os.pipe()
-    with closing(place.connect()) as connection:
-        connection.order(new_order("wait", ["wait"], ["wait"], {}), streams, cwd="/")
-        program = connection.go()
-    for descriptor in streams.values():
-        os.close(descriptor)
-    assert preforked_of(zygote) != first
-    assert processes.is_alive(first), "it runs the program"
-    os.close(held)
-    assert select.select([program], [], [], BOUND)[0]
-    os.close(program)
+from tests.helpers.world import BOUND
 
 
 @pytest.mark.race

@@ -1,10 +1,8 @@
-"""A zygote with tiny programs: `python -m tests.forkserver.tiny DIRECTORY KEY IDLE_SECONDS FILLER`."""
+"""A zygote with tiny programs: `python -m tests.forkserver.tiny DIRECTORY NAME IDLE_SECONDS FILLER`."""
 
-import atexit
 import json
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,11 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from subagent_server.forkserver.child import ForkedProcess
-from subagent_server.forkserver.client import ForkConnection, new_order
-from subagent_server.forkserver.installation import installation_key
-from subagent_server.forkserver.server import Zygote, detach
-from subagent_server.forkserver.starter import WarmStart
+from subagent_server.forkserver.client import ForkConnection, WarmStart
+from subagent_server.forkserver.protocol import zygote_name
+from subagent_server.forkserver.server import Title, Zygote, detach
 from subagent_server.host import peer, processes
 from tests.helpers.processes import REPOSITORY
 from tests.helpers.wait import wait_for
@@ -29,11 +25,11 @@ OLDER_KERNEL = "TINY_OLDER_KERNEL"
 """Has the zygote ask for a socket option that no kernel has, in the place of SO_PEERPIDFD."""
 
 
-def report(process: ForkedProcess, arguments: list[str]) -> int:
-    """Print the inherited attributes of this process; exit with the code that is the first argument."""
+def report(title: Title, arguments: list[str]) -> int:
+    """Print the inherited attributes of this process."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text("utf-8").splitlines())
     facts = {
-        "argv": sys.argv[1:],
+        "arguments": arguments,
         "environment": {name: value for name, value in os.environ.items() if name != "FILLER"},
         "cwd": str(Path.cwd()),
         "umask": status["Umask"].strip(),
@@ -41,60 +37,29 @@ def report(process: ForkedProcess, arguments: list[str]) -> int:
         "limits": [resource.getrlimit(number) for number in range(16)],
         "descriptors": sorted(int(entry.name) for entry in Path("/proc/self/fd").iterdir())[:3],
         "cpus": sorted(os.sched_getaffinity(0)),
-        "blocked": status["SigBlk"].strip(),
-        "ignored": status["SigIgn"].strip(),
-        "personality": Path("/proc/self/personality").read_text("ascii"),
-        "io priority": io_priority(),
     }
     print(json.dumps(facts))
-    return int(arguments[0])
+    return 0
 
 
-def io_priority() -> str:
-    """Return the I/O priority of this process in words, `?` if the machine has no `ionice`."""
-    if (program := shutil.which("ionice")) is None:
-        return "?"
-    done = subprocess.run([program, "-p", str(os.getpid())], capture_output=True, text=True, check=True)
-    return done.stdout
-
-
-def append(process: ForkedProcess, arguments: list[str]) -> int:
+def append(title: Title, arguments: list[str]) -> int:
     """Append a line to a file."""
     with Path(arguments[0]).open("a", encoding="utf-8") as file:
         file.write("once\n")
     return 0
 
 
-def wait(process: ForkedProcess, arguments: list[str]) -> int:
+def wait(title: Title, arguments: list[str]) -> int:
     """Wait for the end of stdin."""
     sys.stdin.read()
     return 0
 
 
-def end(process: ForkedProcess | None, arguments: list[str]) -> int:
-    """End in the way that the first argument names."""
-    match arguments[0]:
-        case "text":
-            sys.exit("a last sentence")
-        case "raise":
-            raise ValueError("a mistake")
-        case "wait":
-            print("ready", flush=True)
-            sys.stdin.read()
-        case "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "print":
-            print("printed")
-        case "exit handler":
-            atexit.register(lambda: print("at exit"))
-    return 3
-
-
-PROGRAMS = {"report": report, "end": end, "append": append, "wait": wait}
+PROGRAMS = {"report": report, "append": append, "wait": wait}
 
 
 def main(arguments: list[str]) -> None:
-    """Be the zygote of a key, unless there is one."""
+    """Be the zygote of a name, unless there is one."""
     if OLDER_KERNEL in os.environ:
         vars(peer)["_SO_PEERPIDFD"] = 9999
     detach()
@@ -110,7 +75,7 @@ class TinyPlace:
 
     def __init__(self, directory: Path, packages: Path = REPOSITORY) -> None:
         self.directory = directory
-        self.key = installation_key()
+        self.name = zygote_name()
         self.warm = WarmStart(directory, IDLE_SECONDS, may_spawn=False)
         self._packages = packages
         directory.mkdir(mode=0o700, parents=True)
@@ -130,7 +95,7 @@ class TinyPlace:
                 "-m",
                 "tests.forkserver.tiny",
                 self.directory,
-                self.key,
+                self.name,
                 str(idle_seconds),
                 ROOM,
             ],
@@ -156,7 +121,7 @@ class TinyPlace:
 
         def connected() -> ForkConnection | None:
             with suppress(ConnectionRefusedError):
-                return ForkConnection(str(self.directory), self.key)
+                return ForkConnection(self.directory, self.name)
             return None
 
         connection = wait_for(connected, BOUND, "a zygote that listens")
@@ -168,13 +133,16 @@ class TinyPlace:
     ) -> bool:
         """Start a program as `launch` does. Returns False if nothing has begun."""
         connection = self.warm.connect()
-        words = [program, *map(str, arguments)]
+        if connection is None:
+            return False
         with Path(os.devnull).open("r+b") as nothing:
             streams = dict.fromkeys((0, 1, 2), nothing.fileno())
-            order = new_order(program, words, words, {})
-            ordered = connection is not None and self.warm.order(connection, order, streams)
+            words = list(map(str, arguments))
+            ordered = self.warm.tried(
+                connection, lambda: connection.order(program, [program, *words], words, {}, streams)
+            )
         before_go()
-        return ordered and connection is not None and self.warm.go(connection)
+        return ordered and self.warm.go(connection)
 
     def end(self) -> None:
         """Kill the zygotes."""

@@ -74,7 +74,7 @@ def _carry_out(order: Any, streams: Sequence[int]) -> NoReturn:
     code = 70
     try:
         _become(order, streams)
-        from subagent_server.front import main
+        from subagent_server.__main__ import main
 
         code = main()
     except SystemExit as leave:

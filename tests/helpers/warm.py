@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from subagent_server.forkserver.starter import WarmStart
+from subagent_server.forkserver.client import WarmStart
 from subagent_server.host import locks, processes
 from subagent_server.host.directory import Entry
 from tests.helpers.wait import wait_for

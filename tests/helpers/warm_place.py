@@ -14,7 +14,6 @@ from tests.helpers.world import BOUND, World
 
 IDLE_SECONDS = 600
 only_root = pytest.mark.skipif(os.getuid() != 0, reason="only root may look into the processes of a run")
-PREFORKED = b"subagent-spare"
 _FORKED_ROOM = 8_000
 """`/proc` shows this much command line of a fork at least, most of it empty; of nothing else in a test."""
 
@@ -49,24 +48,10 @@ class WarmPlace:
         return run_id, is_fork(self.world.worker(run_id))
 
 
-def children_of(zygote: processes.Identity) -> list[processes.Identity]:
+def forks_of(zygote: processes.Identity) -> list[processes.Identity]:
     """Return the children of a zygote, those included that have ended and are not collected."""
     pids = Path(f"/proc/{zygote.pid}/task/{zygote.pid}/children").read_text(encoding="ascii").split()
     return [child for child in (processes.identify(int(pid)) for pid in pids) if child is not None]
-
-
-def is_preforked(child: processes.Identity, zygote: processes.Identity) -> bool:
-    """Whether a child of a zygote waits for a starter, or has just been forked for that."""
-    try:
-        command = Path(f"/proc/{child.pid}/cmdline").read_bytes()
-    except FileNotFoundError:
-        return False  # it has gone, and is not listed next time
-    return PREFORKED in command or command == Path(f"/proc/{zygote.pid}/cmdline").read_bytes()
-
-
-def forks_of(zygote: processes.Identity) -> list[processes.Identity]:
-    """Return the children of a zygote that have a program, or have ended."""
-    return [child for child in children_of(zygote) if not is_preforked(child, zygote)]
 
 
 def is_fork(identity: processes.Identity) -> bool:

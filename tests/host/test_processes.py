@@ -145,8 +145,8 @@ def test_marked_processes_are_found_by_the_environment_they_were_started_with() 
 def test_a_process_of_another_user_is_not_found_whatever_it_shows() -> None:
     code = """
         import sys
-        from subagent_server.forkserver.proctitle import ProcessTitle
-        ProcessTitle().show_command(["python", "the mark"])
+        from subagent_server.forkserver.server import Title
+        Title().show(["python", "the mark"])
         print("here", flush=True)
         sys.stdin.read()
     """

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import resource
 import signal
 import sys
 from collections import Counter
@@ -56,16 +55,11 @@ def held_by(pid: int, run_id: str) -> list[str]:
 @contextmanager
 def unusual_starter() -> Iterator[None]:
     """Be a starter that hands on what is not usual."""
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)
     before = os.umask(0o027)
     handler = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files[0] - 1, files[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, files)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         signal.signal(signal.SIGUSR2, handler)
         os.umask(before)
 
@@ -73,7 +67,6 @@ def unusual_starter() -> Iterator[None]:
 @only_root
 def test_a_program_of_a_run_inherits_the_same_warm_and_plain(world: World, shared_place: WarmPlace) -> None:
     world.agent(env={"OF_THE_AGENT": "grün"})
-    del world.environment["LANG"]
     (world.home / "view.py").write_text(VIEW, encoding="utf-8")
     simulator = world.play(shell(f"{sys.executable} -I {world.home}/view.py"), asks("Go on?"))
     shared_place.zygote()

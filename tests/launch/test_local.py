@@ -14,7 +14,7 @@ from tests.helpers import warm
 from tests.helpers.runs import RUN_ID, make_meta, make_request
 from tests.helpers.turns import asks, says
 from tests.helpers.wait import wait_for
-from tests.helpers.warm_place import WarmPlace, children_of, is_fork, is_preforked
+from tests.helpers.warm_place import WarmPlace, forks_of, is_fork
 from tests.helpers.world import BOUND, World
 
 
@@ -48,9 +48,7 @@ def test_a_start_that_is_refused_after_it_has_connected_leaves_no_process_and_no
     run_id = world.start()
     assert world.failed(run_id)[0] == "config"
     assert not locks.is_held(world.paths(run_id).live_lock)
-    wait_for(
-        lambda: all(is_preforked(child, zygote) for child in children_of(zygote)), BOUND, "no other fork"
-    )
+    wait_for(lambda: not forks_of(zygote), BOUND, "no fork")
 
 
 def test_a_run_that_was_stopped_before_its_shim_begins_never_gets_a_worker(world: World) -> None:

@@ -6,9 +6,9 @@ from tests.helpers.processes import run_python
 
 LOAD = """
     import json, logging, os, signal, threading
-    from subagent_server.warm import imports
+    from subagent_server.warm import zygote
     before = dict(os.environ)
-    imports.load()
+    zygote.load()
     print(json.dumps({
         "handlers": [type(handler).__name__ for handler in logging.getLogger().handlers],
         "level": logging.getLevelName(logging.getLogger().level),

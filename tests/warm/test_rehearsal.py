@@ -1,4 +1,4 @@
-"""The zygote rehearses whole runs, which leave nothing but loaded code."""
+"""The zygote rehearses a whole run, which leaves nothing but loaded code."""
 
 from pathlib import Path
 
@@ -11,9 +11,9 @@ REHEARSE = """
     from subagent_server.warm import rehearsal
     descriptors = lambda: len(os.listdir("/proc/self/fd"))
     home, began = Path(sys.argv[1]), os.getcwd()
-    rehearsal.rehearse(1, home)
+    rehearsal.rehearse(home)
     before = descriptors()
-    rehearsal.rehearse(2, home)
+    rehearsal.rehearse(home)
     print(descriptors() - before, threading.active_count(), os.getcwd() == began)
 """
 

@@ -7,10 +7,10 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import takewhile
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import click
 
@@ -35,14 +35,11 @@ _MEANT = re.compile(r"\(Did you mean one of: (.*)\?\)\.?$")
 _REPORTED = (SubagentError, EarlyExit, OutputClosed, click.ClickException, click.Abort, OSError)
 
 
-def main(arguments: Sequence[str] | None = None, *, leave: Callable[[int], NoReturn] = os._exit) -> int:
-    """Run the command line and return its exit code; `arguments` are those of the process by default.
-
-    A verb that exits at once, with threads that still wait, does so by `leave`.
-    """
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; `arguments` are those of the process by default."""
     prepare_streams()
     words = sys.argv[1:] if arguments is None else arguments
-    flags = Flags(leave=leave, as_json="--json" in takewhile(lambda word: word != "--", words))
+    flags = Flags(as_json="--json" in takewhile(lambda word: word != "--", words))
     try:
         code = subagent.main(arguments, prog_name="subagent", standalone_mode=False, obj=flags)
         return int(code or 0)

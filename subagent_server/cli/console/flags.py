@@ -1,13 +1,11 @@
 """The flags that every verb takes, before or after its name, and the types of option values."""
 
 import math
-import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -23,8 +21,6 @@ class Flags:
     debug: bool = False
     as_json: bool = False
     """Whether --json is among the words: known before they are parsed, for what is wrong with them."""
-    leave: Callable[[int], NoReturn] = os._exit
-    """Exits at once with a code. A forked command exits by it too: its front waits for the code."""
 
 
 def _text(value: str) -> str:

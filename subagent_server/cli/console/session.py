@@ -32,7 +32,6 @@ class Session:
 
     def __init__(self, flags: Flags) -> None:
         self._flags = flags
-        self.leave = flags.leave
 
     @cached_property
     def settings(self) -> Settings:
