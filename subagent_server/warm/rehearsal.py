@@ -8,13 +8,14 @@ import gc
 import os
 import sys
 import tempfile
-from contextlib import AbstractContextManager, chdir, nullcontext, redirect_stderr, suppress
+from contextlib import AbstractContextManager, chdir, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 
 from subagent_server.domain.definitions import AgentDefinition, Limits
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.states import Status
+from subagent_server.host.stderr import log
 from subagent_server.launch.launcher import Launcher, LaunchPackage
 from subagent_server.sandbox.trial import rehearse_box
 from subagent_server.service.access import USER
@@ -35,8 +36,10 @@ _SCRIPT = {"turns": [{"tool_use": [_QUESTION]}, {"text": "No."}]}
 def rehearse_if_possible(directory: Path) -> None:
     """Rehearse, as far as there are loopback and room for files; without, a little less is loaded."""
     rehearse_box(os.environ)
-    with suppress(OSError, SubagentError):
+    try:
         rehearse(directory)
+    except (OSError, SubagentError) as error:
+        log(f"The rehearsal failed, so the first steps of each fork are slower: {error}")
 
 
 def rehearse(directory: Path) -> None:

@@ -7,12 +7,10 @@ missing, dead, hung or of another version, the plain start does the same. Killin
 
 import gc
 import importlib
-import os
 import pkgutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,7 +21,6 @@ from subagent_server.host import dumpable
 _ROOMS = (
     *("domain", "host", "catalog", "store", "launch", "service", "toolkit", "runners", "worker", "server"),
 )
-_NICENESS = 5
 
 
 def main(arguments: list[str]) -> None:
@@ -50,20 +47,13 @@ def main(arguments: list[str]) -> None:
 def warmed_up(scratch: Path) -> dict[str, ForkedProgram]:
     """Load everything, and return the table of programs; `scratch` is a directory to rehearse in."""
     gc.disable()
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        thread.submit(_load_niced).result()
+    load()
     # Not at the top: `main` decides whether this process is wanted before it loads what takes a second.
     importlib.import_module("subagent_server.warm.rehearsal").rehearse_if_possible(scratch)
     gc.enable()
     gc.collect()
     gc.freeze()  # the collector of a fork never visits these objects, which would copy their pages
     return _programs()
-
-
-def _load_niced() -> None:
-    """Import in a thread that gives way to others; niceness could not be taken back from the process."""
-    os.nice(_NICENESS)
-    load()
 
 
 def load() -> None:
@@ -74,7 +64,7 @@ def load() -> None:
     for name in _modules():
         with suppress(ImportError):  # an extra that is not installed: the worker will say so, if it matters
             importlib.import_module(name)
-    importlib.import_module("subagent_server.runners.messages.connection").tls_context()
+    importlib.import_module("subagent_server.runners.messages.model").tls_context()
 
 
 def _modules() -> Iterator[str]:
