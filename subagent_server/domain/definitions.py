@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from subagent_server import extensions
 from subagent_server.domain.code_mode import CODE_TOOL_NAME
 from subagent_server.domain.records import Money, Record
 from subagent_server.domain.tool_selection import Selection, select
@@ -23,8 +24,8 @@ _LATIN_LETTER = re.compile(r"LATIN SMALL (?:LETTER|LIGATURE) ([A-Z]{1,2})( WITH 
 
 PermissionMode = Literal["default", "acceptEdits", "auto", "dontAsk", "bypassPermissions", "plan"]
 RunnerName = Literal["messages", "claude", "codex", "gemini", "acp", "command"]
-BUILT_RUNNERS: frozenset[RunnerName] = frozenset({"messages", "claude", "codex", "gemini", "acp", "command"})
-"""The runners that this version has: those with a row in `worker/runners.py`."""
+BUILT_RUNNERS: frozenset[str] = frozenset({"messages", *extensions.runners()})
+"""The runners that this installation has: the loop, and those of extensions."""
 
 
 class ServerDefinition(Record):

@@ -41,7 +41,7 @@ class EchoRunner:
 async def open_runner(setup: RunnerSetup) -> EchoRunner:
     return EchoRunner(setup)
 '''
-ROW = '    "messages": "subagent_server.worker.messages_runner",\n'
+ROW = '    "messages": "subagent_server.worker.messages_runner:open_runner",\n'
 BUILT = 'frozenset({"messages", '
 
 
@@ -54,7 +54,8 @@ def test_a_second_runner_is_one_file_and_one_row_and_its_run_goes_from_the_comma
 ) -> None:
     installed = Installation(world.home / "installed")
     installed.add("worker/echo_runner.py", ECHO)
-    installed.replace("worker/runners.py", ROW, ROW + '    "echo": "subagent_server.worker.echo_runner",\n')
+    row = '    "echo": "subagent_server.worker.echo_runner:open_runner",\n'
+    installed.replace("worker/runners.py", ROW, ROW + row)
     installed.replace("domain/definitions.py", BUILT, f'{BUILT}"echo", ')
     installed.replace("domain/definitions.py", '"command"]', '"command", "echo"]')
     world.environment |= {"SUBAGENT_WARM": "0"}
