@@ -46,7 +46,7 @@ FLOORS: dict[str, set[str]] = {
     "web": ABOVE_THE_VERBS,
     "worker": ABOVE_THE_VERBS
     | {"runners", "toolkit", "sandbox", "worktrees", "store", "host", "simulator"}
-    | {"launch.marks", "server.connection", "server.serving", "server.stdio"},
+    | {"launch.marks", "server.connection", "server.stdio"},
     "cli": {
         *("service", "catalog", "domain", "settings", "host", "store", "launch", "toolkit", "runners"),
         *("simulator", "server", "tui", "web", "worker", "sandbox", "worktrees"),

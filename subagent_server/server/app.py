@@ -7,8 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from subagent_server.server.connection import ClientConnection, SharedByClients
-from subagent_server.server.serving import Serving
-from subagent_server.server.stdio import Reports, claim
+from subagent_server.server.stdio import Reports, Serving, claim
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 from subagent_server.settings import Role

@@ -6,22 +6,26 @@ from typing import Any, TypeVar
 
 import mcp_types as types
 from mcp.server.caching import CacheHint
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.models import InitializationOptions
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
 
 from subagent_server import __version__
-from subagent_server.server.background import Background
+from subagent_server.domain.visible import visible
 from subagent_server.server.log_notifier import LogNotifier
-from subagent_server.server.notices import ClientNotices
-from subagent_server.server.protocol_checks import explain_bad_parameters, refuse_second_initialize
-from subagent_server.server.resource_watch import ResourceWatch
+from subagent_server.server.notifications import (
+    Background,
+    ClientNotices,
+    ResourceWatch,
+    SubscriptionHandlers,
+    ToolWatch,
+    is_modern,
+)
 from subagent_server.server.resources import ResourceHandlers
-from subagent_server.server.subscriptions import SubscriptionHandlers
-from subagent_server.server.tool_watch import ToolWatch
 from subagent_server.server.tools import ToolHandlers
-from subagent_server.server.unanswered import Unanswered
 from subagent_server.service.access import Caller
 from subagent_server.service.agent_changes import AgentChanges
 from subagent_server.service.changes import Changes
@@ -51,8 +55,18 @@ LIFECYCLE_INSTRUCTIONS = (
     "agent_start(contract) starts an agent without a file and returns its agent_id, which is a runId too; "
     "agent_status looks at several."
 )
+LEFT = (
+    "The server left before this call was answered. Runs go on: look with list_runs before you call again, "
+    "or start anything again."
+)
 MAX_AT_WORK = 128
 """How many requests may have no answer, or one that nobody has read, beside those that wait for runs."""
+MAX_FAULTS = 5
+MAX_NAME_CHARACTERS = 80
+_ENVELOPE = ("params", "_meta")
+"""Checked before the parameters are; the model of a newer request asks for it once more."""
+_NOT_YET_INITIALIZED = ""
+"""The data of the error that the SDK has for a request before the handshake."""
 FIXED_TTL_MS = 3_600_000
 """The server's description of itself stays; lists change at any time, so they go stale at once."""
 
@@ -72,7 +86,8 @@ class ClientConnection:
     def __init__(self, service: Service, role: Role, caller: Caller, shared: SharedByClients) -> None:
         background, notices, changes = Background(), ClientNotices(), shared.runs
         self._background = background
-        self.unanswered = Unanswered()
+        self.count_unanswered: Callable[[], int] = lambda: 0
+        """How many requests have no answer, or not all of it: set by what reads and writes them."""
         self.log_notifier = LogNotifier(service, changes, caller, background)
         self.tools = ToolHandlers(service, changes, role, caller, self.log_notifier, shared.tables)
         self.resources = ResourceHandlers(service, caller)
@@ -96,7 +111,7 @@ class ClientConnection:
 
     @property
     def _at_work(self) -> int:
-        return self.unanswered.count - self.tools.waiting - self.subscriptions.listening
+        return self.count_unanswered() - self.tools.waiting - self.subscriptions.listening
 
     def read_ahead(self) -> None:
         """Begin to read the agent files: the first list of the tools finds them read, or being read."""
@@ -177,3 +192,49 @@ def build_server(find: Callable[[Context], ClientConnection], alike: ClientConne
         "logging/setLevel", types.SetLevelRequestParams, of(lambda client: client.log_notifier.set_level)
     )
     return server
+
+
+# -- requests that the protocol refuses: the error says which parameter to mend, or which order to keep
+
+
+async def explain_bad_parameters(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """Pass a message on, and name the parameter to mend if the protocol refuses it.
+
+    Raises:
+        MCPError.
+    """
+    try:
+        return await call_next(ctx)
+    except ValidationError as error:
+        raise _explained(ctx.method, error) from error
+    except MCPError as error:
+        if error.code == types.INVALID_PARAMS and error.data == _NOT_YET_INITIALIZED:
+            raise MCPError(
+                error.code, "The connection is not initialized yet: send initialize first.", "initialize"
+            ) from error
+        raise
+
+
+async def refuse_second_initialize(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """Pass a message on, unless it would begin a connection of the older era that has begun.
+
+    Raises:
+        MCPError.
+    """
+    if ctx.method == "initialize" and not is_modern(ctx) and ctx.session.client_params is not None:
+        raise MCPError(types.INVALID_REQUEST, "The connection is initialized already: go on with it.")
+    return await call_next(ctx)
+
+
+def _explained(method: str, error: ValidationError) -> MCPError:
+    """Return the error of the protocol. It repeats no value: a value may be long, or a secret."""
+    every = error.errors(include_url=False, include_input=False, include_context=False)
+    faults = [
+        {"parameter": _name(each["loc"]), "fault": each["msg"]} for each in every if each["loc"] != _ENVELOPE
+    ][:MAX_FAULTS]
+    said = "; ".join(f"{each['parameter']}: {each['fault']}" for each in faults)
+    return MCPError(types.INVALID_PARAMS, f"{method}: {said}: mend this, and send it again.", faults)
+
+
+def _name(place: tuple[int | str, ...]) -> str:
+    return visible(".".join(map(str, place)))[:MAX_NAME_CHARACTERS]

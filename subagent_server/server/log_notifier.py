@@ -5,24 +5,31 @@ one asks with each request, and hears of the runs that the request waits for, on
 """
 
 import asyncio
+import json
 import math
 import threading
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from types import TracebackType
+from typing import Any, get_args
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.server.session import ServerSession
+from mcp_types import (
+    LoggingLevel,
+    LoggingMessageNotification,
+    LoggingMessageNotificationParams,
+    ServerNotification,
+)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from subagent_server.domain.errors import SubagentError, UnknownRun
 from subagent_server.domain.records import RunMeta
-from subagent_server.server.background import Background
-from subagent_server.server.log_events import LEVELS, is_wanted, left_out_message, level_of, log_message
-from subagent_server.server.outbox import Outbox
+from subagent_server.server.notifications import Background
 from subagent_server.service.access import Caller
 from subagent_server.service.changes import Changes, Wait, until_root_is_made, wait_until
 from subagent_server.service.context import Service
@@ -30,6 +37,171 @@ from subagent_server.service.journal_follower import Event, JournalFollower, Jou
 from subagent_server.service.parents import OtherParents
 
 Context = ServerRequestContext[Any, Any]
+
+
+LEVELS: tuple[LoggingLevel, ...] = get_args(LoggingLevel)
+"""From the least to the most severe, as the protocol declares them."""
+MAX_TEXT = 2_000
+MAX_DEPTH = 5
+MAX_DATA = 8_000
+"""Characters of a text in an event, levels of it, and characters of all of it, as JSON."""
+
+_BY_TYPE: dict[str, LoggingLevel] = {
+    "thought": "debug",
+    "turn": "debug",
+    "usage": "debug",
+    "subagent_event": "debug",
+    "server_log": "debug",
+    "tool_progress": "debug",
+    "warning": "warning",
+    "no_reply": "warning",
+}
+
+
+def is_wanted(level: LoggingLevel, asked: LoggingLevel) -> bool:
+    """Whether a client that asked for `asked` and above gets `level`."""
+    return LEVELS.index(level) >= LEVELS.index(asked)
+
+
+def level_of(event: Event) -> LoggingLevel:
+    """Return how severe an event is: thoughts debug, trouble that was got over warning, failures error."""
+    kind = event.get("type")
+    if kind == "run_ended" and event.get("status") == "failed":
+        return "error"
+    if kind == "tool_result" and (event.get("isError") or event.get("exitCode")):
+        return "warning"
+    return _BY_TYPE.get(str(kind), "info")
+
+
+def log_message(agent: str, run_id: str, event: Event) -> LoggingMessageNotification:
+    """Return the notification of an event: its data is the event with the id of its run, long texts cut."""
+    data = {"runId": run_id, **_bounded(event, MAX_DEPTH)}
+    size = len(json.dumps(data, ensure_ascii=False))
+    if size > MAX_DATA:
+        kept = {key: value for key, value in data.items() if not isinstance(value, dict | list)}
+        data = {**_fitting(kept), "cut": True}
+    return _message(level_of(event), f"subagent.{agent}", data)
+
+
+def left_out_message(number: int | None = None, run_id: str | None = None) -> LoggingMessageNotification:
+    """Return the notification that too many events (of one run) have come, and some were left out."""
+    data = {
+        "type": "events_left_out",
+        **({} if run_id is None else {"runId": run_id}),
+        **({} if number is None else {"count": number}),
+        "hint": 'get_logs(stream="events") has them all.',
+    }
+    return _message("warning", "subagent", data)
+
+
+def _message(level: LoggingLevel, logger: str, data: Any) -> LoggingMessageNotification:
+    params = LoggingMessageNotificationParams(level=level, logger=logger, data=data)
+    return LoggingMessageNotification(params=params)
+
+
+def _fitting(data: Event) -> Event:
+    """Return the first facts that fit together."""
+    fitting: Event = {}
+    left = MAX_DATA
+    for key, value in data.items():
+        left -= len(json.dumps({key: value}, ensure_ascii=False))
+        if left >= 0:
+            fitting[key] = value
+    return fitting
+
+
+def _bounded(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return _text(value)
+    if not isinstance(value, dict | list):
+        return value
+    if depth == 0:
+        return "…"
+    if isinstance(value, list):
+        return [_bounded(item, depth - 1) for item in value]
+    return {_text(key): _bounded(item, depth - 1) for key, item in value.items()}
+
+
+def _text(text: str) -> str:
+    """Cut a long text; what UTF-8 cannot hold would end the connection, and becomes `?`."""
+    short = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text):,} characters)"
+    return short.encode("utf-8", "replace").decode()
+
+
+MAX_WAITING = 256
+
+
+class Outbox:
+    """Sends notifications one after the other. If it is full, drops the oldest and reports how many.
+
+    `send` may wait for the client as long as it likes. `dropped` makes the notification for a number that was
+    dropped, or None if the client does not want it. Use it as a context: it sends only inside.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[ServerNotification], Awaitable[None]],
+        dropped: Callable[[int], ServerNotification | None],
+        size: int = MAX_WAITING,
+    ) -> None:
+        self._send = send
+        self._notice_of = dropped
+        self._size = size
+        self._waiting: deque[ServerNotification | asyncio.Event] = deque()
+        self._dropped = 0
+        self._lock = threading.Lock()
+        self._filled = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._sender: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "Outbox":
+        self._sender = asyncio.create_task(self._work())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._sender is not None:
+            self._sender.cancel()
+
+    def put(self, item: ServerNotification | asyncio.Event) -> None:
+        """Take a notification, from any thread, without waiting."""
+        with self._lock:
+            self._waiting.append(item)
+            if len(self._waiting) > self._size:
+                self._waiting.popleft()
+                self._dropped += 1
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._filled.set)
+
+    async def drained(self, seconds: float) -> None:
+        """Wait until what was put so far is sent, at most this long."""
+        passed = asyncio.Event()
+        self.put(passed)
+        try:
+            async with asyncio.timeout(seconds):
+                await passed.wait()
+        except TimeoutError:
+            return
+
+    async def _work(self) -> None:
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            while (item := self._next()) is not None:
+                if isinstance(item, asyncio.Event):
+                    item.set()
+                else:
+                    await self._send(item)
+
+    def _next(self) -> "ServerNotification | asyncio.Event | None":
+        """Return the next notification: first of all, how many were dropped."""
+        with self._lock:
+            dropped, self._dropped = self._dropped, 0
+            if dropped and (notice := self._notice_of(dropped)) is not None:
+                return notice
+            return self._waiting.popleft() if self._waiting else None
+
 
 LOOK_SECONDS = 1.0
 """How often journals are looked at: unlike a state, a new line of a journal is not announced."""

@@ -1,28 +1,37 @@
 """Runs as resources: `run://{runId}/meta`, `/log` and `/result`."""
 
 import asyncio
-from typing import Any
+import os
+import re
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal, Protocol, cast
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
-from subagent_server.domain.errors import CallerError, SubagentError
-from subagent_server.server.documents import (
-    JSON,
-    PLAIN,
-    Address,
-    Listed,
-    list_documents,
-    parse_address,
-    read_document,
-)
-from subagent_server.server.protocol_checks import refuse_cursor
+from subagent_server.domain.errors import BadArgument, CallerError, SubagentError, UnknownRun, shorten
+from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, cut, maybe_cut
+from subagent_server.domain.records import Message, RunMeta
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
+from subagent_server.service.get_logs import MAX_LINES, get_logs
+from subagent_server.service.open_run import open_run
+from subagent_server.service.parents import OtherParents
 
 Context = ServerRequestContext[Any, Any]
 
+
+Kind = Literal["meta", "log", "result"]
+Signature = tuple[int, int, int]
+"""Inode, time of change in nanoseconds, and size of a file."""
+
+NEWEST = 50
+"""How many runs are listed beside the live ones."""
+MAX_RESULT_CHARACTERS = 1_000_000
+JSON = "application/json"
+PLAIN = "text/plain"
 FINAL_TTL_MS = 3_600_000
 """How long a client may keep what never changes again."""
 
@@ -52,6 +61,180 @@ TEMPLATES = [
 
 MAX_URI_CHARACTERS = 1_000
 """How much of an address that names no resource is repeated."""
+_ADDRESS = re.compile(r"run://(.*)/(meta|log|result)", re.DOTALL)
+
+
+class File(Protocol):
+    """A file whose changes are looked for."""
+
+    def stat(self) -> os.stat_result:
+        """Return its status. Raises OSError."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Which of a run's documents; the id is not checked yet."""
+
+    run_id: str
+    kind: Kind
+
+    def __str__(self) -> str:
+        return f"run://{self.run_id}/{self.kind}"
+
+
+@dataclass(frozen=True)
+class Document:
+    """The text of a document. `is_final`: it never changes again."""
+
+    text: str
+    mime_type: str
+    is_final: bool = False
+
+
+def parse_address(uri: str) -> Address:
+    """Return the address that a URI names.
+
+    Raises:
+        BadArgument: it is not the URI of a document of a run.
+    """
+    found = _ADDRESS.fullmatch(uri)
+    if found is None:
+        raise BadArgument(
+            f"{shorten(uri)} is no resource here: a run has run://<runId>/meta, /log and /result, "
+            "and resources/list or list_runs shows the ids."
+        )
+    return Address(found[1], cast(Kind, found[2]))
+
+
+def open_document(service: Service, address: Address, caller: Caller) -> File:
+    """Return the file behind an address, whose changes are those of the document; it may not be there yet.
+
+    Raises:
+        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
+    """
+    open_run(service, address.run_id, caller)
+    run = service.store.paths.run(address.run_id)
+    return {"meta": run.meta, "log": run.log, "result": run.result}[address.kind]
+
+
+def signature(file: File) -> Signature | None:
+    """Return a value that differs after each change of a file, or None if there is no file."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def read_document(service: Service, address: Address, caller: Caller) -> Document:
+    """Return a document of a run that is open to the caller.
+
+    Raises:
+        BadArgument: the run has no result.
+        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
+    """
+    if address.kind == "log":
+        return Document(_log(service, address.run_id, caller), PLAIN)
+    meta = open_run(service, address.run_id, caller).meta
+    return _state(meta) if address.kind == "meta" else _result(service, meta)
+
+
+def list_documents(service: Service, caller: Caller) -> list[types.Resource]:
+    """Return the documents of the live runs and of the newest that the caller hears, the newest run first.
+
+    Of a run whose state cannot be read the state is listed, with the reason.
+    """
+    if caller.run_id is None:
+        ids = list(islice(service.store.newest_first(), NEWEST))
+        live = service.store.live_ids()
+    else:
+        ids = sorted([caller.run_id, *service.store.children_of(caller.run_id)], reverse=True)[:NEWEST]
+        live = [caller.run_id]
+    listed: list[types.Resource] = []
+    others = OtherParents(caller)
+    for run_id in sorted({*ids, *live}, reverse=True):
+        try:
+            meta = service.store.read(run_id)
+        except UnknownRun:
+            continue  # no run yet, or removed
+        except SubagentError as error:
+            title = f"{run_id}: its state cannot be read"
+            listed.append(_resource(Address(run_id, "meta"), title, JSON, error.sentence))
+            continue
+        if caller.may_open(meta) and not others.own(meta.started_by):
+            listed += _documents(service, meta)
+    return listed
+
+
+def _documents(service: Service, meta: RunMeta) -> list[types.Resource]:
+    run = service.store.paths.run(meta.run_id)
+    agent = cut(meta.agent_name, MAX_LABEL_CHARACTERS)
+    who = f"{agent} {cut(meta.label, MAX_LABEL_CHARACTERS) if meta.label else meta.run_id}"
+
+    def listed(kind: Kind, what: str, mime_type: str) -> types.Resource:
+        return _resource(Address(meta.run_id, kind), f"{who}: {what}", mime_type)
+
+    found = [listed("meta", "state", JSON), listed("log", "log", PLAIN)]
+    if run.result.exists():
+        found.append(listed("result", "result", JSON if _is_structured(service, meta.run_id) else PLAIN))
+    return found
+
+
+def _is_structured(service: Service, run_id: str) -> bool:
+    try:
+        result = service.store.read_result(run_id)
+    except SubagentError:
+        return False
+    return result is not None and result.has_output
+
+
+def _state(meta: RunMeta) -> Document:
+    """Return the state without the hash of the token; the words of a very large one are cut."""
+    shown = meta.model_copy(update={"child_token_hash": None})
+    text = shown.to_json().decode()
+    if len(text) > MAX_RESULT_CHARACTERS:
+        messages = [_shortened(message) for message in meta.messages]
+        text = shown.model_copy(update={"messages": messages}).to_json().decode()
+    return Document(text, JSON)
+
+
+def _shortened(message: Message) -> Message:
+    """Return a question with its words cut; `check_status` with its id shows them."""
+    cuts = {
+        "question_content": cut(message.question_content, MAX_LABEL_CHARACTERS),
+        "answer_content": maybe_cut(message.answer_content, MAX_LABEL_CHARACTERS),
+    }
+    return message.model_copy(update={**cuts, "options": None})
+
+
+def _log(service: Service, run_id: str, caller: Caller) -> str:
+    """Return the last page of the log, and how to get the lines before it and after it."""
+    page = get_logs(service, run_id, "log", lines=MAX_LINES, caller=caller)
+    if len(page.text.encode()) + 1 >= int(page.cursor):
+        return f"{page.text}\n" if page.text else ""
+    return (
+        f"{page.text}\n\n[This is the end of a longer log. From its beginning: "
+        f'get_logs(runId="{run_id}", cursor="0", lines={MAX_LINES}); then with the cursor of each page.]\n'
+    )
+
+
+def _result(service: Service, meta: RunMeta) -> Document:
+    """Return the result as get_logs does: the text, or the whole of `result.json` if it is structured."""
+    result = service.store.read_result(meta.run_id)
+    if result is None:
+        if meta.status.is_terminal:
+            state, todo = (
+                f"left no result ({meta.status.value})",
+                f"run://{meta.run_id}/log shows how far it came",
+            )
+        else:
+            state, todo = f"has no result yet ({meta.status.value})", "wait for its end"
+        raise BadArgument(f"Run {meta.run_id} {state}: {todo}.")
+    text = result.to_json().decode() if result.has_output else result.text
+    if len(text) > MAX_RESULT_CHARACTERS:
+        more = f'get_logs(runId="{meta.run_id}", stream="result", cursor="{MAX_RESULT_CHARACTERS}")'
+        return Document(f"{text[:MAX_RESULT_CHARACTERS]}\n\n[It goes on: {more}.]\n", PLAIN, is_final=True)
+    return Document(text, JSON if result.has_output else PLAIN, is_final=True)
 
 
 def refusal(error: SubagentError, data: dict[str, Any] | None = None) -> MCPError:
@@ -71,15 +254,15 @@ class ResourceHandlers:
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         """Return the documents of the live runs and of the newest."""
-        refuse_cursor("resources/list", params)
+        _refuse_cursor("resources/list", params)
         listed = await asyncio.to_thread(list_documents, self._service, self._caller)
-        return types.ListResourcesResult(resources=[_resource(item) for item in listed])
+        return types.ListResourcesResult(resources=listed)
 
     async def list_templates(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
         """Return the addresses that any run has, listed or not."""
-        refuse_cursor("resources/templates/list", params)
+        _refuse_cursor("resources/templates/list", params)
         return types.ListResourceTemplatesResult(
             resource_templates=TEMPLATES, ttl_ms=FINAL_TTL_MS, cache_scope="public"
         )
@@ -103,12 +286,22 @@ class ResourceHandlers:
         )
 
 
-def _resource(listed: Listed) -> types.Resource:
-    address: Address = listed.address
+def _resource(address: Address, title: str, mime_type: str, description: str | None = None) -> types.Resource:
     return types.Resource(
         uri=str(address),
         name=f"{address.run_id} {address.kind}",
-        title=listed.title,
-        description=listed.description,
-        mime_type=listed.mime_type,
+        title=title,
+        description=description,
+        mime_type=mime_type,
     )
+
+
+def _refuse_cursor(method: str, params: types.PaginatedRequestParams | None) -> None:
+    """Refuse a cursor for a list that has one page. Raises MCPError."""
+    if params is not None and params.cursor is not None:
+        raise MCPError(
+            types.INVALID_PARAMS,
+            f"{method}: {shorten(params.cursor)} is not a cursor of this list, which has one page: "
+            "leave cursor out.",
+            {"parameter": "cursor"},
+        )

@@ -1,8 +1,8 @@
-"""stdin and stdout as the streams of the protocol, without a thread for each line.
+"""One client on two descriptors: its requests are read, its answers written, and leaving is quick.
 
-Passing lines between threads is a fifth of a short call with the SDK's own transport. Here the event loop
-reads what is there, and writes what the pipe has room for; only the rest of a long answer to a slow client is
-written by a thread.
+The SDK's own transport passes each line between threads and loses the id of a line that is no message: such a
+request would wait for ever. Here the event loop reads what is there and writes what the pipe has room for;
+only the rest of a long answer to a slow client is written by a thread.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractContextManager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,9 +21,10 @@ import anyio
 import mcp_types as types
 from mcp.shared.message import SessionMessage
 
-from subagent_server.server.lines import LineCutter, LongLine
-from subagent_server.server.refusals import bad_line, is_request_in_disguise
+from subagent_server.server.connection import LEFT, ClientConnection, build_server
 
+MAX_LINE_BYTES = 128 << 20
+"""Twice the largest payload, which grows when JSON escapes it."""
 CHUNK_BYTES = 1 << 16
 MAX_REFUSING = 1_000
 """How many errors for lines that are not messages may wait for their reader."""
@@ -31,11 +32,16 @@ MAX_REPORTS = 100
 """How many lines that nobody gets an answer to are reported on stderr."""
 HELD_SECONDS = 1.0
 """How long a client that has ended its input may leave all answers unread."""
+LEAVE_SECONDS = 0.15
+"""How long calls that are being worked on may still be answered when the server leaves."""
+REFUSE_SECONDS = 0.05
+"""How long the client may take to read that all others are not answered."""
 _POLL_SECONDS = 0.01
-_STDIN, _STDOUT, _STDERR = 0, 1, 2
-_FIRST_FREE = 3
-
-Message = SessionMessage | Exception
+_NOT_JSON = "the line is not JSON, or is nested too deeply: send one JSON-RPC message on each line"
+_NOT_ONE = "the line is not a JSON-RPC message: send one object on each line; batches are not taken"
+_LARGEST_ID = 1 << 63
+_MOST_DIGITS = 1_000
+_STDIN, _STDOUT, _STDERR, _FIRST_FREE = 0, 1, 2, 3
 
 
 def claim() -> tuple[int, int]:
@@ -62,20 +68,17 @@ class Reports:
     def __init__(self) -> None:
         self._count = 0
 
-    def of_line(self, line: bytes | LongLine, why: str) -> None:
+    def of_line(self, size: int, why: str) -> None:
         """Say why a line was dropped. The line itself may hold a secret, and is not shown."""
         self._count += 1
         if self._count <= MAX_REPORTS:
             last = "; no more of them are reported" if self._count == MAX_REPORTS else ""
-            words = f"A line of the client ({len(line):,} bytes) was dropped: {why.rstrip('.')}{last}."
+            words = f"A line of the client ({size:,} bytes) was dropped: {why.rstrip('.')}{last}."
             print(words, file=sys.stderr, flush=True)
 
 
 class _Stream:
     """A descriptor as a stream. The descriptor stays open, because other processes may share it."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
 
     async def aclose(self) -> None:
         """Nothing is held."""
@@ -86,193 +89,321 @@ class _Stream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.aclose()
+        """Nothing is held."""
 
 
-class Incoming(_Stream):
-    """The messages of a client. `at_end` is awaited after the last, before the stream reports its end.
+class _Outgoing(_Stream):
+    """The messages to a client, one at a time. `gone` is called if the client has closed its end."""
 
-    `noted` gets each message before it is returned. `answer` sends the error for a line that is not a
-    message; nobody waits until the client has read that. As long as `is_full()`, no message is taken: a
-    client that reads no answers is not given more of them.
-    """
-
-    def __init__(
-        self,
-        descriptor: int,
-        at_end: Callable[[], Awaitable[None]],
-        answer: Callable[[SessionMessage], Coroutine[Any, Any, None]],
-        noted: Callable[[types.JSONRPCMessage], None],
-        is_full: Callable[[], bool],
-        reports: Reports,
-    ) -> None:
-        super().__init__(descriptor)
-        self._at_end = at_end
-        self._is_full = is_full
-        self._reports = reports
-        self._noted = noted
-        self._answer = answer
-        self._answering: set[asyncio.Task[None]] = set()
-        self._cutter = LineCutter()
-        self._ended = False
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Message:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def receive(self) -> Message:
-        """Return the next message, or what is wrong with the line.
-
-        Raises:
-            anyio.EndOfStream: there will be none.
-        """
-        lines = self._cutter.lines
-        while not lines:
-            if self._ended:
-                await self._at_end()
-                raise anyio.EndOfStream
-            await self._until_readable()
-            data = os.read(self._descriptor, CHUNK_BYTES)
-            self._ended = not data
-            self._cutter.take(data)
-        if not await self._has_room():
-            await self._at_end()
-            raise anyio.EndOfStream
-        line = lines.popleft()
-        message = _parsed(line)
-        if isinstance(message, Exception):
-            self._refuse(line)
-        else:
-            self._noted(message.message)
-        return message
-
-    async def _has_room(self) -> bool:
-        """Wait until one more message may be taken. False: the client has gone and reads no answers."""
-        held = 0.0
-        while self._is_full() or len(self._answering) >= MAX_REFUSING:
-            if held >= HELD_SECONDS:
-                return False
-            await asyncio.sleep(_POLL_SECONDS)
-            held = held + _POLL_SECONDS if self._has_hung_up() else 0.0
-        return True
-
-    def _has_hung_up(self) -> bool:
-        """Whether the client has closed its end. What it wrote before may still lie in the pipe."""
-        poll = select.poll()
-        poll.register(self._descriptor, select.POLLRDHUP)
-        return bool(poll.poll(0))
-
-    def _refuse(self, line: bytes | LongLine) -> None:
-        """Answer a line that is not a message; what no request learns is reported on stderr."""
-        bad = bad_line(line)
-        if bad is None:
-            return
-        if bad.is_nameless:
-            self._reports.of_line(line, bad.why)
-        if bad.answer is None:
-            return
-        refusal = SessionMessage(bad.answer)
-
-        async def send() -> None:
-            with suppress(anyio.BrokenResourceError):  # it is gone
-                await self._answer(refusal)
-
-        task = asyncio.create_task(send())
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
-
-    async def _until_readable(self) -> None:
-        loop = asyncio.get_running_loop()
-        readable = loop.create_future()
-        try:
-            loop.add_reader(self._descriptor, _settle, readable)
-        except PermissionError:  # a file: it is always readable, and cannot be waited for
-            return
-        try:
-            await readable
-        finally:
-            loop.remove_reader(self._descriptor)
-
-
-class Outgoing(_Stream):
-    """The messages to a client. `gone` is called if the client has closed its end.
-
-    `writing` is entered with each message before it is written, and left when all of it is.
-    """
-
-    def __init__(
-        self,
-        descriptor: int,
-        gone: Callable[[], None],
-        writing: Callable[[types.JSONRPCMessage], AbstractContextManager[None]],
-    ) -> None:
-        super().__init__(descriptor)
+    def __init__(self, descriptor: int, gone: Callable[[], None]) -> None:
+        self.unanswered: dict[types.RequestId, None] = {}
+        """The requests that were read and have no answer; one is out of it before its answer is written."""
+        self.one_at_a_time = asyncio.Lock()
+        self._descriptor = descriptor
         self._gone = gone
-        self._writing = writing
-        self._one_at_a_time = asyncio.Lock()
         kind = os.fstat(descriptor).st_mode
         self._tells_room = stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
 
     async def send(self, item: SessionMessage) -> None:
-        """Write a message, whole.
-
-        Raises:
-            anyio.BrokenResourceError: nobody reads it.
-        """
-        data = _encoded(item.message) + b"\n"
-        async with self._one_at_a_time:
-            with self._writing(item.message):
-                await self._send(data)
-
-    async def _send(self, data: bytes) -> None:
+        """Write a message, whole. Raises anyio.BrokenResourceError: nobody reads it."""
+        message = item.message
         try:
-            rest = self._written(memoryview(data))
-            if rest:
-                await anyio.to_thread.run_sync(self._write, rest)
-        except BrokenPipeError as error:
-            self._gone()
-            raise anyio.BrokenResourceError from error
-
-    def _written(self, data: memoryview) -> memoryview:
-        """Write what there is room for and return the rest. Where poll(2) sees room, it is this much."""
-        while data and self._tells_room and self._poll.poll(0):
-            data = data[os.write(self._descriptor, data[: select.PIPE_BUF]) :]
-        return data
+            data = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        except ValueError:  # bytes of a path that are not text become `?`
+            facts = message.model_dump(by_alias=True, exclude_unset=True)
+            data = json.dumps(facts, ensure_ascii=False).encode("utf-8", "replace")
+        async with self.one_at_a_time:
+            if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
+                self.unanswered.pop(message.id, None)
+            try:
+                rest = memoryview(data + b"\n")
+                while rest and self._tells_room and self._poll.poll(0):  # where it sees room, it is this much
+                    rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
+                if rest:
+                    await anyio.to_thread.run_sync(self._write, rest)
+            except BrokenPipeError as error:
+                self._gone()
+                raise anyio.BrokenResourceError from error
 
     def _write(self, data: memoryview) -> None:
         while data:
             data = data[os.write(self._descriptor, data) :]
 
 
-def _settle(readable: "asyncio.Future[None]") -> None:
-    if not readable.done():
-        readable.set_result(None)
+class _Incoming(_Stream):
+    """The messages of a client. `at_end` is awaited after the last, before the stream ends.
+
+    A line that is no message is answered here; nobody waits until the client has read that. As long as
+    `is_full()`, nothing is taken: a client that reads no answers is not given more of them.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        outgoing: _Outgoing,
+        reports: Reports,
+        is_full: Callable[[], bool],
+        at_end: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._descriptor = descriptor
+        self._outgoing = outgoing
+        self._reports = reports
+        self._is_full = is_full
+        self._at_end = at_end
+        self._answering: set[asyncio.Task[None]] = set()
+        self._messages = self._read_messages()  # one for all loops: the SDK looks at the first message alone
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage:
+        return await anext(self._messages)
+
+    async def receive(self) -> SessionMessage:
+        """Return the next message. Raises anyio.EndOfStream: there will be none."""
+        try:
+            return await anext(self._messages)
+        except StopAsyncIteration:
+            raise anyio.EndOfStream from None
+
+    async def _read_messages(self) -> AsyncIterator[SessionMessage]:
+        async for line, size in self._lines():
+            if not await self._has_room():
+                break
+            message = _too_long(size) if size > MAX_LINE_BYTES else _parsed(line)
+            if isinstance(message, _BadLine):
+                self._refuse(message, size)
+            elif message is not None:
+                self._note(message)
+                yield SessionMessage(message)
+        await self._at_end()
+
+    async def _lines(self) -> AsyncIterator[tuple[bytes, int]]:
+        """Yield each line with its size; of one that is too long the size alone is kept."""
+        parts: list[bytes] = []
+        size = 0
+        while data := await self._read():
+            *whole, rest = data.split(b"\n")
+            for part in whole:
+                yield b"".join([*parts, part]), size + len(part)
+                parts, size = [], 0
+            parts.append(rest)
+            size += len(rest)
+            if size > MAX_LINE_BYTES:
+                parts.clear()
+        if size:
+            yield b"".join(parts), size
+
+    async def _read(self) -> bytes:
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        try:
+            loop.add_reader(self._descriptor, readable.set)
+        except PermissionError:  # a file: it is always readable, and cannot be waited for
+            return os.read(self._descriptor, CHUNK_BYTES)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(self._descriptor)
+        return os.read(self._descriptor, CHUNK_BYTES)
+
+    async def _has_room(self) -> bool:
+        """Wait until one more message may be taken. False: the client has gone and reads no answers."""
+        held = 0.0
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLRDHUP)
+        while self._is_full() or len(self._answering) >= MAX_REFUSING:
+            if held >= HELD_SECONDS:
+                return False
+            await asyncio.sleep(_POLL_SECONDS)
+            held = held + _POLL_SECONDS if poll.poll(0) else 0.0
+        return True
+
+    def _note(self, message: types.JSONRPCMessage) -> None:
+        """Note a request that needs an answer, and that one which the client cancels needs none."""
+        if isinstance(message, types.JSONRPCRequest):
+            self._outgoing.unanswered[message.id] = None
+        elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
+            cancelled = (message.params or {}).get("requestId")
+            if isinstance(cancelled, int | str):
+                self._outgoing.unanswered.pop(cancelled, None)
+
+    def _refuse(self, bad: "_BadLine", size: int) -> None:
+        """Answer a line that is not a message; what no request learns is reported on stderr."""
+        if not bad.gets_answer or bad.request_id is None:
+            self._reports.of_line(size, bad.why)
+        if not bad.gets_answer:
+            return
+        error = types.ErrorData(code=bad.code, message=f"{bad.why}.")
+        refusal = SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=bad.request_id, error=error))
+
+        async def send() -> None:
+            with suppress(anyio.BrokenResourceError):  # it is gone
+                await self._outgoing.send(refusal)
+
+        task = asyncio.create_task(send())
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
 
 
-def _parsed(line: bytes | LongLine) -> Message:
-    if isinstance(line, LongLine):
-        return ValueError("a line that is too long")
+class Serving:
+    """One client being served: `incoming` is read and `outgoing` is written, and neither is closed."""
+
+    def __init__(self, connection: ClientConnection, incoming: int, outgoing: int, reports: Reports) -> None:
+        """Begin. Needs a running loop."""
+        self._connection = connection
+        self._leaving = asyncio.Event()
+        self._outgoing = _Outgoing(outgoing, gone=self.leave)
+        connection.count_unanswered = lambda: (
+            len(self._outgoing.unanswered) + self._outgoing.one_at_a_time.locked()
+        )
+        self._incoming = _Incoming(
+            incoming, self._outgoing, reports, is_full=lambda: connection.is_full, at_end=self._end
+        )
+        self._task = asyncio.create_task(self._serve())
+
+    def leave(self) -> None:
+        """Let `until_left` take no more requests, and return soon."""
+        self._leaving.set()
+
+    async def until_left(self) -> BaseException | None:
+        """Serve until the client ends its input or `leave` is called; then answer whatever can be answered.
+
+        Return the error that has ended it before, or None.
+        """
+        left = asyncio.create_task(self._leaving.wait())
+        try:
+            await asyncio.wait([self._task, left], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            left.cancel()
+        if self._task.done() and (failure := self._task.exception()) is not None:
+            return failure
+        with anyio.move_on_after(LEAVE_SECONDS):  # calls that wait for runs are not waited for
+            while self._connection.busy:
+                await anyio.sleep(_POLL_SECONDS)
+        await asyncio.wait([asyncio.create_task(self._refuse_the_rest())], timeout=REFUSE_SECONDS)
+        return None
+
+    async def aclose(self) -> None:
+        """End what goes on. The client's end must be closed before: a thread may wait until it is read."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self._connection.close()
+
+    async def _serve(self) -> None:
+        server = build_server(lambda _: self._connection, self._connection)
+        await server.run(self._incoming, self._outgoing, server.create_initialization_options())
+
+    async def _end(self) -> None:
+        self.leave()
+        await anyio.sleep_forever()  # a stream that ends would cut the calls off that are being worked on
+
+    async def _refuse_the_rest(self) -> None:
+        """Answer each request that has no answer with an error. A client that does not read gets none."""
+        error = types.ErrorData(code=types.CONNECTION_CLOSED, message=LEFT)
+        with suppress(anyio.BrokenResourceError):
+            while self._outgoing.unanswered:
+                number = next(iter(self._outgoing.unanswered))
+                await self._outgoing.send(
+                    SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=number, error=error))
+                )
+
+
+# -- lines that are not messages
+
+
+class _BadLine:
+    """A line that is not a message: what is wrong, and whether a request waits for the answer, and which."""
+
+    def __init__(
+        self,
+        why: str,
+        code: int = types.INVALID_REQUEST,
+        request_id: int | str | None = None,
+        *,
+        gets_answer: bool = True,
+    ) -> None:
+        self.why, self.code, self.request_id, self.gets_answer = why, code, request_id, gets_answer
+
+
+def _too_long(size: int) -> _BadLine:
+    return _BadLine(
+        f"the line has {size:,} of at most {MAX_LINE_BYTES:,} bytes: leave the material in a file, and "
+        "name that"
+    )
+
+
+def _parsed(line: bytes) -> types.JSONRPCMessage | _BadLine | None:
+    """Return the message of a line, or what is wrong with it; None if the line is empty."""
     text = line.decode("utf-8", "replace")
     try:
         message = types.jsonrpc_message_adapter.validate_json(text, by_name=False)
-    except ValueError as error:
-        return error
-    if is_request_in_disguise(message, text):
-        return ValueError("a request whose id cannot be one")
-    return SessionMessage(message)
-
-
-def _encoded(message: types.JSONRPCMessage) -> bytes:
-    """Return a message as it is sent; bytes of a path that are not text become `?`."""
-    try:
-        return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        # A request is taken for a notification if its id cannot be one.
+        if not isinstance(message, types.JSONRPCNotification) or '"id"' not in text:
+            return message
+        if "id" not in json.loads(text):
+            return message
     except ValueError:
-        facts = message.model_dump(by_alias=True, exclude_unset=True)
-        return json.dumps(facts, ensure_ascii=False).encode("utf-8", "replace")
+        pass
+    return _explained(text) if text.strip() else None
+
+
+def _explained(text: str) -> _BadLine:
+    try:
+        found = json.loads(
+            text, parse_int=lambda digits: int(digits) if len(digits) <= _MOST_DIGITS else 1e999
+        )
+    except (ValueError, RecursionError):
+        return _BadLine(_NOT_JSON, types.PARSE_ERROR)
+    if not isinstance(found, dict):
+        return _BadLine(_NOT_ONE)
+    if "method" not in found and ("result" in found or "error" in found):
+        return _BadLine(f"an answer to this server is not valid: {_why(found)}", gets_answer=False)
+    if "id" not in found and isinstance(found.get("method"), str):
+        return _BadLine(f"a notification is not valid: {_why(found, needs_id=False)}", gets_answer=False)
+    number = found.get("id")
+    return _BadLine(_why(found), request_id=number if _is_id(number) else None)
+
+
+def _is_id(number: object) -> bool:
+    if isinstance(number, str):
+        return not _is_broken(number)
+    return isinstance(number, int) and not isinstance(number, bool) and abs(number) < _LARGEST_ID
+
+
+def _why(found: dict[str, Any], *, needs_id: bool = True) -> str:
+    if needs_id and not _is_id(found.get("id")):
+        return "id is neither text nor a whole number: give each request one of its own"
+    if found.get("jsonrpc") != "2.0":
+        return 'jsonrpc is not "2.0": send JSON-RPC 2.0'
+    if not isinstance(found.get("method", ""), str) or not found.keys() & {"method", "result", "error"}:
+        return "method is not text: name what is asked for"
+    if not isinstance(found.get("params", {}), dict | None):
+        return "params is not an object: send the arguments by name"
+    place = next(_broken_texts(found), None)
+    if place is not None:
+        return (
+            f"{place[:200]} holds half a character (a lone surrogate such as \\ud800): send whole characters"
+        )
+    return "the message holds a number that is too large, or is nested too deeply: make it simpler"
+
+
+def _broken_texts(found: dict[str, Any]) -> Iterator[str]:
+    """Yield the places of texts, and the places that hold names, of which a part is missing."""
+    pending: list[tuple[str, Any]] = [("", found)]  # no recursion: the line may be nested deeply
+    while pending:
+        place, value = pending.pop()
+        if isinstance(value, str) and _is_broken(value):
+            yield place
+        elif isinstance(value, list):
+            pending += [(f"{place}[{number}]", each) for number, each in enumerate(value)]
+        elif isinstance(value, dict):
+            if any(map(_is_broken, value)):
+                yield f"a name in {place or 'the message'}"
+            pending += [(f"{place}.{name}".lstrip("."), each) for name, each in value.items()]
+
+
+def _is_broken(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text)

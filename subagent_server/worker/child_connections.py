@@ -23,8 +23,7 @@ from subagent_server.host.stderr import log
 from subagent_server.runners.programs import relay
 from subagent_server.runners.programs.runner import ChildServer
 from subagent_server.server.connection import ClientConnection, SharedByClients
-from subagent_server.server.serving import Serving
-from subagent_server.server.stdio import Reports
+from subagent_server.server.stdio import Reports, Serving
 from subagent_server.service.access import run_as_caller
 from subagent_server.service.context import Service
 from subagent_server.worker.run_context import WorkerRun

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from subagent_server.domain.errors import SubagentError
 from subagent_server.launch.local import LocalLauncher
-from subagent_server.server.documents import list_documents, parse_address, read_document
+from subagent_server.server.resources import list_documents, parse_address, read_document
 from subagent_server.service.access import USER
 from subagent_server.service.check_status import check_status
 from subagent_server.service.context import Service, open_service

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.server.lines import MAX_LINE_BYTES, LineCutter, LongLine
-from subagent_server.server.refusals import bad_line
+from subagent_server.server.stdio import MAX_LINE_BYTES
 from tests.helpers.raw_server import HELLO, MODERN, READY, RawServer, request, tool_call
 from tests.helpers.world import PROGRAM, World
 
@@ -78,42 +77,11 @@ def test_a_line_that_is_too_long_is_answered_and_the_server_goes_on(world: World
     text = b"x" * (MAX_LINE_BYTES + 1)
     with world.raw_server() as server:
         server.say(HELLO, READY)
-        assert "bytes: leave the material in a file" in refusal(
-            server, 1, b'{"method":"tools/call","params":{"name":"%s"},"jsonrpc":"2.0","id":1}' % text
-        )
+        server.say(b'{"method":"tools/call","params":{"name":"%s"},"jsonrpc":"2.0","id":1}' % text)
         server.say(request(2, "ping"))
         assert server.answer_to(2)["result"] == {}
-
-
-@pytest.mark.parametrize(
-    ("head", "tail", "number"),
-    [
-        (b'{"jsonrpc":"2.0","id":7,"method":"x","params":{"a":"', b'"}}', 7),
-        (b'{ "id": "seven", "params": {"a":"', b'"}}', "seven"),
-        (b'{"method":"x","params":{"a":"', b'"},"id":7,"jsonrpc":"2.0"}', 7),
-        (b'{"method":"x","params":{"a":"', b'"}, "id": -7 }\r', -7),
-        (b'{"method":"x","params":{"id":7,"a":"', b'"},"jsonrpc":"2.0"}', None),
-        (b'{"method":"x","params":{"a":"', rb'","id":7}}', None),
-        (b'{"method":"x","params":{"a":"', rb",\"id\":7}", None),
-        (b'{"id":99999999999999999999,"a":"', b'"}', None),
-        (b'{"id":9223372036854775808,"a":"', b'"}', None),
-        (b'{"id":"\xff","a":"', b'"}', "\ufffd"),
-        (b"\x00", b"", None),
-    ],
-)
-def test_the_id_of_a_line_that_is_too_long_is_read_at_its_ends(
-    head: bytes, tail: bytes, number: int | str | None
-) -> None:
-    bad = bad_line(LongLine(MAX_LINE_BYTES + 1, head, tail))
-    assert bad is not None and bad.answer is not None
-    assert bad.answer.id == number
-
-
-def test_lines_are_cut_however_they_come() -> None:
-    cutter = LineCutter()
-    for piece in (b"a", b"b\n\nc", b"\n", b"d", b""):
-        cutter.take(piece)
-    assert list(cutter.lines) == [b"ab", b"", b"c", b"d"]
+        (refused,) = server.nameless
+    assert "bytes: leave the material in a file" in refused["error"]["message"]
 
 
 def test_a_flood_of_broken_lines_is_answered_whole_once_the_client_reads(world: World) -> None:

@@ -19,7 +19,7 @@ from subagent_server.domain.limits import (
 )
 from subagent_server.host import locks
 from subagent_server.launch.local import LocalLauncher
-from subagent_server.server.documents import Address, read_document
+from subagent_server.server.resources import Address, read_document
 from subagent_server.service.access import USER, Caller
 from subagent_server.service.changes import Changes
 from subagent_server.service.context import Service, open_service

@@ -27,7 +27,7 @@ from starlette.types import ASGIApp
 
 from subagent_server.domain.errors import CallerError, SubagentError, UnknownRun
 from subagent_server.server.app import WARM_UP_SECONDS
-from subagent_server.server.connection import build_server
+from subagent_server.server.connection import LEFT, build_server
 from subagent_server.server.http.clients import HttpClients
 from subagent_server.server.http.gates import BodyBounds, HostGate, KnowsBrowser, ParentOf, TokenGate
 from subagent_server.server.http.payload import payload_route
@@ -38,7 +38,6 @@ from subagent_server.server.http.socket_bounds import (
     BoundedProtocol,
     IsWelcome,
 )
-from subagent_server.server.unanswered import LEFT
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 from subagent_server.settings import Role

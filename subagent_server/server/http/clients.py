@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from subagent_server.server.connection import ClientConnection, SharedByClients
 from subagent_server.server.http.gates import parent_of
-from subagent_server.server.notices import is_modern
+from subagent_server.server.notifications import is_modern
 from subagent_server.service.access import Caller
 from subagent_server.service.context import Service
 from subagent_server.settings import Role

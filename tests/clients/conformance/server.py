@@ -21,11 +21,10 @@ from mcp.server.subscriptions import (
 )
 from mcp.shared.exceptions import MCPError
 
-from subagent_server.server.connection import ProtocolServer
+from subagent_server.server.connection import ProtocolServer, explain_bad_parameters, refuse_second_initialize
 from subagent_server.server.http.app import Access, HttpServer, OpenCalls, assemble
 from subagent_server.server.http.gates import LOOPBACK_NAMES
 from subagent_server.server.http.sessions import McpSessions
-from subagent_server.server.protocol_checks import explain_bad_parameters, refuse_second_initialize
 from tests.clients.conformance.documents import (
     PROMPT_ARGUMENTS,
     RESOURCES,
