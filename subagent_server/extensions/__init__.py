@@ -26,7 +26,8 @@ class Extension:
 
     `tools`: by the key of agent files that asks for it, a function that takes a `toolkit.tool.RunTools` and
     returns the tools that the model gets in the place of those of the MCP servers.
-    `runners`: by the value of `runner`, a function that opens one (`worker/runners.py`).
+    `runners`: by the value of `runner`, a function that opens one (`worker/runners.py`); `runner_checks` is a
+    module that says of an agent, before a start, what these runners cannot keep (`service/check_agent.py`).
     `schemas`: by the name for `subagent schema`, a function that returns the JSON Schema of a file.
     `reach` takes the directory of a project and yields what trust in it covers besides agents and servers:
     for each file, its name in the pins, and commands and places by their subject.
@@ -37,6 +38,7 @@ class Extension:
     commands: Mapping[str, Command] = field(default_factory=dict)
     tools: Mapping[str, str] = field(default_factory=dict)
     runners: Mapping[str, str] = field(default_factory=dict)
+    runner_checks: str | None = None
     schemas: Mapping[str, str] = field(default_factory=dict)
     reach: str | None = None
     script_reader: str | None = None
@@ -48,11 +50,39 @@ EXTENSIONS: Mapping[str, Extension] = {
     "code_mode": Extension(
         tools={"codeMode": f"{_HERE}.toolkit.code_mode.tool:with_programs"},
     ),
+    "programs": Extension(
+        runners=dict.fromkeys(
+            ("claude", "codex", "gemini", "acp", "command"),
+            f"{_HERE}.worker.program_runner:open_runner",
+        ),
+        runner_checks=f"{_HERE}.service.program_version",
+    ),
+    "simulator": Extension(
+        commands={
+            "prompt": Command(
+                f"{_HERE}.cli.prompt:prompt",
+                "Show what the model of an agent would get, without a call.",
+                "agents",
+            ),
+            "script": Command(
+                f"{_HERE}.cli.script:script",
+                "Turn a run that has ended into a script that plays it again.",
+                "agents",
+            ),
+            "demo": Command(
+                f"{_HERE}.cli.demo:demo",
+                "Show a whole run with a scripted model, without a key.",
+                "completion",
+            ),
+        },
+        script_reader=f"{_HERE}.simulator.script:script_text",
+        script_player=f"{_HERE}.worker.scripted_model:script_played",
+    ),
     "evals": Extension(
         commands={
             "eval": Command(
-                f"{_HERE}.extensions.evals.cli:eval_", "Try cases with agents and models.", "script"
-            )
+                f"{_HERE}.extensions.evals.cli:eval_", "Try cases with agents and models.", "agents"
+            ),
         },
         schemas={"eval": f"{_HERE}.extensions.evals.file:eval_schema"},
         reach=f"{_HERE}.extensions.evals.file:reach_in",
@@ -75,6 +105,21 @@ def runners() -> dict[str, str]:
     return {name: where for each in EXTENSIONS.values() for name, where in each.runners.items()}
 
 
+def checks_of(runner: str) -> str | None:
+    """Return the module that checks agents of this runner; None for those of the core."""
+    return next((each.runner_checks for each in EXTENSIONS.values() if runner in each.runners), None)
+
+
+def script_reader() -> str | None:
+    """Return the function that reads scripts; None if no extension plays them."""
+    return next((each.script_reader for each in EXTENSIONS.values() if each.script_reader), None)
+
+
+def script_player() -> str | None:
+    """Return the context in which a script is played; None if no extension plays them."""
+    return next((each.script_player for each in EXTENSIONS.values() if each.script_player), None)
+
+
 def reaches() -> list[str]:
     """Return the functions that yield what trust in a directory covers."""
     return [each.reach for each in EXTENSIONS.values() if each.reach is not None]
@@ -86,6 +131,7 @@ def schemas() -> dict[str, str]:
 
 
 def imported(where: str) -> Any:
-    """Import what stands at `module:attribute` and return it."""
+    """Import what stands at `module:attribute`, or the module alone, and return it."""
     module, _, attribute = where.partition(":")
-    return getattr(import_module(module), attribute)
+    found = import_module(module)
+    return getattr(found, attribute) if attribute else found

@@ -6,11 +6,13 @@ cannot differ. Whether a person trusts the agent is judged in `service/trusting.
 Tested in `tests/service/test_check_agent.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
+from subagent_server import extensions
 from subagent_server.catalog.fields import is_http_url
 from subagent_server.catalog.models import has_known_price, misspelt_alias, resolve_model, unknown_model
 from subagent_server.catalog.named_servers import UnknownServer
@@ -24,8 +26,6 @@ from subagent_server.sandbox.server_places import NotOutside, ServerPlace, outsi
 from subagent_server.service.context import Service
 from subagent_server.service.live_runs import written_places
 from subagent_server.service.places import cwd_of_user
-from subagent_server.service.program_keys import installing, program_of, unkept_keys
-from subagent_server.service.program_version import too_old
 from subagent_server.service.programs import Programs
 from subagent_server.service.scripted import is_scripted
 from subagent_server.service.tool_names import (
@@ -175,9 +175,10 @@ class AgentChecker:
         refusals += self._of_runner(ready, cwd)
         # 4. To ask a program for its version executes it, so only when nothing is doubted.
         old, unknown = (None, None)
-        if asks_program and doubt is None:
+        checks = _runner_checks(agent)
+        if asks_program and doubt is None and checks is not None:
             environment = {**self._service.settings.environment, **ready.env}
-            old, unknown = too_old(ready, environment, written_places(self._service.settings))
+            old, unknown = checks.too_old(ready, environment, written_places(self._service.settings))
             refusals += [Refusal(old, "runner", in_file=False)] if old is not None else []
         # 5. Boxes last: they depend on the directory.
         refusals += self._of_box(ready, cwd)
@@ -199,9 +200,11 @@ class AgentChecker:
 
     def _of_definition(self, agent: AgentDefinition) -> list[Refusal]:
         """Return the refusals that follow from the file alone."""
+        checks = _runner_checks(agent)
         return [
             *(Refusal(_sentence(fault)) for fault in agent.faults),
-            *(Refusal(sentence, key) for key, sentence in unkept_keys(agent).items()),
+            *_of_extensions(agent),
+            *(Refusal(text, key) for key, text in (checks.unkept_keys(agent) if checks else {}).items()),
             *(Refusal(sentence, key) for key, sentence in tool_refusals(agent)),
             *(() if is_scripted(self._service.settings.environment) else _of_budget(agent)),
         ]
@@ -239,13 +242,14 @@ class AgentChecker:
 
     def _of_runner(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
         """Yield the refusal of an agent whose runs need a program that is not there."""
-        command = (program_of(agent) or "").strip()
-        if not command or _has_unset(command):
+        checks = _runner_checks(agent)
+        command = (checks.program_of(agent) or "").strip() if checks is not None else ""
+        if checks is None or not command or _has_unset(command):
             return
         environment = {**self._service.settings.environment, **agent.env}
         if self._programs.is_missing(command, environment.get("PATH"), cwd):
             told = f"The program {shorten(command)} of the runner {agent.runner} is not here: "
-            yield Refusal(f"{told}{installing(agent)}.", "runner", in_file=False)
+            yield Refusal(f"{told}{checks.installing(agent)}.", "runner", in_file=False)
 
     def _of_box(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
         asked = asked_of_box(agent)
@@ -328,6 +332,43 @@ class AgentChecker:
                 f"{meant} is not here: install it, or mend the command."
             )
             yield Refusal(told, f"mcpServers.{name}", in_file=False)
+
+
+class RunnerChecks(Protocol):
+    """What the module of an extension says of agents whose runs its runners carry out."""
+
+    def unkept_keys(self, agent: AgentDefinition) -> dict[str, str]:
+        """Return the keys that the runner cannot keep, each with a sentence."""
+        ...
+
+    def program_of(self, agent: AgentDefinition) -> str | None:
+        """Return the command of the program that carries out the runs."""
+        ...
+
+    def installing(self, agent: AgentDefinition) -> str:
+        """Return how that program comes here, as the end of a sentence."""
+        ...
+
+    def too_old(
+        self, agent: AgentDefinition, environment: Mapping[str, str], written: Sequence[Path]
+    ) -> tuple[str | None, str | None]:
+        """Return why the program is too old, and a doubt if it does not tell its version."""
+        ...
+
+
+def _runner_checks(agent: AgentDefinition) -> RunnerChecks | None:
+    """Return the checks of an agent's runner; None for the built-in loop."""
+    where = extensions.checks_of(agent.runner)
+    checks: RunnerChecks | None = None if where is None else extensions.imported(where)
+    return checks
+
+
+def _of_extensions(agent: AgentDefinition) -> Iterator[Refusal]:
+    """Yield the refusals of an agent that asks for an extension which this installation does not have."""
+    if agent.runner != "messages" and agent.runner not in extensions.runners():
+        yield Refusal(f"runner: {agent.runner} is not in this installation: choose another.", "runner")
+    if agent.enabled_code_mode is not None and extensions.tools_for("codeMode") is None:
+        yield Refusal("codeMode is not in this installation: leave it out.", "codeMode")
 
 
 def _of_budget(agent: AgentDefinition) -> Iterator[Refusal]:

@@ -18,7 +18,15 @@ from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import shorten
 from subagent_server.host.bounded_command import start
 from subagent_server.host.host_programs import NoHostProgram, user_program
-from subagent_server.service.program_keys import KNOWN_PROGRAMS, KnownProgram, installing, program_of
+from subagent_server.service.program_keys import (
+    KNOWN_PROGRAMS,
+    KnownProgram,
+    installing,
+    program_of,
+    unkept_keys,
+)
+
+__all__ = ["installing", "program_of", "too_old", "unkept_keys"]
 
 VERSION_SECONDS = 10.0
 """How long a program may take to tell its version."""

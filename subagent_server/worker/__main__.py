@@ -24,6 +24,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from subagent_server import extensions
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import LaunchFailed, RunRefused, StorageFailed, SubagentError
 from subagent_server.domain.records import Failure
@@ -125,7 +126,7 @@ def _live(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) 
     agent = AgentDefinition.model_validate(package["definition"])
     run.limit(agent.limits)
     servers = [_SERVERS] if agent.mcp_servers and agent.runner == "messages" else []
-    life = _import_gently(run, [_HEAVY, RUNNERS[agent.runner], *servers])
+    life = _import_gently(run, [_HEAVY, RUNNERS[agent.runner].partition(":")[0], *servers])
     with _model_played(package.get("script"), environment):
         run.use_agent(agent, environment)
         asyncio.run(life.Life(run, agent, environment).live())
@@ -135,9 +136,10 @@ def _model_played(script: dict[str, str] | None, environment: dict[str, str]) ->
     """Play the script of a run that has one. Raises LaunchFailed."""
     if script is None:
         return nullcontext()
-    from subagent_server.worker.scripted_model import script_played  # imports a server of HTTP
-
-    return script_played(script, environment)
+    if (where := extensions.script_player()) is None:
+        raise LaunchFailed("Nothing in this installation can play the script of the run.")
+    played: AbstractContextManager[None] = extensions.imported(where)(script, environment)
+    return played
 
 
 def _read_package(memory: int) -> dict[str, Any]:

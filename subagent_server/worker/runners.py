@@ -1,8 +1,8 @@
 """The runners: a row each, under the name used in agent files."""
 
 from collections.abc import Awaitable, Callable
-from importlib import import_module
 
+from subagent_server import extensions
 from subagent_server.domain.definitions import RunnerName
 from subagent_server.runners.runner import Runner
 from subagent_server.worker.runner_setup import RunnerSetup
@@ -13,11 +13,11 @@ OpenRunner = Callable[[RunnerSetup], Awaitable[Runner]]
 It raises RunRefused with `config` for a setting that cannot be kept.
 """
 
-RUNNERS: dict[RunnerName, str] = {
-    "messages": "subagent_server.worker.messages_runner",
-    **dict.fromkeys(("claude", "codex", "gemini", "acp", "command"), "subagent_server.worker.program_runner"),
+RUNNERS: dict[str, str] = {
+    "messages": "subagent_server.worker.messages_runner:open_runner",
+    **extensions.runners(),
 }
-"""The module of each, with a function `open_runner`. A worker imports that of its own agent alone.
+"""The function that opens each. A worker imports that of its own agent alone.
 
 The names are those of `RunnerName` in `domain/definitions.py`, by which agent files are judged.
 """
@@ -25,5 +25,5 @@ The names are those of `RunnerName` in `domain/definitions.py`, by which agent f
 
 def opener_of(name: RunnerName) -> OpenRunner:
     """Return the function that opens a runner of this name."""
-    opener: OpenRunner = import_module(RUNNERS[name]).open_runner
+    opener: OpenRunner = extensions.imported(RUNNERS[name])
     return opener

@@ -64,6 +64,24 @@ class Installation:
         assert text.count(old) == 1, f"{name} has {old!r} {text.count(old)} times"
         self.add(name, text.replace(old, new))
 
+    def remove_extension(self, name: str) -> None:
+        """Delete the folder of an extension, and its entry in the registry."""
+        shutil.rmtree(self._packages / _NAME / "extensions" / name)
+        registry = self._packages / _NAME / "extensions" / "__init__.py"
+        text = registry.read_text(encoding="utf-8")
+        (table,) = [
+            node.value
+            for node in ast.parse(text).body
+            if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "EXTENSIONS"
+        ]
+        assert isinstance(table, ast.Dict)
+        (at,) = [n for n, key in enumerate(table.keys) if isinstance(key, ast.Constant) and key.value == name]
+        key, value = table.keys[at], table.values[at]
+        assert key is not None
+        lines = text.splitlines(keepends=True)
+        del lines[key.lineno - 1 : value.end_lineno]
+        registry.write_text("".join(lines), encoding="utf-8")
+
     def upgrade(self, halfway: Callable[[], object] = lambda: None, part: float = 0.5) -> None:
         """Install the next version; call `halfway` when this part of its files is there."""
         version = self._version(self.number + 1)

@@ -40,8 +40,6 @@ _OWN: dict[str, Verb] = {
     "prune": _verb("prune", "Remove runs that ended long ago."),
     "stats": _verb("stats", "Sum up runs, tokens and cost by agent and day."),
     "agents": _verb("agents", "List the agents and the faults of their files."),
-    "prompt": _verb("prompt", "Show what the model of an agent would get, without a call."),
-    "script": _verb("script", "Turn a run that has ended into a script that plays it again."),
     "compare": _verb("compare", "Show two runs side by side."),
     "new": _verb("new", "Write the file of a new agent."),
     "tools": _verb("tools", "Print the functions that programs of an agent can call."),
@@ -53,7 +51,6 @@ _OWN: dict[str, Verb] = {
     "serve": _verb("serve", "Serve the agents to an MCP client."),
     "export": _verb("export", "Pack a run into one archive."),
     "completion": _verb("completion", "Print the script that completes this command in a shell."),
-    "demo": _verb("demo", "Show a whole run with a scripted model, without a key."),
 }
 
 VERBS: dict[str, Verb] = {

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from subagent_server import extensions
 from subagent_server.catalog.overrides import fault_of
 from subagent_server.cli.console.ask_trust import with_trust
 from subagent_server.cli.console.asking import ask_person, has_person
@@ -134,13 +135,13 @@ def _keep(ctx: click.Context, param: click.Parameter, value: str | None) -> None
 
 
 def script_file(session: Session, file: Path | None) -> PlayedScript | None:
-    """Return the script of a file, or None without a file. Raises ScriptError."""
+    """Return the script of a file, or None without a file. Raises BadArgument, ScriptError."""
     if file is None:
         return None
-    from subagent_server.simulator import script_text  # imports a server of HTTP
-
+    if (where := extensions.script_reader()) is None:
+        raise BadArgument("--script needs the simulator, which is not in this installation: leave it out.")
     path = session.settings.cwd / file
-    return PlayedScript(path.name, script_text(path))
+    return PlayedScript(path.name, extensions.imported(where)(path))
 
 
 def inputs_from_here(session: Session, inputs: tuple[str, ...]) -> list[str]:
