@@ -48,7 +48,14 @@ class Extension:
 _HERE = "subagent_server"
 EXTENSIONS: Mapping[str, Extension] = {
     "code_mode": Extension(
-        tools={"codeMode": f"{_HERE}.toolkit.code_mode.tool:with_programs"},
+        commands={
+            "tools": Command(
+                f"{_HERE}.extensions.code_mode.cli:tools",
+                "Print the functions that programs of an agent can call.",
+                "new",
+            ),
+        },
+        tools={"codeMode": f"{_HERE}.extensions.code_mode.tool:with_programs"},
     ),
     "programs": Extension(
         runners=dict.fromkeys(
@@ -60,23 +67,23 @@ EXTENSIONS: Mapping[str, Extension] = {
     "simulator": Extension(
         commands={
             "prompt": Command(
-                f"{_HERE}.cli.prompt:prompt",
+                f"{_HERE}.extensions.simulator.cli.prompt:prompt",
                 "Show what the model of an agent would get, without a call.",
                 "agents",
             ),
             "script": Command(
-                f"{_HERE}.cli.script:script",
+                f"{_HERE}.extensions.simulator.cli.script:script",
                 "Turn a run that has ended into a script that plays it again.",
                 "agents",
             ),
             "demo": Command(
-                f"{_HERE}.cli.demo:demo",
+                f"{_HERE}.extensions.simulator.cli.demo:demo",
                 "Show a whole run with a scripted model, without a key.",
                 "completion",
             ),
         },
-        script_reader=f"{_HERE}.simulator.script:script_text",
-        script_player=f"{_HERE}.worker.scripted_model:script_played",
+        script_reader=f"{_HERE}.extensions.simulator.script:script_text",
+        script_player=f"{_HERE}.extensions.simulator.played:script_played",
     ),
     "evals": Extension(
         commands={
