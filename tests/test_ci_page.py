@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from subagent_server.simulator import Simulator
+from subagent_server.extensions.simulator import Simulator
 from tests.helpers.processes import REPOSITORY
 from tests.helpers.turns import Turn, call
 

@@ -23,6 +23,7 @@ _LATIN_LETTER = re.compile(r"LATIN SMALL (?:LETTER|LIGATURE) ([A-Z]{1,2})( WITH 
 
 PermissionMode = Literal["default", "acceptEdits", "auto", "dontAsk", "bypassPermissions", "plan"]
 RunnerName = Literal["messages", "claude", "codex", "gemini", "acp", "command"]
+"""The names that agent files may use; `worker/runners.py` has those that this installation opens."""
 
 
 class ServerDefinition(Record):

@@ -48,7 +48,42 @@ class Extension:
 _HERE = "subagent_server"
 EXTENSIONS: Mapping[str, Extension] = {
     "code_mode": Extension(
-        tools={"codeMode": f"{_HERE}.toolkit.code_mode.tool:with_programs"},
+        commands={
+            "tools": Command(
+                f"{_HERE}.extensions.code_mode.cli:tools",
+                "Print the functions that programs of an agent can call.",
+                "new",
+            ),
+        },
+        tools={"codeMode": f"{_HERE}.extensions.code_mode.tool:with_programs"},
+    ),
+    "programs": Extension(
+        runners=dict.fromkeys(
+            ("claude", "codex", "gemini", "acp", "command"),
+            f"{_HERE}.worker.program_runner:open_runner",
+        ),
+        runner_checks=f"{_HERE}.service.program_version",
+    ),
+    "simulator": Extension(
+        commands={
+            "prompt": Command(
+                f"{_HERE}.extensions.simulator.cli.prompt:prompt",
+                "Show what the model of an agent would get, without a call.",
+                "agents",
+            ),
+            "script": Command(
+                f"{_HERE}.extensions.simulator.cli.script:script",
+                "Turn a run that has ended into a script that plays it again.",
+                "agents",
+            ),
+            "demo": Command(
+                f"{_HERE}.extensions.simulator.cli.demo:demo",
+                "Show a whole run with a scripted model, without a key.",
+                "completion",
+            ),
+        },
+        script_reader=f"{_HERE}.extensions.simulator.script:script_text",
+        script_player=f"{_HERE}.extensions.simulator.played:script_played",
     ),
     "programs": Extension(
         runners=dict.fromkeys(

@@ -365,7 +365,7 @@ def _runner_checks(agent: AgentDefinition) -> RunnerChecks | None:
 
 def _of_extensions(agent: AgentDefinition) -> Iterator[Refusal]:
     """Yield the refusals of an agent that asks for an extension which this installation does not have."""
-    if agent.runner not in {"messages", *extensions.runners()}:
+    if agent.runner != "messages" and agent.runner not in extensions.runners():
         yield Refusal(f"runner: {agent.runner} is not in this installation: choose another.", "runner")
     if agent.enabled_code_mode is not None and extensions.tools_for("codeMode") is None:
         yield Refusal("codeMode is not in this installation: leave it out.", "codeMode")

@@ -5,6 +5,7 @@ the rehearsal its forks find all this done. It works in a directory of its own, 
 """
 
 import gc
+import json
 import os
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from contextlib import AbstractContextManager, chdir, nullcontext, redirect_stde
 from dataclasses import dataclass
 from pathlib import Path
 
+from subagent_server import extensions
 from subagent_server.domain.definitions import AgentDefinition, Limits
 from subagent_server.domain.errors import SubagentError
 from subagent_server.domain.states import Status
@@ -20,9 +22,9 @@ from subagent_server.launch.launcher import Launcher, LaunchPackage
 from subagent_server.sandbox.trial import rehearse_box
 from subagent_server.service.access import USER
 from subagent_server.service.context import open_service
+from subagent_server.service.scripted import KEY, new_key
 from subagent_server.service.start import StartOrder, start_agent
 from subagent_server.settings import read_settings
-from subagent_server.simulator import Simulator
 from subagent_server.store.paths import RunPaths
 from subagent_server.worker.__main__ import work
 from subagent_server.worker.run_context import WorkerRun
@@ -48,23 +50,27 @@ def rehearse(directory: Path) -> None:
     Raises:
         OSError, SubagentError: there is no room for it, or no loopback.
     """
+    where = extensions.script_player()
+    if where is None:
+        return
     temporary = tempfile.TemporaryDirectory(dir=directory)
-    with temporary as name, Simulator(_SCRIPT) as model, chdir(directory):  # a worker changes to its own
+    environment = {KEY: new_key()}
+    played = extensions.imported(where)({"name": "rehearsal", "text": json.dumps(_SCRIPT)}, environment)
+    with temporary as name, played, chdir(directory):  # a worker changes to its own
         kept = _KeptPackage()
-        own = WorkerRun(_started(Path(name), model.base_url, kept).directory, [])
+        own = WorkerRun(_started(Path(name), environment, kept).directory, [])
         assert kept.package is not None  # a start that fails raises before
         package = kept.package.to_json()
         with redirect_stderr(sys.stderr):  # a worker masks its output: not that of this process
             work(own, package, package["environment"])
         if own.meta().status is not Status.COMPLETED:
             raise OSError("the rehearsed run has not completed")
-    del own, kept, model
+    del own, kept, played
     gc.collect()  # objects of a run that refer to each other hold its directory open
 
 
-def _started(home: Path, base_url: str, launcher: Launcher) -> RunPaths:
+def _started(home: Path, environment: dict[str, str], launcher: Launcher) -> RunPaths:
     """Start a run as every starter does."""
-    environment = {"ANTHROPIC_BASE_URL": base_url, "ANTHROPIC_API_KEY": "none"}
     settings = read_settings(runs=home / "runs", environment=environment, cwd=home)
     service = open_service(settings, launcher)
     limits = Limits(ask_timeout_seconds=0.001, timeout_seconds=_BOUND_SECONDS)

@@ -19,11 +19,11 @@ from typing import Any, Self
 from subagent_server.domain import events
 from subagent_server.domain.records import RunMeta, RunResult
 from subagent_server.domain.states import Status
+from subagent_server.extensions.simulator import Simulator
 from subagent_server.host import locks
 from subagent_server.host.clock import now
 from subagent_server.service.trusting import coverage, trust
 from subagent_server.settings import read_settings
-from subagent_server.simulator import Simulator
 from subagent_server.store.runs import RunStore
 from tests.helpers import bubblewrap, warm
 from tests.helpers.forking import run_command, start_command

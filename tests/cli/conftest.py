@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.simulator import Simulator
+from subagent_server.extensions.simulator import Simulator
 from tests.cli.command import BOUND, Cli, Model, Turn
 from tests.helpers.wait import wait_for
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from subagent_server.simulator import Simulator
+from subagent_server.extensions.simulator import Simulator
 from tests.cli.command import Cli, asked
 from tests.cli.terminal import person
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.simulator import Simulator
+from subagent_server.extensions.simulator import Simulator
 from tests.cli.command import Cli
 from tests.helpers.turns import says
 

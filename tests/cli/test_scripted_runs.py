@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from subagent_server.simulator import Simulator
+from subagent_server.extensions.simulator import Simulator
 from tests.cli.command import Cli, stored
 from tests.helpers.turns import call, says, shell
 

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from subagent_server.simulator import Simulator, Turn, load_script
-from subagent_server.simulator.answer import choose
-from subagent_server.simulator.request import RequestView
+from subagent_server.extensions.simulator import Simulator, Turn, load_script
+from subagent_server.extensions.simulator.answer import choose
+from subagent_server.extensions.simulator.request import RequestView
 from tests.clients.loopback import Fence, fence
 from tests.helpers import turns, warm
 from tests.helpers.world import World

@@ -10,6 +10,7 @@ import pytest
 from subagent_server.domain import events
 from subagent_server.domain.records import Failure
 from subagent_server.domain.states import Status
+from subagent_server.extensions.simulator import Simulator
 from subagent_server.host import processes
 from subagent_server.host.clock import now
 from subagent_server.service.access import USER
@@ -18,7 +19,6 @@ from subagent_server.service.next_calls import AS_TOOLS
 from subagent_server.service.shim_record import read_exit, read_shim
 from subagent_server.service.start import Continuation, StartOrder, start_agent
 from subagent_server.service.views import run_view
-from subagent_server.simulator import Simulator
 from subagent_server.store.logs import recorded_usage
 from tests.helpers.truth import processes_of
 from tests.helpers.turns import Turn, asks, call, says, shell, tool_results

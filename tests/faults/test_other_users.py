@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.simulator import Simulator
+from subagent_server.extensions.simulator import Simulator
 from tests.faults.canaries import Outside, tree
 from tests.faults.planted import AGENT, SHAPES, write_run
 from tests.faults.planted_lies import LIES, plant_lies

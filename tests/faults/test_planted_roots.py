@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.simulator import Simulator
+from subagent_server.extensions.simulator import Simulator
 from tests.faults.canaries import SECRET
 from tests.faults.planted import AGENT, FILE_KINDS, state, to_json
 from tests.faults.planted import request as asked

@@ -16,9 +16,15 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from subagent_server.simulator import server
-from subagent_server.simulator.answer import RESULTS, SERVER_CALL, SERVER_INPUT, dicts_in, secret_of
-from subagent_server.simulator.request import ApiError, blocks_of, refuse, signature_of
+from subagent_server.extensions.simulator import server
+from subagent_server.extensions.simulator.answer import (
+    RESULTS,
+    SERVER_CALL,
+    SERVER_INPUT,
+    dicts_in,
+    secret_of,
+)
+from subagent_server.extensions.simulator.request import ApiError, blocks_of, refuse, signature_of
 
 Json = dict[str, Any]
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")

@@ -16,6 +16,7 @@ from typing import Any
 
 from subagent_server.domain.records import RunMeta, RunResult
 from subagent_server.domain.states import Status
+from subagent_server.extensions.simulator import Simulator
 from subagent_server.host import locks, processes
 from subagent_server.launch.launcher import LaunchPackage, Reservation, Start
 from subagent_server.launch.local import LocalLauncher, LocalStart
@@ -26,7 +27,6 @@ from subagent_server.service.shim_record import read_shim
 from subagent_server.service.start import StartOrder, start
 from subagent_server.service.stop import stop
 from subagent_server.settings import read_settings
-from subagent_server.simulator import Simulator
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore
 from tests.helpers import bubblewrap, warm

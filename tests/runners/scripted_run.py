@@ -9,12 +9,12 @@ from typing import Any
 
 from subagent_server.domain.errors import RunRefused
 from subagent_server.domain.records import Failure, Usage
+from subagent_server.extensions.simulator import Simulator
 from subagent_server.host.directory import Directory
 from subagent_server.runners.messages.loop import Loop
 from subagent_server.runners.messages.model import Model, ModelSettings, UsageMeter
 from subagent_server.runners.messages.web import WebTools
 from subagent_server.runners.outcome import Outcome
-from subagent_server.simulator import Simulator
 from subagent_server.toolkit.final_answer import FinalAnswer
 from subagent_server.toolkit.outputs import KeptOutputs
 from subagent_server.toolkit.pace import Pace

@@ -8,6 +8,7 @@ import pytest
 
 from subagent_server.domain.past import PastCall, PastChild, PastRun
 from subagent_server.domain.states import MessageStatus, Status
+from subagent_server.extensions.simulator.request import signature_of
 from subagent_server.runners.messages.resume import (
     NOT_BEGUN,
     NOT_STORED,
@@ -17,7 +18,6 @@ from subagent_server.runners.messages.resume import (
     resume,
     sendable,
 )
-from subagent_server.simulator.request import signature_of
 from subagent_server.toolkit.ask_parent import NO_ANSWER
 from subagent_server.toolkit.final_answer import FinalAnswer
 from tests.helpers.api_checks import check_messages

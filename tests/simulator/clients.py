@@ -7,7 +7,7 @@ import httpx2
 from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
 from anthropic.types import Message
 
-from subagent_server.simulator import Simulator
+from subagent_server.extensions.simulator import Simulator
 
 BOUND = 60.0
 KEY = {"x-api-key": "test"}

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from anthropic.types import Message
 
-from subagent_server.simulator import Simulator
+from subagent_server.extensions.simulator import Simulator
 from tests.simulator.clients import LOCAL, ask, post
 
 

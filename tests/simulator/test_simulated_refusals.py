@@ -8,7 +8,7 @@ import anthropic
 import httpx2
 import pytest
 
-from subagent_server.simulator import Simulator
+from subagent_server.extensions.simulator import Simulator
 from tests.simulator.clients import LOCAL, ask, post
 
 Block = dict[str, Any]

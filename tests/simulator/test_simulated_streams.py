@@ -10,7 +10,7 @@ import pytest
 from anthropic import BadRequestError
 from anthropic.types import TextBlock, ThinkingBlock, ToolUseBlock
 
-from subagent_server.simulator import Simulator
+from subagent_server.extensions.simulator import Simulator
 from tests.simulator.clients import ask, client_of, post
 
 

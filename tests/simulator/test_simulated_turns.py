@@ -5,7 +5,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from subagent_server.simulator import Script, Simulator, Turn
+from subagent_server.extensions.simulator import Script, Simulator, Turn
 from tests.simulator.clients import post
 
 Message = dict[str, Any]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.simulator import Simulator
+from subagent_server.extensions.simulator import Simulator
 from tests.simulator.clients import ask, post
 
 Json = dict[str, Any]

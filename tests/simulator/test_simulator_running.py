@@ -17,7 +17,7 @@ import pytest
 from anthropic import AsyncAnthropic
 
 from subagent_server.domain.errors import HostError, StorageFailed
-from subagent_server.simulator import Simulator
+from subagent_server.extensions.simulator import Simulator
 from tests.simulator.clients import LOCAL, client_of, post
 
 SCRIPT = {"turns": [{"text": "ok"}]}
@@ -28,7 +28,7 @@ BOUND = 120.0
 def command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run the command of the simulator, and end it however the test ends."""
     process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "subagent_server.simulator", *arguments],
+        [sys.executable, "-W", "error", "-m", "subagent_server.extensions.simulator", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

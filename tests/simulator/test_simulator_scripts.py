@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.simulator import ScriptError, Simulator, load_script, script
+from subagent_server.extensions.simulator import ScriptError, Simulator, load_script, script
 from tests.simulator.clients import post
 
 WRONG: list[tuple[str, str]] = [

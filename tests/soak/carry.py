@@ -20,6 +20,7 @@ from pathlib import Path
 
 from subagent_server.domain.records import RunMeta
 from subagent_server.domain.states import Status
+from subagent_server.extensions.simulator import Simulator
 from subagent_server.host import processes
 from subagent_server.launch.local import LocalLauncher
 from subagent_server.service.context import open_service
@@ -30,7 +31,6 @@ from subagent_server.service.shim_record import read_shim
 from subagent_server.service.start import StartOrder, start
 from subagent_server.service.stop import stop
 from subagent_server.settings import read_settings
-from subagent_server.simulator import Simulator
 from tests.helpers.api_checks import check_strictly
 from tests.helpers.wait import wait_for
 from tests.soak.audit import Audit

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from subagent_server.simulator import Simulator
+from subagent_server.extensions.simulator import Simulator
 from tests.helpers.api_checks import check_strictly
 from tests.soak.audit import Audit
 from tests.soak.excuses import Excuses

@@ -13,6 +13,7 @@ import pytest
 from subagent_server.domain import events
 from subagent_server.domain.past import PastRun
 from subagent_server.domain.records import Failure, LaunchInfo
+from subagent_server.extensions.simulator import Simulator
 from subagent_server.host import processes
 from subagent_server.runners.messages.loop import Loop
 from subagent_server.runners.messages.model import Model, ModelSettings
@@ -25,7 +26,6 @@ from subagent_server.runners.messages.resume import (
     resume,
     sendable,
 )
-from subagent_server.simulator import Simulator
 from subagent_server.store.logs import RunJournal
 from subagent_server.store.paths import RunPaths
 from subagent_server.store.runs import RunStore

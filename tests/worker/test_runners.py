@@ -41,8 +41,8 @@ class EchoRunner:
 async def open_runner(setup: RunnerSetup) -> EchoRunner:
     return EchoRunner(setup)
 '''
-ROW = '    "messages": "subagent_server.worker.messages_runner:open_runner",\n'
-BUILT = 'not in {"messages", '
+TABLE = "EXTENSIONS: Mapping[str, Extension] = {\n"
+ROW = '    "echo": Extension(runners={"echo": "subagent_server.worker.echo_runner:open_runner"}),\n'
 
 
 def test_every_built_runner_has_a_row_and_a_name_that_agent_files_may_use() -> None:
@@ -54,9 +54,7 @@ def test_a_second_runner_is_one_file_and_one_row_and_its_run_goes_from_the_comma
 ) -> None:
     installed = Installation(world.home / "installed")
     installed.add("worker/echo_runner.py", ECHO)
-    row = '    "echo": "subagent_server.worker.echo_runner:open_runner",\n'
-    installed.replace("worker/runners.py", ROW, ROW + row)
-    installed.replace("service/check_agent.py", BUILT, f'{BUILT}"echo", ')
+    installed.replace("extensions/__init__.py", TABLE, TABLE + ROW)
     installed.replace("domain/definitions.py", '"command"]', '"command", "echo"]')
     world.environment |= {"SUBAGENT_WARM": "0"}
     world.agent("echo", runner="echo")

@@ -10,11 +10,11 @@ import pytest
 
 from subagent_server.domain.definitions import Limits
 from subagent_server.domain.states import Status
+from subagent_server.extensions.simulator import Simulator
 from subagent_server.host import locks
 from subagent_server.host.deadline import LATE_SECONDS, DeadlineReader
 from subagent_server.host.directory import Directory, Entry
 from subagent_server.host.processes import boot_id
-from subagent_server.simulator import Simulator
 from subagent_server.toolkit.pace import LONGEST_WAIT_SECONDS
 from subagent_server.worker.run_context import WorkerRun
 from subagent_server.worker.shared_pace import LONGEST_GROWN_SECONDS, LONGEST_SECONDS, SharedPace

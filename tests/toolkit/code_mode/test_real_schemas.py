@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.toolkit.code_mode.stubs import Catalogue, ServerTool, ToolFunction, catalogue_of
+from subagent_server.extensions.code_mode.stubs import Catalogue, ServerTool, ToolFunction, catalogue_of
 from tests.toolkit.code_mode.values import accepted, as_json, call, check_hints, complaints
 from tests.toolkit.mcp_servers.test_input_schemas import SHAPES
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.toolkit.code_mode.stubs import ServerTool, catalogue_of
+from subagent_server.extensions.code_mode.stubs import ServerTool, catalogue_of
 
 
 def stub_of(properties: dict[str, Any], **more: Any) -> str:

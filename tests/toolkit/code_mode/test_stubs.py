@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subagent_server.toolkit.code_mode.stubs import ServerTool, Stub, catalogue_of
+from subagent_server.extensions.code_mode.stubs import ServerTool, Stub, catalogue_of
 from tests.fuzz.dice import FUZZED
 from tests.helpers.processes import REPOSITORY
 from tests.toolkit.code_mode.values import check_hints

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
 from mypy import api
 
-from subagent_server.toolkit.code_mode.stubs import Catalogue, ToolFunction
+from subagent_server.extensions.code_mode.stubs import Catalogue, ToolFunction
 from subagent_server.toolkit.mcp_servers.schema_repair import repaired, resolved
 
 PREAMBLE = "from typing import Any, Literal, NotRequired, TypedDict\nclass Text(str): ...\n"

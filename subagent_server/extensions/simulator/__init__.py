@@ -1,7 +1,14 @@
 """A scripted Messages API on loopback: for the demo, the tests, the benchmarks and users' own tests."""
 
-from subagent_server.simulator.script import Script, ScriptError, Turn, load_script, parse_script, script_text
-from subagent_server.simulator.server import RecordedRequest, Simulator
+from subagent_server.extensions.simulator.script import (
+    Script,
+    ScriptError,
+    Turn,
+    load_script,
+    parse_script,
+    script_text,
+)
+from subagent_server.extensions.simulator.server import RecordedRequest, Simulator
 
 __all__ = [
     "RecordedRequest",

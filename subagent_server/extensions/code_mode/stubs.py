@@ -10,7 +10,7 @@ from typing import Any
 
 from subagent_server.domain.code_mode import CODE_TOOL_NAME
 from subagent_server.domain.errors import MAX_COMPARED, RunRefused, shorten
-from subagent_server.toolkit.code_mode.python_text import (
+from subagent_server.extensions.code_mode.python_text import (
     RESERVED,
     STUB_NAMES,
     as_comment,
@@ -19,7 +19,7 @@ from subagent_server.toolkit.code_mode.python_text import (
     shortened,
     type_name,
 )
-from subagent_server.toolkit.code_mode.types import ANYTHING, PythonType, TypeWriter
+from subagent_server.extensions.code_mode.types import ANYTHING, PythonType, TypeWriter
 from subagent_server.toolkit.mcp_servers.input_schema import InputSchema, input_schema
 from subagent_server.toolkit.mcp_servers.schema_repair import repaired, without_dead_references
 from subagent_server.toolkit.mcp_servers.tool import McpTool

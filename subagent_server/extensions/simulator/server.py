@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from subagent_server.domain.errors import HostError, StorageFailed
-from subagent_server.simulator.answer import (
+from subagent_server.extensions.simulator.answer import (
     CUT,
     PING,
     SEARCH,
@@ -39,7 +39,7 @@ from subagent_server.simulator.answer import (
     events_of,
     input_json,
 )
-from subagent_server.simulator.request import (
+from subagent_server.extensions.simulator.request import (
     ApiError,
     Context,
     PromptCache,
@@ -49,7 +49,7 @@ from subagent_server.simulator.request import (
     refuse,
     status_of,
 )
-from subagent_server.simulator.script import Fault, FaultLedger, Script, Turn, as_turn, load_script
+from subagent_server.extensions.simulator.script import Fault, FaultLedger, Script, Turn, as_turn, load_script
 
 # -- the requests that arrived, kept for tests and people to look at
 

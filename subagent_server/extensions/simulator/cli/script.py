@@ -11,7 +11,8 @@ from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.output import out, out_json
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.domain.visible import visible
-from subagent_server.service import script as service
+from subagent_server.extensions.simulator import ScriptError, load_script
+from subagent_server.extensions.simulator.script_of_run import script_of_run
 
 
 @click.command()
@@ -25,10 +26,8 @@ def script(session: Session, run: str, as_json: bool) -> None:
     turns with the same calls of tools; the tools really run again. Runs that it started are in it too. With
     --json the same as JSON.
     """
-    from subagent_server.simulator import ScriptError, load_script  # imports a server of HTTP
-
     run_id = session.run_id(run)
-    made = service.script(session.service, run_id, session.caller)
+    made = script_of_run(session.service, run_id, session.caller)
     try:
         load_script(made)
     except ScriptError as error:

@@ -28,9 +28,9 @@ from subagent_server.cli.console.output import OutputClosed, out
 from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import cut, escape, escape_lines, head, line_width, one_line
 from subagent_server.domain.errors import BadArgument
+from subagent_server.extensions.simulator import Simulator, load_script
 from subagent_server.host.journal import read_from
 from subagent_server.service.context import Service
-from subagent_server.simulator import Simulator, load_script
 from subagent_server.store.log_format import usage_line
 
 _OWN_AGENTS = Path(__file__).with_name("demo_agents")

@@ -1,26 +1,49 @@
-"""The tools of an agent's MCP servers as functions. It imports the MCP SDK, so it is imported late."""
+"""`subagent tools`: print the functions of an agent in code mode as its model reads them."""
 
 import asyncio
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+import click
+
 from subagent_server.cli.console.exits import EarlyExit, ExitCode
+from subagent_server.cli.console.flags import TEXT, json_option, trust_option
 from subagent_server.cli.console.output import err, out, out_json
-from subagent_server.cli.console.session import Session
+from subagent_server.cli.console.session import Session, pass_session
 from subagent_server.cli.console.text import one_line
 from subagent_server.cli.mcp.servers import ReadyServers, agent_with_servers, pass_on
 from subagent_server.domain.definitions import AgentDefinition, CodeMode
 from subagent_server.domain.errors import RunRefused, choices, shorten
 from subagent_server.domain.secrets import Masker
-from subagent_server.toolkit.code_mode.stubs import DividedTools, ToolFunction, divided
+from subagent_server.extensions.code_mode.stubs import DividedTools, ToolFunction, divided
 from subagent_server.toolkit.mcp_servers.connection import ServerContext
 from subagent_server.toolkit.mcp_servers.offer import ToolChoice
 from subagent_server.toolkit.mcp_servers.results import Attachments
 from subagent_server.toolkit.mcp_servers.servers import connect
 
 
-def show_functions(session: Session, name: str, about: str | None, *, whole: bool, as_json: bool) -> ExitCode:
+@click.command()
+@click.argument("agent", type=TEXT)
+@click.argument("name", type=TEXT, required=False)
+@click.option("--whole", is_flag=True, help="Every function, even if the model is shown an index alone.")
+@json_option
+@trust_option
+@pass_session
+def tools(session: Session, agent: str, name: str | None, whole: bool, as_json: bool) -> ExitCode:
+    """Print the functions that programs of an agent can call.
+
+    It connects to the MCP servers of AGENT and prints exactly what its model reads of their tools in code
+    mode. With NAME, a function or a server, it prints what a program reads by help(NAME).
+    """
+    if name is not None and whole:
+        raise click.UsageError("NAME is one function or server and --whole is all: give one of them.")
+    return _show_functions(session, agent, name, whole=whole, as_json=as_json)
+
+
+def _show_functions(
+    session: Session, name: str, about: str | None, *, whole: bool, as_json: bool
+) -> ExitCode:
     """Print the functions of an agent as its model reads them, or one function as a program reads it.
 
     Raises:

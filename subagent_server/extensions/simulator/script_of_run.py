@@ -27,7 +27,7 @@ _SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()]")
 Turn = dict[str, Any]
 
 
-def script(service: Service, run_id: str, caller: Caller = USER) -> dict[str, Any]:
+def script_of_run(service: Service, run_id: str, caller: Caller = USER) -> dict[str, Any]:
     """Return a script whose turns are those of a run, and whose conversations are those of the runs below it.
 
     Raises:

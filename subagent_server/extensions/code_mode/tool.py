@@ -20,12 +20,7 @@ from subagent_server.domain.code_mode import CALLS_FILE, CODE_TOOL_NAME, END_FIL
 from subagent_server.domain.definitions import CodeMode
 from subagent_server.domain.errors import BadArgument, RunRefused
 from subagent_server.domain.secrets import Masker
-from subagent_server.host.directory import Directory
-from subagent_server.sandbox.environment import box_environment
-from subagent_server.sandbox.name_watch import CommandWatch, watching
-from subagent_server.sandbox.refusal import BoxRefused, end_of_run
-from subagent_server.toolkit.ask_parent import AskParent
-from subagent_server.toolkit.code_mode.execution import (
+from subagent_server.extensions.code_mode.execution import (
     Execution,
     Outcome,
     ProgramClock,
@@ -34,7 +29,12 @@ from subagent_server.toolkit.code_mode.execution import (
     Reply,
     version_of,
 )
-from subagent_server.toolkit.code_mode.stubs import Catalogue, ToolFunction, divided
+from subagent_server.extensions.code_mode.stubs import Catalogue, ToolFunction, divided
+from subagent_server.host.directory import Directory
+from subagent_server.sandbox.environment import box_environment
+from subagent_server.sandbox.name_watch import CommandWatch, watching
+from subagent_server.sandbox.refusal import BoxRefused, end_of_run
+from subagent_server.toolkit.ask_parent import AskParent
 from subagent_server.toolkit.mcp_servers.connection import CallAnswer
 from subagent_server.toolkit.mcp_servers.reasons import ServerTrouble
 from subagent_server.toolkit.mcp_servers.results import Attachments, converted

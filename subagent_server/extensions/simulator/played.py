@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from subagent_server.domain.errors import LaunchFailed, SubagentError
+from subagent_server.extensions.simulator import Simulator, parse_script
 from subagent_server.service.scripted import ADDRESS, KEY
-from subagent_server.simulator import Simulator, parse_script
 
 
 @contextmanager

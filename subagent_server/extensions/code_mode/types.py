@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from subagent_server.toolkit.code_mode.python_text import (
+from subagent_server.extensions.code_mode.python_text import (
     STUB_NAMES,
     as_comment,
     default_of,

@@ -28,6 +28,9 @@ from subagent_server.cli.console.text import escape_lines, one_line
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.errors import BadArgument
 from subagent_server.domain.records import RunMeta
+from subagent_server.extensions.simulator import Simulator
+from subagent_server.extensions.simulator.request import characters, input_tokens, tokens_of
+from subagent_server.extensions.simulator.script import Script
 from subagent_server.service.access import USER
 from subagent_server.service.context import Service, open_service
 from subagent_server.service.open_run import open_run
@@ -36,9 +39,6 @@ from subagent_server.service.scripted import new_key, scripted_environment
 from subagent_server.service.start import StartOrder, start_agent
 from subagent_server.service.stop import stop
 from subagent_server.service.trusting import TrustCheck
-from subagent_server.simulator import Simulator
-from subagent_server.simulator.request import characters, input_tokens, tokens_of
-from subagent_server.simulator.script import Script
 
 _SOME_PROMPT = "(the prompt)"
 BOUND_SECONDS = 180.0

@@ -1,4 +1,4 @@
-"""`python -m subagent_server.simulator SCRIPT [--port N] [--record FILE]`: runs until SIGTERM or SIGINT."""
+"""`python -m subagent_server.extensions.simulator SCRIPT [--port N] [--record FILE]`, until a signal."""
 
 import argparse
 import signal
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from subagent_server.domain.errors import CallerError, SubagentError
-from subagent_server.simulator.server import Simulator
+from subagent_server.extensions.simulator.server import Simulator
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _USAGE, _ENVIRONMENT = 2, 6
@@ -28,7 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m subagent_server.simulator", description="Play a scripted Messages API on loopback."
+        prog="python -m subagent_server.extensions.simulator",
+        description="Play a scripted Messages API on loopback.",
     )
     parser.add_argument("script", type=Path, metavar="SCRIPT", help="a YAML or JSON file")
     parser.add_argument("--port", type=int, default=0, help="0, the default, picks a free one")

@@ -1,0 +1,1 @@
+"""The verbs that play a scripted model: `demo`, `prompt` and `script`."""
