@@ -94,7 +94,7 @@ def _open_worktrees(session: Session) -> dict[str, str]:
 
 def _check_runs(session: Session, name: str, as_json: bool) -> ExitCode:
     run_ids = list(_run_ids(session, name))
-    store, findings = session.service.store.kept_open(), []
+    store, findings = session.service.store, []
     for run_id in run_ids:
         for finding in examine(store, run_id, session.settings.environment):
             findings.append({"runId": finding.run_id, "what": finding.what})

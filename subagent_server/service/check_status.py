@@ -4,7 +4,6 @@ Tested in `tests/service/test_reply.py`, `test_run_case.py` there, and `tests/en
 """
 
 from contextlib import suppress
-from dataclasses import replace
 
 from subagent_server.domain import events
 from subagent_server.domain.errors import MessageClosed, UnknownMessage
@@ -30,7 +29,6 @@ def check_status(
     Raises:
         InvalidRunId, UnknownRun, UnreadableMeta, UnknownMessage, NotAllowed.
     """
-    service = replace(service, store=service.store.kept_open())
     is_asker = caller.run_id == run_id
     return view_for(service, open_run(service, run_id, caller), calls, message_id, caller, is_asker=is_asker)
 

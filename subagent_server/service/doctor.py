@@ -50,7 +50,6 @@ class Defect:
 
 def examine_all(store: RunStore, environment: Mapping[str, str]) -> Iterator[Defect]:
     """Reconcile and check every run under the root. `environment` holds the secrets to look for."""
-    store = store.kept_open()
     for run_id in store.run_ids(newest_first=False):
         yield from examine(store, run_id, environment)
 

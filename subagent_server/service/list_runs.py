@@ -101,7 +101,7 @@ class RunList:
     ) -> None:
         self.left_out: list[RunRow] = []
         self.is_cut = False
-        self._store = store.kept_open()
+        self._store = store
         self._wanted = wanted
         self._caller = caller
         self._reader = RowReader(self._store, caller)

@@ -40,7 +40,7 @@ def older_runs(service: Service, before: str, words: str = "", caller: Caller = 
         raise BadArgument(f"{shorten(before)!r} is not an id of a run: name the oldest that is shown.")
     if len(words) > MAX_WORDS_CHARACTERS:
         raise BadArgument(f"Search for at most {MAX_WORDS_CHARACTERS} characters.")
-    wanted, store = words.lower().split(), service.store.kept_open()
+    wanted, store = words.lower().split(), service.store
     reader, marked = RowReader(store, caller), set(store.live_ids())
     rows: list[dict[str, Any]] = []
     looked_at, deadline = 0, time.monotonic() + MAX_SECONDS

@@ -109,7 +109,6 @@ def prune(store: RunStore, age: Age, *, dry_run: bool = False) -> Iterator[Prune
     Raises:
         ForeignRoot: the root is not ours.
     """
-    store = store.kept_open()
     store.paths.check_ours()
     if not dry_run:
         sweep(store)

@@ -98,7 +98,7 @@ class Stats:
 
 def stats(store: RunStore, *, since: datetime | None = None, agent: str | None = None) -> Stats:
     """Add up the runs that began at `since` or later, of all agents or of a single agent. Reads every run."""
-    found, store = Stats(), store.kept_open()
+    found = Stats()
     for run_id in store.newest_first():
         try:
             run = store.read(run_id)

@@ -4,6 +4,7 @@ What is given out are entries of open directories (`host/directory.py`), never p
 only: the shim imports this module.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -152,18 +153,29 @@ _NAMES = {each.name for each in vars(RunPaths).values() if isinstance(each, _Fil
 class RootPaths:
     """The runs root: run directories, and a few other folders whose names no run id can have."""
 
-    def __init__(self, root: Path, kept: RootDirectory | None = None) -> None:
+    def __init__(self, root: Path, held: RootDirectory | None = None) -> None:
+        """With `held`, that directory is the root, wherever its path leads meanwhile."""
         self.root = root
-        self._kept = kept
+        self._held = held
+        self._seen: tuple[tuple[int, ...], RootDirectory] | None = None
 
     def open(self) -> RootDirectory:
-        """Return the directory, to be opened anew: it may be removed and made again meanwhile."""
-        return self._kept or RootDirectory(self.root)
+        """Return the directory. One that is ours stays open for as long as its path leads to it unchanged.
 
-    def kept_open(self) -> "RootPaths":
-        """Return the same for a single look, however many runs: the root is opened and checked only once."""
-        root = RootDirectory(self.root)
-        return RootPaths(self.root, root if root.exists() else None)
+        It may be removed and made again, or adopted, at any time. And a process that was forked may have
+        closed the descriptor and opened another of that number.
+        """
+        if self._held is not None:
+            return self._held
+        try:
+            status = self.root.stat()
+        except OSError:
+            return RootDirectory(self.root)
+        state = (os.getpid(), status.st_dev, status.st_ino, status.st_ctime_ns)
+        seen = self._seen
+        if seen is None or seen[0] != state or seen[1].forbidden is not None:
+            self._seen = seen = (state, RootDirectory(self.root))
+        return seen[1]
 
     def below(self, name: str) -> Directory:
         """Return a directory in it."""
@@ -259,4 +271,5 @@ def run_at(directory: Path) -> RunPaths:
 
     The root stays open, so the process goes on in a root that is renamed meanwhile.
     """
-    return RunPaths(RootPaths(directory.parent).kept_open(), directory.name)
+    root = RootDirectory(directory.parent)
+    return RunPaths(RootPaths(directory.parent, root if root.exists() else None), directory.name)

@@ -43,10 +43,6 @@ class RunStore:
     def __init__(self, root: Path, paths: RootPaths | None = None) -> None:
         self.paths = paths or RootPaths(root)
 
-    def kept_open(self) -> "RunStore":
-        """Return the same store for a single look (`RootPaths.kept_open`)."""
-        return RunStore(self.paths.root, self.paths.kept_open())
-
     def make_root(self) -> None:
         """Make the root on first use, with a `.gitignore` inside.
 

@@ -4,7 +4,7 @@ Tested in `tests/lifecycle/`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import ConfigDict
@@ -66,9 +66,8 @@ def agent_statuses(
 
     The texts of many are shorter: an answer keeps its size.
     """
-    together = replace(service, store=service.store.kept_open())
     room = min(MAX_SUMMARY_CHARACTERS, MAX_ANSWER_CHARACTERS // max(1, len(agent_ids)))
-    return [_looked_at(together, agent_id, caller, room, url) for agent_id in agent_ids]
+    return [_looked_at(service, agent_id, caller, room, url) for agent_id in agent_ids]
 
 
 def _looked_at(service: Service, agent_id: str, caller: Caller, room: int, url: str | None) -> ShownAgent:
