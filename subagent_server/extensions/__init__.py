@@ -85,34 +85,6 @@ EXTENSIONS: Mapping[str, Extension] = {
         script_reader=f"{_HERE}.extensions.simulator.script:script_text",
         script_player=f"{_HERE}.extensions.simulator.played:script_played",
     ),
-    "programs": Extension(
-        runners=dict.fromkeys(
-            ("claude", "codex", "gemini", "acp", "command"),
-            f"{_HERE}.worker.program_runner:open_runner",
-        ),
-        runner_checks=f"{_HERE}.service.program_version",
-    ),
-    "simulator": Extension(
-        commands={
-            "prompt": Command(
-                f"{_HERE}.cli.prompt:prompt",
-                "Show what the model of an agent would get, without a call.",
-                "agents",
-            ),
-            "script": Command(
-                f"{_HERE}.cli.script:script",
-                "Turn a run that has ended into a script that plays it again.",
-                "agents",
-            ),
-            "demo": Command(
-                f"{_HERE}.cli.demo:demo",
-                "Show a whole run with a scripted model, without a key.",
-                "completion",
-            ),
-        },
-        script_reader=f"{_HERE}.simulator.script:script_text",
-        script_player=f"{_HERE}.worker.scripted_model:script_played",
-    ),
     "evals": Extension(
         commands={
             "eval": Command(
