@@ -17,7 +17,7 @@ from subagent_server.domain.errors import BadArgument
 
 EXAMPLE_AGENTS = Path(__file__).parents[1] / "example_agents"
 """In the repository a link to `agents/`, which is the only copy; in an installation a directory."""
-_TEMPLATE = Path(__file__).with_name("template.md")
+TEMPLATE = Path(__file__).with_name("template.md")
 _NAME_LINE = re.compile(r"^name[ \t]*:.*\n", re.MULTILINE)
 
 
@@ -28,7 +28,7 @@ def examples() -> Catalog:
 
 def template(name: str) -> str:
     """Return the text of a new agent, with a comment at each key that its author may want to change."""
-    return _renamed(_TEMPLATE, _TEMPLATE.read_text(encoding="utf-8"), name)
+    return _renamed(TEMPLATE, TEMPLATE.read_text(encoding="utf-8"), name)
 
 
 def copied(agent: AgentDefinition, name: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import subagent_server.catalog
+from subagent_server.catalog import examples
 from subagent_server.catalog.loading import load_agent_file
 from subagent_server.domain.definitions import AgentDefinition
 from subagent_server.domain.tool_selection import Selection, select
@@ -115,7 +115,7 @@ def test_claude_code_keeps_its_own_guards(agent: Load) -> None:
     assert definition.hooks == {"PreToolUse": [{"matcher": "Bash"}]}
 
 
-TEMPLATE = Path(subagent_server.catalog.__file__).with_name("template.md").read_text(encoding="utf-8")
+TEMPLATE = examples.TEMPLATE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("block", re.findall(r"(?:^#\w.*\n(?:^#  .*\n)*)", TEMPLATE, re.MULTILINE))
